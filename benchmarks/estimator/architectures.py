@@ -1,10 +1,10 @@
-"""Which architectures can be traced: two training steps of each of torchvision's, timm's and transformers'.
+"""Coverage of the tracer: two training steps of every architecture of torchvision, timm and transformers.
 
     python -m benchmarks.estimator.architectures [--quick] [--write] [--every N] [--library NAME]
 
-`--every N` takes each N-th model. A model that fails is tried no second way; its message is in the result, the
-mistakes of our own batch (`jobs/architecture.py`) included. The batch is 2. What a trace costs is in
-`estimate_latency.py`, what it is worth in `estimates.py` and `ground_truth.py`.
+`--every N` takes every N-th model. A failed model is not retried with other inputs; the result has its message, even
+if the synthetic batch of `jobs/architecture.py` is wrong. The batch size is 2. `estimate_latency.py` measures the time
+of a trace; `published_scripts.py` and `ground_truth.py` measure its accuracy.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _of_transformers() -> list[str]:
 
 
 def _let_torchvision_import() -> None:
-    """A CUDA build of it beside a CPU build of torch imports where its operators are declared."""
+    """Declare torchvision's operators, without which its CUDA build does not import with a CPU build of torch."""
     if "torchvision" in sys.modules:
         return
     from cotenant.tracing.operators import torchvision_ops
@@ -80,7 +80,7 @@ def _let_torchvision_import() -> None:
 
 
 def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace | TraceError]]:
-    """Each name with its trace, or with why there is none."""
+    """(Name, trace or error) of each model."""
     with ForkServerClient() as warm:
         for name in chosen:
             program = Program(python=sys.executable, kind="script", target=JOB, args=(library, name))
@@ -92,7 +92,7 @@ def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace |
 
 
 def measure(library: str, chosen: list[str]) -> tuple[str, list[str]]:
-    """A row of the table, and a line for each model that was not traced to its end."""
+    """A table row, and a line for each model whose trace failed or is partial."""
     counted: Counter[str] = Counter()
     lines = []
     for name, found in traces(library, chosen):
@@ -111,8 +111,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one model of each library")
     add_write_option(parser)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th model")
-    parser.add_argument("--library", choices=LIBRARIES, action="append", help="this one only; may be repeated")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th model")
+    parser.add_argument(
+        "--library", choices=LIBRARIES, action="append", help="library to trace; may be repeated (default: all)"
+    )
     args = parser.parse_args()
     rows, failed = [], []
     for library in args.library or LIBRARIES:

@@ -1,10 +1,10 @@
-"""Estimates of the jobs of a campaign beside what they were measured to take, on the profile of the same GPU.
+"""Compares estimates of a campaign's jobs with their measured peaks, on the specification of the same GPU.
 
     python -m benchmarks.estimator.compare_measured RESULTS --jobs JOBS.toml [--profile FILE] [--only GLOB]
         [--history] [--write]
 
-RESULTS is a folder that `cotenant measure` wrote. Every job is traced here, for as many steps as it was measured; no
-GPU is needed. With `--history` the first places are shown at which the trace and the recorded allocations part.
+RESULTS is a folder written by `cotenant measure`. Every job is traced for the measured number of steps, without a GPU.
+`--history` shows the first differences between the trace and the recorded allocations.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Row:
 
     @property
     def exceeds_bound(self) -> bool:
-        """The job took more than a policy would have set aside."""
+        """Whether the measured device bytes exceed the bound, which a policy reserves."""
         return (self.measured["device"] or 0) > self.bound_bytes
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="folder with rows.csv")
-    parser.add_argument("--jobs", type=Path, required=True, help="the file of jobs that was measured")
-    parser.add_argument("--profile", type=Path, help="device profile, as `cotenant calibrate` writes it")
-    parser.add_argument("--only", help="jobs whose name or one of whose tags is like this")
-    parser.add_argument("--history", action="store_true", help="show where trace and recorded allocations part")
+    parser.add_argument("--jobs", type=Path, required=True, help="job file of the campaign")
+    parser.add_argument("--profile", type=Path, help="GPU specification written by `cotenant calibrate`")
+    parser.add_argument("--only", help="jobs whose name or tag matches this pattern")
+    parser.add_argument("--history", action="store_true", help="show where trace and recorded allocations differ")
     add_write_option(parser)
     args = parser.parse_args()
 
@@ -120,7 +120,7 @@ def row_of(run: Mapping[str, str], job: MeasureJob, gpu: GpuSpec, results: Path 
 
 
 def history_lines(path: Path, result: TracedResult) -> list[str]:
-    """Where the trace and the recorded history part; nothing if none was recorded."""
+    """Differences between the trace and the recorded history; empty without a recording."""
     if not path.is_file():
         return []
     return describe(compare(traced_allocs(result.replay_input.events), recorded_allocs(read_history(path))))
@@ -133,8 +133,8 @@ def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: GpuSpec) -> 
     for row in rows:
         errors = " | ".join(percent(row.error(kind)) for kind in KINDS)
         sizes = " / ".join(str(round((peak["reserved"] or 0) / MiB)) for peak in (row.measured, row.estimated))
-        kept = "exceeded" if row.exceeds_bound else "kept"
-        lines.append(f"| {row.job} | {errors} | {sizes} | {kept} ({format_bytes(row.bound_bytes)}) |")
+        outcome = "exceeded" if row.exceeds_bound else "held"
+        lines.append(f"| {row.job} | {errors} | {sizes} | {outcome} ({format_bytes(row.bound_bytes)}) |")
     lines.append("")
     for kind in KINDS:
         found = summarize_errors([error for row in rows if (error := row.error(kind)) is not None])

@@ -1,11 +1,12 @@
-"""GPUMemNet re-implemented, without its leaks: its tables and figures again, on the same rows.
+"""Reproduces the tables and figures of GPUMemNet on the same rows, with folds that do not leak.
 
     python -m benchmarks.estimator.gpumemnet [--part PART ...] [--quick] [--write] [--data FOLDER]
 
-Parts: `kfold` (memory classes and bytes, honest folds), `shapes` (split by shape of the architecture), `neural` (the
-paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts that nobody trained on:
-figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (how busy the same scripts keep the
-GPU), `spread` (how evenly the generators draw). The majority class and a two-term line are beside every accuracy.
+Parts: `kfold` (memory classes and bytes, folds by configuration), `shapes` (folds by shape of the architecture),
+`neural` (the paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts outside of
+the training set: figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (SM activity of the
+same scripts), `spread` (uniformity of the generators). Accuracies are listed with two baselines: the majority class and
+a two-term line.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ QUICK_ROWS = 200
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=list(PARTS), action="append", help="only these; default: all but neural")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="parts to run (default: all but neural)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows of each set, three real models")
     add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published sets")
-    parser.add_argument("--workers", type=int, default=2, help="processes that simulate")
+    parser.add_argument("--workers", type=int, default=2, help="processes for the simulations")
     args = parser.parse_args()
     if not (args.data / "mlp.csv").is_file():
-        print(f"skipped: no published sets in `{args.data}`; say --data FOLDER")
+        print(f"skipped: no published sets in `{args.data}`; set --data FOLDER")
         return 0
     for name in args.part or [part for part in PARTS if part != "neural"]:
         began_s = time.perf_counter()
@@ -100,15 +101,15 @@ def kfold(args: argparse.Namespace, models: Sequence[str] = MODELS, folds: int =
         ]
         table = table_of(rows[:QUICK_ROWS] if args.quick else rows, workers=args.workers)
         results = cross_validate(table, models, folds=folds, on_fold=say)
-        told = "; ".join(f"{name} {accuracy:.1%} (F1 {f1:.3f})" for name, accuracy, f1 in PUBLISHED[table.family])
-        lines += ["", f"## {title}", "", *score_table(results), "", f"Published (own rows, leaky folds): {told}."]
+        published = "; ".join(f"{name} {accuracy:.1%} (F1 {f1:.3f})" for name, accuracy, f1 in PUBLISHED[table.family])
+        lines += ["", f"## {title}", "", *score_table(results), "", f"Published (own rows, leaky folds): {published}."]
         if "simulation" in models:
             lines.append(finding(results))
     return lines
 
 
 def shapes(args: argparse.Namespace) -> list[str]:
-    """Each shape of architecture left out once: what is learned of some, tried on another."""
+    """Leave-one-out over the shapes of architecture."""
     from cotenant.learn.datasets.feature_table import table_of
     from cotenant.learn.datasets.published import read_published
     from cotenant.learn.models.cross_validation import cross_validate
@@ -203,7 +204,7 @@ def training_times(args: argparse.Namespace, family: str, file: str, source: str
 
 
 def model_line(model: str, family: str, rows: int, training_s: float) -> str:
-    """What a shipped model takes to answer, on the disk, and to train."""
+    """Inference time, size and training time of a shipped model."""
     from cotenant.estimators.learned.estimators import _Learned
     from cotenant.estimators.learned.network_features import Network
     from cotenant.estimators.learned.weights import shipped
@@ -233,7 +234,7 @@ def timed(call: Callable[[], object], repeat: int = 200) -> float:
 
 
 def spread(args: argparse.Namespace) -> list[str]:
-    """How evenly the generators draw; pictures with `--write`."""
+    """Uniformity of the generators' draws; figures with `--write`."""
     from cotenant.learn.data_collection.generate import generate
     from cotenant.learn.data_collection.ranges import load_ranges
     from cotenant.learn.reports.spread_plot import drawn, save_spread
@@ -261,7 +262,7 @@ def spread(args: argparse.Namespace) -> list[str]:
 
 
 def distance(values: Sequence[float], span: Span) -> float:
-    """Between the distribution of draws and an even one over a range; a whole number v is drawn as v to v + 1."""
+    """Kolmogorov-Smirnov distance to the uniform distribution over `span`; an integer v counts as v to v + 1."""
     low, high, step = (0.0, 1.0, 0.0) if span.of else (span.low, span.high + 1, 1.0)
     ordered = sorted(values)
     most = 0.0
@@ -290,7 +291,7 @@ def say(model: str, fold: int) -> None:
 
 
 def write(part: str, lines: Sequence[str], took_s: float, *, quick: bool) -> None:
-    """Keep a part, with what is needed to repeat it."""
+    """Write the result of a part with the command, the commit and the versions."""
     from importlib import metadata
 
     versions = "; ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scikit-learn"))

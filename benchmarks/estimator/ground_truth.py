@@ -1,24 +1,24 @@
-"""The traced estimator against published measurements of jobs that small scripts rebuild.
+"""Accuracy of the traced estimator on published measurements of jobs that small scripts reproduce.
 
     python -m benchmarks.estimator.ground_truth --set mlp [--rows N] [--seed S] [--quick] [--write] [--traces FOLDER]
 
 Sets: `mlp`, `cnn`, `transformer` (networks of GPUMemNet's generator), `timm` (models of timm), all by nvidia-smi on an
 A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100). The jobs are in
-`benchmarks/estimator/jobs`; `ground_truth_rows.py` says which rows are left out, and why.
+`benchmarks/estimator/jobs`; `ground_truth_rows.py` documents which rows are excluded, and why.
 
-Where a set counts the whole device, one constant stands for the CUDA context and the libraries: what the first rows of
-the sample leave beside our reserved bytes, most often or in the median. Those rows are not scored. Rows with batch norm
-have a constant of their own in the set of CNNs: that stack loads whole libraries, and it needs one more. Beside our
-numbers stand two rules: 16 bytes a parameter and the same constant, and the mean of the scored rows.
+Where a set measures the whole device, one constant covers the CUDA context and the libraries: the mode or median of
+measured minus reserved bytes over the first rows of the sample. These rows are not scored. CNNs with batch norm have a
+constant of their own, since batch norm loads one more library. There are two baselines: 16 bytes per parameter
+plus the same constant, and the mean of the scored rows.
 
-xMem's language models were measured with transformers 4.51.3, and other versions allocate otherwise. Install it aside
-and name the folder:
+xMem's language models were measured with transformers 4.51.3; other versions allocate differently. Install it into a
+folder of its own and pass that folder:
 
     pip install --no-deps --target FOLDER transformers==4.51.3 'tokenizers==0.21.*' 'huggingface_hub==0.30.*'
     pip install --no-deps --target FOLDER requests urllib3 charset_normalizer idna
     python -m benchmarks.estimator.ground_truth --set xmem --pythonpath FOLDER
 
-With `--traces FOLDER` traces are kept there and used again: another rule of the estimator is then a replay.
+`--traces FOLDER` caches traces, so that a change of the estimator needs only replays.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Options:
 
     Attributes:
         steps: optimizer steps to trace.
-        traces: folder of kept traces, or None.
+        traces: folder of cached traces, or None.
     """
 
     steps: int
@@ -75,24 +75,24 @@ class Options:
 
 
 def preload(imports: Sequence[str], folders: Sequence[str]) -> None:
-    """Load libraries once in a worker, before it forks a process for each row."""
+    """Import libraries once in a worker, before it forks a process per row."""
     sys.path[:0] = list(folders)
     import torch
-    import torch._dynamo  # 0.7 s that the first fake tensor of each forked process would spend
+    import torch._dynamo  # else the first fake tensor imports it in every forked process (0.7 s)
 
     if "torchvision" in imports:
-        # A CUDA build of torchvision beside a CPU build of torch wants these to exist.
+        # A CUDA build of torchvision imports with a CPU build of torch only if these operators exist.
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
             if not torch._C._jit_get_schemas_for_operator(f"torchvision::{name}"):
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        preload.keep = library  # type: ignore[attr-defined]
+        preload.library = library  # type: ignore[attr-defined]
     for name in imports:
         importlib.import_module(name)
 
 
 def run_script(path: str, args: Sequence[str]) -> None:
-    """Run a job script in this process, silently, then leave it as a script does."""
+    """Run a job script in this process without output, then exit as a script does."""
     import runpy
 
     sys.argv = [path, *args]
@@ -102,22 +102,22 @@ def run_script(path: str, args: Sequence[str]) -> None:
 
 
 def recorded(row: Row, options: Options) -> MemoryTrace:
-    """The trace of a row's job, kept or new."""
-    kept = None
+    """The trace of a row's job, from the cache or new."""
+    cached = None
     if options.traces is not None:
         key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, options.steps])
-        kept = options.traces / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-        if kept.exists():
-            return serialization.trace_from_dict(json.loads(kept.read_text()))
+        cached = options.traces / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        if cached.exists():
+            return serialization.trace_from_dict(json.loads(cached.read_text()))
     job = functools.partial(run_script, str(JOBS / row.script), row.args)
     trace = trace_function(job, gpu=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
-    if kept is not None:
-        serialization.save(kept, serialization.trace_to_dict(trace))
+    if cached is not None:
+        serialization.save(cached, serialization.trace_to_dict(trace))
     return trace
 
 
 def estimate_row(row: Row, options: Options) -> Result:
-    """An estimate for one row; a job that cannot be traced is told, not raised."""
+    """Estimate one row; a tracing error is returned as `problem`."""
     began_s = time.perf_counter()
     try:
         trace = recorded(row, options)
@@ -139,14 +139,14 @@ def estimate_row(row: Row, options: Options) -> Result:
 
 
 def parameter_bytes(trace: MemoryTrace) -> int:
-    """Bytes of all parameters: of storages, so that shared ones count once."""
+    """Bytes of all parameter storages; tied parameters count once."""
     return sum(event.bytes for event in trace.events if event.action == "alloc" and event.category == "parameter")
 
 
 def estimate_rows(
     rows: Sequence[Row], options: Options, imports: Sequence[str], folders: Sequence[str], workers: int
 ) -> Iterator[Result]:
-    """Results in the order of `rows`, from several workers that each fork a process for each row."""
+    """Results in the order of `rows`, from several workers that fork one process per row."""
     with ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=preload, initargs=(imports, folders)
     ) as pool:
@@ -166,26 +166,26 @@ def sample(rows: Sequence[Row], count: int | None, seed: int) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=[*GROUPS], required=True, dest="group")
-    parser.add_argument("--rows", type=int, help="rows to score; default: all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="rows whose title holds this text")
+    parser.add_argument("--rows", type=int, help="rows to score (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
+    parser.add_argument("--only", default="", help="rows whose title contains this text")
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps to trace")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows")
     add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
-    parser.add_argument("--traces", type=Path, help="folder to keep traces in")
-    parser.add_argument("--pythonpath", default="", help="folders that the jobs import from first")
+    parser.add_argument("--traces", type=Path, help="folder of cached traces")
+    parser.add_argument("--pythonpath", default="", help="folders put first on the jobs' import path")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--dump", type=Path, help="file for every row's numbers, as JSON lines")
     args = parser.parse_args()
 
     group = GROUPS[args.group]
     if not (args.data / group.file).is_file():
-        print(f"skipped: no published measurements at `{args.data / group.file}`; say --data FOLDER")
+        print(f"skipped: no published measurements at `{args.data / group.file}`; set --data FOLDER")
         return 0
     absent = [name for name in group.imports if importlib.util.find_spec(name) is None]
     if absent:
-        print(f"skipped: this set needs {', '.join(absent)}, not installed here")
+        print(f"skipped: this set needs {', '.join(absent)}, which is not installed")
         return 0
     rows, left_out = read(group, args.data)
     rows = [row for row in rows if args.only in row.title]
@@ -199,8 +199,8 @@ def main() -> int:
     results = []
     folders = [part for part in args.pythonpath.split(os.pathsep) if part]
     for number, result in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
-        told = result.problem or f"{result.elapsed_s:.1f} s"
-        print(f"[{number}/{len(rows)}] {result.row.title}: {told}", file=sys.stderr, flush=True)
+        outcome = result.problem or f"{result.elapsed_s:.1f} s"
+        print(f"[{number}/{len(rows)}] {result.row.title}: {outcome}", file=sys.stderr, flush=True)
         results.append(result)
     report = "\n".join(report_lines(group, results, left_out, fitted_rows))
     print(report)
@@ -215,7 +215,7 @@ def main() -> int:
 
 
 def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
-    """A row's numbers; `outside_bytes`: what the set counts beside reserved bytes."""
+    """A row's numbers; `outside_bytes`: the set's constant beside reserved bytes."""
     row = result.row
     return {
         "title": row.title,
@@ -235,7 +235,7 @@ def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
 
 
 def write(group: Group, report: str, args: argparse.Namespace) -> None:
-    """Keep the report, with what is needed to repeat it."""
+    """Write the report with the command, the commit and the versions."""
     options = [f"--rows {args.rows}"] if args.rows is not None else []
     options += [
         f"--seed {args.seed}",
@@ -248,8 +248,8 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
         "",
         f"Commit {commit()}; {'; '.join(f'{name} {version(name)}' for name in libraries)}; no GPU.",
         f"Repeat with `python -m benchmarks.estimator.ground_truth --set {group.name} {' '.join(options)}`.",
-        *(["Jobs imported from FOLDER first: transformers there is not the version above."] if args.pythonpath else []),
-        *(["Some traces were kept from a run of another commit; seconds count those as read."] if args.traces else []),
+        *(["Jobs imported transformers from FOLDER, in another version than above."] if args.pythonpath else []),
+        *(["Cached traces may be of another commit; their seconds include only reading."] if args.traces else []),
         "",
     ]
     write_result(f"ground_truth_{group.name}", "\n".join([*head, report]))

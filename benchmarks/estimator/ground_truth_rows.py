@@ -22,8 +22,8 @@ class Row:
         script: file in `benchmarks/estimator/jobs`, run with `args`.
         gpu: name of a device profile; torch: version whose allocator rules hold.
         measured_bytes: as the set measures; where `measured_oom`, only the level reached before it failed.
-        loads: libraries that are loaded beside those of every row of the set: they have a constant of their own.
-        doubt: why the reading may be wrong, or empty; such rows are scored, but nothing is fitted to them.
+        loads: libraries loaded in addition to those of every row of the set; such rows have a constant of their own.
+        doubt: why the measurement may be wrong, or empty; such rows are scored, but not used for fitting.
     """
 
     title: str
@@ -42,11 +42,11 @@ class Group:
     """A table of measurements.
 
     Attributes:
-        outside_bytes: what the figures hold beside reserved bytes; None: a constant that the first rows tell.
-        imports: libraries that a worker loads once, before the rows.
-        row: turns cells into a `Row`, or says in a word why the row is left out.
-        series: column of what several rows measure with growing batches. A row of a series is left out where a larger
-            batch that ran needed less: something else was on the card.
+        outside_bytes: bytes beside reserved bytes in the measurements; None: a constant fitted to the first rows.
+        imports: libraries that a worker imports once, before the rows.
+        row: converts cells into a `Row`, or returns the reason to exclude the row.
+        series: column that identifies a series of growing batches. A row is excluded if a larger batch of its series
+            ran with less memory: another process used the GPU.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Group:
 
 
 def read(group: Group, folder: Path) -> tuple[list[Row], Counter[str]]:
-    """The rows of a table that can be rebuilt, and how many were left out for which reason."""
+    """The rows of a table that the job scripts can reproduce, and the number of excluded rows by reason."""
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
     table = list(_cells(folder / group.file))
@@ -74,7 +74,7 @@ def read(group: Group, folder: Path) -> tuple[list[Row], Counter[str]]:
 
 
 def _above_larger_batches(table: Sequence[Cells], series: str) -> set[int]:
-    """Numbers of the rows that measured more than a larger batch of the same, which is not known to have crashed."""
+    """Numbers of the rows with more memory than a larger batch of the same series that is not known to have crashed."""
     least: dict[str, int] = {}
     found = set()
     for number, cells in sorted(enumerate(table), key=lambda item: -int(item[1]["batch"])):
@@ -127,8 +127,8 @@ def cnn_row(cells: Cells) -> Row | str:
     return replace(row, loads="batch norm" if cells["use_batchnorm"] == "1" else "")
 
 
-# (Title, MiB.) All other rows are within 700 MiB of a replay, these are 1 or 2 thousand MiB above, and up to 120 more,
-# as others are: in a table that was copied by hand, a wrong digit.
+# (Title, MiB.) All other rows are within 700 MiB of a replay. These are 1000 or 2000 MiB above it, plus up to 120 MiB
+# as for other rows: probably wrong digits, since the table was copied by hand.
 THOUSANDS_OFF = {
     ("width 256, 7 layers, 64 x 128 tokens", 3941),
     ("width 256, 9 layers, 16 x 128 tokens", 7893),
@@ -210,7 +210,7 @@ XMEM_MODELS = {
 
 
 def xmem_row(cells: Cells) -> Row | str:
-    """A row of xMem's `measurements.csv`. OOM rows stay: whether one is foretold is scored."""
+    """A row of xMem's `measurements.csv`. OOM rows are included: OOM predictions are scored."""
     model = cells["model"]
     if model in XMEM_CNNS:
         script, args = "xmem_cnn.py", ["--model", XMEM_CNNS[model]]
@@ -233,9 +233,9 @@ def xmem_row(cells: Cells) -> Row | str:
 
 
 PEFT_LONGEST_TOKENS = 500
-"""Length of the longest batches, which the published runs do not tell: a round number, kept as first tried."""
+"""Length of the longest batches, which is not published: the first round number tried, not tuned."""
 
-# Settings of an adapter, where PEFT gives them as many trained parameters as the row has.
+# Adapter settings for which PEFT has the same number of trainable parameters as the row.
 PEFT_ADAPTERS: Mapping[str, Mapping[str, object]] = {
     "beft/llama-3.2-3B-target-v_proj": {"peft_type": "BEFT", "target_modules": ["v_proj"]},
     "boft/llama-3.2-3B-default": {"peft_type": "BOFT"},

@@ -1,4 +1,4 @@
-"""What became of measured rows, and how it is counted."""
+"""Results of the rows of `ground_truth.py`, and their error tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORST = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of a row.
+    """The estimate of a row.
 
     Attributes:
-        reserved_bytes: predicted peak, on a card without limit if it does not fit.
-        family: whose errors make its margin.
-        oom: the estimator says that it does not fit.
+        reserved_bytes: predicted peak; of a GPU without memory limit if the job does not fit.
+        family: the family whose errors determine the margin.
+        oom: whether the estimator predicts that the job does not fit.
         problem: why there is no estimate, or None.
     """
 
@@ -39,7 +39,7 @@ class Result:
 
 
 def commonest(values: Sequence[int]) -> int:
-    """The value that most of `values` are within 2 MiB of, if that is a third of them, else their median."""
+    """The value with the most neighbors within 2 MiB, if these are a third of `values`; else the median."""
     middle = int(statistics.median(values))
     near = {value: sum(abs(value - other) <= 2 * MiB for other in values) for value in values}
     best = max(values, key=lambda value: (near[value], -abs(value - middle)))
@@ -47,7 +47,7 @@ def commonest(values: Sequence[int]) -> int:
 
 
 def outside_of(results: Sequence[Result]) -> dict[str, int]:
-    """The constant beside reserved bytes, by what rows load: what these rows leave."""
+    """Loaded libraries -> the constant beside reserved bytes, fitted to these rows."""
     left: dict[str, list[int]] = {}
     for result in results:
         if not result.row.doubt:
@@ -56,13 +56,13 @@ def outside_of(results: Sequence[Result]) -> dict[str, int]:
 
 
 def split(results: Sequence[Result], fitted: int | None) -> tuple[list[Result], list[Result]]:
-    """The first `fitted` results that are estimates, and the other ones; none and all for None."""
+    """(The first `fitted` results with an estimate, the others); with None all are in the second list."""
     done = [result for result in results if result.problem is None]
     return (done[:fitted], done[fitted:]) if fitted is not None else ([], done)
 
 
 def error_line(title: str, errors: Sequence[float]) -> str:
-    """One line of the table: absolute relative errors, and how many estimates are low."""
+    """One table row: absolute relative errors, and the share of low estimates."""
     if not errors:
         return f"| {title} | 0 | | | | | | | |"
     sizes = [abs(error) for error in errors]
@@ -82,7 +82,7 @@ def error_line(title: str, errors: Sequence[float]) -> str:
 
 
 def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
-    """Errors of the rows that ran, ours and of two rules."""
+    """Errors of the rows that ran: ours and those of two baselines."""
     ran = [result for result in scored if not result.row.measured_oom]
     if not ran:
         return ["No row to score."]
@@ -90,7 +90,7 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
     mean = statistics.fmean(truth)
     pairs = {
         "cotenant": [result.reserved_bytes + outside[result.row.loads] for result in ran],
-        "16 bytes a parameter": [4 * result.parameter_bytes + outside[result.row.loads] for result in ran],
+        "16 bytes per parameter": [4 * result.parameter_bytes + outside[result.row.loads] for result in ran],
         "mean of these rows": [mean] * len(ran),
     }
     lines = [
@@ -114,28 +114,28 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
 
 
 def bound(result: Result, outside: Mapping[str, int]) -> int:
-    """What a policy would find free for this row, context as fitted."""
+    """The bound of this row including the fitted constant."""
     return result.reserved_bytes + outside[result.row.loads] + result.margin_bytes
 
 
 def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
-    """Wrong calls of out-of-memory, and runs that fail under a cap at the estimate, as xMem counts them.
+    """Wrong OOM predictions, and runs that would fail if capped at the estimate (xMem's PEF metric).
 
-    A second run is capped at the estimate, rounded to 1 % of the card, if both runs and the estimator agree that the
-    job fits. Nothing was run here: one fails if its measured peak is above the cap. A capped allocator can squeeze a
-    job a little, so this counts some failures that would not be.
+    xMem caps a second run at the estimate, rounded to 1 % of the GPU, if both runs and the estimator agree that the
+    job fits. Here the second run is not executed: it counts as failed if the measured peak exceeds the cap. That
+    overestimates failures, since a capped allocator can squeeze a job into slightly less.
     """
     wrong = [result.row.title for result in scored if result.oom != result.row.measured_oom]
     fits = [result for result in scored if not result.oom and not result.row.measured_oom]
-    lines = [f"Wrong OOM calls: {len(wrong)} of {len(scored)}" + (f" ({'; '.join(wrong)})." if wrong else ".")]
+    lines = [f"Wrong OOM predictions: {len(wrong)} of {len(scored)}" + (f" ({'; '.join(wrong)})." if wrong else ".")]
     for title, with_margin in (("estimate", 0), ("bound", 1)):
         failed = 0
         for fit in fits:
             known = gpu_spec(fit.row.gpu)
             total = known.torch_total_bytes or known.memory_total_bytes
             kernels = outside[fit.row.loads]
-            asked = fit.reserved_bytes + kernels + with_margin * fit.margin_bytes
-            cap = round(min(asked / total, 1.0), 2) * total
+            requested = fit.reserved_bytes + kernels + with_margin * fit.margin_bytes
+            cap = round(min(requested / total, 1.0), 2) * total
             failed += cap < fit.row.measured_bytes - kernels
         share = (failed + len(wrong)) / len(scored)
         lines.append(f"PEF, second run capped at the {title}: {share:.1%} ({failed} runs above their cap).")
@@ -143,37 +143,39 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
 
 
 def worst_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
-    """The largest errors, one by one."""
+    """The rows with the largest errors."""
     ran = [result for result in scored if not result.row.measured_oom]
 
     def error(result: Result) -> float:
         return signed_error(result.reserved_bytes + outside[result.row.loads], result.row.measured_bytes)
 
     lines = ["| largest errors | measured MiB | estimated MiB | error |", "| --- | ---: | ---: | ---: |"]
-    for result in sorted(ran, key=lambda one: -abs(error(one)))[:WORST]:
-        told = (result.reserved_bytes + outside[result.row.loads]) / MiB
+    for result in sorted(ran, key=lambda result: -abs(error(result)))[:WORST]:
+        estimated = (result.reserved_bytes + outside[result.row.loads]) / MiB
         lines.append(
-            f"| {result.row.title} | {result.row.measured_bytes / MiB:.0f} | {told:.0f} | {error(result):+.1%} |"
+            f"| {result.row.title} | {result.row.measured_bytes / MiB:.0f} | {estimated:.0f} | {error(result):+.1%} |"
         )
     return lines
 
 
 def constants(group: Group, fitted: Sequence[Result], scored: Sequence[Result]) -> dict[str, int]:
-    """What the figures of `group` hold beside reserved bytes, by what rows load; every row has one."""
+    """Loaded libraries -> the constant of `group` beside reserved bytes, for all rows."""
     known = outside_of(fitted) if group.outside_bytes is None else {"": group.outside_bytes}
     usual = statistics.median_low(known.values())
     return {**{result.row.loads: usual for result in scored}, **known}
 
 
 def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str], fitted_rows: int) -> list[str]:
-    """All that is told of a set."""
+    """The report of a set."""
     fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
     outside = constants(group, fitted, scored)
-    told = ", ".join(f"{size / MiB:.0f} MiB{f' with {loads}' if loads else ''}" for loads, size in outside.items())
+    constant_text = ", ".join(
+        f"{size / MiB:.0f} MiB{f' with {loads}' if loads else ''}" for loads, size in outside.items()
+    )
     if fitted:
         spread = [(result.row.measured_bytes - result.reserved_bytes) / MiB for result in fitted]
-        told += f", by {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
-    lines = [f"Measured: {group.measures}. Beside reserved bytes: {told}."]
+        constant_text += f", by {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
+    lines = [f"Measured: {group.measures}. Beside reserved bytes: {constant_text}."]
     if left_out:
         lines.append("Left out: " + ", ".join(f"{count} {why}" for why, count in left_out.most_common()) + ".")
     lines += ["", *score_lines(scored, outside)]

@@ -1,13 +1,13 @@
-"""How far measured peaks are above our estimates, by family of jobs: what the bound of an estimate is made of.
+"""Scores of measured peaks above our estimates, by family of jobs; the bound of an estimate is their quantile.
 
     python -m benchmarks.estimator.margins [--write] [--ship] [--quick] [--traces FOLDER] [--pythonpath FOLDER]
 
 The rows are those of `ground_truth.py`: a fixed sample of each set, of which the first rows fit the constant beside
-reserved bytes and are used for nothing else. Left out here: rows that ran out of memory, that only fit once the
-allocator gives back its cache, and those whose reading is doubtful. What is told of coverage comes from rows that took
-no part in the quantile (five folds). `--ship` writes the scores into the package, `data/margins.json`.
+reserved bytes and are used for nothing else. Excluded are rows that ran out of memory, that fit only after the
+allocator released its cache, and rows with a doubtful measurement. Coverage is cross-validated (five folds). `--ship`
+writes the scores into the package, `data/margins.json`.
 
-The published scripts of 2025-09 (`estimates.py`) and the adapters of PEFT take no part at all: they are the test.
+The published scripts of 2025-09 (`published_scripts.py`) and the adapters of PEFT are the test set and not used here.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ QUICK_FITTED_ROWS = 8
 COVERAGES = (0.9, 0.95, 0.98, 0.99)
 FOLDS = 5
 CONTEXT_BYTES = 524 * MiB
-"""Beside reserved bytes where a set does not count it: of an A100 (CARMA), to make a margin a share of what is used."""
+"""CUDA context of an A100 (CARMA), added where a set does not include it: margins are shares of device bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A row, and how far its peak is from the estimate.
+    """A row with the error of its estimate.
 
     Attributes:
-        above_bytes: of the measured peak over the estimate; below 0 where that is too high.
-        spread_bytes: of the upper end of the estimate's interval over the estimate.
-        split_bytes: as of `Interval`.
-        scale_bytes: what the family's scores are counted in.
-        device_bytes: the estimate, context included.
+        above_bytes: measured peak - estimate; negative if the estimate is too high.
+        spread_bytes: upper end of the estimate's interval - estimate.
+        split_bytes: as in `Interval`.
+        scale_bytes: unit of the family's scores.
+        device_bytes: the estimate including the context.
     """
 
     group: str
@@ -75,17 +75,17 @@ class Scored:
         return score_of(self.family, self.above_bytes, self.spread_bytes, self.scale_bytes)
 
     def margin_bytes(self, score: float) -> float:
-        """The margin where the family's quantile is `score`."""
+        """The margin if the family's quantile is `score`."""
         return max(0.0, above_bytes(self.family, score, self.spread_bytes, self.scale_bytes))
 
     def is_covered(self, score: float) -> bool:
-        """Whether that margin is enough."""
+        """Whether the measured peak is within that margin."""
         return self.above_bytes <= self.margin_bytes(score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A row and its replays on a card without end; `problem`: why there is none, or why it is of no use here."""
+    """A row and its replays on a GPU without memory limit; `problem`: why there are none or why the row is excluded."""
 
     row: Row
     problem: str = ""
@@ -97,7 +97,7 @@ class Replayed:
 
 
 def replay_row(row: Row, options: Options) -> Replayed:
-    """One row; a job that cannot be traced is told, not raised."""
+    """Replay one row; a tracing error is returned as `problem`."""
     if row.measured_oom:
         return Replayed(row=row, problem="ran out of memory")
     gpu = gpu_spec(row.gpu)
@@ -107,7 +107,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
         return Replayed(row=row, problem=error.message)
     found = TracedEstimator(torch_version=row.torch).on(trace, gpu)
     if trace.partial or found.replay.retries or found.fit.verdict == "no":
-        return Replayed(row=row, problem="partial" if trace.partial else "fits only just, if at all")
+        return Replayed(row=row, problem="partial" if trace.partial else "does not fit, or only after retries")
     return Replayed(
         row=row,
         family=family_of(trace, gpu),
@@ -119,7 +119,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
 
 
 def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespace) -> Iterator[Replayed]:
-    """The first `fitted` rows, if the set has a constant to fit, and `count` more."""
+    """Replay the first `fitted` rows, if the set has a constant to fit, and `count` more."""
     group = GROUPS[name]
     rows, _ = read(group, args.data)
     more = fitted if group.outside_bytes is None else 0
@@ -138,7 +138,7 @@ def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespa
 
 
 def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]:
-    """Scores of the rows behind the fitted ones."""
+    """Scores of the rows that were not used to fit the constant."""
     group = GROUPS[name]
     done = [result for result in found if not result.problem]
     outside: dict[str, int] = {"": group.outside_bytes or 0}
@@ -174,9 +174,9 @@ def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]
 
 
 def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, bool, float]]:
-    """(Row, covered, margin as a share of the estimate), by the quantile of the other folds of the row's family.
+    """(Row, covered, margin / estimate), with the quantile of the other folds of the row's family.
 
-    Without the only row of a family, of which no other could tell.
+    A family with a single row is omitted.
     """
     found = []
     for family in FAMILIES:
@@ -193,10 +193,10 @@ def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, b
 
 
 def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
-    """What coverage costs, family by family and set by set."""
+    """Coverage and mean margin, by family and by set."""
     lines = [f"Left out: {count} rows: {why}." for why, count in left_out.most_common()]
     for title, parts in (("family", FAMILIES), ("set", tuple(SETS))):
-        lines += ["", f"By {title}, on rows that took no part in the quantile:", ""]
+        lines += ["", f"By {title}, cross-validated:", ""]
         head = " | ".join(f"{coverage:.0%}: above the bound | mean margin" for coverage in COVERAGES)
         lines += [f"| {title} | rows | {head} |", "| --- |" + " ---: |" * (1 + 2 * len(COVERAGES))]
         for part in (*parts, "all"):
@@ -205,7 +205,7 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
     guessed = (row for row in rows if row.family == FAMILIES[2])
     lines += scale_lines([Guessed(**{name: getattr(item, name) for name in Guessed.__slots__}) for item in guessed])
-    lines += ["", "The rows that are farthest above their estimate, in units of their family:", ""]
+    lines += ["", "Rows with the highest scores (measured peak above the estimate, in units of the family):", ""]
     lines += ["| row | family | score |", "| --- | --- | ---: |"]
     for family in FAMILIES:
         worst = sorted((row for row in rows if row.family == family), key=lambda scored: -scored.score)
@@ -218,18 +218,18 @@ def _cells(rows: Sequence[Scored], title: str, part: str) -> Iterator[str]:
         (lambda scored: scored.family) if title == "family" else (lambda scored: scored.group)
     )
     for coverage in COVERAGES:
-        told = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
-        if not told:
+        results = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
+        if not results:
             return
         if coverage == COVERAGES[0]:
-            yield str(len(told))
-        missed = sum(not covered for _, covered, _ in told)
-        yield f"{missed} ({missed / len(told):.1%})"
-        yield f"{statistics.fmean(margin for _, _, margin in told):.1%}"
+            yield str(len(results))
+        missed = sum(not covered for _, covered, _ in results)
+        yield f"{missed} ({missed / len(results):.1%})"
+        yield f"{statistics.fmean(margin for _, _, margin in results):.1%}"
 
 
 def shipped(rows: Sequence[Scored]) -> dict[str, object]:
-    """What the package holds: the scores in ten-thousandths, ascending, and where they come from."""
+    """The content of `data/margins.json`: ascending scores in units of 1e-4, and their source."""
     families = {}
     for family in FAMILIES:
         mine = [row for row in rows if row.family == family]
@@ -249,12 +249,12 @@ def main() -> int:
     parser.add_argument("--ship", action="store_true", help="write the scores into the package")
     parser.add_argument("--quick", action="store_true", help="a few rows of two sets")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
-    parser.add_argument("--traces", type=Path, help="folder to keep traces in, one folder for each set")
+    parser.add_argument("--traces", type=Path, help="folder of cached traces, one subfolder per set")
     parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3, for xMem's language models")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     if not args.data.is_dir():
-        print(f"skipped: no published measurements at `{args.data}`; say --data FOLDER")
+        print(f"skipped: no published measurements at `{args.data}`; set --data FOLDER")
         return 0
     rows: list[Scored] = []
     left_out: Counter[str] = Counter()
@@ -272,7 +272,7 @@ def main() -> int:
         SHIPPED.write_text(json.dumps(shipped(rows)) + "\n", encoding="utf-8")
     if args.write:
         repeat = "python -m benchmarks.estimator.margins --write --pythonpath FOLDER"
-        head = f"# What a bound costs, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
+        head = f"# Coverage and margin of the bound, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
         write_result("margins", f"{head}\n\n{report}")
     return 0
 

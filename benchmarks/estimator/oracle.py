@@ -1,11 +1,11 @@
-"""Estimates beside what PyTorch's CUDA build does on a null GPU, allocation by allocation.
+"""Compares estimates with PyTorch's CUDA build on a null GPU, allocation by allocation.
 
     python -m benchmarks.estimator.oracle --python VENV/bin/python [--gpu NAME ...] [--only GLOB] [--quick] [--write]
 
 VENV has a CUDA build of torch 2.8 or newer, and torchvision, timm and transformers for the examples that use them. Each
-job runs for three optimizer steps in both worlds, in the same environment, so that the estimate asks the same cuDNN.
-Printed are reserved bytes, their difference, how many of PyTorch's allocations the estimate has in the same order, and
-the first that it has not. Sizes are compared as blocks, rounded up to 512 bytes.
+job runs for three optimizer steps on both sides in the same environment, so that the estimate queries the same cuDNN.
+The table has reserved bytes, their difference, the share of PyTorch's allocations that the estimate has in the same
+order, and the first missing one. Sizes are compared as blocks, rounded up to 512 bytes.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ JOBS = (
     "translate_rnn.py",
     "video.py",
 )
-"""Examples whose control flow does not depend on values of the device, which are zeros on the null GPU."""
+"""Examples whose control flow does not depend on device values, which are zeros on the null GPU."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One job on one GPU, in both worlds; sizes in bytes."""
+    """One job on one GPU, on both sides; sizes in bytes."""
 
     job: str
     gpu: str
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Of the reserved bytes, relative to the null GPU's; positive is too high."""
+        """Relative error of the reserved bytes; positive if the estimate is too high."""
         return (self.reserved_bytes - self.null_reserved_bytes) / self.null_reserved_bytes
 
 
@@ -85,7 +85,7 @@ def compare(libraries: NullGpuLibraries, job: str, gpu: str) -> Comparison:
     except CotenantError as error:
         return Comparison(job, gpu, problem=" ".join(str(error).split())[-200:])
     events = [event for event in ours.replay_input.events if event.action == "alloc" and event.bytes > 0]
-    # The estimate goes on to the end of the last step, and to what follows the training.
+    # The estimate continues to the end of the last step and to the code after training.
     blocks = [rounded(event.bytes) for event in events][: len(null.allocations) + 500]
     wanted = [rounded(size) for size in null.allocations]
     equal, first = alike(wanted, blocks)
@@ -107,7 +107,7 @@ def rounded(size: int) -> int:
 
 
 def alike(wanted: Sequence[int], found: Sequence[int]) -> tuple[int, tuple[int, str] | None]:
-    """How many of `wanted` stand in `found` in the same order, and the first that does not, with what is there."""
+    """Number of `wanted` sizes found in the same order, and the first mismatch as (index, text)."""
     equal, first = 0, None
     for tag, begin, end, other_begin, other_end in difflib.SequenceMatcher(
         None, wanted, found, autojunk=False

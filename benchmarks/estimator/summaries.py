@@ -1,9 +1,9 @@
-"""How long it takes to read a summary of a model, over the published summaries and over the layers of a module.
+"""Parsing time of model summaries, on the published files.
 
     python -m benchmarks.estimator.summaries [--quick] [--write] [--data FOLDER]
 
-The published files are those of GPUMemNet and CARMA (torchsummary, torchinfo, modelsummary). Beside ours stand the
-parsers' times as GPUMemNet's authors give them, on their machine: 0.99 ms for a CNN and 1.77 ms for GPT-2 XL.
+The files are those of GPUMemNet and CARMA (torchsummary, torchinfo, modelsummary). For comparison, GPUMemNet's authors
+report 0.99 ms for a CNN and 1.77 ms for GPT-2 XL on their machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One file: `problem` where it is no summary."""
+    """One file; `problem`: why it is not a summary."""
 
     name: str
     kib: float
@@ -52,7 +52,7 @@ def main() -> int:
     args = parser.parse_args()
     paths = sorted(args.data.glob("*/*.txt"))
     if not paths:
-        print(f"skipped: no published summaries at `{args.data}`; say --data FOLDER")
+        print(f"skipped: no published summaries at `{args.data}`; set --data FOLDER")
         return 0
     repeats = 20 if args.quick else 300
     report = "\n".join(report_lines([read(path, args.data, repeats) for path in paths]))

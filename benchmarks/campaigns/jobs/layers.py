@@ -12,7 +12,7 @@ KINDS = ("mlp", "lstm", "gru", "conv1d", "conv3d", "transposed", "embedding", "d
 
 
 class LastOutput(nn.Module):
-    """A recurrent layer, of which the output after the last word counts."""
+    """A recurrent layer; the loss uses the output of the last token."""
 
     def __init__(self, kind: str, width: int, layers: int) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, default="mlp")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--length", type=int, default=128, help="of sequences; side of images and volumes")
-    parser.add_argument("--vocabulary", type=int, default=200_000, help="of the embedding")
+    parser.add_argument("--length", type=int, default=128, help="sequence length; side of images and volumes")
+    parser.add_argument("--vocabulary", type=int, default=200_000, help="size of the embedding")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--optimizer", default="Adam", help="a name in torch.optim")
     parser.add_argument("--batches", type=int, default=64)

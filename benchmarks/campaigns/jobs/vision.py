@@ -22,7 +22,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--momentum", type=float, default=None)
     parser.add_argument("--precision", choices=("fp32", "bf16", *DTYPES), default="fp32")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches for each optimizer step")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step")
     parser.add_argument("--validate", action="store_true", help="a validation pass after each epoch")
     parser.add_argument("--batches", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=4)

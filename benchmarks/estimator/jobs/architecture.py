@@ -3,8 +3,8 @@
     python benchmarks/estimator/jobs/architecture.py torchvision resnet18
     python benchmarks/estimator/jobs/architecture.py transformers BertForMaskedLM
 
-A model of transformers has two layers of each kind that its configuration lists, or two; its other sizes are its
-configuration's own, and `NEEDED` says what has none.
+Models of transformers are reduced to two layers of each kind in their configuration; other sizes are the defaults of
+the configuration class, and `NEEDED` has the settings without a default.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LAYERS = frozenset(
         *("encoder_num_hidden_layers", "decoder_num_hidden_layers", "l_layers", "x_layers", "r_layers"),
     )
 )
-"""What configurations call how deep a model is."""
+"""Names of configuration settings for the depth of a model."""
 FIRST = frozenset(("first_k_dense_replace",))
-"""What else counts layers, beside names with `layers` in them."""
+"""Further settings that count layers, without `layers` in their name."""
 PRETRAINED = frozenset(("use_pretrained_backbone",))
-"""What asks for weights of others, which cannot be downloaded here."""
+"""Settings that download pretrained weights."""
 _DECODER = {"model_type": "bert", "num_hidden_layers": 2, "is_decoder": True, "add_cross_attention": True}
 _STARTS = {"decoder_start_token_id": 1, "pad_token_id": 0}
 NEEDED: dict[str, dict[str, Any]] = {
@@ -70,14 +70,14 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Wav2Vec2BertConfig": {"vocab_size": 32},
     "Wav2Vec2ConformerConfig": {"vocab_size": 32},
 }
-"""What a class of configurations, or of models, has no default for, and does not work without."""
+"""Required settings without a default, by configuration or model class."""
 KINDS = 6
-"""Most kinds of layers that a list may tell; one with more tells a number for each layer."""
+"""Maximum number of layer kinds in a per-layer list; a list with more has a number per layer."""
 Loss = Callable[[], torch.Tensor]
 
 
 def of_torchvision(name: str, batch: int) -> tuple[nn.Module, Loss]:
-    """Of any of its packages, by what the model asks for."""
+    """A torchvision model with inputs for its package (classification, detection, video, ...)."""
     from torchvision import models
 
     package = models.get_model_builder(name).__module__
@@ -103,7 +103,7 @@ def _objects() -> dict[str, torch.Tensor]:
 
 
 def _classified(out: Any) -> torch.Tensor:
-    """Of one result or several: pictures get one class, or one for each place."""
+    """Cross entropy of one or several outputs, with one class per image or per position."""
     if isinstance(out, torch.Tensor):
         return functional.cross_entropy(out, torch.zeros(out.shape[:1] + out.shape[2:], dtype=torch.long).cuda())
     several = out.values() if isinstance(out, dict) else out
@@ -111,7 +111,7 @@ def _classified(out: Any) -> torch.Tensor:
 
 
 def of_timm(name: str, batch: int) -> tuple[nn.Module, Loss]:
-    """At its own input size."""
+    """A timm model at its default input size."""
     import timm
 
     model = timm.create_model(name, num_classes=CLASSES)
@@ -120,7 +120,7 @@ def of_timm(name: str, batch: int) -> tuple[nn.Module, Loss]:
 
 
 def of_transformers(name: str, batch: int) -> tuple[nn.Module, Loss]:
-    """By the class's name, with labels where it takes them."""
+    """A transformers model by class name, with labels if its forward accepts them."""
     import transformers
 
     kind = getattr(transformers, name)
@@ -137,21 +137,21 @@ def of_transformers(name: str, batch: int) -> tuple[nn.Module, Loss]:
 
 
 def _config(kind: Any) -> Any:
-    """A small configuration for models of this class, by what its configuration's class asks for."""
+    """A shallow configuration for the model class."""
     needed = {**NEEDED.get(kind.config_class.__name__, {}), **NEEDED.get(kind.__name__, {})}
-    plain = kind.config_class(**copy.deepcopy(needed))  # some take out of a part what they were given
+    plain = kind.config_class(**copy.deepcopy(needed))  # some classes modify the dictionaries they get
     config = kind.config_class(**{**copy.deepcopy(needed), **_shallow(plain)})
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0
     if getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = 0  # several rows cannot be classified without; no word of the batch is 0
+        config.pad_token_id = 0  # sequence classification needs it for batches > 1; no token of the batch is 0
     return config
 
 
 def _shallow(plain: Any) -> dict[str, Any]:
-    """What makes a configuration like this one shallow: settings to give to its class.
+    """Settings that make a configuration like `plain` shallow.
 
-    Two layers of each kind that it lists stay, two at least, and all that it takes features from.
+    They keep two layers of each listed kind, at least two layers, and all layers up to the last output index.
     """
     known = _settings(plain)
     depths = {
@@ -160,7 +160,7 @@ def _shallow(plain: Any) -> dict[str, Any]:
     made: dict[str, Any] = {name: False for name in PRETRAINED if known.get(name)}
     parts = {name: setting for name, setting in known.items() if type(setting).__name__.endswith("Config")}
     made.update({name: _part(setting) for name, setting in parts.items()})
-    if "head_dim" in plain.__dict__ and known.get("head_dim", 0) is None:  # some models cannot do without
+    if "head_dim" in plain.__dict__ and known.get("head_dim", 0) is None:  # some models require it
         made["head_dim"] = known["hidden_size"] // known["num_attention_heads"]
     if not depths:
         return made
@@ -171,42 +171,42 @@ def _shallow(plain: Any) -> dict[str, Any]:
         if isinstance(setting, (list, tuple)) and len(setting) == deepest
     }
     taken = [max(setting) + 1 for name, setting in known.items() if name.endswith("out_indices") and setting]
-    kept = _kept(lists, deepest, max([2, *taken, *_reached(plain, known)]))
-    made.update({name: [setting[at] for at in kept] for name, setting in lists.items()})
+    retained = _retained_layers(lists, deepest, max([2, *taken, *_reached(plain, known)]))
+    made.update({name: [setting[at] for at in retained] for name, setting in lists.items()})
     for name, setting in known.items():
         if name in depths:
-            made[name] = min(setting, len(kept))
-        elif type(setting) is int and len(kept) < setting <= deepest and ("layers" in name or name in FIRST):
-            made[name] = max(1, setting * len(kept) // deepest)
+            made[name] = min(setting, len(retained))
+        elif type(setting) is int and len(retained) < setting <= deepest and ("layers" in name or name in FIRST):
+            made[name] = max(1, setting * len(retained) // deepest)
     return made
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """What its class and those it is derived from ask for by name, as it is set here; not what all of them have."""
-    asked = [
+    """Values of the named `__init__` parameters of the class and its bases, except the common base class."""
+    parameters = [
         name
         for base in type(config).__mro__
         if "__init__" in vars(base) and base.__name__ not in ("PretrainedConfig", "PreTrainedConfig", "object")
         for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
         if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
     ]
-    return {name: getattr(config, name) for name in asked if hasattr(config, name)}
+    return {name: getattr(config, name) for name in parameters if hasattr(config, name)}
 
 
 def _reached(plain: Any, known: dict[str, Any]) -> list[int]:
-    """How deep the first layer of each kind is, where a class makes the list of kinds itself and takes none."""
+    """Depth up to the first layer of each kind, for classes that compute the list of kinds themselves."""
     made = [getattr(plain, name, None) or [] for name in ("layers_block_type", "layer_types") if name not in known]
     return [layer_kinds.index(kind) + 1 for layer_kinds in made for kind in set(layer_kinds)]
 
 
 def _part(config: Any) -> dict[str, Any]:
-    """A part of another one, which may set it otherwise than its class does: all of it is said, its type, too."""
+    """All settings of a sub-configuration including its type, since the parent may differ from the class defaults."""
     needed = NEEDED.get(type(config).__name__, {})
     return {**_settings(config), **needed, **_shallow(config), "model_type": config.model_type}
 
 
-def _kept(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
-    """Which layers stay where lists say for each what it is: the first two of each kind, then others in their order."""
+def _retained_layers(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
+    """Indices of the layers to retain: the first two of each kind, then others in order, at least `least`."""
     kinds: dict[str, list[int]] = {}
     for at in range(deepest):
         kinds.setdefault(repr([setting[at] for setting in lists.values()]), []).append(at)
@@ -216,14 +216,14 @@ def _kept(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
 
 
 def _of(config: Any, *names: str, default: Any = None) -> Any:
-    """The first of these settings that it, or a part of it, has."""
+    """The first of these settings found in the configuration or its sub-configurations."""
     parts = [var for var in vars(config).values() if type(var).__name__.endswith("Config")]
     known = (getattr(part, name, None) for part in (config, *parts) for name in names)
     return next((value for value in known if value is not None), default)
 
 
 def _batch(kind: Any, config: Any, batch: int) -> dict[str, Any]:
-    """Inputs by the name of the first one and those without which it cannot do, labels by the name of the class."""
+    """The main input, all required inputs, and labels that fit the task in the class name."""
     accepted = inspect.signature(kind.forward).parameters
     main, name = kind.main_input_name, kind.__name__
     side = _of(config, "image_size", default=224)
@@ -238,7 +238,7 @@ def _batch(kind: Any, config: Any, batch: int) -> dict[str, Any]:
         "input_features": torch.randn(batch, _of(config, "num_mel_bins", default=80), 3000),
         "labels": _labels(name, words, height, width),
     }
-    required = {name for name, asked in accepted.items() if asked.default is asked.empty}
+    required = {name for name, parameter in accepted.items() if parameter.default is parameter.empty}
     wanted = {*([main] if isinstance(main, str) else main), "labels", *required}
     if main == "input_ids":
         wanted.add("attention_mask")

@@ -24,12 +24,12 @@ KINDS = {
     "gap": "pool",
     "linear": "linear",
     "softmax": "softmax",
-    "sigmoid": "softmax",  # of the same memory
+    "sigmoid": "softmax",  # needs the same memory
 }
 
 
 class RandomImages(Dataset):
-    """Images made when they are asked for."""
+    """Images generated on access."""
 
     def __init__(self, samples: int, channels: int, size: int, classes: int) -> None:
         self.samples, self.shape, self.classes = samples, (channels, size, size), classes

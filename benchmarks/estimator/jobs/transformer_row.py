@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class RandomTokens(Dataset):
-    """Sequences made when they are asked for."""
+    """Sequences generated on access."""
 
     def __init__(self, samples: int, vocabulary: int, length: int, classes: int) -> None:
         self.samples, self.vocabulary, self.length, self.classes = samples, vocabulary, length, classes

@@ -29,8 +29,8 @@ def a_job(script="resnet50.py", measured=100, fake=None):
     )
 
 
-def a_row(bench, script="resnet50.py", problems=None, **told):
-    return bench.Row(job=a_job(script), device_bytes=told, problems=problems or {})
+def a_row(bench, script="resnet50.py", problems=None, **device_bytes):
+    return bench.Row(job=a_job(script), device_bytes=device_bytes, problems=problems or {})
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_report_has_a_table_of_each_family_that_was_measured(bench):
     assert titles == ["## CNN ImageNet: 1 measurements", "## CNN CIFAR: 1 measurements", "## all: 2 measurements"]
 
 
-def test_who_has_no_answer_is_told_once(bench):
+def test_missing_estimates_are_reported_once_per_estimator(bench):
     rows = [a_row(bench, problems={"llmem": "llmem: no decoder"}) for _ in range(2)]
-    assert bench.problem_lines(rows) == ["No answer of llmem in 2 rows: no decoder."]
+    assert bench.problem_lines(rows) == ["No estimate of llmem in 2 rows: no decoder."]
 
 
 def test_published_horus_by_title(bench, tmp_path):
@@ -68,10 +68,10 @@ def test_published_horus_by_title(bench, tmp_path):
 
 
 def test_a_job_measured_twice_is_traced_once(bench, monkeypatch):
-    asked = []
-    monkeypatch.setattr(bench, "ask", lambda job, folder: (asked.append(job.title), ({"traced": 5}, {}))[1])
+    traced = []
+    monkeypatch.setattr(bench, "estimate_all", lambda job, folder: (traced.append(job.title), ({"traced": 5}, {}))[1])
     rows = bench.measure([a_job(measured=1, fake=7), a_job(measured=2)], Path(), {"resnet50 --batch-size 32": 9})
-    assert asked == ["resnet50 --batch-size 32"]
+    assert traced == ["resnet50 --batch-size 32"]
     assert [row.device_bytes for row in rows] == [
         {"traced": 5, "faketensor, as published": 7, "horus, as published": 9},
         {"traced": 5, "horus, as published": 9},

@@ -227,7 +227,7 @@ def test_second_run_fails_above_its_cap(modules, measured, reserved, margin, by_
     assert f"({by_bound} runs above their cap)" in lines[2]
 
 
-def test_wrong_oom_calls_are_failures(modules):
+def test_wrong_oom_predictions_are_failures(modules):
     results = [
         a_result(modules, measured=5000, reserved=5100),
         a_result(modules, measured=5000, reserved=9000, oom=True),
@@ -235,5 +235,5 @@ def test_wrong_oom_calls_are_failures(modules):
         a_result(modules, measured=9000, reserved=9000, oom=True, measured_oom=True),
     ]
     lines = modules[0].failure_lines(results, {"": 0})
-    assert lines[0].startswith("Wrong OOM calls: 2 of 4")
+    assert lines[0].startswith("Wrong OOM predictions: 2 of 4")
     assert "50.0%" in lines[1]

@@ -80,17 +80,17 @@ def test_scores_count_from_the_upper_end_of_the_interval(margins):
 def test_a_row_is_judged_by_the_other_folds(margins):
     # One row far above: where it is in the quantile's folds it sets the margin, in its own fold it is missed.
     rows = [scored(margins, 0.1) for _ in range(9)] + [scored(margins, 5.0)]
-    told = margins.out_of_fold(rows, 0.9)
-    assert len(told) == 10
-    assert sum(not covered for _, covered, _ in told) == 1
-    assert sorted({round(margin, 3) for _, _, margin in told}) == [0.01, 0.5]
+    results = margins.out_of_fold(rows, 0.9)
+    assert len(results) == 10
+    assert sum(not covered for _, covered, _ in results) == 1
+    assert sorted({round(margin, 3) for _, _, margin in results}) == [0.01, 0.5]
 
 
 def test_folds_cover_as_often_as_they_say(margins):
     chance = random.Random(1)
     rows = [scored(margins, chance.gauss(0, 1)) for _ in range(2000)]
-    told = margins.out_of_fold(rows, 0.9)
-    assert 0.88 < sum(covered for _, covered, _ in told) / len(told) < 0.92
+    results = margins.out_of_fold(rows, 0.9)
+    assert 0.88 < sum(covered for _, covered, _ in results) / len(results) < 0.92
 
 
 def test_report_counts_each_set_and_each_family(margins):
@@ -110,9 +110,9 @@ def test_the_only_row_of_a_family_is_judged_by_none(margins):
 
 
 def test_shipped_scores_name_their_rows(margins):
-    told = margins.shipped([scored(margins, 0.2), scored(margins, -0.1), scored(margins, 0.5, FAMILIES[1], "timm")])
-    assert told["families"][FAMILIES[0]] == {"rows": {"mlp": 2}, "scores": [-1000, 2000]}
-    assert told["families"][FAMILIES[1]]["rows"] == {"timm": 1}
+    content = margins.shipped([scored(margins, 0.2), scored(margins, -0.1), scored(margins, 0.5, FAMILIES[1], "timm")])
+    assert content["families"][FAMILIES[0]] == {"rows": {"mlp": 2}, "scores": [-1000, 2000]}
+    assert content["families"][FAMILIES[1]]["rows"] == {"timm": 1}
 
 
 def a_network(scales, chance):
@@ -135,16 +135,16 @@ def test_a_way_that_counts_split_calls_is_chosen_where_they_matter(load):
     assert scales.chosen(rows, 0.95).split_weight == 16
     costs = {}
     for way in (scales.BEFORE, scales.SHIPPED):
-        told = scales.by_way(way, rows, 0.95)
-        assert sum(above for above, _ in told) <= 0.06 * len(rows)
-        costs[way] = sum(margin for _, margin in told)
+        results = scales.by_way(way, rows, 0.95)
+        assert sum(above for above, _ in results) <= 0.06 * len(rows)
+        costs[way] = sum(margin for _, margin in results)
     assert costs[scales.SHIPPED] < costs[scales.BEFORE] / 1.5
 
 
-def test_ways_are_told_with_how_often_they_miss(load):
+def test_table_of_scales_has_a_row_per_way(load):
     scales, chance = load("margin_scales"), random.Random(2)
     lines = scales.scale_lines([a_network(scales, chance) for _ in range(40)])
-    assert lines[1] == "Guessed convolutions, 40 rows, by how their errors are counted:"
+    assert lines[1] == "Guessed convolutions, 40 rows, by scale of the errors:"
     assert lines[5].startswith("| reserved + 128 MiB, on top of the interval | ")
     assert lines[7].startswith("| reserved + 2048 MiB + 8 x split, or the interval | ")
     assert len(lines) == 5 + 1 + len(scales.WAYS) + 1
@@ -165,10 +165,10 @@ def test_the_shipped_way_is_the_packages(load):
 )
 def test_one_command_runs_all_that_can_be_run(load, tmp_path, pythonpath, quick, has_margins, has_xmem):
     args = argparse.Namespace(traces=None, pythonpath=pythonpath, quick=quick)
-    told = dict(load("all_estimates").commands(args, tmp_path))
-    assert ("margins" in told, "xmem" in told) == (has_margins, has_xmem)
-    assert "--ship" not in [word for rest in told.values() for word in rest] or not quick
-    assert {each[0] for each in told.values()} <= {
+    programs = dict(load("all_estimates").commands(args, tmp_path))
+    assert ("margins" in programs, "xmem" in programs) == (has_margins, has_xmem)
+    assert "--ship" not in [word for rest in programs.values() for word in rest] or not quick
+    assert {each[0] for each in programs.values()} <= {
         path.stem for path in (ROOT / "benchmarks" / "estimator").glob("*.py")
     }
 
