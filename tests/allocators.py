@@ -1,4 +1,4 @@
-"""Allocators by their settings and limits, and what is in them, in MiB."""
+"""Allocators with given settings and limits, and views of their blocks, in MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that train do so in processes of their own."""
+"""Runs tests that train in a process of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def apart(test: Callable[..., None]) -> Callable[..., None]:
-    """Run in a forked process: where autograd has run, no function can be traced in a fork any more."""
+    """Run the test in a forked process: once autograd has run in a process, its forks cannot trace functions."""
 
     @functools.wraps(test)
     def run(**given: object) -> None:

@@ -1,4 +1,4 @@
-"""Builders that let a test say only what matters. GiB in, core types out."""
+"""Builders of core types with defaults, so that a test states only what matters; sizes are in GiB."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def an_estimate(gib: float = 8, **changes: Any) -> Estimate:
 
 
 def a_job(job_id: int = 1, gib: float | None = 8, at_s: float = 0.0, **spec: Any) -> Job:
-    """A queued job that needs `gib` (None: not known)."""
+    """A queued job with an estimate of `gib` (None: no estimate)."""
     return Job(
         id=job_id,
         spec=a_spec(**spec),
@@ -91,5 +91,5 @@ def a_resident(promised: float, observed: float | None = None, **changes: Any) -
 
 
 def a_server(*gpus: GpuSnapshot, at_s: float = 0.0) -> ServerSnapshot:
-    """These GPUs."""
+    """A server snapshot of these GPUs."""
     return ServerSnapshot(at_s=at_s, gpus=gpus)

@@ -1,4 +1,4 @@
-"""Shared by all tests."""
+"""Import path and guards shared by all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OWN_PID = os.getpid()
 
 
 def pytest_runtest_setup():
-    """Keep autograd out of the process of the tests: a function can be traced only in a fork that it has not run in."""
+    """Forbid autograd in the pytest process: its forks could not trace functions afterwards."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.autograd.backward, "guards", False):
         return

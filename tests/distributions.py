@@ -1,4 +1,4 @@
-"""Distributions made up for a test: a module and a `.dist-info` folder, as an installer would leave them."""
+"""Writes fake installed distributions: a module and its `.dist-info` folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 def a_distribution(folder, *, module, source, entry_points, name="acme-plugins", version="1.0"):
     """Put `module` with `source` into `folder`, declared as `entry_points`: {group: {name: target}}.
 
-    Whoever has `folder` on its path, by `monkeypatch.syspath_prepend` or PYTHONPATH, has the distribution installed.
+    The distribution counts as installed where `folder` is on the path, by `monkeypatch.syspath_prepend` or PYTHONPATH.
     """
     (folder / f"{module}.py").write_text(textwrap.dedent(source))
     declare(folder, entry_points, name=name, version=version)

@@ -1,4 +1,4 @@
-"""An engine with real processes, and all events that it has reported."""
+"""An engine with real processes that records all reported events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ref(job_id=1, attempt=1):
 
 
 class Bench:
-    """An engine, and all events that it has reported."""
+    """An engine that records all reported events."""
 
     def __init__(self, name, folder):
         self.engine = create(name, folder)
@@ -57,7 +57,7 @@ class Bench:
 
 
 def wait_until(holds):
-    """For what only the files or processes of others can tell."""
+    """Poll `holds` until it is true, for state that only files or processes show."""
     give_up_s = time.monotonic() + TIMEOUT_S
     while not (found := holds()):
         assert time.monotonic() < give_up_s
@@ -74,7 +74,7 @@ def is_running(pid):
 
 @contextlib.contextmanager
 def opened(name, folder):
-    """The engine of that name; what it started is stopped in the end."""
+    """The engine of that name; on exit its attempts are stopped."""
     bench = Bench(name, folder)
     yield bench
     for event in [event for event in bench.reported if isinstance(event, AttemptStarted)]:

@@ -1,4 +1,4 @@
-"""A driver that does not exist: what `pynvml` gives, with errors wherever a test wants them.
+"""A fake `pynvml` without a driver, with errors where a test wants them.
 
 Install with `monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(...))`.
 """
@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 class NVMLError(Exception):
-    """As pynvml raises it."""
+    """Same name and attribute as pynvml's."""
 
     value = 3
 
@@ -26,7 +26,7 @@ class NotFound(NVMLError):
 
 @dataclass
 class FakeGpu:
-    """A GPU, or a MIG instance. `broken` names calls that fail, without `nvmlDeviceGet`; `*` stands for all."""
+    """A GPU or a MIG instance. `broken`: calls that fail, without the prefix `nvmlDeviceGet`; `*` for all."""
 
     uuid: str
     name: str = "NVIDIA H100 80GB HBM3"
@@ -41,7 +41,7 @@ class FakeGpu:
     sm_samples: list[tuple[int, int, int]] = field(default_factory=list)  # pid, time stamp in us, percent
     energy_mj: int = 7_000_500
     sms: int = 0  # of a MIG instance
-    instance_sms: dict[int, int] = field(default_factory=dict)  # of the kinds of instances that a card may have
+    instance_sms: dict[int, int] = field(default_factory=dict)  # GPU instance profile -> SMs
 
 
 class FakeDriver:
@@ -76,41 +76,41 @@ class FakeDriver:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
-        return self._ask(self.gpus[index], "HandleByIndex")
+        return self._checked(self.gpus[index], "HandleByIndex")
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
-        return self._ask(gpu, "UUID").uuid
+        return self._checked(gpu, "UUID").uuid
 
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> bytes:  # noqa: N802
-        return self._ask(gpu, "Name").name.encode()
+        return self._checked(gpu, "Name").name.encode()
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
-        self._ask(gpu, "MemoryInfo")
-        # As version 2 of the call has it: what the driver keeps is in neither `used` nor `free`.
+        self._checked(gpu, "MemoryInfo")
+        # As nvmlDeviceGetMemoryInfo_v2: memory reserved by the driver is in neither `used` nor `free`.
         return SimpleNamespace(total=gpu.total_bytes, free=gpu.free_bytes, used=0)
 
     def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:  # noqa: N802
-        self._ask(gpu, "PowerUsage")
+        self._checked(gpu, "PowerUsage")
         return 312_500
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
-        self._ask(gpu, "TotalEnergyConsumption")
+        self._checked(gpu, "TotalEnergyConsumption")
         return gpu.energy_mj
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:  # noqa: N802
-        self._ask(gpu, "UtilizationRates")
+        self._checked(gpu, "UtilizationRates")
         return SimpleNamespace(gpu=87, memory=12)
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
-        self._ask(gpu, "ComputeRunningProcesses")
+        self._checked(gpu, "ComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
-        self._ask(gpu, "MPSComputeRunningProcesses")
+        self._checked(gpu, "MPSComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.mps_clients]
 
     def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, since_us: int) -> list[Any]:  # noqa: N802
-        self._ask(gpu, "ProcessUtilization")
+        self._checked(gpu, "ProcessUtilization")
         found = [
             SimpleNamespace(pid=pid, timeStamp=at_us, smUtil=percent)
             for pid, at_us, percent in gpu.sm_samples
@@ -121,7 +121,7 @@ class FakeDriver:
         return found
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
-        self._ask(gpu, "MigMode")
+        self._checked(gpu, "MigMode")
         return [0 if gpu.mig is None else 1, 0]
 
     def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:  # noqa: N802
@@ -137,17 +137,17 @@ class FakeDriver:
         return gpu.gpu_instance_id
 
     def nvmlDeviceGetAttributes(self, gpu: FakeGpu) -> Any:  # noqa: N802
-        self._ask(gpu, "Attributes")
+        self._checked(gpu, "Attributes")
         return SimpleNamespace(multiprocessorCount=gpu.sms)
 
     def nvmlDeviceGetGpuInstanceProfileInfo(self, gpu: FakeGpu, kind: int) -> Any:  # noqa: N802
-        self._ask(gpu, "GpuInstanceProfileInfo")
+        self._checked(gpu, "GpuInstanceProfileInfo")
         if kind not in gpu.instance_sms:
             raise NVMLError("Not Supported")
         return SimpleNamespace(multiprocessorCount=gpu.instance_sms[kind])
 
     def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> Any:  # noqa: N802
-        self._ask(gpu, "Gpm")
+        self._checked(gpu, "Gpm")
         return SimpleNamespace(isSupportedDevice=int(gpu.gpm is not None))
 
     def nvmlGpmSampleAlloc(self) -> Any:  # noqa: N802
@@ -160,10 +160,10 @@ class FakeDriver:
         self.samples_open -= 1
 
     def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: Any) -> None:  # noqa: N802
-        sample.of = self._ask(gpu, "GpmSample")
+        sample.of = self._checked(gpu, "GpmSample")
 
     def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: Any) -> None:  # noqa: N802
-        sample.of, sample.instance = self._ask(gpu, "GpmSample"), instance
+        sample.of, sample.instance = self._checked(gpu, "GpmSample"), instance
 
     def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
         return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(8)])
@@ -179,7 +179,7 @@ class FakeDriver:
             metric.value = values[metric.metricId]
             metric.nvmlReturn = int("GpmMetric" in gpu.broken)
 
-    def _ask(self, gpu: FakeGpu, call: str) -> FakeGpu:
+    def _checked(self, gpu: FakeGpu, call: str) -> FakeGpu:
         if gpu.broken & {call, "*"}:
             raise NVMLError("GPU is lost" if "*" in gpu.broken else "Not Supported")
         return gpu

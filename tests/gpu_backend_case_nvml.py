@@ -1,4 +1,4 @@
-"""The contract's case for `nvml`: two GPUs of a driver that does not exist."""
+"""Contract case of the `nvml` backend: two GPUs of a fake driver."""
 
 from __future__ import annotations
 

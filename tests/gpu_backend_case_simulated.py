@@ -1,4 +1,4 @@
-"""The contract's case for `simulated`: a simulated server with two cards."""
+"""Contract case of the `simulated` backend: a simulated server with two GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals on disk: events of every kind and of every schema, and what is done to a file of them."""
+"""Journals on disk: events of every type and schema version, and damage to journal files."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def reopened(path):
 
 
 def edit(path, *statements):
-    """Damage the file as no cotenant would."""
+    """Run SQL on the file without the triggers that protect it."""
     db = sqlite3.connect(path)
     for statement in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
         db.execute(statement)

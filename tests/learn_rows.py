@@ -1,4 +1,4 @@
-"""Rows of small networks, as the published sets describe them."""
+"""Dataset rows of small networks, as in the published sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon's loop at work, with a disk and an engine that do as a test says."""
+"""A `ControlLoop` with a journal and an engine that tests control."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PROCESS = ProcessId(pid=1, start_ticks=1, boot_id="b")
 
 
 class Disk(MemoryJournal):
-    """A journal on a disk that can be full; counts transactions."""
+    """An in-memory journal whose disk can be full or fail; it counts transactions."""
 
     def __init__(self):
         super().__init__()
         self.full = False
-        self.failing = False  # what is written does not come to the disk
+        self.failing = False  # syncs fail: writes do not reach the disk
         self.syncs = 0
         self.transactions = []
-        self.on_disk = 0  # of `transactions`, those that would survive a power cut
+        self.on_disk = 0  # number of `transactions` that would survive a power cut
 
     def append(self, events, *, durable=True):
         if self.full:
@@ -57,7 +57,7 @@ class Disk(MemoryJournal):
 
 
 class Engine:
-    """Takes note of what it is asked, and of what the journal held at that moment."""
+    """Records its calls, and whether the journal had the placement durably at each launch."""
 
     name = "fake"
 
@@ -71,8 +71,8 @@ class Engine:
     def launch(self, spec, attempt, placement, env):
         if self.broken:
             raise BackendError("no room for a runner")
-        kept = any(isinstance(event, AttemptPlaced) for event in self.disk.replay())
-        self.kept_at_launch.append(kept and self.disk.is_synced)
+        is_journaled = any(isinstance(event, AttemptPlaced) for event in self.disk.replay())
+        self.kept_at_launch.append(is_journaled and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
 
     def stop(self, ref, *, reason, grace_s):
@@ -93,7 +93,7 @@ class Services(AttemptService):
 
 
 class Bench:
-    """A loop over one GPU, on a clock that stands still."""
+    """A loop over one GPU with a frozen clock."""
 
     def __init__(self):
         self.disk = Disk()
@@ -136,22 +136,22 @@ class Bench:
         return self.loop.query(lambda manager: manager.jobs[job_id].state).result(TIMEOUT_S)
 
     def turn(self):
-        """Until the loop has taken in all that was put before, and what followed from it."""
+        """Wait until the loop has processed all earlier events and their consequences."""
         for _ in range(3):
             self.loop.query(lambda _: None).result(TIMEOUT_S)
 
     def until(self, holds):
-        """Until `holds`; a turn of the loop between two looks."""
+        """Run turns of the loop until `holds()`."""
         for _ in range(2000):
             if holds():
                 return
             self.turn()
             threading.Event().wait(0.01)
-        raise AssertionError("it never came")
+        raise AssertionError("the condition never became true")
 
 
 class Declares:
-    """An estimate pool that knows declared needs only."""
+    """An estimate pool without estimates: jobs declare their memory."""
 
     def __init__(self, inbox):
         self.inbox = inbox

@@ -1,4 +1,4 @@
-"""Managers, and the events of their lives in few words."""
+"""Drivers of a `Manager`: short methods that send it events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OOM = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exc
 
 
 class Life:
-    """A manager over 40 GiB GPUs, and the events of its life in few words."""
+    """A manager over 40 GiB GPUs, with one method per event."""
 
     def __init__(self, gpus=1, policy="first-fit", options=None, **config):
         self.gpus = tuple(a_gpu(index) for index in range(gpus))
@@ -82,7 +82,7 @@ class Life:
 
 
 class WorkingLife:
-    """A manager over 40 GiB GPUs whose live jobs each hold what `holds` says, in GiB."""
+    """A manager over 40 GiB GPUs whose running jobs use `holds` (job id -> GiB)."""
 
     def __init__(self, gpus=1, policy="marginal-gain", smact=0.3, **config):
         self.policy = create(policy) if isinstance(policy, str) else policy
@@ -117,7 +117,7 @@ class WorkingLife:
         return self.send(AttemptStarted(at_s=self.at_s, cause="test", job_id=job_id, attempt=attempt, process=process))
 
     def pass_(self, seconds):
-        """Samples each second."""
+        """Send one sample per second for `seconds`."""
         commands = []
         for _ in range(max(1, seconds)):
             self.at_s += 1.0 if seconds else 0.0

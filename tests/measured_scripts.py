@@ -1,4 +1,4 @@
-"""Training scripts for the probe, on a machine without a GPU: plain, or with a `torch.cuda` made of numbers."""
+"""Training scripts for the probe on a machine without a GPU: plain, or with a fake `torch.cuda`."""
 
 from __future__ import annotations
 

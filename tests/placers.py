@@ -1,4 +1,4 @@
-"""Policies at work on a few GPUs, for the tests of what each composition adds."""
+"""Placers of policies on a few GPUs, for tests of the compositions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AT_S = 1000.0
 
 
 class Facts:
-    """What a test says is known, by the first word behind the script."""
+    """Job predictions given by the test, keyed by job name."""
 
     def __init__(self, durations_s=None, interference=None, **smacts):
         self.smacts = smacts
@@ -28,7 +28,7 @@ class Facts:
 
 
 def busy(gib=4, smact=0.5, job_id=100, **changes):
-    """A resident that has been at work for long."""
+    """A resident that has been active for a long time."""
     return a_resident(
         gib, job_id=job_id, placed_at_s=0.0, first_active_at_s=0.0, workload=f"w{smact}", smact=smact, **changes
     )

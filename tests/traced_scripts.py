@@ -1,4 +1,4 @@
-"""Traces small scripts for tests: in a fork of the test's process, where torch is imported already."""
+"""Traces small scripts in a fork of the pytest process, where torch is already imported."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def traced(
     gpus: int = 1,
     **more: object,
 ) -> MemoryTrace:
-    """The trace of a script with this text, well-formed. What it printed is in `folder/log`. `more`: fields of
+    """Trace a script with this source and check the trace. Its output is in `folder/log`. `more`: fields of
     `TraceOptions`, or of the request.
 
     Raises:
-        TraceError: as for users.
+        TraceError: as in `trace_script`.
     """
     script, answer = folder / "train.py", folder / "answer"
     script.write_text(textwrap.dedent(source))
@@ -54,7 +54,7 @@ def traced(
     answer.unlink(missing_ok=True)
     _load()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # forking with threads about: nobody computes in the parent
+        warnings.simplefilter("ignore")  # Python 3.12 warns about forks with threads; no thread of the parent computes
         process = multiprocessing.get_context("fork").Process(target=_child, args=(request, answer, folder))
         process.start()
     process.join(LIMIT_S)
@@ -62,17 +62,17 @@ def traced(
         process.kill()
         raise AssertionError(f"not traced after {LIMIT_S} s:\n{(folder / 'log').read_text()}")
     assert answer.exists(), (folder / "log").read_text()
-    told = json.loads(answer.read_text())
-    if "error" in told:
-        raise TraceError(told["error"]["kind"], told["error"]["message"], hint=told["error"]["hint"])
-    trace = serialization.trace_from_dict(told["trace"])
+    result = json.loads(answer.read_text())
+    if "error" in result:
+        raise TraceError(result["error"]["kind"], result["error"]["message"], hint=result["error"]["hint"])
+    trace = serialization.trace_from_dict(result["trace"])
     check_well_formed(trace)
     return trace
 
 
 @functools.cache
 def _load() -> None:
-    """Import once what a warm tracer has loaded: nine tenths of the time of a small trace, if each fork did so."""
+    """Import the fork server's modules once; in every fork this would be nine tenths of a small trace's time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in forkserver._PRELOADED:
@@ -105,7 +105,7 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
 
 
 def check_well_formed(trace: MemoryTrace) -> None:
-    """Every free names a storage that lives, none twice; what an event says is in the words that exist."""
+    """Check that frees match live storages, ids are unique, and categories and phases are known."""
     live: set[int] = set()
     known: set[int] = set()
     for event in trace.events:
@@ -124,7 +124,7 @@ def check_well_formed(trace: MemoryTrace) -> None:
 
 
 def live_bytes(trace: MemoryTrace):
-    """(event, requested bytes alive after it), in order."""
+    """(event, live requested bytes after it), in order."""
     sizes: dict[int, int] = {}
     total = 0
     for event in trace.events:
@@ -137,7 +137,7 @@ def live_bytes(trace: MemoryTrace):
 
 
 def peak(trace: MemoryTrace, phase: str | None = None) -> int:
-    """Most requested bytes alive at once, in one phase or in all."""
+    """Peak of live requested bytes, in one phase or in all."""
     return max(total for event, total in live_bytes(trace) if phase is None or event.phase == phase)
 
 
@@ -151,7 +151,7 @@ def allocations(trace: MemoryTrace, phase: str | None = None, category: str | No
 
 
 def by_category(trace: MemoryTrace) -> dict[str, int]:
-    """Requested bytes ever allocated, by category."""
+    """Total requested bytes allocated, by category."""
     totals: dict[str, int] = {}
     for event in trace.events:
         if event.action == "alloc":

@@ -1,4 +1,4 @@
-"""Small memory traces, said in MiB."""
+"""Builders of small memory traces, in MiB."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HEADER = TraceHeader(torch_version="2.13.0", python_version="3.11.7", steps=2, c
 def alloc(
     number: int, mib: float, category: str = "activation", phase: str = "forward", module: str = ""
 ) -> MemoryEvent:
-    """A storage begins."""
+    """Allocation of a storage."""
     return MemoryEvent("alloc", number, int(mib * MiB), category, phase, module, 0, 0)
 
 
 def free(number: int, phase: str = "backward") -> MemoryEvent:
-    """A storage ends."""
+    """Free of a storage."""
     return MemoryEvent("free", number, 0, "", phase, "", 0, 0)
 
 
@@ -35,17 +35,17 @@ def a_trace(events: Iterable[MemoryEvent], ops: Iterable[LibraryCall] = (), **he
 
 
 def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryTrace:
-    """A network: each layer keeps `batch_mib` for the backward pass, and has 100 MiB of weights and two states."""
+    """A network: each layer saves `batch_mib` for the backward pass and has 100 MiB weights, 200 MiB states."""
     events = [alloc(i, 100, "parameter", "load") for i in range(layers)]
     number = 100
     for step in range(count):
-        kept = list(range(number, number + layers))
-        events += [alloc(storage_id, batch_mib, module=f"layer{i}") for i, storage_id in enumerate(kept)]
-        for i, storage_id in reversed(list(enumerate(kept))):
+        saved = list(range(number, number + layers))
+        events += [alloc(storage_id, batch_mib, module=f"layer{i}") for i, storage_id in enumerate(saved)]
+        for i, storage_id in reversed(list(enumerate(saved))):
             events += [alloc(storage_id + 50, 100, "gradient", "backward", f"layer{i}"), free(storage_id)]
         if step == 0:
             events += [alloc(1000 + i, 200, "optimizer state", "step") for i in range(layers)]
-        events += [free(storage_id + 50, "step") for storage_id in kept]
+        events += [free(storage_id + 50, "step") for storage_id in saved]
         number += 100
     return a_trace(events)
 

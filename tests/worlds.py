@@ -1,4 +1,4 @@
-"""Worlds small enough to work out by hand: jobs, what company costs them, a policy that starts them at once."""
+"""Simulations small enough to compute by hand: jobs, a simple interference model, a policy that starts jobs at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
 
 
 class Halves:
-    """Two on a GPU run at half speed each, three at a third; a job alone on a MIG instance at a quarter."""
+    """n jobs on a GPU run at 1/n speed each; a job on a MIG instance runs at a quarter."""
 
     def speeds(self, members, gpu_type="A100-40GB", sharing="time-sliced"):
         if sharing == "mig":
@@ -23,7 +23,7 @@ class Halves:
 
 
 class Eager:
-    """Puts every job on the first GPUs at once, whatever it needs: to see what the world makes of it."""
+    """Places every job on the first GPUs at once, whatever it needs."""
 
     name = "eager"
 

@@ -50,7 +50,7 @@ class _ModelAttempt:
 
 @dataclass(slots=True)
 class CrashReport:
-    """What a schedule came to; `faults` is empty if all was well."""
+    """Outcome of a schedule; `faults` is empty if all invariants held."""
 
     faults: list[str] = field(default_factory=list)
     steps: Counter[str] = field(default_factory=Counter)
@@ -81,14 +81,14 @@ class _Machine:
     # -- the engine's side
 
     def start(self, on_event: Callable[[AttemptStarted | AttemptExited], None]) -> None:
-        """Nothing to begin: the schedule tells what happens."""
+        """Nothing to do: the schedule generates the events."""
 
     def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
         """Start an attempt."""
         self._may_crash("before the launch")
         ref = AttemptRef(job_id=placement.job_id, attempt=attempt)
         if ref in self.void:
-            self._verdict.faults.append(f"{ref} starts although it was told that it never would")
+            self._verdict.faults.append(f"{ref} starts although recovery reported that it never would")
         if any(other.job_id == ref.job_id and run.exit is None for other, run in self.runs.items()):
             self._verdict.faults.append(f"{ref} starts while an attempt of the job runs")
         if ref not in self.runs:
@@ -103,7 +103,7 @@ class _Machine:
             if promised > GPU_GIB * GiB:
                 self._verdict.faults.append(f"{promised / GiB:.1f} GiB promised on {uuid}")
             if len(here) > 1 and any(placement.sharing == "exclusive" for placement in here):
-                self._verdict.faults.append(f"an exclusive job has company on {uuid}")
+                self._verdict.faults.append(f"an exclusive job shares {uuid}")
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
         """Stop an attempt."""
@@ -114,7 +114,7 @@ class _Machine:
         self._may_crash("after the stop")
 
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
-        """What became of attempts; one that was never started never will be."""
+        """State of the attempts; an attempt that has not started is voided and never will."""
         found = []
         for ref in refs:
             run = self.runs.get(ref)
@@ -133,16 +133,16 @@ class _Machine:
         return {}
 
     def log_paths(self, ref: AttemptRef) -> tuple[str, str]:
-        """Nothing is written."""
+        """No logs are written."""
         return "/dev/null", "/dev/null"
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
-    # -- what happens by itself
+    # -- the model's own events
 
     def news(self) -> Iterator[AttemptStarted | AttemptExited]:
-        """Starts and ends that a living daemon has yet to hear of; some attempts end now."""
+        """Starts and exits not yet reported to the daemon; some attempts exit now."""
         for ref, run in self.runs.items():
             if run.exit is None and run.reported_start and self._rng.random() < 0.3:
                 run.exit = self._some_end(run)
@@ -159,7 +159,7 @@ class _Machine:
         return AttemptExit(exit_code=self._rng.choice((0, 0, 0, 1)), signal=None, reason="exited")
 
     def sample(self, at_s: float) -> ServerSampled:
-        """A reading: who lives holds what was promised, or a part of it."""
+        """A sample of the GPUs: running attempts use their promise or less."""
         used = dict.fromkeys((gpu.uuid for gpu in self.gpus), 0)
         observed = []
         for ref, run in self.runs.items():
@@ -206,32 +206,32 @@ class _Declared:
         self._inbox = inbox
 
     def request(self, job_id: int, spec: JobSpec) -> None:
-        """Answer at once that there is none."""
+        """Report at once that there is no estimate."""
         self._inbox.put(EstimateReady(at_s=0.0, cause="model", job_id=job_id, estimate=None, error="declared"))
 
     def cancel(self, job_id: int) -> None:
-        """Nobody is at work on it."""
+        """Nothing to cancel."""
 
 
 class CrashSchedule:
-    """One random life of a server, from `seed` on; `run` gives the verdict."""
+    """One random schedule of submissions, events and crashes, determined by `seed`."""
 
     def __init__(self, seed: int, *, policy: str = "most-memory", jobs: int = 12, gpus: int = 2) -> None:
         self._rng = random.Random(seed)
         self._policy = policy
-        self._most_jobs = jobs
+        self._max_jobs = jobs
         self.verdict = CrashReport()
         self._crashing = False
         self._at_s = 1000.0
         self._machine = _Machine(gpus, self._rng, self._may_crash, self.verdict)
         self._disk = _Disk(self._may_crash)
         self._promised: set[int] = set()
-        self._asked = 0
+        self._submitted = 0
         self._starts = 0
         self._loop = self._daemon()
 
     def run(self, *, steps: int = 60) -> CrashReport:
-        """Some steps with crashes at random, then calm until all is done; what was found wrong."""
+        """Run `steps` with random crashes, then without crashes until all jobs are done; returns the report."""
         for crashing in (True, False):
             self._crashing = crashing
             for _ in range(steps if crashing else ROUNDS_TO_FINISH):
@@ -251,7 +251,7 @@ class CrashSchedule:
             raise Crash
 
     def _crash(self) -> None:
-        """Only the journal and the machine are left. The new daemon may be killed as well, while it starts."""
+        """Restart the daemon from the journal and the machine; it may crash again during startup."""
         while True:
             try:
                 self._loop = self._daemon()
@@ -284,8 +284,8 @@ class CrashSchedule:
 
     def _step(self, *, submits: bool) -> None:
         answers: list[Future[list[int]]] = []
-        if submits and self._asked < self._most_jobs and self._rng.random() < 0.5:
-            self._asked += 1
+        if submits and self._submitted < self._max_jobs and self._rng.random() < 0.5:
+            self._submitted += 1
             answers.append(self._loop.submit([self._some_spec()]))
         for report in self._machine.news():
             self._inbox.put(report)
@@ -310,7 +310,7 @@ class CrashSchedule:
             env={},
             user="ann",
             uid=1,
-            name=f"job {self._asked}",
+            name=f"job {self._submitted}",
             gpus=rng.choice((1, 1, 1, 2)),
             declared_bytes=rng.choice((4, 8, 16, 30)) * GiB,
             exclusive=rng.random() < 0.2,
@@ -318,7 +318,7 @@ class CrashSchedule:
         )
 
     def _replayed(self) -> Manager:
-        """What all events give, without a snapshot."""
+        """A manager restored from all events, without a snapshot."""
         manager = Manager(create(self._policy))
         manager.restore(self._disk.replay())
         return manager
@@ -347,4 +347,4 @@ class CrashSchedule:
             if sorted(ref.attempt for ref in ran) != recorded:
                 verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {recorded}")
         if self._loop.is_consistent() and self._manager.snapshot() != self._replayed().snapshot():
-            verdict.faults.append("the daemon, which began with a snapshot, differs from what all events give")
+            verdict.faults.append("the daemon's state, restored from a snapshot, differs from a full replay")
