@@ -110,7 +110,7 @@ def test_resume_runs_only_what_is_missing(campaign, tmp_path):
 def test_a_campaign_over_its_time_limit_reports_the_remaining_runs(campaign, tmp_path):
     rows, said = campaign({"slow": "import time\ntime.sleep(600)\n"}, limit_s=1.0)
     assert rows == []
-    assert "stopped slow at the limit of the campaign" in said[0]
+    assert "stopped slow at the time limit of the campaign" in said[0]
     assert read_rows(tmp_path / "out" / "rows.csv") == []
 
 
