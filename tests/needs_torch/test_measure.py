@@ -168,7 +168,7 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
     ("argv", "message"),
     [
         (["--dry-run", "--convs"], "exclude each other"),
-        (["jobs.toml", "--mps"], "goes with `--pairs`"),
+        (["jobs.toml", "--mps"], "`--mps` needs `--pairs`"),
         (["jobs.toml", "--convs"], "takes no jobs"),
         ([], "no file of jobs"),
     ],
