@@ -75,7 +75,7 @@ def sum_only(events: Sequence[MemoryEvent]) -> int:
     """Peak of the sum of live sizes: the baseline, without an allocator."""
     live: dict[int, int] = {}
     total = peak = 0
-    for action, storage_id, size, _, _, _, _, _ in events:
+    for action, storage_id, size, _, _, _, _, _, _ in events:
         if action == "alloc":
             live[storage_id] = size
             total += size
