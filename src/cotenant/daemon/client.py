@@ -73,7 +73,7 @@ class Client:
     def jobs(self, *, active: bool = False, **filters: Any) -> list[dict[str, Any]]:
         """Views of all jobs, oldest first; `active`: unfinished ones only.
 
-        Further filters are the fields of `daemon.api.queries.Selection`; None is no filter.
+        Further filters are the fields of `daemon.api.queries.JobFilter`; None is no filter.
         """
         return list(self.overview(active=active, **filters)["jobs"])
 
