@@ -148,7 +148,7 @@ def test_a_script_has_the_activity_and_pace_of_its_settings(run, server):
 def test_an_invalid_setting_ends_the_job(run):
     done = run(TRAIN, 16, COTENANT_SIM_SMACT="70")
     assert done.returncode == 2
-    assert "COTENANT_SIM_SMACT is `70`, wanted a ratio" in done.stderr
+    assert "COTENANT_SIM_SMACT is `70`, must be from 0 to 1" in done.stderr
 
 
 def test_users_own_sitecustomize_still_runs(run, tmp_path):

@@ -67,7 +67,8 @@ class Registry(Generic[T]):
         if name in self._builtin:
             found = self._builtin[name]
             if isinstance(found, str):
-                found = self._builtin[name] = _imported(found)
+                # Not stored: Python keeps the module, and a test may replace the attribute.
+                return typing.cast("T", _imported(found))
             return found
         entry_point = self._find(name)
         if entry_point is None:

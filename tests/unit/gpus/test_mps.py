@@ -142,8 +142,8 @@ def test_a_control_daemon_that_does_not_start_is_an_error_with_its_output(server
         servers.client_env(UUID, UID)
 
 
-def test_mps_that_is_not_installed_is_an_error(tmp_path):
-    servers = MpsServers(tmp_path / "mps", command="no-such-control")
+def test_mps_that_is_not_installed_is_an_error(place):
+    servers = MpsServers(place / "mps", command="no-such-control")
     assert not servers.available
     with pytest.raises(BackendError, match="there is no `no-such-control`"):
         servers.client_env(UUID, UID)
