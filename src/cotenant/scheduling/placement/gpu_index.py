@@ -7,7 +7,7 @@ linear scan, which is the fastest for a handful of GPUs, and sorted structures f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -64,15 +64,13 @@ class LinearScan:
         if self._key is more_memory:
             self._keys[view.place] = -(view.available_bytes or 0)  # without the call
         else:
-            self._keys[view.place] = _number(self._key(view))
+            key = self._key(view)
+            self._keys[view.place] = key if type(key) is int else _number(key)
 
     def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
-        if self._pairing is not None:
-            ranked = self._ranked(demand, self._cost_of(demand, self._pairing))
-        elif count == 1 and not self._turn:
+        if self._pairing is None and count == 1 and not self._turn:
             return self._first(demand)
-        else:
-            ranked = self._ranked(demand, lambda _view: 0.0)
+        ranked = self._ranked(demand)
         if len(ranked) < count:
             return ()
         if count == 1:
@@ -97,29 +95,18 @@ class LinearScan:
                 best, best_key = view, key
         return () if best is None else (best,)
 
-    def _ranked(
-        self, demand: Demand, cost_of: Callable[[GpuView], float | None]
-    ) -> list[tuple[float, float, int, int]]:
+    def _ranked(self, demand: Demand) -> list[tuple[float, float, int, int]]:
         """Those that will do: cost, key, how far behind the turn, and place."""
-        views, turn = self._views, self._turn
+        views, turn, profile = self._views, self._turn, demand.profile
+        judge = None if self._pairing is None else self._pairing.judge
         ranked = []
         for place, key in self._keys.items():
             view = views[place]
             if fits(view, demand):
-                cost = cost_of(view)
-                if cost is not None:
+                cost = 0.0 if judge is None else judge(profile, view.gpu_class)
+                if not isinstance(cost, Refusal):
                     ranked.append((cost, key, (place - turn) % len(views), place))
         return ranked
-
-    @staticmethod
-    def _cost_of(demand: Demand, pairing: AnyPairingRule) -> Callable[[GpuView], float | None]:
-        judge, profile = pairing.judge, demand.profile
-
-        def cost_of(view: GpuView) -> float | None:
-            judgment = judge(profile, view.gpu_class)
-            return None if isinstance(judgment, Refusal) else judgment
-
-        return cost_of
 
     def taken(self, view: GpuView) -> None:
         if self._rotates:
@@ -164,11 +151,13 @@ class TiedIndex:
     def _walk(self, demand: Demand) -> Iterator[GpuView]:
         """Those that meet `demand` in memory and size: from the turn on, then those before it."""
         views, find, turn = self._views, self._eligible.find, self._turn
+        needed, min_gpu_bytes = demand.bytes_per_gpu, demand.min_gpu_bytes
         for start, end in ((turn, len(views)), (0, turn)):
             place = find(1, start, end)
             while place >= 0:
                 view = views[place]
-                if fits(view, demand):
+                # `rules.fits`, without the call.
+                if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes:
                     yield view
                 place = find(1, place + 1, end)
 
@@ -243,6 +232,7 @@ class PairingIndex:
         is_gang = count > 1 and self._node_count > 1
         most = count + MAX_TIED if is_gang else count
         ranked: list[tuple[float, float, int, int]] = []
+        min_cost = math.inf
         for gpu_class, members in self._classes.items():
             head = members.first(demand)
             if head is None:
@@ -250,8 +240,12 @@ class PairingIndex:
             cost = judge(profile, gpu_class)
             if isinstance(cost, Refusal):
                 continue
-            heads = (head,) if count == 1 else islice((view for _, view in members.walk(demand)), most)
-            ranked += [(cost, _number(key(view)), (view.place - turn) % total, view.place) for view in heads]
+            if count > 1:
+                heads = islice((view for _, view in members.walk(demand)), most)
+                ranked += [(cost, _number(key(view)), (view.place - turn) % total, view.place) for view in heads]
+            elif cost <= min_cost:  # else another class is preferred
+                min_cost = cost
+                ranked.append((cost, _number(key(head)), (head.place - turn) % total, head.place))
         if len(ranked) < count:
             return ()
         if count == 1:

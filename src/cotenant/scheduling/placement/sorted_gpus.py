@@ -37,7 +37,10 @@ class SortedGpus(SortedBuckets):
 
     def put(self, view: GpuView) -> None:
         """Sort `view` in, or anew after a change."""
-        key = self._key(view)
+        if self._key is more_memory:  # without the call
+            self.put_key(view.place, -(view.available_bytes or 0))
+            return
+        key = view.available_bytes or 0 if self._key is less_memory else self._key(view)
         self.put_key(view.place, key if type(key) is int and not self._are_floats else self._float_key(key))
 
     def _float_key(self, key: float) -> int:
@@ -49,11 +52,13 @@ class SortedGpus(SortedBuckets):
 
     def first(self, demand: Demand) -> GpuView | None:
         """The first GPU that meets `demand` in memory and size."""
-        buckets = self._buckets
-        if not buckets:
+        if not self._buckets:
             return None
-        if not self.turn and self._key is not less_memory:  # mostly the first of all
-            view = self._views[buckets[0][0] & _PLACE_MASK]
+        if not self.turn:  # mostly the first of all, or the first with enough memory
+            packed = self.first_packed(demand.bytes_per_gpu * PLACES if self._key is less_memory else None)
+            if packed is None:
+                return None
+            view = self._views[packed & _PLACE_MASK]
             # `rules.fits`, without the call.
             if (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes:
                 return view

@@ -26,11 +26,12 @@ class LeastLoadedPairing(ActivityPairing):
 
     def judge(self, profile: CoRunner, gpu_class: Residents) -> float | Refusal:
         """The sum of activities; an empty GPU admits every job."""
-        total, cap = round(sum(co_runner.smact for co_runner in (*gpu_class, profile)), 4), self._cap
-        if gpu_class and total > cap + 1e-9:
-            text = f"utilization {total:.2f} in all with this job, cap {cap:.2f}"
-            return Refusal("utilization_cap", lambda: text)
-        return total
+        total = round(sum([co_runner.smact for co_runner in gpu_class]) + profile.smact, 4)
+        return _too_busy(total, self._cap) if gpu_class and total > self._cap + 1e-9 else total
+
+
+def _too_busy(total: float, cap: float) -> Refusal:
+    return Refusal("utilization_cap", lambda: f"utilization {total:.2f} in all with this job, cap {cap:.2f}")
 
 
 def horus(*, utilization_cap: float = 1.0, backfill: bool = False, sharing: Collocation = "time-sliced") -> Ranked:
