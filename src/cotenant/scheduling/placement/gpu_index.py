@@ -17,7 +17,7 @@ from cotenant.scheduling.placement.node_packing import MAX_TIED, NodeIndex, is_c
 from cotenant.scheduling.placement.pairing import PairingRule
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.placement.rules import fits
-from cotenant.scheduling.placement.scores import Score, constant, more_memory
+from cotenant.scheduling.placement.scores import Score, constant, less_memory, more_memory
 from cotenant.scheduling.placement.sorted_gpus import SortedGpus
 
 LINEAR_SCAN_MAX_GPUS = 16
@@ -62,7 +62,9 @@ class LinearScan:
             self._keys.pop(view.place, None)
             return
         if self._key is more_memory:
-            self._keys[view.place] = -(view.available_bytes or 0)  # without the call
+            self._keys[view.place] = -(view.available_bytes or 0)  # without the call, as the next
+        elif self._key is less_memory:
+            self._keys[view.place] = view.available_bytes or 0
         else:
             key = self._key(view)
             self._keys[view.place] = key if type(key) is int else _number(key)
@@ -87,12 +89,11 @@ class LinearScan:
         best_key = 0.0
         needed, min_gpu_bytes = demand.bytes_per_gpu, demand.min_gpu_bytes
         for place, key in self._keys.items():
-            if best is not None and (key > best_key or (key == best_key and place > best.place)):
-                continue
-            view = views[place]
-            # `rules.fits`, without the call.
-            if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes:
-                best, best_key = view, key
+            if best is None or key < best_key or (key == best_key and place < best.place):
+                view = views[place]
+                # `rules.fits`, without the call.
+                if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes:
+                    best, best_key = view, key
         return () if best is None else (best,)
 
     def _ranked(self, demand: Demand) -> list[tuple[float, float, int, int]]:
