@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.support import crash_model
-from tests.support.crash_model import CrashSchedule
 
 from cotenant.core.events import Launch
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.daemon.control_loop import ControlLoop
+from tests.support import crash_model
+from tests.support.crash_model import CrashSchedule
 
 STEPS = {
     *(f"{when} {what} are written" for when in ("before", "after") for what in ("news", "decisions")),
