@@ -83,7 +83,7 @@ def test_the_report_has_errors_bounds_and_the_first_difference_of_histories(benc
     assert "bound exceeded: 1 of 1" in out
     assert "reserved: median 50.00%" in out
     allocs = sum(1 for event in events if event.action == "alloc" and event.bytes)
-    assert f"a: {allocs} allocations agree, 1 differences" in out
+    assert f"a: {allocs} allocations match, 1 differences" in out
     assert "only recorded       3145728" in out
     # The block that only the real run took is never given back there: from then on the bytes alive differ.
     assert "bytes alive part at an allocation" in out
