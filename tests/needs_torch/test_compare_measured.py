@@ -86,7 +86,7 @@ def test_the_report_has_errors_bounds_and_the_first_difference_of_histories(benc
     assert f"a: {allocs} allocations match, 1 differences" in out
     assert "only recorded       3145728" in out
     # The block that only the real run took is never given back there: from then on the bytes alive differ.
-    assert "bytes alive part at an allocation" in out
+    assert "live bytes diverge at an allocation" in out
 
 
 def test_a_campaign_without_a_gpu_is_skipped(bench, tmp_path, monkeypatch, capsys):
