@@ -27,8 +27,8 @@ _ARCHITECTURES = {
     (9, 0): _Architecture(2048, 32, 228, 227),
 }
 _L2_MIB, _BUS_BITS, _CLOCK_KHZ = 40, 5120, 1_410_000
-"""Of an A100, for every GPU: not in the table of GPUs. Assumed to decide nothing: of the properties that cuDNN takes, only
-the compute capability does (decision 0013); for torch's own kernels this was not checked."""
+"""Of an A100, for every GPU: not in the table of GPUs. Assumed to decide nothing: of the properties that cuDNN takes,
+only the compute capability does (decision 0013). For torch's own kernels this was not checked."""
 
 
 def device_text(spec: GpuSpec, *, total_bytes: int | None = None) -> str:
