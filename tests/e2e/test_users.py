@@ -2,121 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pwd
 import shlex
-import shutil
 import subprocess
-import sys
 import time
 import uuid
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("useradd") is None, reason="needs root and useradd, to make users"
-)
+from people import Person, made_users, needs_users, open_to_users, start_for_all
 
-
-NOBODY = 65534
-
-
-def public_python():
-    """A Python that every user may run, and the environment it needs to find what ours has; None if there is none."""
-    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        ours = [path for path in sys.path if path.endswith(("site-packages", "src"))]
-        env = {} if python == sys.executable else {"PYTHONPATH": os.pathsep.join(ours)}
-        with contextlib.suppress(OSError):
-            done = subprocess.run(
-                [python, "-c", "import cotenant.cli.main, uvicorn"],
-                env={"PATH": os.defpath, **env},
-                cwd="/",
-                user=NOBODY,
-                capture_output=True,
-                check=False,
-            )
-            if done.returncode == 0:
-                return python, env
-    return None
+pytestmark = needs_users
 
 
 @pytest.fixture
 def site(site):
     """A site whose daemon and clients run on a Python that others may run, too."""
-    found = public_python()
-    if found is None:
-        pytest.skip("every Python with our packages is in a folder that only root may enter")
-    python, env = found
-    site.command = (python, "-m", "cotenant")
-    site.env |= env
-    site.root.chmod(0o755)  # the socket is to be reached
-    return site
+    return open_to_users(site)
 
 
 @pytest.fixture(scope="module")
 def users():
     """Two users with homes, for as long as these tests run."""
-    names = [f"cot{uuid.uuid4().hex[:8]}" for _ in range(2)]
-    group = f"cog{uuid.uuid4().hex[:8]}"
-    try:
-        subprocess.run(["groupadd", group], check=True)
-        for name in names:
-            subprocess.run(["useradd", "-m", "-s", "/bin/sh", "-G", group, name], check=True, capture_output=True)
-        yield [pwd.getpwnam(name) for name in names]
-    finally:
-        for name in names:
-            with contextlib.suppress(KeyError):
-                uid = pwd.getpwnam(name).pw_uid
-                subprocess.run(["userdel", "-r", name], check=False, capture_output=True)
-                assert uid != 0
-        subprocess.run(["groupdel", group], check=False, capture_output=True)
-
-
-class Person:
-    """A user at a terminal, in their home."""
-
-    def __init__(self, site, account):
-        self.site = site
-        self.account = account
-        self.name = account.pw_name
-        self.home = Path(account.pw_dir)
-
-    def cli(self, *args):
-        return self.run(*self.site.command, *args)
-
-    def run(self, *command):
-        env = {
-            "PATH": self.site.env["PATH"],
-            "HOME": str(self.home),
-            "COTENANT_SOCKET": str(self.site.socket),
-            "COTENANT_TEST_MARK": self.site.mark,
-            **{name: value for name, value in self.site.env.items() if name == "PYTHONPATH"},
-        }
-        return subprocess.run(
-            command,
-            env=env,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            user=self.account.pw_uid,
-            group=self.account.pw_gid,
-            extra_groups=os.getgrouplist(self.name, self.account.pw_gid),
-        )
-
-    def submit(self, *args):
-        done = self.cli("submit", "--parsable", "--gpu-mem", "1G", *args)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+    with made_users(2) as accounts:
+        yield accounts
 
 
 @pytest.fixture
 def people(site, users):
-    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    start_for_all(site)
     return [Person(site, user) for user in users]
 
 
@@ -209,7 +125,7 @@ def test_users_cannot_see_change_or_read_jobs_of_others(people, site):
 
 def test_a_configured_admin_can_manage_jobs_of_others(site, users):
     site.env["COTENANT_ACCESS__ADMINS"] = users[1].pw_name
-    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    start_for_all(site)
     ann, bob = (Person(site, user) for user in users)
     job = ann.submit("--", "sleep", "1000")
     assert bob.cli("ls", "--no-header", "--format", "user").stdout.split() == [ann.name]
@@ -263,7 +179,7 @@ def test_only_root_can_serve_all_users(site, users):
 
 def test_each_user_has_separate_tokens(site, users):
     site.env["COTENANT_TCP__LISTEN"] = "127.0.0.1:0"
-    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    start_for_all(site)
     ann, bob = (Person(site, user) for user in users)
     made = json.loads(ann.cli("token", "create", "--json").stdout)["token"]
     assert made["user"] == ann.name
@@ -288,8 +204,7 @@ def test_each_user_has_separate_tokens(site, users):
 
 
 def test_jobs_report_steps_as_their_users_without_seeing_others(site, users):
-    one_gpu = ("--all-users", "--policy", "most-memory", "--state-dir", str(site.root / "state" / "cotenant"))
-    site.start(*one_gpu, simulate="1xA100-40GB")
+    start_for_all(site, "--policy", "most-memory", simulate="1xA100-40GB")
     ann, bob = (Person(site, user) for user in users)
     train = (
         "--",
@@ -330,7 +245,7 @@ def test_jobs_report_steps_as_their_users_without_seeing_others(site, users):
 
 def test_notifications_run_as_the_user(site, users):
     site.env["COTENANT_NOTIFICATIONS__ENABLED"] = "true"
-    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    start_for_all(site)
     ann = Person(site, users[0])
     os.mkfifo(ann.home / "told", 0o600)
     os.chown(ann.home / "told", ann.account.pw_uid, ann.account.pw_gid)
