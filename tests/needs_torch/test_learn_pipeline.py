@@ -157,7 +157,7 @@ def test_a_failed_measured_run_has_its_status(watch, monkeypatch):
     assert (run.status, run.steps) == ("crash", None)
     assert "no-such-device" in run.message
     run = MeasuringLabeler(watch, steps=10**9, device="cpu", limit_s=0.05).label(config)
-    assert (run.status, run.message) == ("timeout", "not done 0.1s after it started")
+    assert (run.status, run.message) == ("timeout", "not done after 0.1s")
     monkeypatch.setenv("PYTHONPATH", "/dev/null/nowhere")
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert MeasuringLabeler(watch, steps=2, device="cpu").label(config).message.startswith("exit code 1")

@@ -233,7 +233,7 @@ class _Parser:
             value = self.power_of_two(key, "divisions", zero=True)
             value_at, self.at = self.at, boundary_at
             if self.token(key, "a boundary") == ">":
-                start = last + 1 if self.rules.rest_keeps_last_boundary else last
+                start = last + 1 if self.rules.rest_from_last_boundary else last
                 divisions[start:] = [value] * len(divisions[start:])
             else:
                 # Intervals begin at 1 MiB and boundaries are in MiB, so log2 of a boundary is the index of an interval.

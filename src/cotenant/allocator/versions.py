@@ -38,7 +38,7 @@ class AllocatorRules:
         wide_integers: sizes are parsed as 64-bit numbers (`stoull`), before 2.10 as 32-bit ones (`stoi`).
         min_split_mb_is_allowed: `max_split_size_mb` may equal the size of a large segment; before 2.10 it must be
             larger.
-        rest_keeps_last_boundary: in `roundup_power2_divisions:[256:4,>:1]`, `>` begins after the interval of 256 MiB;
+        rest_from_last_boundary: in `roundup_power2_divisions:[256:4,>:1]`, `>` begins after the interval of 256 MiB;
             before 2.10 it overrides that interval.
         full_fraction_is_no_limit: a memory fraction of 1 removes the limit; before 2.10 the limit is the total.
         beyond_table: the version is newer than the newest verified one; its rules are assumed unchanged.
@@ -51,7 +51,7 @@ class AllocatorRules:
     checks_separators: bool = True
     wide_integers: bool = False
     min_split_mb_is_allowed: bool = False
-    rest_keeps_last_boundary: bool = False
+    rest_from_last_boundary: bool = False
     full_fraction_is_no_limit: bool = False
     beyond_table: bool = False
     sources: tuple[str, ...] = field(default=())
@@ -88,7 +88,7 @@ def _since_2_10(minor: int, keys: frozenset[str], *sources: str) -> AllocatorRul
         checks_separators=False,
         wide_integers=True,
         min_split_mb_is_allowed=True,
-        rest_keeps_last_boundary=True,
+        rest_from_last_boundary=True,
         full_fraction_is_no_limit=True,
         sources=sources,
     )

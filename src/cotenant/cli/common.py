@@ -114,7 +114,7 @@ def one_job(client: Client, ref: str) -> int:
     return ids[0]
 
 
-def for_each_job(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
+def apply_to_jobs(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
     """Call `act` with the id of every job that `refs` name, and print the state of each job after it.
 
     A failure does not stop the others. The result is the exit code of the first failure, or 0.

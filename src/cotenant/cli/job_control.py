@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotenant.cli.common import Connection, connection_options, for_each_job, job_ids_argument, jobs_argument
+from cotenant.cli.common import Connection, apply_to_jobs, connection_options, job_ids_argument, jobs_argument
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.core.errors import UsageError
 
@@ -28,7 +28,7 @@ def cancel(jobs: Sequence[str], *, all_jobs: bool, json: bool, connection: Conne
     client = connection.client()
     # The newest first: a job is cancelled before the one it waits for, so that none starts on memory that became free.
     refs = jobs or [job["label"] for job in reversed(client.jobs(active=True))]
-    return for_each_job(client, refs, client.cancel, json=json)
+    return apply_to_jobs(client, refs, client.cancel, json=json)
 
 
 @cli_command()
@@ -42,7 +42,7 @@ def hold(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     cotenant hold 17_3      one task of an array
     """
     client = connection.client()
-    return for_each_job(client, jobs, client.hold, json=json)
+    return apply_to_jobs(client, jobs, client.hold, json=json)
 
 
 @cli_command()
@@ -56,7 +56,7 @@ def release(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     cotenant release 17_3      one task of an array
     """
     client = connection.client()
-    return for_each_job(client, jobs, client.release, json=json)
+    return apply_to_jobs(client, jobs, client.release, json=json)
 
 
 @cli_command()
@@ -72,4 +72,4 @@ def requeue(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
       cotenant requeue 17 18
     """
     client = connection.client()
-    return for_each_job(client, jobs, client.requeue, json=json)
+    return apply_to_jobs(client, jobs, client.requeue, json=json)

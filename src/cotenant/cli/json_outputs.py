@@ -80,20 +80,20 @@ class HistoryOutput(TypedDict, total=False):
 
     jobs: list[FinishedJob]
     user: list[schemas.UserUsage]
-    workload: list[schemas.WorkloadHistory]
+    workload: list[schemas.WorkloadUsage]
 
 
 class GpusOutput(TypedDict):
     """The GPUs; with --history, their samples over time."""
 
-    gpus: list[schemas.GpuView] | list[schemas.GpuHistory]
+    gpus: list[schemas.GpuStatus] | list[schemas.GpuHistory]
 
 
 class TopOutput(TypedDict):
     """One snapshot of the server."""
 
     status: answers.StatusAnswer
-    gpus: list[schemas.GpuView]
+    gpus: list[schemas.GpuStatus]
     jobs: list[schemas.JobView]
 
 
@@ -158,7 +158,7 @@ class DoctorOutput(TypedDict, total=False):
     patches: list[PatchView]
 
 
-class MigInstance(TypedDict):
+class ProposedMigInstance(TypedDict):
     """One instance of a layout."""
 
     profile: str
@@ -170,7 +170,7 @@ class MigInstance(TypedDict):
 class MigPlanOutput(TypedDict):
     """The proposed layout."""
 
-    instances: list[MigInstance]
+    instances: list[ProposedMigInstance]
     placed: int
     waiting: int
     speed: Annotated[float, "sum of the jobs' predicted relative speeds"]

@@ -132,19 +132,19 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
     return gpus.create("simulated", gpus.BackendOptions(simulated_dir=folder)), {"COTENANT_SIM_SERVER": str(folder)}
 
 
-def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:
+def _simulated_server(folder: Path, gpus_text: str | None, time_scale: float) -> None:
     """Create the simulated server, or check that the existing one matches the configuration."""
     marker = folder / "asked.txt"
     if not marker.exists():
-        if cards is None:
+        if gpus_text is None:
             raise UsageError("no simulated GPUs are named", hint="add e.g. --simulate 4xA100-40GB")
         # An unfinished server of a daemon that was killed: the marker is written last, so no job has used it.
         shutil.rmtree(folder, ignore_errors=True)
-        SimulatedServer.create(folder, cards, time_scale=time_scale)
-        marker.write_text(cards)
+        SimulatedServer.create(folder, gpus_text, time_scale=time_scale)
+        marker.write_text(gpus_text)
         return
     was, scale = marker.read_text(), SimulatedServer.open(folder).time_scale
-    if cards not in (None, was) or scale != time_scale:
+    if gpus_text not in (None, was) or scale != time_scale:
         raise UsageError(
             f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
             hint="use that one, remove the folder, or choose another --state-dir",

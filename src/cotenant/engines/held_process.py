@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError
+from cotenant.core.units import format_duration
 from cotenant.osutil.procfs import session_pids
 
 POLL_S = 0.02
@@ -40,6 +41,14 @@ class HeldProcessResult:
     code: int | None
     elapsed_s: float
     log_tail: str
+
+    def failure(self, *, in_time: bool, limit_s: float) -> str:
+        """Why there is no answer: the time limit, or how the process exited and the last line of its log."""
+        if not in_time:
+            return f"not done after {format_duration(limit_s)}"
+        lines = [line.strip() for line in self.log_tail.splitlines() if line.strip()]
+        how = "exited" if self.code is None else f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+        return f"{how}; last line: {lines[-1][:200] if lines else 'none'}"
 
 
 class HeldProcess:

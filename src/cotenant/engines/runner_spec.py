@@ -10,6 +10,7 @@ from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
 from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.slurm_environment import slurm_environment
 
 RUNNER_DIR = Path(__file__).parent.parent / "runner"
 """The runner's folder, which is a program: it is started, never imported."""
@@ -23,6 +24,7 @@ def runner_spec(
 ) -> dict[str, object]:
     """The runner's `spec.json`. Our variables override the submitter's environment, and `env` overrides ours."""
     ours = {
+        **slurm_environment(spec, placement, attempt),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(placement.gpu_uuids),
         "COTENANT_JOB_ID": str(placement.job_id),

@@ -97,7 +97,7 @@ def find_batch_size(
 def _useless(argument: str, trials: Sequence[Trial]) -> UsageError:
     return UsageError(
         f"`{argument}` does not change the memory: the bound is {format_bytes(trials[0].bound_bytes)} with "
-        f"{' and '.join(str(each.batch_size) for each in trials)}",
+        f"{' and '.join(str(trial.batch_size) for trial in trials)}",
         hint="name the argument that sets the batch size with `--batch-arg`",
     )
 

@@ -143,10 +143,10 @@ def capability_of(trace: MemoryTrace) -> tuple[int, int] | None:
 
 
 def _all_gpus(*, instances: bool) -> Iterator[GpuSpec]:
-    for card in all_gpu_specs():
-        yield card
-        for profile in card.mig if instances else ():
-            yield card.instance(profile.name)
+    for spec in all_gpu_specs():
+        yield spec
+        for profile in spec.mig if instances else ():
+            yield spec.instance(profile.name)
 
 
 def _replayed(

@@ -134,10 +134,10 @@ def _output_vector(dims: Sequence[_Dim], first: int, offset: int) -> int:
 
 def _iteration(shape: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> list[_Dim]:
     """Dimensions in the order of iteration: reduced ones first, by ascending stride; merged where possible."""
-    kept = [i for i in range(len(shape)) if i not in reduced]
+    outer = [i for i in range(len(shape)) if i not in reduced]
     out_strides = dict.fromkeys(reduced, 0)
     step = 1
-    for i in reversed(kept):
+    for i in reversed(outer):
         out_strides[i] = step
         step *= max(shape[i], 1)
     dims = [_Dim(shape[i], strides[i], out_strides[i]) for i in reversed(range(len(shape)))]

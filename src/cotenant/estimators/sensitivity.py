@@ -72,8 +72,8 @@ def reserved_range_of(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, re
 def _split_bytes(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> int:
     """See `ReservedRange.split_bytes`; 0 without a replay where no call is suspected."""
     rule = conv_of(gpu, stack)
-    told = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
-    split = {key: nbytes for key, nbytes in told.items() if nbytes is not None}
+    reported = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
+    split = {key: nbytes for key, nbytes in reported.items() if nbytes is not None}
     if not split:
         return 0
     replay_input = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))

@@ -174,9 +174,9 @@ def _layers(forward: Sequence[MemoryEvent], trace: MemoryTrace) -> tuple[int, tu
 
     def close() -> None:
         if run:
-            kept = tuple(run.values())
+            saved = tuple(run.values())
             leaf = module not in parents or names == {""}
-            layers.append(ModuleShape(module=module, saved_bytes=kept, item_bytes=item, leaf=leaf))
+            layers.append(ModuleShape(module=module, saved_bytes=saved, item_bytes=item, leaf=leaf))
             run.clear()
 
     for event in forward:

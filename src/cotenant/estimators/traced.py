@@ -156,9 +156,9 @@ class TracedEstimator:
                 steps=options.steps,
                 options=asdict(options),
             )
-            kept = None if self._show_output else self._cache.get(key, env)
-            if kept is not None:
-                return kept, True
+            cached = None if self._show_output else self._cache.get(key, env)
+            if cached is not None:
+                return cached, True
         recorded = trace_program(
             program,
             gpu=fake_gpu_of(gpu, request.gpus),
@@ -231,10 +231,10 @@ class TracedEstimator:
         return None if library is None else query_cudnn(library, gpu.compute_capability, calls, folder=folder)
 
 
-def _other_gpu_warnings(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
-    """A warning for a GPU whose verdict is worse than that of `told`."""
+def _other_gpu_warnings(found: Sequence[TracedResult], largest: TracedResult) -> tuple[str, ...]:
+    """A warning for a GPU whose verdict is worse than that of `largest`."""
     least = worst([result.fit for result in found])
-    if least.verdict == told.fit.verdict:
+    if least.verdict == largest.fit.verdict:
         return ()
     index = next(result.index for result in found if result.fit is least)
     return (f"GPU {index} {least.sentence}",)

@@ -65,8 +65,7 @@ def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
         finally:
             ended = run.release()
     if ended.answer is None:
-        words = [line for line in ended.log_tail.splitlines() if line.strip()]
-        problem = (words[-1].strip() if words else "no output") if in_time else f"not done after {LIMIT_S:.0f} s"
+        problem = ended.failure(in_time=in_time, limit_s=LIMIT_S)
         return CalibrationReading(step=step, outside_bytes=None, by="", problem=problem)
     usage = None if setup.watch is None else setup.watch.usage(ended.pids, end, None)
     reserved = int(ended.answer["reserved_bytes"])

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import UsageError
-from cotenant.core.units import format_duration
 from cotenant.engines.held_process import HeldProcess, HeldProcessResult
 from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
 from cotenant.measurement.data_card import write_card
@@ -132,7 +131,7 @@ def _measure(
         repeat=repeat,
         command=shlex.join(job.command),
         env=dict(job.env),
-        at=_now(),
+        at=utc_now(),
         usage=asdict(usage),
         elapsed_s=round(ended.elapsed_s, 3),
     )
@@ -175,11 +174,8 @@ def record_of(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> dic
     """The answer of a probe; if there is none, the outcome by exit code and log."""
     if ended.answer is not None:
         return ended.answer
-    if not in_time:
-        return {"outcome": "timeout", "message": f"not done after {format_duration(limit_s)}"}
-    words = [line for line in ended.log_tail.splitlines() if line.strip()]
-    how = "an exit" if ended.code is None else f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-    return {"outcome": "crashed", "message": f"{how}; last words: {words[-1].strip()[:200] if words else 'none'}"}
+    message = ended.failure(in_time=in_time, limit_s=limit_s)
+    return {"outcome": "crashed" if in_time else "timeout", "message": message}
 
 
 def window_of(record: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -194,5 +190,6 @@ def default_python() -> str:
     return sys.executable
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Now, as tables write it."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -109,10 +109,7 @@ def _run(cases: Sequence[Mapping[str, Any]], setup: CampaignSetup) -> dict[str, 
         ended = run.release()
     if ended.answer is not None:
         return ended.answer
-    words = [line for line in ended.log_tail.splitlines() if line.strip()]
-    if not in_time:
-        return {"problem": f"not done after {limit_s:.0f} s"}
-    return {"problem": words[-1].strip() if words else f"exit code {ended.code}"}
+    return {"problem": ended.failure(in_time=in_time, limit_s=limit_s)}
 
 
 def conv_rows(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, object]]:

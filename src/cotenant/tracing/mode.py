@@ -115,7 +115,7 @@ class TraceMode(TorchDispatchMode):
         # Autograd has a thread for each GPU, and the state of fake tensors is not thread-safe.
         self._lock = threading.RLock()
         self._has_meta: dict[OpOverload, bool] = {}
-        self._kept_until_done: list[FakeTensor] = []
+        self._operator_scratch: list[FakeTensor] = []
         self._plain_classes: set[type] = {torch.Tensor}
         self._library_subclasses: set[type] = set()
         self._plans: dict[OpOverload, _DispatchPlan] = {}
@@ -221,8 +221,8 @@ class TraceMode(TorchDispatchMode):
             recorder(self, func, args, kwargs, out)
         else:
             self.record(out)
-        if self._kept_until_done:
-            self._kept_until_done.clear()
+        if self._operator_scratch:
+            self._operator_scratch.clear()
         return out
 
     def _plan_for(self, func: OpOverload) -> _DispatchPlan:
@@ -327,7 +327,7 @@ class TraceMode(TorchDispatchMode):
 
     def keep_until_done(self, tensors: Iterable[FakeTensor]) -> None:
         """See `OpContext`."""
-        self._kept_until_done += tensors
+        self._operator_scratch += tensors
 
     def warn_assumed(self, why: str) -> None:
         """See `OpContext`. Of generated tokens there is one warning, with the script's line."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import CotenantError
-from cotenant.engines.held_process import HOLD_FD, HeldProcess
+from cotenant.engines.held_process import HOLD_FD, HeldProcess, HeldProcessResult
 
 ANSWER = f"""
 import os, pathlib, sys
@@ -93,3 +93,18 @@ def test_an_old_answer_does_not_count(tmp_path):
 def test_a_missing_interpreter_is_an_error(tmp_path):
     with pytest.raises(CotenantError, match="cannot start `/no/python`"):
         HeldProcess(["/no/python"], workdir=str(tmp_path), env={}, log=tmp_path / "log", answer=tmp_path / "answer")
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "in_time", "message"),
+    [
+        pytest.param(3, "one\n two \n\n", True, "exit code 3; last line: two", id="exit code"),
+        pytest.param(-9, "", True, "signal 9; last line: none", id="signal, empty log"),
+        pytest.param(None, "one", True, "exited; last line: one", id="exit unseen"),
+        pytest.param(None, "one", False, "not done after 1m30s", id="time limit"),
+    ],
+)
+def test_a_failure_names_the_exit_and_the_last_line_or_the_time_limit(code, log, in_time, message):
+    ended = HeldProcessResult(answer=None, pids=set(), code=code, elapsed_s=1.0, log_tail=log)
+
+    assert ended.failure(in_time=in_time, limit_s=90.0) == message

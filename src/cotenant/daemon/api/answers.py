@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 from cotenant.daemon.api.schemas import (
     Explanation,
     GpuHistory,
-    GpuView,
+    GpuStatus,
     JobDetail,
     JobEvent,
     JobView,
@@ -16,7 +16,7 @@ from cotenant.daemon.api.schemas import (
     TokenView,
     UserUsage,
     WaitPreview,
-    WorkloadHistory,
+    WorkloadUsage,
 )
 
 
@@ -104,7 +104,7 @@ class EventsAnswer(Answer):
 class GpusAnswer(Answer):
     """The GPUs, in display order."""
 
-    gpus: list[GpuView]
+    gpus: list[GpuStatus]
 
 
 class GpuHistoryAnswer(Answer):
@@ -116,7 +116,7 @@ class GpuHistoryAnswer(Answer):
 class UsageAnswer(Answer):
     """Usage by user or history by workload."""
 
-    usage: list[UserUsage] | list[WorkloadHistory]
+    usage: list[UserUsage] | list[WorkloadUsage]
 
 
 class StatusInfo(TypedDict):

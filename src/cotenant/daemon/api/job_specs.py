@@ -16,6 +16,7 @@ from cotenant.core.job import ArrayTask, JobSpec
 from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
 from cotenant.daemon.auth.resource_limits import limits_of
 from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.engines.slurm_environment import array_environment
 from cotenant.estimators import ESTIMATORS
 
 MAX_GPUS = 1024
@@ -49,6 +50,8 @@ def parse_specs(jobs: Sequence[object], peer: Peer) -> list[JobSpec]:
             continue
         spec = parse_spec({**job, "array": None}, peer)
         indices, limit = _array(array)
+        if spec.slurm_env != "none":
+            spec = replace(spec, env={**spec.env, **array_environment(indices)})
         specs += [replace(spec, array=ArrayTask(array_id=-number, index=i, limit=limit)) for i in indices]
     if len(specs) > MAX_TASKS:
         raise UsageError(f"{len(specs)} jobs at once, wanted at most {MAX_TASKS}")
@@ -128,7 +131,7 @@ def _check(spec: JobSpec) -> None:
 
 
 def _check_durations(spec: JobSpec) -> None:
-    for what, duration_s in (("time limit", spec.time_limit_s), ("time slot", spec.time_slice_s)):
+    for what, duration_s in (("time limit", spec.time_limit_s), ("time slice", spec.time_slice_s)):
         if duration_s is not None and duration_s > MAX_DURATION_S:
             raise UsageError(f"a {what} of {duration_s:g} s is beyond ten years", hint="leave it out for none")
 

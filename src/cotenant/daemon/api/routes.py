@@ -21,7 +21,7 @@ from cotenant.daemon.job_verbs import JOB_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class QueryParameter:
     """A parameter of the query string."""
 
     name: str
@@ -49,7 +49,7 @@ class Route:
     handler: Callable[[Any, Request], Awaitable[Response]]
     summary: str
     answer: Any
-    query: tuple[Parameter, ...] = ()
+    query: tuple[QueryParameter, ...] = ()
     body: Any = None
     statuses: tuple[int, ...] = (200,)
 
@@ -60,11 +60,11 @@ class Route:
         return f"{verb}_job" if verb in JOB_VERBS else self.handler.__name__
 
 
-def _filters() -> tuple[Parameter, ...]:
+def _filters() -> tuple[QueryParameter, ...]:
     texts = attribute_texts(JobFilter)
     kinds = {"bool": int, "str | None": str, "frozenset[str] | None": str, "int | None": int, "float | None": float}
     return tuple(
-        Parameter(name=field.name, kind=kinds[str(field.type)], text=texts[field.name])
+        QueryParameter(name=field.name, kind=kinds[str(field.type)], text=texts[field.name])
         for field in dataclasses.fields(JobFilter)
     )
 
@@ -88,7 +88,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.jobs,
         summary="List jobs, oldest first.",
-        query=(*_filters(), Parameter(name="records", kind=int, text="1: encoded `Job`s instead of views")),
+        query=(*_filters(), QueryParameter(name="records", kind=int, text="1: encoded `Job`s instead of views")),
         answer=answers.JobsAnswer,
     ),
     Route(
@@ -97,7 +97,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.ids,
         summary="Resolve references to job ids.",
-        query=(Parameter(name="refs", kind=str, text="`17`, `17_3` and `17_[3-5]`, separated by commas"),),
+        query=(QueryParameter(name="refs", kind=str, text="`17`, `17_3` and `17_[3-5]`, separated by commas"),),
         answer=answers.IdsAnswer,
     ),
     Route(
@@ -131,9 +131,9 @@ ROUTES: tuple[Route, ...] = (
         handler=JobsApi.logs,
         summary="Stream the output of a job.",
         query=(
-            Parameter(name="stream", kind=str, text="`stdout` (default) or `stderr`"),
-            Parameter(name="attempt", kind=int, text="number of an attempt; 0 (default) is the newest"),
-            Parameter(name="follow", kind=int, text="1: keep the stream open until the job is done"),
+            QueryParameter(name="stream", kind=str, text="`stdout` (default) or `stderr`"),
+            QueryParameter(name="attempt", kind=int, text="number of an attempt; 0 (default) is the newest"),
+            QueryParameter(name="follow", kind=int, text="1: keep the stream open until the job is done"),
         ),
         answer="application/octet-stream",
     ),
@@ -144,8 +144,8 @@ ROUTES: tuple[Route, ...] = (
         handler=JobsApi.wait,
         summary="Wait until a job has started or is done.",
         query=(
-            Parameter(name="until", kind=str, text="`done` (default) or `started`"),
-            Parameter(name="timeout_s", kind=float, text=f"longest wait, up to {MAX_POLL_S:g} (default)"),
+            QueryParameter(name="until", kind=str, text="`done` (default) or `started`"),
+            QueryParameter(name="timeout_s", kind=float, text=f"longest wait, up to {MAX_POLL_S:g} (default)"),
         ),
         answer=answers.WaitAnswer,
     ),
@@ -175,7 +175,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.gpu_history,
         summary="List the samples of the GPUs over time.",
-        query=(Parameter(name="seconds", kind=float, text="how far back; default 600"),),
+        query=(QueryParameter(name="seconds", kind=float, text="how far back; default 600"),),
         answer=answers.GpuHistoryAnswer,
     ),
     Route(
@@ -184,7 +184,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.usage,
         summary="Sum usage by user, or show what is known by workload.",
-        query=(Parameter(name="by", kind=str, text="`user` (default) or `workload`"), *_filters()),
+        query=(QueryParameter(name="by", kind=str, text="`user` (default) or `workload`"), *_filters()),
         answer=answers.UsageAnswer,
     ),
     Route(

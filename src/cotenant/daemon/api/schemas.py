@@ -39,7 +39,7 @@ class WorkloadCoRun(TypedDict):
     slowdown: float | None
 
 
-class WorkloadHistory(TypedDict):
+class WorkloadUsage(TypedDict):
     """What is known of the jobs that run the same command."""
 
     workload: str
@@ -284,7 +284,7 @@ class ResidentView(TypedDict):
     sharing: str
 
 
-class GpuView(TypedDict):
+class GpuStatus(TypedDict):
     """A GPU or a MIG instance, with its newest sample."""
 
     index: int

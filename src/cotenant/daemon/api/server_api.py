@@ -16,7 +16,7 @@ from cotenant.daemon.api.context import Handlers, peer_of
 from cotenant.daemon.api.metrics import CONTENT_TYPE
 from cotenant.daemon.api.queries import JobFilter
 from cotenant.daemon.api.requests import json_response, read_number
-from cotenant.daemon.api.schemas import GpuView
+from cotenant.daemon.api.schemas import GpuStatus
 from cotenant.daemon.api.sharing_modes import available_modes
 from cotenant.daemon.api.usage_json import by_user, by_workload, history_view
 from cotenant.daemon.api.views import JsonViews, counts
@@ -31,7 +31,7 @@ class ServerApi(Handlers):
     async def gpus(self, request: Request) -> Response:
         access, peer = self._context.access, peer_of(request)
 
-        def answer(views: JsonViews, manager: Manager) -> list[GpuView]:
+        def answer(views: JsonViews, manager: Manager) -> list[GpuStatus]:
             hidden = {job_id for job_id, job in manager.jobs.items() if not access.may_see(peer, job)}
             return views.gpus(hidden=hidden)
 

@@ -62,12 +62,12 @@ class SubmissionHandler:
         self.check_dependencies(new)
         ahead, seen = list(all_dependencies(new)), set[int]()
         while ahead:
-            each = ahead.pop()
-            if each == job.id:
+            job_id = ahead.pop()
+            if job_id == job.id:
                 raise UsageError(f"job {job.id} cannot wait for itself, nor for one that waits for it")
-            if each in self._manager.jobs and each not in seen:
-                seen.add(each)
-                ahead += all_dependencies(self._manager.jobs[each].spec)
+            if job_id in self._manager.jobs and job_id not in seen:
+                seen.add(job_id)
+                ahead += all_dependencies(self._manager.jobs[job_id].spec)
         # The job itself is already counted.
         over = self._manager.over_quota([new], besides=-1) if new.gpus > job.spec.gpus else None
         if over is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.job import CoRun, Job, ResourceUsage
-from cotenant.daemon.api.schemas import CoRunView, GpuHistory, UsageView, UserUsage, WorkloadHistory
+from cotenant.daemon.api.schemas import CoRunView, GpuHistory, UsageView, UserUsage, WorkloadUsage
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
@@ -83,7 +83,7 @@ def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
     return found
 
 
-def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadHistory]:
+def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadUsage]:
     """What is known of each workload among `jobs`, the newest last."""
     records, interference = manager.history.records(), manager.history.interference
     keys: dict[str, None] = {}
@@ -94,7 +94,7 @@ def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadHistory]:
     return [_workload(key, records[key], interference) for key in keys if key in records]
 
 
-def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> WorkloadHistory:
+def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> WorkloadUsage:
     victim, aggressor = interference.effects(key)
     return {
         "workload": key,

@@ -21,7 +21,7 @@ from cotenant.daemon.api.schemas import (
     ExitView,
     Explanation,
     FilePaths,
-    GpuView,
+    GpuStatus,
     JobDetail,
     JobView,
     PlacementView,
@@ -230,11 +230,11 @@ class JsonViews:
             "promised_bytes": placement.promised_bytes,
         }
 
-    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuView]:
+    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuStatus]:
         """All GPUs, in display order; ids and names of `hidden` jobs are left out."""
         return [self._gpu(snapshot, hidden) for snapshot in self._server.gpus]
 
-    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuView:
+    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuStatus:
         gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)
         return {
             "index": gpu.index,

@@ -178,7 +178,7 @@ class EstimatePool:
         """The estimate, or why there is none."""
         request = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
         try:
-            answer = process.ask(request, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
+            answer = process.exchange(request, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
         except TimeoutError:
             return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
         except WorkerExited as end:

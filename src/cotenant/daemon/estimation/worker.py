@@ -51,7 +51,7 @@ class EstimatorWorker:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def ask(self, request: bytes, *, uid: int, timeout_s: float) -> bytes:
+    def exchange(self, request: bytes, *, uid: int, timeout_s: float) -> bytes:
         """Send the line `request`; returns the line that answers it.
 
         Raises:
@@ -69,12 +69,12 @@ class EstimatorWorker:
             with contextlib.suppress(OSError):
                 os.truncate(self._log, 0)
         assert process is not None
-        answer = self._exchange(process, request, timeout_s)
+        answer = self._send_and_read(process, request, timeout_s)
         if (
             answer is None and used and not self._stopped
         ):  # it ended before it read the request: retry with a new process
             self.close()
-            return self.ask(request, uid=uid, timeout_s=timeout_s)
+            return self.exchange(request, uid=uid, timeout_s=timeout_s)
         if answer is None:
             raise WorkerExited(process.wait())
         return answer
@@ -85,7 +85,7 @@ class EstimatorWorker:
             shutil.copyfile(self._log, path)
 
     def stop(self) -> None:
-        """End the process and the request in progress, from any thread; the next `ask` is refused."""
+        """End the process and the request in progress, from any thread; the next `exchange` is refused."""
         with self._lock:
             self._stopped = True
             self._end()
@@ -141,7 +141,7 @@ class EstimatorWorker:
         self._uid = uid
         return self._process
 
-    def _exchange(self, process: subprocess.Popen[bytes], request: bytes, timeout_s: float) -> bytes | None:
+    def _send_and_read(self, process: subprocess.Popen[bytes], request: bytes, timeout_s: float) -> bytes | None:
         """Write a line and read one; returns None if the process ended first."""
         assert process.stdin is not None
         assert process.stdout is not None

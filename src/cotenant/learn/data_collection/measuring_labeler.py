@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cotenant.core.units import format_duration
 from cotenant.engines.held_process import HeldProcess, HeldProcessResult
 from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
 from cotenant.learn.data_collection.configs import Config, config_id
@@ -103,11 +102,7 @@ def _outcome(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> tupl
     """Status of the finished process, and its message."""
     if ended.answer is not None:
         return ended.answer["status"], str(ended.answer.get("message", ""))
-    if not in_time:
-        return "timeout", f"not done {format_duration(limit_s)} after it started"
-    how = "an exit" if ended.code is None else f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-    words = [line.strip() for line in ended.log_tail.splitlines() if line.strip()]
-    return "crash", f"{how}; last words: {words[-1][:200] if words else 'none'}"
+    return "crash" if in_time else "timeout", ended.failure(in_time=in_time, limit_s=limit_s)
 
 
 def _peak_bytes(usage: MeasuredUsage) -> int | None:

@@ -172,7 +172,7 @@ class TreeClasses:
 # -- the simulation ---------------------------------------------------------------------------------------------------
 
 
-class Simulation:
+class SimulationModel:
     """The allocator's simulation plus one constant: the memory outside the allocator."""
 
     name = "simulation"
@@ -181,7 +181,7 @@ class Simulation:
         self.outside = outside_mib(table)
 
     def predict(self, table: FeatureTable) -> Prediction:
-        return on_card(table, table.reserved_mib, self.outside)
+        return on_gpu(table, table.reserved_mib, self.outside)
 
 
 class Hybrid:
@@ -209,7 +209,7 @@ class Hybrid:
             conv = np.array([_convolves(result) for result in table.simulated])
             shift = np.where(conv, self.residual.predict(conv_matrix(table)), 0.0)
             reserved = np.maximum(reserved + shift * (reserved + RESIDUAL_FLOOR_MIB), 2.0)
-        return on_card(table, reserved, self.outside)
+        return on_gpu(table, reserved, self.outside)
 
 
 def residual_regressor(seed: int) -> Any:
@@ -239,7 +239,7 @@ def usable_mib() -> float:
     return gpu_spec(GPU).usable_bytes / MiB
 
 
-def on_card(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:
+def on_gpu(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:
     """Device MiB from reserved MiB; a row that does not fit is replayed on the full GPU, and may run out of memory."""
     mib = reserved + outside
     over = np.flatnonzero(mib > usable_mib())
@@ -263,7 +263,7 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "boosting": lambda: Trees("boosting", _boosting, "bytes"),
     "extra-trees-classes": lambda: TreeClasses("extra-trees-classes", "bytes"),
     "extra-trees-simulation": lambda: Trees("extra-trees-simulation", _extra_trees, "simulation"),
-    "simulation": Simulation,
+    "simulation": SimulationModel,
     "hybrid": Hybrid,
     "gpumemnet-mlp": lambda: _torch_model("mlp"),
     "gpumemnet-sequence": lambda: _torch_model("sequence"),

@@ -44,11 +44,11 @@ def least_attained(levels_s: Sequence[float]) -> Order:
 
     def order(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[float, ...]:
         had_s = sum(
-            (each.ended_at_s - each.started_at_s) * len(each.placement.gpu_uuids)
-            for each in job.attempts
-            if each.ended_at_s is not None and each.started_at_s is not None
+            (attempt.ended_at_s - attempt.started_at_s) * len(attempt.placement.gpu_uuids)
+            for attempt in job.attempts
+            if attempt.ended_at_s is not None and attempt.started_at_s is not None
         )
-        level = sum(1 for each in levels_s if had_s >= each)
+        level = sum(1 for level_s in levels_s if had_s >= level_s)
         return (-job.spec.priority, level, queued_at_s(job), job.id)
 
     return order

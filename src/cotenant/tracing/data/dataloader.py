@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
-from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.training.training_observer import TrainingObserver
 
 _DRAIN_BATCHES = 2  # that a loader still gives after the traced steps: enough for a validation pass
@@ -35,7 +35,7 @@ def patches(context: PatchContext) -> list[Entry]:
 
     workers = "Worker processes would read the whole data set."
     return [
-        *patch_each(
+        *patch_attributes(
             "torch.utils.data:DataLoader", {"_get_iterator": few_samples, "__iter__": few_samples}, phase=Phase.DATA,
             reason=workers, source="torch/utils/data/dataloader.py, `DataLoader._get_iterator`",
         ),
@@ -49,7 +49,7 @@ def patches(context: PatchContext) -> list[Entry]:
             target="fastai.data.load:_loaders", phase=Phase.DATA, replacement=(_fastai_batches(observer),) * 2,
             reason=workers, source="fastai/data/load.py, `DataLoader.__iter__`",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch:Tensor",
             {
                 "pin_memory": lambda self, device=None: self,

@@ -15,7 +15,7 @@ import torch
 
 from cotenant.tracing.device import cuda_graphs, libtorch_patch
 from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
 
 _NCCL_VERSION = (2, 27, 5)
@@ -44,11 +44,11 @@ class FakeGpuSpec:
 class _DeviceProperties:
     """Replaces `torch._C._CudaDeviceProperties`."""
 
-    def __init__(self, card: FakeGpuSpec) -> None:
-        self.name = card.name
-        self.major, self.minor = card.capability
-        self.total_memory = card.total_bytes
-        self.multi_processor_count = card.sm_count
+    def __init__(self, spec: FakeGpuSpec) -> None:
+        self.name = spec.name
+        self.major, self.minor = spec.capability
+        self.total_memory = spec.total_bytes
+        self.multi_processor_count = spec.sm_count
         self.is_integrated = False
         self.is_multi_gpu_board = False
         self.max_threads_per_multi_processor = 2048
@@ -140,12 +140,12 @@ class FakeEvent:
 
 def patches(context: PatchContext) -> list[Patch]:
     """What scripts and libraries call in `torch.cuda`, in `torch.accelerator` and in the C module below them."""
-    card, recorder, cuda = context.gpu, context.recorder, torch.cuda
+    spec, recorder, cuda = context.gpu, context.recorder, torch.cuda
     replaced: dict[str, Any] = {
-        **_availability(card),
-        **_devices(card),
-        **memory_queries(card, recorder, libtorch_patch.current_device),
-        **_random_state(card),
+        **_availability(spec),
+        **_devices(spec),
+        **memory_queries(spec, recorder, libtorch_patch.current_device),
+        **_random_state(spec),
         **_streams(recorder),
     }
     ours = {name: _unique_function(value) for name, value in replaced.items()}
@@ -153,19 +153,21 @@ def patches(context: PatchContext) -> list[Patch]:
     no_driver = "It calls the driver; the simulated GPU answers."
     source = "torch/cuda/__init__.py"
     return [
-        *patch_each("torch.cuda", ours, phase=Phase.DEVICE, reason=no_driver, source=source, missing=_SOME_VERSIONS),
+        *patch_attributes(
+            "torch.cuda", ours, phase=Phase.DEVICE, reason=no_driver, source=source, missing=_SOME_VERSIONS
+        ),
         *cuda_graphs.patches(recorder, lambda number: FakeStream(number=number)),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.nvtx",
             dict.fromkeys(("range_push", "range_pop", "mark", "range_start", "range_end"), lambda *_, **__: 0),
             phase=Phase.DEVICE, reason="A CPU build has no NVTX.", source="torch/cuda/nvtx.py", create=True,
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.memory", memory,
             phase=Phase.DEVICE, reason="Libraries import these from where they are defined.",
             source="torch/cuda/memory.py", missing=_SOME_VERSIONS,
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.random", {name: replaced[name] for name in ("get_rng_state", "set_rng_state")},
             phase=Phase.DEVICE, reason="Libraries import these from where they are defined.",
             source="torch/cuda/random.py, `get_rng_state`",
@@ -175,7 +177,7 @@ def patches(context: PatchContext) -> list[Patch]:
             replacement=replaced["is_current_stream_capturing"],
             reason=no_driver, source="torch/cuda/graphs.py, `is_current_stream_capturing`",
         ),
-        *_accelerator_patches(card, replaced),
+        *_accelerator_patches(spec, replaced),
         *_c_module_patches(recorder, replaced),
         Patch(
             target="torch.backends.cuda:is_built", phase=Phase.DEVICE, replacement=lambda: True,
@@ -188,7 +190,7 @@ def patches(context: PatchContext) -> list[Patch]:
     ]  # fmt: skip
 
 
-def _availability(card: FakeGpuSpec) -> dict[str, Any]:
+def _availability(spec: FakeGpuSpec) -> dict[str, Any]:
     """CUDA is available, initialized and idle."""
     return {
         "is_available": lambda: True,
@@ -196,30 +198,30 @@ def _availability(card: FakeGpuSpec) -> dict[str, Any]:
         "is_initialized": lambda: True,
         "init": lambda: None,
         "_lazy_init": lambda: None,
-        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
-        "is_bf16_supported": lambda including_emulation=True: card.capability >= (8, 0) or including_emulation,
+        "get_arch_list": lambda: [f"sm_{spec.capability[0]}{spec.capability[1]}"],
+        "is_bf16_supported": lambda including_emulation=True: spec.capability >= (8, 0) or including_emulation,
         "synchronize": lambda device=None: None,
     }
 
 
-def _devices(card: FakeGpuSpec) -> dict[str, Any]:
+def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
     """The number of GPUs, the current one, and their properties."""
-    properties = _DeviceProperties(card)
+    properties = _DeviceProperties(spec)
 
     def set_device(device: object) -> None:
         _exchange_device(_device_index(device))
 
     return {
-        "device_count": lambda: card.count,
-        "_device_count_nvml": lambda: card.count,
-        "_raw_device_count_nvml": lambda: card.count,
+        "device_count": lambda: spec.count,
+        "_device_count_nvml": lambda: spec.count,
+        "_raw_device_count_nvml": lambda: spec.count,
         "current_device": libtorch_patch.current_device,
         "set_device": set_device,
         "_exchange_device": _exchange_device,  # of `torch.cuda.device` and `device_of`
         "_maybe_exchange_device": _exchange_device,
         "get_device_properties": lambda device=None: properties,
-        "get_device_capability": lambda device=None: card.capability,
-        "get_device_name": lambda device=None: card.name,
+        "get_device_capability": lambda device=None: spec.capability,
+        "get_device_name": lambda device=None: spec.name,
     }
 
 
@@ -232,7 +234,7 @@ def _exchange_device(index: int) -> int:
     return before
 
 
-def _random_state(card: FakeGpuSpec) -> dict[str, Any]:
+def _random_state(spec: FakeGpuSpec) -> dict[str, Any]:
     """Seeds and states of the GPU's random number generators, which draw nothing."""
     return {
         "manual_seed": lambda seed: None,
@@ -241,7 +243,7 @@ def _random_state(card: FakeGpuSpec) -> dict[str, Any]:
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(card.count)],
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(spec.count)],
         "set_rng_state": lambda state, device="cuda": None,
         "set_rng_state_all": lambda states: None,
     }
@@ -291,7 +293,7 @@ def _c_module_patches(recorder: TraceRecorder, replaced: dict[str, Any]) -> list
         "_cuda_getCurrentRawStream": lambda device: 0,
         "_get_accelerator": lambda check=None: torch.device("cuda"),
     }
-    return patch_each(
+    return patch_attributes(
         "torch._C",
         {name: _unique_function(value) for name, value in functions.items()},
         phase=Phase.DEVICE,
@@ -302,10 +304,10 @@ def _c_module_patches(recorder: TraceRecorder, replaced: dict[str, Any]) -> list
     )
 
 
-def _accelerator_patches(card: FakeGpuSpec, replaced: dict[str, Any]) -> list[Patch]:
+def _accelerator_patches(spec: FakeGpuSpec, replaced: dict[str, Any]) -> list[Patch]:
     functions = {
         "is_available": lambda: True,
-        "device_count": lambda: card.count,
+        "device_count": lambda: spec.count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": libtorch_patch.current_device,
         "current_device_idx": libtorch_patch.current_device,
@@ -324,7 +326,7 @@ def _accelerator_patches(card: FakeGpuSpec, replaced: dict[str, Any]) -> list[Pa
         "reset_peak_memory_stats": lambda device_index=None: None,
         "reset_accumulated_memory_stats": lambda device_index=None: None,
     }
-    return patch_each(
+    return patch_attributes(
         "torch.accelerator",
         {name: _unique_function(value) for name, value in functions.items()},
         phase=Phase.DEVICE,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
 
 _PoolId = tuple[int, int]
@@ -39,7 +39,7 @@ def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
     return [
         patch
         for module in ("torch.cuda", "torch.cuda.graphs")
-        for patch in patch_each(
+        for patch in patch_attributes(
             module, replaced, phase=Phase.DEVICE,
             reason="No driver captures a graph; a capture runs as ordinary operators in a pool of its own.",
             source="torch/cuda/graphs.py, `CUDAGraph`",

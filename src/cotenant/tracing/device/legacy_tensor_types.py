@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 _DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -56,7 +56,7 @@ def patches(context: PatchContext) -> list[Patch]:
     source = "torch/csrc/tensor/python_tensor.cpp, `set_default_tensor_type`"
     reason = "The types of a CPU build raise where they are used; those of a CUDA build allocate on the GPU."
     return [
-        *patch_each(
+        *patch_attributes(
             "torch.cuda", {cls.__name__: cls for cls in classes.values()},
             phase=Phase.DEVICE, reason=reason, source=source,
         ),

@@ -45,7 +45,7 @@ _pthread = ctypes.PyDLL(None)
 _pthread.pthread_getspecific.argtypes = [ctypes.c_uint]
 _pthread.pthread_getspecific.restype = ctypes.c_void_p
 _pthread.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
-_kept_alive: list[object] = []  # C++ has pointers to these until the process ends
+_referenced_by_cpp: list[object] = []  # C++ has pointers to these until the process ends
 
 
 def patches(context: PatchContext) -> list[HookPatch]:
@@ -65,7 +65,7 @@ def install(count: int = 1) -> None:
     Raises:
         TraceError: kind `unsupported`: this processor, host policy or torch cannot be patched.
     """
-    if _kept_alive:
+    if _referenced_by_cpp:
         return
     functions = _functions(count)
     include = Path(torch.__file__).parent / "include"
@@ -181,7 +181,7 @@ def _functions(count: int) -> dict[str, int]:
         ) from error
     page.write(b"".join(code.ljust(_FUNCTION_BYTES, b"\0") for code in codes.values()))
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    _kept_alive.append(page)
+    _referenced_by_cpp.append(page)
     return {name: start + _FUNCTION_BYTES * index for index, name in enumerate(codes)}
 
 
@@ -225,7 +225,7 @@ def _patch_guard(include: Path, functions: dict[str, int]) -> None:
         registry = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     except ValueError as error:
         raise TraceError("unsupported", f"torch {torch.__version__} has no device guard registry to patch") from error
-    _kept_alive.extend((vtable, instance))
+    _referenced_by_cpp.extend((vtable, instance))
     registry[_CUDA] = ctypes.addressof(instance)
 
 
@@ -259,7 +259,7 @@ def _patch_hooks(include: Path, one: int) -> None:
     copy = (ctypes.c_void_p * length)(*table)
     for name in wanted:
         copy[names.index(name) + 2] = one
-    _kept_alive.append(copy)
+    _referenced_by_cpp.append(copy)
     pointer.value = ctypes.addressof(copy) + 2 * _WORD
 
 

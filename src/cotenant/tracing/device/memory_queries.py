@@ -35,7 +35,7 @@ MEMORY_FUNCTIONS = (
 """Names that `torch.cuda` and `torch.cuda.memory` share."""
 
 
-def memory_queries(card: FakeGpuSpec, recorder: TraceRecorder, current: Callable[[], int]) -> dict[str, Any]:
+def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable[[], int]) -> dict[str, Any]:
     """Functions by their names in `torch.cuda`; `current` returns the index of the current GPU."""
 
     def at(device: object) -> int:
@@ -56,8 +56,8 @@ def memory_queries(card: FakeGpuSpec, recorder: TraceRecorder, current: Callable
         recorder.peak_bytes[at(device)] = recorder.live_bytes[at(device)]
 
     def memory_info(device: object = None) -> tuple[int, int]:
-        beside_context = card.total_bytes if card.allocator_bytes is None else card.allocator_bytes
-        return max(0, beside_context - live(device)), card.total_bytes
+        beside_context = spec.total_bytes if spec.allocator_bytes is None else spec.allocator_bytes
+        return max(0, beside_context - live(device)), spec.total_bytes
 
     def nested_stats(device: object = None) -> dict[str, Any]:
         return _nested_stats(live(device), peak(device))

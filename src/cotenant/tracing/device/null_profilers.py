@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 
 class _EmptyReport:
@@ -63,15 +63,15 @@ def patches(context: PatchContext) -> list[Patch]:
     """Profilers that record nothing."""
     reason = "Kineto and the CUDA profiler need a driver; no kernel runs that they could time."
     return [
-        *patch_each(
+        *patch_attributes(
             "torch.profiler", {"profile": NullProfiler},
             phase=Phase.DEVICE, reason=reason, source="torch/profiler/profiler.py, `profile`",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.autograd.profiler", {"profile": NullProfiler, "emit_nvtx": NullProfiler},
             phase=Phase.DEVICE, reason=reason, source="torch/autograd/profiler.py, `profile`",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.memory",
             {
                 "_record_memory_history": lambda *_, **__: None,
@@ -81,7 +81,7 @@ def patches(context: PatchContext) -> list[Patch]:
             phase=Phase.DEVICE, reason="The CUDA caching allocator, whose history these read, is not there.",
             source="torch/cuda/memory.py, `_record_memory_history`",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.profiler", {"start": lambda: None, "stop": lambda: None},
             phase=Phase.DEVICE, reason=reason, source="torch/cuda/profiler.py, `start`",
         ),

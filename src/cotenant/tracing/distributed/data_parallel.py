@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -26,12 +26,12 @@ def patches(context: PatchContext) -> list[Patch]:
         return _broadcast_coalesced(tensors, devices, size)
 
     return [
-        *patch_each(
+        *patch_attributes(
             "torch._C", {"_scatter": _scatter, "_broadcast_coalesced": broadcast_coalesced, "_gather": _gather},
             phase=Phase.DISTRIBUTED, reason="They copy between GPUs in C++.", source="torch/csrc/cuda/comm.cpp",
             create=True, missing="builds without CUDA",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.cuda.nccl", {"is_available": lambda tensors: True, "reduce": lambda *_, **__: None},
             phase=Phase.DISTRIBUTED, reason="A CPU build has no NCCL.", source="torch/cuda/nccl.py, `is_available`",
         ),

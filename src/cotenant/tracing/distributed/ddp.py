@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_MIB = 25
@@ -23,7 +23,7 @@ _BROADCAST_BYTES = 250 << 20
 def patches() -> list[Patch]:
     """Construction, forward, and what registers with the reducer."""
     reducer_methods = ("register_comm_hook", "_set_static_graph", "_register_fused_optim", "join")
-    return patch_each(
+    return patch_attributes(
         "torch.nn.parallel:DistributedDataParallel",
         {
             "__init__": _init,

@@ -13,7 +13,7 @@ import functools
 from typing import Any
 
 from cotenant.tracing.errors import Untraceable
-from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase, patch_attributes
 
 _STAGE = "torch.distributed.pipelining.stage"
 
@@ -72,7 +72,7 @@ def _shape_exchange_patches(module: Any) -> list[Patch]:
 
     if not hasattr(module.PipelineStage, "_recv_meta"):
         return []
-    return patch_each(
+    return patch_attributes(
         f"{_STAGE}:PipelineStage",
         {
             "_send_meta": send,

@@ -16,7 +16,7 @@ import torch
 
 from cotenant.tracing.distributed import data_parallel, ddp, multiprocessing, pipelines, zero_consolidation
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
-from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase, patch_attributes
 
 _ONE_RANK_WARNING = "traced as one process of a distributed job"
 
@@ -120,7 +120,7 @@ def _group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
         recv_object_list=receive_objects,
         is_nccl_available=lambda: True,
     )
-    return patch_each(
+    return patch_attributes(
         "torch.distributed.distributed_c10d", replaced, phase=Phase.DISTRIBUTED, also_in="torch.distributed",
         reason="It talks to other processes, which are not there.",
         source="torch/distributed/distributed_c10d.py, `init_process_group`", missing="some versions: names vary",

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import attention
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -38,7 +38,7 @@ def patches(context: PatchContext) -> list[Patch]:
             target=f"{fake}.get_nested_int", phase=Phase.OPERATORS, replacement=_get_or_make_nested_int, create=True,
             reason=reason, source="torch/_subclasses/fake_tensor.py, `FakeTensor.get_nested_int`", missing="before 2.5",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.nested._internal.sdpa",
             {
                 "can_use_flash_attention": _can_use("flash", capability),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_attributes
 
 
 def patches(context: PatchContext) -> list[Entry]:
@@ -27,7 +27,7 @@ def patches(context: PatchContext) -> list[Entry]:
             target="torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init", phase=Phase.DEVICE,
             replacement=property(lambda self: True), reason=reason, source=source, create=True,
         ),
-        *patch_each(
+        *patch_attributes(
             "torch._subclasses.fake_tensor",
             dict.fromkeys(("init_gpu_context", "init_cuda_context"), lambda *_: None),
             phase=Phase.DEVICE, reason=reason, source=source,

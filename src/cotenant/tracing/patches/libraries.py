@@ -15,7 +15,15 @@ import torch
 
 from cotenant.tracing.operators import torchvision_ops
 from cotenant.tracing.patches.import_hooks import before_import, when_imported
-from cotenant.tracing.patches.registry import Entry, HookPatch, ImportPatch, Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import (
+    Entry,
+    HookPatch,
+    ImportPatch,
+    Patch,
+    PatchContext,
+    Phase,
+    patch_attributes,
+)
 
 
 def patches(context: PatchContext) -> list[Entry]:
@@ -39,7 +47,7 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It asks for a CUDA build of torch; the simulated GPU decides.",
             source="transformers/utils/import_utils.py, `is_torch_tf32_available`",
         ),
-        *patch_each(
+        *patch_attributes(
             "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
             phase=Phase.LIBRARIES, reason="Fake tensors have no data to write.",
             source="safetensors/torch.py, `save_file`",

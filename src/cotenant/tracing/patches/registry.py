@@ -290,7 +290,7 @@ def _owner_of(target: str, *, create: bool = False) -> Any:
     return owner
 
 
-def patch_each(owner: str, values: Mapping[str, Any], **common: Any) -> list[Patch]:
+def patch_attributes(owner: str, values: Mapping[str, Any], **common: Any) -> list[Patch]:
     """One patch for each attribute in `values` of a module (`torch.cuda`) or class (`torch:Tensor`)."""
     dot = "." if ":" in owner else ":"
     return [Patch(target=f"{owner}{dot}{name}", replacement=value, **common) for name, value in values.items()]

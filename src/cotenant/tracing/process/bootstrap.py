@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _CotenantFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "cotenant":
             return None
@@ -44,7 +44,7 @@ if __name__ == "__main__":
         sys.exit(3)
     _end_with_parent()
     sys.path.pop(0)
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _CotenantFinder())
     if sys.argv[1] == "--serve":
         from cotenant.tracing.process.forkserver import serve
 

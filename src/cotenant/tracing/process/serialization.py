@@ -68,8 +68,11 @@ def trace_from_dict(value: dict[str, Any]) -> MemoryTrace:
 
 def _header_to_dict(header: TraceHeader) -> dict[str, Any]:
     nccl = header.nccl
-    values: dict[str, Any] = {each.name: getattr(header, each.name) for each in fields(header)}
-    return {**values, "nccl": None if nccl is None else {each.name: getattr(nccl, each.name) for each in fields(nccl)}}
+    values: dict[str, Any] = {field.name: getattr(header, field.name) for field in fields(header)}
+    return {
+        **values,
+        "nccl": None if nccl is None else {field.name: getattr(nccl, field.name) for field in fields(nccl)},
+    }
 
 
 def _header_from_dict(value: dict[str, Any]) -> TraceHeader:

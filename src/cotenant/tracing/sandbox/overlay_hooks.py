@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_each
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
 from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
 
 _OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
@@ -25,14 +25,14 @@ def patches(overlay: Overlay) -> list[Entry]:
     source, reason = "Lib/os.py", "The script sees the overlay, and changes nothing else."
     opened = _open_functions(overlay)
     entries: list[Entry] = [
-        *patch_each("os", functions, phase=Phase.SANDBOX, reason=reason, source=source, missing="other systems"),
+        *patch_attributes("os", functions, phase=Phase.SANDBOX, reason=reason, source=source, missing="other systems"),
         Patch(target="os:open", phase=Phase.SANDBOX, replacement=opened["os.open"], reason=reason, source=source),
         Patch(target="builtins:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
         Patch(target="io:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
     ]
     for module, name in _OPEN_ALIASES.items():
         if getattr(importlib.import_module(module), name, None) is io.open:
-            entries += patch_each(
+            entries += patch_attributes(
                 module, {name: opened["open"]}, phase=Phase.SANDBOX, reason=f"It holds `open` as `{name}`.",
                 source=f"Lib/{module}.py",
             )  # fmt: skip
@@ -62,7 +62,7 @@ def patches(overlay: Overlay) -> list[Entry]:
 def _accessor_patches(functions: dict[str, Callable[..., Any]]) -> list[Patch]:
     """Python 3.10 holds the functions of `os` in a class of `pathlib`; later versions do not."""
     accessor = getattr(pathlib, "_NormalAccessor", None)
-    return patch_each(
+    return patch_attributes(
         "pathlib:_NormalAccessor",
         {name: staticmethod(function) for name, function in functions.items() if hasattr(accessor, name)},
         phase=Phase.SANDBOX,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 _WARNING = "`torch.compile` was ignored: the estimate is for the eager model; compiled code often needs less"
 _STEP_WARNING = (
@@ -81,7 +81,7 @@ def patches(context: PatchContext) -> list[Patch]:
             target="torch.nn:Module.compile", phase=Phase.TRAINING, replacement=compile_module,
             reason=reason, source="torch/nn/modules/module.py, `Module.compile`",
         ),
-        *patch_each(
+        *patch_attributes(
             "torch.compiler", {"cudagraph_mark_step_begin": _do_nothing, "reset": _do_nothing},
             phase=Phase.TRAINING, reason="It imports the compiler, which takes seconds.",
             source="torch/compiler/__init__.py, `reset`",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 _WARNING = "TorchScript was ignored: the estimate is for the eager model; scripted code can need more or less"
 
@@ -29,9 +29,11 @@ def patches(context: PatchContext) -> list[Patch]:
     }
     eager = functools.partial(_run_eagerly, context.recorder)
     return [
-        *patch_each("torch.jit", dict.fromkeys(("script", "trace", "trace_module"), eager), wraps=True, **common),
-        *patch_each("torch.jit", dict.fromkeys(("freeze", "optimize_for_inference"), _unchanged), **common),
-        *patch_each("torch.jit", {"script_method": _unchanged, "save": _save, "ScriptModule": _EagerModule}, **common),
+        *patch_attributes("torch.jit", dict.fromkeys(("script", "trace", "trace_module"), eager), wraps=True, **common),
+        *patch_attributes("torch.jit", dict.fromkeys(("freeze", "optimize_for_inference"), _unchanged), **common),
+        *patch_attributes(
+            "torch.jit", {"script_method": _unchanged, "save": _save, "ScriptModule": _EagerModule}, **common
+        ),
     ]
 
 

@@ -274,12 +274,12 @@ def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(tmp_path,
     lifeline, life = os.pipe()
     kept = EstimatorWorker((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
     try:
-        first = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+        first = kept.exchange(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
         process = kept._process
         os.kill(int(json.loads(first)["error"]["message"]), signal.SIGKILL)
         process.wait()
         monkeypatch.setattr(process, "poll", lambda: None)
-        second = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+        second = kept.exchange(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
     finally:
         kept.close()
         os.close(life)

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from cotenant.tracing.patches.registry import HookPatch, ImportPatch, Patch, PatchTable, Phase, patch_each
+from cotenant.tracing.patches.registry import HookPatch, ImportPatch, Patch, PatchTable, Phase, patch_attributes
 
 
 class Base:
@@ -162,7 +162,7 @@ def test_an_undone_table_ignores_later_imports(unloaded):
 
 def test_a_module_can_name_its_own_patches_when_it_is_imported(unloaded):
     def expand(module):
-        return patch_each(module.__name__, {"read": lambda: "new"}, phase=Phase.DATA, reason="a test")
+        return patch_attributes(module.__name__, {"read": lambda: "new"}, phase=Phase.DATA, reason="a test")
 
     PatchTable([ImportPatch(target="late_library", expand=expand, phase=Phase.DATA, reason="a test")]).apply()
     import late_library
@@ -172,5 +172,5 @@ def test_a_module_can_name_its_own_patches_when_it_is_imported(unloaded):
 
 def test_targets_of_a_group_are_of_a_module_or_of_a_class():
     common = {"phase": Phase.DATA, "reason": "a test"}
-    assert [entry.target for entry in patch_each("torch.cuda", {"init": 1}, **common)] == ["torch.cuda:init"]
-    assert [entry.target for entry in patch_each("torch:Tensor", {"data": 1}, **common)] == ["torch:Tensor.data"]
+    assert [entry.target for entry in patch_attributes("torch.cuda", {"init": 1}, **common)] == ["torch.cuda:init"]
+    assert [entry.target for entry in patch_attributes("torch:Tensor", {"data": 1}, **common)] == ["torch:Tensor.data"]

@@ -19,7 +19,7 @@ _PACKAGE = _HERE.parents[2]
 _MIN_PYTHON = (3, 10)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _TorchFinder(importlib.abc.MetaPathFinder):
     """Makes cotenant importable, and runs `install` after torch has been imported."""
 
     def __init__(self) -> None:
@@ -68,5 +68,5 @@ def _run_user_sitecustomize() -> None:
 
 
 if os.environ.get("COTENANT_SIM_SERVER") and os.environ.get("CUDA_VISIBLE_DEVICES") and sys.version_info >= _MIN_PYTHON:
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _TorchFinder())
 _run_user_sitecustomize()
