@@ -100,7 +100,7 @@ def test_each_step_is_a_fresh_process_and_failures_are_reported(tmp_path, monkey
     told = {result.step: (result.outside_bytes, result.by) for result in found}
     assert told.pop("cudnn") == (None, "")
     assert set(told.values()) == {(60, "device")}
-    assert found[3].problem == "AssertionError: no cudnn"
+    assert found[3].problem == "exit code 1; last line: AssertionError: no cudnn"
     pids = {result.answer["pid"] for result in found if result.answer}
     assert len(pids) == 4
     assert os.getpid() not in pids
