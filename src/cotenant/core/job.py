@@ -12,7 +12,13 @@ from cotenant.core.placement import Placement
 SharingRequest = Literal["auto", "time", "mps", "mig"]
 """How a job asks to share a GPU: as the policy decides, by time slicing, as an MPS client, on its own MIG instance."""
 
+SlurmEnv = Literal["none", "job", "all"]
+"""Which of Slurm's variables a job gets: none, those that say what the job is, or also those that launchers act on."""
+
 Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
+
+ExitReason = Literal["exited", "not-started", "timeout", "stopped", "lost", "never-ran"]
+"""How an attempt ended, see `AttemptExit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,7 @@ class JobSpec:
         umask: its file mode creation mask; None for the daemon's.
         limits: (soft, hard) limits of the submitting process by their names in getrlimit(2), -1 for unlimited; None for
             the daemon's.
+        slurm_env: which of Slurm's environment variables it gets beside ours; see `engines/slurm_environment.py`.
     """
 
     command: tuple[str, ...]
@@ -93,6 +100,7 @@ class JobSpec:
     sharing: SharingRequest = "auto"
     umask: int | None = None
     limits: Mapping[str, tuple[int, int]] | None = None
+    slurm_env: SlurmEnv = "job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +148,7 @@ class AttemptExit:
 
     exit_code: int | None
     signal: int | None
-    reason: Literal["exited", "not-started", "timeout", "stopped", "lost", "never-ran"]
+    reason: ExitReason
     detail: str = ""
     oom: OomEvidence = field(default_factory=OomEvidence)
     mps_fault: bool = False

@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast, get_args
 
 from cotenant.core.events import AttemptExited, AttemptStarted
-from cotenant.core.job import AttemptExit, OomEvidence, ProcessId
+from cotenant.core.job import AttemptExit, ExitReason, OomEvidence, ProcessId
 from cotenant.core.ports import AttemptRef
 from cotenant.osutil import atomic
 
-RESULT_KEYS = {"reason", "exit_code", "signal", "detail", "oom", "ended_at_s"}
+MAX_DETAIL_CHARS = 4096
+MAX_BYTES = 2**50
+"""More memory than a GPU has."""
+MAX_TIME_S = 1e11
 
 
 class AttemptDir:
@@ -59,7 +61,7 @@ class AttemptDir:
         try:
             with open(f"{self._text}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
                 value = json.loads(file.read())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
 
@@ -75,45 +77,36 @@ class AttemptDir:
     def runner(self) -> ProcessId | None:
         """The runner that claimed this attempt, alive or not; None if none did."""
         claim = self.read("claim")
-        return _process_id(claim["process"]) if claim and claim.get("by") == "runner" else None
+        return _process_id(claim.get("process")) if claim and claim.get("by") == "runner" else None
 
     def recorded_processes(self) -> tuple[ProcessId, ...]:
         """The runner and the job's first process, as far as they were recorded; alive or not."""
         processes = [self.runner()]
         for name in (".result.reserved", "started.json"):  # the runner of cotenant 0.1 recorded it in the second
-            recorded = (self.read(name) or {}).get("job")
-            with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: `env_tag` finds the processes too
-                processes.append(_process_id(recorded) if recorded else None)
+            # Where it is damaged, `env_tag` finds the processes, too.
+            processes.append(_process_id((self.read(name) or {}).get("job")))
         return tuple(process for process in processes if process is not None)
 
     def started(self, cause: str) -> AttemptStarted | None:
         """The event, if the job's program has been started."""
         start = self.read("started.json")
-        result = self._result()
-        if start is None or (result is not None and result["reason"] == "not-started"):
+        ended = self.exited(cause)
+        if start is None or (ended is not None and ended.exit.reason == "not-started"):
+            return None
+        at_s, process = start.get("started_at_s"), _process_id(start.get("runner"))
+        if not _is_time(at_s) or process is None:
             return None
         return AttemptStarted(
-            at_s=float(start["started_at_s"]),
-            cause=cause,
-            job_id=self.ref.job_id,
-            attempt=self.ref.attempt,
-            process=_process_id(start["runner"]),
+            at_s=float(at_s), cause=cause, job_id=self.ref.job_id, attempt=self.ref.attempt, process=process
         )
 
     def exited(self, cause: str) -> AttemptExited | None:
-        """The event, if a result has been written."""
-        result = self._result()
-        if result is None:
+        """The event, if a result has been written; a partial one, as after a disk failure, or a forged one is none."""
+        result = self.read("result.json")
+        if result is None or not _is_time(result.get("ended_at_s")):
             return None
-        evidence = {key: value for key, value in result["oom"].items() if key in OomEvidence.__dataclass_fields__}
-        attempt_exit = AttemptExit(
-            exit_code=result["exit_code"],
-            signal=result["signal"],
-            reason=result["reason"],
-            detail=result["detail"],
-            oom=OomEvidence(**evidence),
-        )
-        return self.exit_event(attempt_exit, float(result["ended_at_s"]), cause)
+        attempt_exit = _attempt_exit(result)
+        return None if attempt_exit is None else self.exit_event(attempt_exit, float(result["ended_at_s"]), cause)
 
     def exit_event(self, attempt_exit: AttemptExit, at_s: float, cause: str) -> AttemptExited:
         """`attempt_exit` as the event of this attempt."""
@@ -131,12 +124,51 @@ class AttemptDir:
         result = {name: getattr(attempt_exit, name) for name in ("exit_code", "signal", "reason", "detail")}
         self.write("result.json", {**result, "oom": {}, "ended_at_s": at_s})
 
-    def _result(self) -> dict[str, Any] | None:
-        """The runner's result; None if there is none, or a partial one, as after a disk failure."""
-        result = self.read("result.json")
-        is_complete = result is not None and result.keys() >= RESULT_KEYS and isinstance(result["oom"], dict)
-        return result if is_complete else None
+
+def _attempt_exit(result: Mapping[str, Any]) -> AttemptExit | None:
+    """The exit in a runner's result; None if a value is missing or out of range.
+
+    The daemon of one user keeps the folder where that user's jobs can write.
+    """
+    reason, detail, oom = result.get("reason"), result.get("detail"), result.get("oom")
+    code, number = result.get("exit_code", ""), result.get("signal", "")
+    if reason not in get_args(ExitReason) or not isinstance(detail, str) or not isinstance(oom, dict):
+        return None
+    if not (code is None or _is_int(code, 255)) or not (number is None or _is_int(number, 255)):
+        return None
+    detail = detail[:MAX_DETAIL_CHARS].encode(errors="replace").decode()  # JSON may hold lone surrogates
+    return AttemptExit(
+        exit_code=code, signal=number, reason=cast("ExitReason", reason), detail=detail, oom=_oom_evidence(oom)
+    )
 
 
-def _process_id(value: Mapping[str, Any]) -> ProcessId:
-    return ProcessId(pid=int(value["pid"]), start_ticks=int(value["start_ticks"]), boot_id=str(value["boot_id"]))
+def _oom_evidence(found: Mapping[str, Any]) -> OomEvidence:
+    """Evidence that a runner found; what is out of range counts as not found."""
+    tried, in_use = found.get("tried_bytes"), found.get("in_use_bytes")
+    return OomEvidence(
+        exception=found.get("exception") is True,
+        message=found.get("message") is True,
+        tried_bytes=tried if _is_int(tried, MAX_BYTES) else None,
+        in_use_bytes=in_use if _is_int(in_use, MAX_BYTES) else None,
+    )
+
+
+def _process_id(value: object) -> ProcessId | None:
+    """An identity of a process; None for anything else."""
+    if not isinstance(value, dict):
+        return None
+    pid, start_ticks, boot_id = value.get("pid"), value.get("start_ticks"), value.get("boot_id")
+    if not _is_int(pid, 2**22) or not pid or not _is_int(start_ticks, 2**63 - 1):  # 2**22: proc_sys_kernel(5), pid_max
+        return None
+    if not isinstance(boot_id, str) or len(boot_id) > 64 or not boot_id.isascii():
+        return None
+    return ProcessId(pid=pid, start_ticks=start_ticks, boot_id=boot_id)
+
+
+def _is_int(value: object, maximum: int) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= maximum
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Seconds since 1970. `not <=` is also true of NaN, which JSON of Python may hold."""
+    return isinstance(value, (int, float)) and 0 <= value <= MAX_TIME_S

@@ -96,10 +96,24 @@ class Supervisor:
         except child.NotStartable as error:
             self.reason, self.detail = "not-started", str(error)
             return self._finish({})
+        except ValueError as error:  # a NUL or a lone surrogate, which no file name and no argument can hold
+            self.reason, self.detail = "not-started", f"its command or a file name cannot be used: {error}"
+            return self._finish({})
         self._wait()
         self._clear_leftovers()
-        tails = [_tail(path, size, logs[path]) for path, size in log_sizes.items()]
-        return self._finish(oom_evidence.evidence(tails, failed=self.status != 0))
+        return self._finish(self._oom_evidence(logs, log_sizes))
+
+    def _oom_evidence(self, logs: dict[str, int | None], log_sizes: dict[str, int]) -> dict[str, Any]:
+        """Evidence from the output of the job; {} if that cannot be examined.
+
+        Whatever is wrong with the output, or with the code that examines it, the exit of the job is recorded.
+        """
+        try:
+            tails = [_tail(path, size, logs[path]) for path, size in log_sizes.items()]
+            return oom_evidence.evidence(tails, failed=self.status != 0)
+        except Exception as error:  # noqa: BLE001 - anything: the job wrote the text
+            self.detail = f"{self.detail}; its output could not be examined: {type(error).__name__}".lstrip("; ")
+            return {}
 
     def _reader(self, stream: str) -> int | None:
         """The user as whom a log is read: the one who named the file, None for the runner's own user."""
@@ -276,7 +290,7 @@ def _size(path: str, uid: int | None) -> int:
     try:
         with privileges.acting_as(uid):  # root may not read NFS folders (root_squash)
             return os.stat(path).st_size
-    except OSError:
+    except (OSError, ValueError):
         return 0
 
 

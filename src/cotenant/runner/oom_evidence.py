@@ -3,6 +3,10 @@
 Proof is structural: the exception that ends the last traceback, at the end of the output, is an
 out-of-memory error of a framework. The same words elsewhere (a caught error, a help text, a path) are a hint.
 Message formats seen: torch 1.13 to 2.11, jax, tensorflow, cupy, pycuda, numba, xgboost.
+
+The output is hostile: a job may write anything, and root's runner reads it. So every pattern here takes time linear in
+its text. A quantifier that has no fixed end is anchored at the start of a line, or nothing that it can match starts a
+match of the same pattern again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import re
 from typing import Any, NamedTuple
 
 TAIL_BYTES = 256 * 1024
+MAX_LINE_CHARS = 8 * 1024  # of a line that is examined; torch's longest message names each process on the GPU
 
 _HEADER = re.compile(r"^(?:Original )?Traceback \(most recent call last\):\s*$")
 _ABORT = re.compile(r"^terminate called after throwing an instance of '(?P<type>[\w:]+)'")
@@ -21,10 +26,11 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # Lines that interpreters, launchers and loggers print after the final exception of a program.
 _NOISE = re.compile(
     r"""^(?: \s | [EWIF]\d{4}[ ] | \[[EWIF]\d{4}[ ] | \[W\d | frame[ ]\#\d+ | Exception[ ](?:raised|ignored)
-    | Aborted | Fatal[ ]Python[ ]error | .*\bWarning: | wandb: | srun: | =+$ | -+$ | ERROR:torch | WARNING:torch
-    | Root[ ]Cause | Other[ ]Failures | .*\d+%\|)""",
+    | Aborted | Fatal[ ]Python[ ]error | wandb: | srun: | =+$ | -+$ | ERROR:torch | WARNING:torch
+    | Root[ ]Cause | Other[ ]Failures)""",
     re.VERBOSE,
 )
+_NOISE_ANYWHERE = re.compile(r"\bWarning: |\d%\|")
 _TRAILING_LINES = 5
 _LONG_MESSAGE_LINES = 60  # tensorflow's and NCCL's messages have many lines
 
@@ -42,14 +48,15 @@ _GPU_OOM = re.compile(
 )
 _RESOURCE = re.compile(r"RESOURCE_EXHAUSTED|OOM when allocating|[Oo]ut of memory|failed to allocate", re.IGNORECASE)
 _DRIVER = re.compile(
-    r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuMemAlloc\w* failed|[Cc]uda failure.*out of m"
+    r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuMemAlloc\w{0,16} failed|[Cc]uda failure.{0,100}out of m"
 )
 _WORDS = re.compile(
     r"out of memory|OutOfMemory|\bOOM\b|_STATUS_ALLOC_FAILED|_STATUS_NOT_INITIALIZED|RESOURCE_EXHAUSTED"
     r"|ResourceExhausted|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
 
-_SIZE = r"(\d[\d,]*(?:\.\d+)?)\s*(bytes|[KMGT]i?B|B)\b"
+# No number begins within a number, and none has more digits than 2**64 bytes need.
+_SIZE = r"(?<![\d,.])(\d[\d,]{0,26}(?:\.\d{1,9})?)\s?(bytes|[KMGT]i?B|B)\b"
 _TRIED = re.compile(rf"(?:[Tt]ried to allocate|trying to allocate|[Oo]ut of memory allocating|to allocate) {_SIZE}")
 _IN_USE = re.compile(rf"this process has {_SIZE} memory in use")
 _RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
@@ -67,7 +74,10 @@ class Raised(NamedTuple):
 
 
 def evidence(outputs: list[str], *, failed: bool) -> dict[str, Any]:
-    """Fields of `OomEvidence` that the outputs of one attempt bear out; {} where nothing points to memory."""
+    """Fields of `OomEvidence` that the outputs of one attempt bear out; {} where nothing points to memory.
+
+    Takes time linear in the length of the outputs.
+    """
     proof = next((found for text in outputs for found in _final_exceptions(text) if _is_oom(found)), None)
     if failed and proof is not None:
         return {
@@ -83,7 +93,7 @@ def _final_exceptions(text: str) -> list[Raised]:
     streams: dict[str | None, list[str]] = {}
     for raw in text.split("\n"):
         # A progress bar rewrites its line: only what follows the last carriage return was visible.
-        line = _COLOR.sub("", raw.rstrip("\r").rpartition("\r")[2])
+        line = _COLOR.sub("", raw.rstrip("\r").rpartition("\r")[2][:MAX_LINE_CHARS])
         match = _RANK.match(line)
         rank, rest = (match["rank"], match["line"]) if match else (None, line)
         streams.setdefault(rank, []).append(rest)
@@ -101,7 +111,7 @@ def _final_exception(lines: list[str]) -> Raised | None:
         if found.type.rpartition(".")[2] in _LAUNCHERS:
             end = start
             continue
-        trailing = [line for line in lines[at + 1 : end] if line.strip() and not _NOISE.match(line)]
+        trailing = [line for line in lines[at + 1 : end] if line.strip() and not _is_noise(line)]
         limit = _LONG_MESSAGE_LINES if _explains_at_length(found.type) else _TRAILING_LINES
         return found if len(trailing) <= limit else None
     return None
@@ -121,9 +131,13 @@ def _exception_after(lines: list[str], start: int, end: int) -> tuple[Raised | N
         if match:
             message = "\n".join([match["text"] or "", *lines[i + 1 : min(end, i + _LONG_MESSAGE_LINES)]])
             return Raised(match["type"], message), i
-        if not _NOISE.match(line):
+        if not _is_noise(line):
             return None, i
     return None, end
+
+
+def _is_noise(line: str) -> bool:
+    return _NOISE.match(line) is not None or _NOISE_ANYWHERE.search(line) is not None
 
 
 def _explains_at_length(kind: str) -> bool:

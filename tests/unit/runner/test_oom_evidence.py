@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import subprocess
+import sys
+
 import pytest
 
 from cotenant.runner.oom_evidence import evidence
@@ -212,3 +217,53 @@ def test_a_job_that_succeeded_has_no_proof():
 
 def test_either_output_may_hold_the_proof():
     assert evidence(["epoch 1\n", FRAMES + TORCH_2_4], failed=True)["exception"]
+
+
+def traceback(message):
+    return f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory. {message}\n"
+
+
+HOSTILE = {
+    "digits in a message": traceback("9" * 250_000),
+    "digits on a line after it": traceback("x") + "9" * 250_000,
+    "a number of many parts": traceback("Tried to allocate " + "1,1." * 60_000 + " GiB"),
+    "words of the driver": FRAMES + "pycuda.Error: " + "cuMemAlloc" * 25_000,
+    "words of NCCL": FRAMES + "x.DistBackendError: " + "Cuda failure " * 20_000,
+    "many tracebacks": FRAMES * 2_000,
+    "many launchers": (FRAMES + "x.ChildFailedError: y\n") * 2_000,
+    "many ranks": "".join(f"[rank{i}]: Traceback (most recent call last):\n" for i in range(6_000)),
+    "blank lines": FRAMES + "\n" * 250_000,
+    "colors": "\x1b[" + "0;" * 120_000,
+    "carriage returns": "\r" * 250_000,
+    "names": FRAMES + "a." * 120_000,
+    "equals signs": FRAMES + "torch.OutOfMemoryError: x\n" + "=" * 250_000 + "!",
+    "percent signs": traceback("x") + "1%" * 120_000,
+}
+
+
+def test_hostile_output_costs_little_cpu_time():
+    """The kernel ends the child after 20 s of CPU time; the pattern of sizes alone once took half an hour."""
+    code = "import json, sys; from cotenant.runner.oom_evidence import evidence\nfor text in json.load(sys.stdin):\n"
+    code += " evidence([text[-262144:]], failed=True)\n evidence([text[-262144:]], failed=False)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(list(HOSTILE.values())).encode(),
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20)),
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param("9" * 400 + ".00 GiB", id="400 digits"),
+        pytest.param("9" * 27 + ".00 TiB", id="more than a GPU has"),
+        pytest.param("1" + ",000" * 100 + " GiB", id="with commas"),
+        pytest.param("-5 GiB", id="negative"),
+        pytest.param("nan GiB", id="no number"),
+    ],
+)
+def test_a_size_out_of_range_is_not_known(size):
+    text = traceback(f"Tried to allocate {size}. Including non-PyTorch memory, this process has {size} memory in use.")
+    assert evidence([text], failed=True) == {"exception": True, "tried_bytes": None, "in_use_bytes": None}

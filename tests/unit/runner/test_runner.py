@@ -68,6 +68,32 @@ def test_a_survived_oom_is_no_proof(attempt, tmp_path):
     assert result(tmp_path)["oom"] == {"message": True}
 
 
+def test_a_number_of_400_digits_in_the_output_costs_no_result(attempt, tmp_path):
+    script = OOM.replace("out of memory.", f"out of memory. Tried to allocate {'9' * 400}.00 GiB")
+    assert subprocess.run(attempt("sh", "-c", script), check=False, timeout=TIMEOUT_S).returncode == 77
+    assert result(tmp_path)["oom"] == {"exception": True, "tried_bytes": None, "in_use_bytes": None}
+
+
+def test_evidence_that_fails_costs_no_result(attempt, tmp_path):
+    """With a broken reader of evidence in place of ours: whatever a job writes, its exit is recorded."""
+    folder = attempt("sh", "-c", "exit 9")[-1]
+    program = (
+        "import sys; from cotenant.runner import attempt, oom_evidence\n"
+        "def evidence(outputs, *, failed): raise RecursionError\n"
+        "oom_evidence.evidence = evidence\n"
+        "sys.exit(attempt.main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder], check=False, timeout=TIMEOUT_S)
+    assert (done.returncode, result(tmp_path)["exit_code"], result(tmp_path)["oom"]) == (9, 9, {})
+    assert result(tmp_path)["detail"] == "its output could not be examined: RecursionError"
+
+
+@pytest.mark.parametrize("spec", [{"stdout": "/tmp/\ud800"}, {"cwd": "/\0"}], ids=["lone surrogate", "NUL"])
+def test_a_name_that_no_file_can_have_is_a_result(attempt, tmp_path, spec):
+    assert subprocess.run(attempt("true", **spec), check=False, timeout=TIMEOUT_S).returncode == 127
+    assert result(tmp_path)["reason"] == "not-started"
+
+
 def test_a_second_runner_of_an_attempt_starts_nothing(attempt, tmp_path):
     command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
     for _ in range(2):
