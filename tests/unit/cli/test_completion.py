@@ -38,19 +38,19 @@ def offered(monkeypatch, capsys, line):
         pytest.param("cotenant learn cross", "cross-validate", None, id="subcommand"),
     ],
 )
-def test_offers(monkeypatch, capsys, line, value, text):
+def test_completion_offers_values_with_their_descriptions(monkeypatch, capsys, line, value, text):
     found = offered(monkeypatch, capsys, line)
     assert value in found
     assert text is None or found[value] == text
 
 
-def test_verbs_are_offered_without_an_import_of_each(monkeypatch, capsys):
+def test_completion_of_verbs_imports_no_verb(monkeypatch, capsys):
     monkeypatch.setattr("cotenant.cli.root.load", lambda name: pytest.fail(f"{name} was imported"))
     assert len(offered(monkeypatch, capsys, "cotenant ")) >= 30
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_script(shell, capsys, tmp_path, monkeypatch):
+def test_the_script_of_each_shell_parses(shell, capsys, tmp_path, monkeypatch):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert COMPLETE_VARIABLE in script
@@ -64,7 +64,7 @@ def test_script(shell, capsys, tmp_path, monkeypatch):
     assert installed.read_text() == script
 
 
-def test_bash_completes_in_a_shell(tmp_path):
+def test_bash_completes_a_verb_with_the_script_sourced(tmp_path):
     """The script is sourced, and its function called as bash does at TAB."""
     program = tmp_path / "cotenant"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m cotenant "$@"\n')

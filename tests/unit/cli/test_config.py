@@ -18,7 +18,7 @@ def home(tmp_path, monkeypatch):
     return folder
 
 
-def test_what_is_shown_is_a_file_that_says_the_same(home, capsys, tmp_path):
+def test_config_show_prints_a_file_that_loads_to_the_same_output(home, capsys, tmp_path):
     (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\nlog_level = 'debug'\n[policy.options]\nwarmup_s = 3\n")
     assert main(["config", "show"]) == 0
     text = capsys.readouterr().out
@@ -28,7 +28,7 @@ def test_what_is_shown_is_a_file_that_says_the_same(home, capsys, tmp_path):
     assert "tick_s = 0.5\n" in text
 
 
-def test_origins(home, capsys, monkeypatch):
+def test_config_show_names_the_origin_of_each_value(home, capsys, monkeypatch):
     (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\n")
     monkeypatch.setenv("COTENANT_GPUS__SIMULATE", "1xT4-16GB")
     assert main(["config", "show", "--origin"]) == 0
@@ -40,13 +40,13 @@ def test_origins(home, capsys, monkeypatch):
     assert origins["# state_dir is not set"] == "default"
 
 
-def test_json(home, capsys):
+def test_config_show_as_json_has_sections_keys_and_origins(home, capsys):
     assert main(["config", "show", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["settings"]
     assert {"section": "daemon", "key": "fsync", "value": "full", "origin": "default"} in found
 
 
-def test_check(home, capsys):
+def test_config_check_accepts_a_valid_file(home, capsys):
     path = home / "config.toml"
     path.write_text("[policy]\nname = 'exclusive'\n")
     assert main(["config", "check"]) == 0
@@ -71,13 +71,13 @@ def test_check(home, capsys):
         ("[policy]\nname = 'tiresias'\n[scheduling]\nageing_per_hour = -1", "ageing"),
     ],
 )
-def test_check_refuses(tmp_path, capsys, text, message):
+def test_config_check_refuses_an_invalid_file(tmp_path, capsys, text, message):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert main(["config", "check", str(path)]) == 2
     assert message in capsys.readouterr().err.lower()
 
 
-def test_check_of_no_file(tmp_path, capsys):
+def test_config_check_of_a_missing_file_is_a_usage_error(tmp_path, capsys):
     assert main(["config", "check", str(tmp_path / "none.toml")]) == 2
     assert "no file" in capsys.readouterr().err

@@ -65,29 +65,29 @@ DONE = Done(outcome="completed", at_s=1)
         pytest.param(a_result(11, fake=None), ["10.0 GiB", "11.0 GiB", "+10.0%", "-", "1.2"], id="nothing published"),
     ],
 )
-def test_estimate_line(result, wanted):
+def test_estimate_line_has_measured_estimated_and_error(result, wanted):
     line = estimate_line(result)
     assert line.startswith("net --batch-size 8 ")
     assert line.split("  ", 1)[1].replace(" GiB", "_GiB").split() == [each.replace(" ", "_") for each in wanted]
 
 
-def test_estimate_line_tells_what_went_wrong():
+def test_estimate_line_names_the_problem():
     line = estimate_line(a_result(problem="the script raised KeyError"))
     assert line.endswith("-  the script raised KeyError")
 
 
-def test_columns_are_under_their_heads():
+def test_columns_are_aligned_with_their_titles():
     head, line = columns(HEAD), estimate_line(a_result())
     for title, cell in (("measured", "10.0 GiB"), ("estimated", "9.0 GiB"), ("error", "-10.0%"), ("seconds", "1.2")):
         assert head.index(title) + len(title) == line.index(cell) + len(cell)
 
 
-def test_counts():
+def test_counts_has_waiting_running_and_done_jobs():
     states = (None, Starting(attempt=1), Running(attempt=1), DONE, DONE)
     assert counts(a_progress(total=20, states=states)) == " 1 waiting,  2 running,  2 of 20 done"
 
 
-def test_progress_line_tells_memory_and_residents():
+def test_progress_line_has_memory_and_residents_of_each_gpu():
     line = progress_line("exclusive", a_progress(3600, states=(DONE,)))
     assert line == "exclusive     1h00m   0 waiting,  0 running,  1 of 4 done  GPUs: 10.0 GiB (2)"
 
@@ -101,11 +101,11 @@ def test_progress_line_tells_memory_and_residents():
         pytest.param(50, BAR_WIDTH, id="never longer than the card"),
     ],
 )
-def test_bar(used, full):
+def test_bar_is_filled_in_proportion_to_used_memory(used, full):
     assert bar(used, 40) == "█" * full + "░" * (BAR_WIDTH - full)
 
 
-def test_lines_come_now_and_then_and_at_the_end():
+def test_progress_is_printed_every_5_s_and_at_the_end():
     said = []
     with display("exclusive", said.append, live=False, time_scale=100) as show:
         for elapsed in (0, 250, 499, 500, 700):  # a line each 5 s of wall-clock time, 500 s on the server
@@ -114,7 +114,7 @@ def test_lines_come_now_and_then_and_at_the_end():
     assert [line.split()[1] for line in said] == ["0.0s", "8m20s", "11m50s"]
 
 
-def test_table_has_a_row_for_each_gpu():
+def test_progress_table_has_one_row_per_gpu():
     rich = pytest.importorskip("rich.console")
     console = rich.Console(width=100)
     with console.capture() as captured:
@@ -139,5 +139,5 @@ def test_comparison_line_has_no_trailing_space():
         ),
     ],
 )
-def test_gpu_line(real, wanted):
+def test_gpu_line_has_the_measured_and_estimated_memory_or_the_reason(real, wanted):
     assert gpu_line(real) == wanted

@@ -31,7 +31,7 @@ def build(program="job.sh", **request):
     return build_job(JobRequest(**request), LaunchOptions(command=(program,)))
 
 
-def test_cotenant_lines_take_all_options():
+def test_cotenant_directives_accept_every_option():
     found = read(
         "#!/bin/bash\n# a comment\n\n"
         "#COTENANT -J big --gpus=2 --gpu-mem 12G   # why\n"
@@ -53,7 +53,7 @@ def test_cotenant_lines_take_all_options():
     assert found.warnings == ()
 
 
-def test_sbatch_lines_take_options_with_a_meaning_here():
+def test_sbatch_directives_accept_supported_options_and_warn_about_others():
     found = read(
         "#!/bin/bash\n#SBATCH --job-name=s\n#SBATCH --partition=gpu -N 1\n#SBATCH -t 30 --mem 40G\n"
         "#SBATCH --gpus-per-node=a100:2\n#SBATCH -p long\n#SBATCHING\n"
@@ -67,7 +67,7 @@ def test_sbatch_lines_take_options_with_a_meaning_here():
     )
 
 
-def test_cotenant_lines_win_over_sbatch_lines():
+def test_cotenant_directives_override_sbatch_directives():
     assert read("#COTENANT -J ours\n#SBATCH -J theirs --nice=3\n").values == {"name": "ours", "nice": 3}
 
 
@@ -89,20 +89,20 @@ def test_cotenant_lines_win_over_sbatch_lines():
         ("-J 'x", "job.sh:2: #COTENANT cannot be split into words"),
     ],
 )
-def test_a_wrong_cotenant_line_is_an_error_with_its_number(line, reason):
+def test_an_invalid_cotenant_directive_is_an_error_with_its_line(line, reason):
     with pytest.raises(JobFileError) as caught:
         read(f"#!/bin/sh\n#COTENANT {line}\n")
     assert str(caught.value).startswith(reason)
 
 
-def test_a_wrong_sbatch_line_is_ignored_with_a_warning():
+def test_an_invalid_sbatch_directive_is_ignored_with_a_warning():
     found = read("#SBATCH --nice=x\n#SBATCH 'x\n#SBATCH -t UNLIMITED\n")
     assert found.values == {}
     assert len(found.warnings) == 3
     assert found.warnings[2] == "job.sh:3: `-t`: `UNLIMITED` is not a duration; it is ignored"
 
 
-def test_the_command_line_wins(capsys):
+def test_the_command_line_overrides_directives(capsys):
     Path("job.sh").write_text("#COTENANT -J script --nice 5 -t 30\n#SBATCH -p x\n")
     job = build(name="line")
     assert (job["name"], job["priority"], job["time_limit_s"]) == ("line", -5, 1800.0)
@@ -116,7 +116,7 @@ def test_none_on_the_command_line_clears_a_directive():
     assert (job["time_limit_s"], job["declared_bytes"]) == (None, None)
 
 
-def test_only_scripts_are_searched_for_options():
+def test_directives_are_read_from_scripts_only():
     assert build("true")["priority"] == 0
     Path("tool").write_bytes(b"\x7fELF\n#COTENANT --nice 3\n")
     Path("tool").chmod(0o755)

@@ -49,7 +49,7 @@ def test_a_plot_ends_where_the_context_begins(tmp_path, monkeypatch):
     assert arguments["usable_bytes"] == result.fit.usable_bytes - result.estimate.context_bytes
 
 
-def test_of_several_gpus_the_files_name_theirs(tmp_path, capsys):
+def test_files_of_several_gpus_name_the_largest_gpu(tmp_path, capsys):
     events = [alloc(0, 10), alloc(1, 500)._replace(device=1)]
     result = TracedEstimator().on(a_trace(events, gpus=2), GPU)
     reports(snapshot=tmp_path / "x.pickle").save_files(result, title="train.py")
@@ -71,7 +71,7 @@ def search(trace_of, limit_mib):
     return batch.search(REQUEST, Scripted(trace_of), json=True)
 
 
-def test_a_lower_bound_lets_no_batch_fit():
+def test_a_batch_size_with_only_a_lower_bound_does_not_fit():
     def trace_of(size):
         whole = steps(batch_mib=size)
         return replace(whole, partial=True, warnings=("it was stopped",)) if size > 20 else whole
@@ -81,7 +81,7 @@ def test_a_lower_bound_lets_no_batch_fit():
     assert "it is not memory that is missing: only a lower bound: it was stopped" in found.remark
 
 
-def test_no_batch_that_fits_names_the_smallest_whose_bound_is_known():
+def test_without_a_fitting_batch_the_smallest_known_bound_is_named():
     def trace_of(size):
         if size == 1:
             raise TraceError("raised", "the script raised ValueError: more than one is needed")
@@ -93,7 +93,7 @@ def test_no_batch_that_fits_names_the_smallest_whose_bound_is_known():
     assert caught.value.message.endswith("; with 1, the script raised ValueError: more than one is needed")
 
 
-def test_no_batch_that_fits_where_none_changes_anything_names_the_argument():
+def test_without_effect_of_the_batch_size_the_hint_names_batch_arg():
     with pytest.raises(CotenantError) as caught:
         search(lambda size: steps(batch_mib=10), 1)
     assert "`--batch-arg`" in caught.value.hint

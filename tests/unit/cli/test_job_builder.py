@@ -42,7 +42,7 @@ def script(folder, name="train.py", text="", mode=0o644):
     return name
 
 
-def test_plain_job(folder):
+def test_a_plain_job_has_the_defaults(folder):
     job = build(script(folder), "--lr", "1")
     assert job["command"] == [f"{HERE}/python", "train.py", "--lr", "1"]
     assert (job["name"], job["gpus"], job["workdir"]) == ("train", 1, str(folder))
@@ -50,7 +50,7 @@ def test_plain_job(folder):
     assert job["env"] == dict(os.environ)
 
 
-def test_all_options(folder):
+def test_every_option_reaches_the_job(folder):
     (folder / "sub").mkdir()
     options = (
         "-J n --gres gpu:2 --gpu-mem 12G --exclusive --max-slowdown 1.5 --estimator traced -t 1:00:00 -d afterok:3:4 "
@@ -64,7 +64,7 @@ def test_all_options(folder):
     assert "PYTEST_CURRENT_TEST" not in job["env"]
 
 
-def test_stderr_goes_with_stdout_by_default(folder):
+def test_stderr_goes_to_the_stdout_file_by_default(folder):
     job = build("-o", "/x/o", "true")
     assert (job["stdout_path"], job["stderr_path"]) == ("/x/o", "/x/o")
 
@@ -79,7 +79,7 @@ def test_stderr_goes_with_stdout_by_default(folder):
         pytest.param(["env", "x"], ["/usr/bin/env", "x"], id="program on the PATH"),
     ],
 )
-def test_resolve(folder, words, argv):
+def test_resolve_finds_interpreter_script_or_program(folder, words, argv):
     script(folder, "a.py")
     script(folder, "b.sh")
     script(folder, "tool", mode=0o755)
@@ -115,23 +115,23 @@ def test_missing_files_and_programs_are_refused(folder, words, path, message, hi
 
 
 @pytest.mark.parametrize(("text", "count"), [("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)])
-def test_gres(text, count):
+def test_gres_of_gpus_is_parsed(text, count):
     assert slurm_options.parse_gres(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100", "gpu:1025", "gpu:\u0661:\u0661"])
-def test_other_gres_is_refused(text):
+def test_unsupported_gres_is_refused(text):
     with pytest.raises(UsageError, match=r"must be (gpu:N|a number from 1 to 1024), got"):
         slurm_options.parse_gres(text)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("a100:4", 4), ("1024", 1024)])
-def test_gpus(text, count):
+def test_gpu_counts_are_parsed(text, count):
     assert slurm_options.parse_gpus(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a100", "1025", "two", "1.5"])
-def test_wrong_numbers_of_gpus_are_refused(text):
+def test_invalid_gpu_counts_are_refused(text):
     with pytest.raises(UsageError, match="must be a number from 1 to 1024, got"):
         slurm_options.parse_gpus(text)
 
@@ -148,13 +148,13 @@ def test_wrong_numbers_of_gpus_are_refused(text):
         ("afterok:3,singleton", {"after": ["3"], "singleton": True}),
     ],
 )
-def test_dependencies(text, fields):
+def test_dependencies_are_parsed_by_kind(text, fields):
     nothing = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
     assert slurm_options.parse_dependencies(text) == {**nothing, **fields}
 
 
 @pytest.mark.parametrize("text", ["3", "aftercorr:3", "afterok", "afterok:", "afterok:3,", "singleton:3", "AFTEROK:3"])
-def test_other_dependencies_are_refused(text):
+def test_unsupported_dependencies_are_refused(text):
     with pytest.raises(UsageError, match="must be KIND:ID"):
         slurm_options.parse_dependencies(text)
 
@@ -184,11 +184,11 @@ def test_dependencies_are_resolved_to_ids():
         ("--time=none", "time_limit_s", None),
     ],
 )
-def test_one_option(option, field, value):
+def test_an_option_sets_its_field(option, field, value):
     assert build(option, "true")[field] == value
 
 
-def test_the_umask_of_the_shell_is_the_job_s():
+def test_a_job_inherits_the_umask_of_the_shell():
     before = os.umask(0o027)
     try:
         assert build("true")["umask"] == 0o027
@@ -214,16 +214,16 @@ ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
         pytest.param("ALL,A=9", {**ENV, "A": "9"}, id="all and one changed"),
     ],
 )
-def test_environment(export, env):
+def test_export_selects_the_environment(export, env):
     assert slurm_options.exported_environment(export, ENV) == env
 
 
-def test_a_variable_that_is_not_set_is_refused():
+def test_export_of_an_unset_variable_is_refused():
     with pytest.raises(UsageError, match="variable `NOPE` is not set"):
         slurm_options.exported_environment("NOPE", ENV)
 
 
-def test_a_current_folder_that_was_removed(folder, monkeypatch):
+def test_a_removed_current_folder_is_refused(folder, monkeypatch):
     (folder / "gone").mkdir()
     monkeypatch.chdir(folder / "gone")
     (folder / "gone").rmdir()
@@ -238,14 +238,14 @@ RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n
     ("choice", "declared"),
     [("measured", 2048 * MiB), ("horus", 3000 * MiB), ("faketensor", None), ("gpumemnet", 8000 * MiB), ("none", None)],
 )
-def test_rad_file(folder, choice, declared):
+def test_a_rad_file_sets_name_gpus_and_memory(folder, choice, declared):
     job = build("--rad-estimate", choice, script(folder, "j.rad", RAD))
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("j", 2, declared)
     assert job["source"] == f"{folder}/j.rad"
     assert job["command"][:2] == ["bash", "-lc"]
 
 
-def test_options_win_over_the_rad_file(folder):
+def test_options_override_the_rad_file(folder):
     job = build("--gpu-mem=1G", "--gpus=1", "-J", "n", script(folder, "j.rad", RAD))
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
 
@@ -269,12 +269,12 @@ def test_a_rad_file_must_be_utf_8(folder):
         ("--time=soon", "`--time`: `soon` is not a duration"),
     ],
 )
-def test_wrong_values_are_refused(option, message):
+def test_invalid_option_values_are_refused(option, message):
     with pytest.raises(UsageError, match=message):
         build(option, "true")
 
 
-def test_retries_and_a_time_slot():
+def test_retries_and_time_slice_reach_the_job():
     job = build("--retries=2", "--time-slice=1:30:00", "true")
     assert (job["retries"], job["time_slice_s"]) == (2, 5400.0)
     plain = build("true")

@@ -58,7 +58,7 @@ JOBS = (
 )
 
 
-def test_plan(daemon, capsys):
+def test_mig_plan_prints_instances_with_job_and_speed(daemon, capsys):
     daemon(gpu(), jobs=JOBS)
     assert main(["mig", "plan", "0"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -69,7 +69,7 @@ def test_plan(daemon, capsys):
     ]
 
 
-def test_plan_as_json(daemon, capsys):
+def test_mig_plan_as_json_has_the_layout(daemon, capsys):
     daemon(gpu(), jobs=JOBS)
     assert main(["mig", "plan", "0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_plan_as_json(daemon, capsys):
     assert (told["placed"], told["waiting"]) == (2, 3)
 
 
-def test_apply_shows_what_it_would_do(daemon, capsys):
+def test_mig_apply_without_yes_prints_the_commands(daemon, capsys):
     daemon(gpu())
     assert main(["mig", "apply", "0", "7g.40gb"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -89,7 +89,7 @@ def test_apply_shows_what_it_would_do(daemon, capsys):
     ]
 
 
-def test_apply_removes_the_instances_there_are(daemon, capsys):
+def test_mig_apply_removes_existing_instances(daemon, capsys):
     instance = gpu(name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", mig_parent="GPU-a")
     daemon(instance, instance)
     assert main(["mig", "apply", "0", "7g.40gb"]) == 0
@@ -105,20 +105,20 @@ def test_apply_removes_the_instances_there_are(daemon, capsys):
         (gpu(name="Tesla T4"), "this GPU has no MIG profiles"),
     ],
 )
-def test_apply_refuses(daemon, capsys, found, message):
+def test_mig_apply_refuses_busy_unreadable_and_unsupported_gpus(daemon, capsys, found, message):
     daemon(found)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == f"error: {message}"
 
 
-def test_apply_is_for_root(daemon, monkeypatch, capsys):
+def test_mig_apply_requires_root(daemon, monkeypatch, capsys):
     daemon(gpu())
     monkeypatch.setattr(mig.os, "geteuid", lambda: 1000)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 5
     assert "only root can change" in capsys.readouterr().err
 
 
-def test_apply_is_for_the_machine_itself(daemon, monkeypatch, capsys):
+def test_mig_apply_is_refused_for_a_remote_daemon(daemon, monkeypatch, capsys):
     daemon(gpu())
     monkeypatch.setattr(Daemon, "is_remote", True)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 2

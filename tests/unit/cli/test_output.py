@@ -18,7 +18,7 @@ COLUMNS = (output.Column(key="id", title="JOB", right=True), output.Column(key="
 ROWS = [{"id": "7", "name": "bert"}, {"id": "1024", "name": "x"}]
 
 
-def test_table_is_aligned(capsys):
+def test_tables_are_aligned(capsys):
     output.print_table(ROWS, COLUMNS)
     assert capsys.readouterr().out == " JOB  NAME\n   7  bert\n1024  x\n"
 
@@ -28,12 +28,12 @@ def test_columns_can_be_chosen(capsys):
     assert capsys.readouterr().out == "bert     7\nx     1024\n"
 
 
-def test_unknown_column(capsys):
+def test_an_unknown_column_is_refused(capsys):
     with pytest.raises(UnknownName, match="no column named `nmae`"):
         output.print_table(ROWS, COLUMNS, only="nmae")
 
 
-def test_names_cannot_steer_the_terminal(capsys):
+def test_control_characters_in_names_are_escaped(capsys):
     strange = "a\x1b[2J\nb\x9b"
     output.print_table([{"id": "7", "name": strange}], COLUMNS, header=False)
     output.print_line(strange)
@@ -42,12 +42,12 @@ def test_names_cannot_steer_the_terminal(capsys):
     assert capsys.readouterr() == (f"7  {shown}\n{shown}\n", "error: a\\x1b[2J\nb\\x9b\n")
 
 
-def test_no_rows(capsys):
+def test_an_empty_table_prints_nothing(capsys):
     output.print_table([], COLUMNS, header=False)
     assert capsys.readouterr().out == ""
 
 
-def test_on_a_terminal_rich_draws_and_markup_is_text():
+def test_a_terminal_table_does_not_interpret_markup():
     """Names with brackets must not be taken for markup."""
     code = (
         "from cotenant.cli.output import Column, print_table\n"
@@ -83,7 +83,7 @@ def test_error_as_json_is_one_value_on_stdout(capsys):
         (["ls"], False),
     ],
 )
-def test_wants_json(argv, wanted):
+def test_json_is_recognized_among_the_arguments(argv, wanted):
     assert output.wants_json(argv) is wanted
 
 
@@ -92,6 +92,6 @@ def test_misspelled_command_is_named(capsys):
     assert capsys.readouterr().err.endswith("hint: did you mean `submit`?\n")
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cotenant ")

@@ -37,7 +37,7 @@ def folder(tmp_path):
         ("file/out", "there is no folder `{0}/file` for its output"),
     ],
 )
-def test_warnings(folder, capsys, path, said):
+def test_a_warning_names_why_an_output_file_cannot_be_written(folder, capsys, path, said):
     output_files.warn([None, f"{folder}/{path}"])
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -52,7 +52,7 @@ def test_warnings(folder, capsys, path, said):
     ("path", "said"),
     [("locked/out", "its output may not be written to `{0}/locked`"), ("mine", "its output `{0}/mine` may not be")],
 )
-def test_folders_and_files_without_permission(folder, capsys, monkeypatch, path, said):
+def test_output_files_without_write_permission_are_reported(folder, capsys, monkeypatch, path, said):
     (folder / "locked").mkdir()
     (folder / "mine").touch()
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
@@ -60,7 +60,7 @@ def test_folders_and_files_without_permission(folder, capsys, monkeypatch, path,
     assert said.format(folder) in capsys.readouterr().err
 
 
-def test_a_path_that_cannot_be_checked(folder, capsys):
+def test_an_output_path_that_cannot_be_checked_is_reported(folder, capsys):
     output_files.warn([f"{folder}/{'x' * 300}/out"])
     assert "cannot be reached (file name too long)" in capsys.readouterr().err
 

@@ -23,13 +23,13 @@ def options():
                     yield pytest.param([*words, option.opts[-1]], id=" ".join([*words, option.opts[-1]]))
 
 
-def test_there_are_such_options():
+def test_the_search_finds_numeric_options():
     assert len(list(options())) >= 8
 
 
 @pytest.mark.parametrize("words", list(options()))
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "x"])
-def test_nan_inf_and_words_are_refused(words, value, capsys):
+def test_nan_inf_and_non_numbers_are_refused(words, value, capsys):
     assert main.main([*words, value]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")
@@ -73,12 +73,12 @@ def test_a_huge_number_is_refused(words, capsys):
         pytest.param("--timeout", "error: `--timeout`: must be a number, got `x`", id="with a fraction"),
     ],
 )
-def test_a_word_for_a_number_is_refused(option, message, capsys):
+def test_a_non_number_is_refused_with_the_wanted_type(option, message, capsys):
     assert main.main(["estimate", option, "x"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == message
 
 
-def test_an_option_of_the_script_before_the_dashes_is_explained(capsys):
+def test_an_option_of_the_script_without_dashes_has_a_hint(capsys):
     assert main.main(["estimate", "train.py", "--batch-size", "64"]) == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error == "error: no such option: `--batch-size`"

@@ -20,7 +20,7 @@ def run(capsys):
     return call
 
 
-def test_a_table_and_what_changes_against_exclusive(run):
+def test_simulate_prints_a_table_and_changes_against_exclusive(run):
     code, out, err = run("--trace", "t1", "--policies", "most-memory,exclusive", "--head", "12", "--bootstrap", "2")
     assert code == 0
     lines = out.splitlines()
@@ -32,7 +32,7 @@ def test_a_table_and_what_changes_against_exclusive(run):
     assert "most-memory: 12 jobs in" in err
 
 
-def test_json_says_all_of_it_and_repeats(run):
+def test_simulate_json_is_complete_and_reproducible(run):
     args = ("--trace", "t1", "--policies", "exclusive", "--head", "8", "--seed", "4", "--json")
     first, second = (json.loads(run(*args)[1]) for _ in range(2))
     assert first["schema"] == 1
@@ -43,7 +43,7 @@ def test_json_says_all_of_it_and_repeats(run):
     assert policy["change"]["makespan_s"] == {"trace": 0.0}
 
 
-def test_philly_comes_with_its_jobs_and_its_gpus(run):
+def test_philly_has_its_own_jobs_and_cluster(run):
     args = ("--trace", "philly", "--policies", "exclusive", "--head", "40", "--cross-node-speed", "0.5", "--json")
     told = json.loads(run(*args)[1])
     assert (told["trace"]["jobs"], told["cluster"]["text"]) == (40, "400xA100-40GB")
@@ -66,7 +66,7 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
         pytest.param(("--forecast",), "`--forecast` asks a daemon", id="a trace for a question to the daemon"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
+def test_invalid_requests_fail_before_the_simulation(run, args, says):
     code, out, err = run("--trace", "t1", *args)
     assert code == 2
     assert says in err
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
     assert "jobs in" not in err
 
 
-def test_other_kinds_of_gpu_are_charged_and_said(run):
+def test_run_times_are_scaled_to_the_gpu_type_and_reported(run):
     args = ("--trace", "t1", "--policies", "exclusive", "--head", "6", "--gpus", "1xA100-40GB,1xV100-32GB,1xT4-16GB")
     _, out, _ = run(*args)
     assert "run times refer to `A100-40GB`; on other types" in out
@@ -85,14 +85,14 @@ def test_other_kinds_of_gpu_are_charged_and_said(run):
 
 
 @pytest.mark.parametrize("flag", ["--report", "--save-jobs"])
-def test_a_file_that_cannot_be_written_is_told_before_anything_runs(run, tmp_path, flag):
+def test_an_unwritable_output_file_fails_before_the_simulation(run, tmp_path, flag):
     code, _, err = run("--trace", "t1", flag, str(tmp_path / "none" / "out"))
     assert code != 0
     assert "there is no folder" in err
     assert "jobs in" not in err
 
 
-def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
+def test_a_trace_without_workloads_gets_them_from_the_seed(run, tmp_path):
     path = tmp_path / "jobs.csv"
     rows = "".join(f"{60 * each},{300 + each},1,lab\n" for each in range(6))
     path.write_text(f"submit_s,duration_s,n_gpus,vc\n{rows}")
@@ -109,14 +109,14 @@ def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
     assert all(each["workload"] for each in found)
 
 
-def test_options_of_policies(run):
+def test_policy_options_change_the_result(run):
     args = ("--trace", "t1", "--head", "20", "--policies", "most-memory", "--json", "--gpus", "1xA100-40GB")
     usual = json.loads(run(*args)[1])["policies"][0]["digest"]
     other = json.loads(run(*args, "-o", "most-memory.warmup_s=600")[1])["policies"][0]["digest"]
     assert usual != other
 
 
-def test_the_catalog(run):
+def test_list_prints_traces_policies_and_models(run):
     code, out, _ = run("--list")
     assert code == 0
     for word in ("t1, t2, heavy-60", "cluster_job_log", "most-memory", "gpumemnet"):
@@ -140,19 +140,19 @@ def test_the_catalog(run):
         (("--trace", "t1", "--sample-window", "61"), "trace `t1` has 60 jobs, no window of 61"),
     ],
 )
-def test_wrong_requests(run, args, said):
+def test_simulate_refuses_invalid_requests_with_exit_code_2(run, args, said):
     code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_a_journal_that_is_not_there(run, tmp_path):
+def test_a_missing_journal_is_a_usage_error(run, tmp_path):
     code, _, err = run("--from-journal", str(tmp_path / "journal.db"))
     assert code == 2
     assert "no journal at" in err
 
 
-def test_what_if_needs_a_daemon(run, tmp_path):
+def test_forecast_requires_a_daemon(run, tmp_path):
     code, _, err = run("--forecast", "--socket", str(tmp_path / "sock"))
     assert code == 3
     assert "no daemon listens on" in err

@@ -32,12 +32,12 @@ def at(*parts):
         ("2026-12-01T08:15:30+00:00", datetime(2026, 12, 1, 8, 15, 30, tzinfo=timezone.utc).timestamp()),
     ],
 )
-def test_begin(text, wanted):
+def test_begin_times_are_parsed(text, wanted):
     assert parse_begin(text, NOW) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "now-5", "24:00", "12:60", "2026-13-01", "16"])
-def test_no_time_to_begin(text):
+def test_invalid_begin_times_are_refused(text):
     with pytest.raises(UsageError, match="is not a time to begin"):
         parse_begin(text, NOW)
 
@@ -54,12 +54,12 @@ def test_no_time_to_begin(text):
         ("2026-11-01T08:15", at(2026, 11, 1, 8, 15)),
     ],
 )
-def test_past(text, wanted):
+def test_past_times_are_parsed(text, wanted):
     assert parse_past(text, NOW) == wanted
 
 
 @pytest.mark.parametrize("text", ["now+1hour", "tomorrow", "2parsecs ago", "soon"])
-def test_not_past(text):
+def test_times_not_in_the_past_are_refused(text):
     with pytest.raises(UsageError, match="is not a time in the past"):
         parse_past(text, NOW)
 
@@ -74,7 +74,7 @@ def test_not_past(text):
         ("1-10%2", list(range(1, 11)), 2),
     ],
 )
-def test_array(text, tasks, limit):
+def test_array_ranges_are_parsed(text, tasks, limit):
     assert parse_array(text) == {"tasks": tasks, "limit": limit}
 
 
@@ -82,6 +82,6 @@ def test_array(text, tasks, limit):
     "text",
     ["", "x", "3-1", "1-5:0", "1,1", "1-3,2", "1-4%", "1-4%0", "1-4%x", "-3", "0-999999999", "0-9999,20000", "1--2"],
 )
-def test_no_array(text):
+def test_invalid_array_ranges_are_refused(text):
     with pytest.raises(UsageError, match="array"):
         parse_array(text)

@@ -24,7 +24,7 @@ def point(at_s, seconds=1.0, **values):
         ([], ""),
     ],
 )
-def test_sparkline(values, line):
+def test_sparkline_scales_values_to_the_maximum(values, line):
     assert sparkline(values, 1.0, blocks=UNICODE_BLOCKS) == line
 
 
@@ -32,7 +32,7 @@ def test_nothing_is_drawn_if_the_maximum_is_zero():
     assert sparkline([1.0], 0.0, blocks=ASCII_BLOCKS) == " "
 
 
-def test_time_buckets_are_weighted_means_and_gaps_stay_gaps():
+def test_time_buckets_are_weighted_means_with_gaps_as_none():
     points = [point(0.0, smact=0.2), point(1.0, smact=0.6), point(2.0), point(6.0, 4.0, smact=1.0)]
     assert time_buckets(points, "smact", since_s=0.0, until_s=10.0, count=5) == [
         pytest.approx(0.4),
@@ -47,7 +47,7 @@ def test_time_buckets_are_weighted_means_and_gaps_stay_gaps():
     assert weighted_mean(points, "power_w") is None
 
 
-def test_history_rows():
+def test_history_rows_have_mean_maximum_and_sparkline():
     values = {"used_bytes": GiB, "max_bytes": 3 * GiB, "smact": 0.5, "power_w": 100.0, "energy_j": 1800.0}
     gpu = {"index": 3, "memory_total_bytes": 4 * GiB, "points": [point(0.0, **values), point(1.0, **values)]}
     found = {row["measure"]: row for row in history_rows(gpu, since_s=0.0, until_s=2.0)}
@@ -58,7 +58,7 @@ def test_history_rows():
     assert set(empty.values()) == {"-"}
 
 
-def test_tables_of_users_and_workloads(capsys):
+def test_usage_is_printed_by_user_and_by_workload(capsys):
     user = {"user": "ann", "jobs": 2, "gpu_s": 7200.0, "gpu_share_s": 3600.0, "smact": 0.5, "mean_bytes": GiB}
     user |= {"power_w": 200.0, "energy_j": 1.44e6, "idle_energy_j": 3.6e5}
     unknown = {**user, "user": "bob", "smact": None, "power_w": None, "energy_j": None, "idle_energy_j": None}

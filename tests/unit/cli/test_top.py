@@ -64,7 +64,7 @@ def cells(screen, name):
     return [[str(cell) for cell in table.get_row_at(i)] for i in range(table.row_count)]
 
 
-def test_what_it_shows_and_how_it_follows():
+def test_top_shows_jobs_and_follows_changes():
     pytest.importorskip("textual", reason="the extra `top` is not installed")
     from cotenant.cli.top_screen import Top
 
@@ -97,7 +97,7 @@ def test_what_it_shows_and_how_it_follows():
     asyncio.run(drive())
 
 
-def test_without_textual_it_says_what_to_install(monkeypatch, capsys):
+def test_top_without_textual_names_the_extra_to_install(monkeypatch, capsys):
     monkeypatch.setattr("cotenant.cli.common.Connection.client", lambda _: Daemon())
     real = builtins.__import__
 

@@ -52,7 +52,7 @@ def updated(monkeypatch):
         ),
     ],
 )
-def test_fields(updated, words, fields):
+def test_update_sends_only_the_fields_of_its_options(updated, words, fields):
     assert main.main(["update", "7", *words.split()]) == 0
     assert updated == {7: fields}
 
@@ -73,7 +73,7 @@ def test_fields(updated, words, fields):
         ("", "nothing to change", "--help"),
     ],
 )
-def test_refused(updated, capsys, words, error, hint):
+def test_update_refuses_options_that_cannot_change(updated, capsys, words, error, hint):
     assert main.main(["update", "7", *words.split()]) == 2
     message = capsys.readouterr().err
     assert error in message
@@ -82,7 +82,7 @@ def test_refused(updated, capsys, words, error, hint):
 
 
 @pytest.mark.parametrize("field", UPDATABLE_FIELDS)
-def test_every_field_that_the_daemon_updates_has_its_option(field):
+def test_every_updatable_field_has_an_option(field):
     """One table says what may change; the options of `update` set these fields, or are refused with a hint."""
     options = {spelling: each for each in update.command.params for spelling in each.opts}
     option = options[UPDATABLE_FIELDS[field].option]

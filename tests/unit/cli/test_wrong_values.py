@@ -57,12 +57,12 @@ def folder(tmp_path, monkeypatch):
         ("daemon --simulate 1xA100-40GB --state-dir=empty/x", "error: `--state-dir`: not a directory: `"),
     ],
 )
-def test_is_refused(words, message, capsys):
+def test_invalid_command_lines_exit_with_code_2(words, message, capsys):
     assert main.main(words.split()) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_missing_file_that_is_not_on_the_command_line_is_a_failure(monkeypatch, capsys):
+def test_a_missing_file_not_named_on_the_command_line_exits_with_code_1(monkeypatch, capsys):
     def absent(*_):
         raise FileNotFoundError(2, "No such file or directory", "/gone/away")
 

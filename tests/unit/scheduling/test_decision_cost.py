@@ -24,7 +24,7 @@ class Inventory(tuple[Gpu, ...]):
         return super().__iter__()
 
 
-def test_only_a_reading_makes_the_manager_look_through_all_gpus():
+def test_only_a_sample_makes_the_manager_scan_all_gpus():
     gpus = Inventory(a_gpu(index) for index in range(40))
     samples = {gpu.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for gpu in gpus}
     manager = Manager(create("most-memory", {"warmup_s": 0.0}), ManagerConfig(estimate=False))

@@ -20,20 +20,20 @@ from cotenant.scheduling.demand import demand_bytes, demand_of, never_fits
         pytest.param(None, 8, 9, 9, id="estimated, but ran out of memory"),
     ],
 )
-def test_demand_bytes(declared, estimated, floor, need):
+def test_demand_is_the_declared_or_estimated_memory_or_the_floor(declared, estimated, floor, need):
     spec = a_spec(declared_bytes=None if declared is None else declared * GiB)
     job = replace(a_job(gib=estimated), spec=spec, min_memory_bytes=floor * GiB)
     assert demand_bytes(job) == (None if need is None else need * GiB)
 
 
-def test_a_floor_above_every_gpu_means_alone_not_never():
+def test_a_floor_above_every_gpu_requests_an_exclusive_gpu():
     job = replace(a_job(gib=30), min_memory_bytes=60 * GiB)
     assert never_fits(job, [40 * GiB]) is None
     demand = demand_of(job, [40 * GiB])
     assert (demand.bytes, demand.exclusive, demand.min_gpu_bytes) == (None, True, 40 * GiB)
 
 
-def test_a_partial_estimate_is_no_bound():
+def test_a_partial_estimate_requests_an_exclusive_gpu():
     job = replace(a_job(), estimate=an_estimate(8, partial=True))
     assert demand_bytes(job) is None
     assert demand_of(job, [40 * GiB]).exclusive
@@ -50,11 +50,11 @@ def test_a_partial_estimate_is_no_bound():
         pytest.param(1, None, [40], None, id="unknown"),
     ],
 )
-def test_never_fits(gpus, gib, totals, why):
+def test_never_fits_gives_the_reason_for_a_job_that_no_gpu_can_hold(gpus, gib, totals, why):
     assert never_fits(a_job(gib=gib, gpus=gpus), [total * GiB for total in totals]) == why
 
 
-def test_the_margin_does_not_keep_a_job_from_trying():
+def test_a_job_that_fits_without_its_margin_may_run_alone():
     job = replace(a_job(), estimate=an_estimate(47, margin_bytes=3 * GiB))
     assert never_fits(job, [40 * GiB]) is None
 
@@ -73,7 +73,7 @@ def test_the_margin_does_not_keep_a_job_from_trying():
         pytest.param(100, {}, {}, (100, False, 0), id="far more: simply does not fit"),
     ],
 )
-def test_demand_of(gib, changes, spec, need):
+def test_demand_has_memory_exclusivity_and_the_smallest_gpu(gib, changes, spec, need):
     found = demand_of(replace(a_job(gib=gib, **spec), **changes), [80 * GiB, 40 * GiB])
     size = None if found.bytes is None else found.bytes / GiB
     assert (size, found.exclusive, found.min_gpu_bytes / GiB) == need

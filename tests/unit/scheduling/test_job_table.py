@@ -97,7 +97,7 @@ class Life:
         ("after_failed", OK, "cancelled", "dependency 1 completed"),
     ],
 )
-def test_a_dependency_is_met_or_spoiled_by_how_the_other_ended(kind, end, outcome, reason):
+def test_a_dependency_is_satisfied_or_unsatisfiable_by_the_outcome(kind, end, outcome, reason):
     life = Life()
     life.submit(1)
     life.submit(2, **{kind: (1,)})
@@ -119,7 +119,7 @@ def test_a_dependency_is_met_or_spoiled_by_how_the_other_ended(kind, end, outcom
         ({"singleton": True}, "waits for jobs 1, 2 of the same name to end"),
     ],
 )
-def test_explain_says_what_is_waited_for(spec, sentence):
+def test_explain_names_the_dependency(spec, sentence):
     life = Life()
     life.submit(1)
     life.submit(2)
@@ -153,7 +153,7 @@ def test_a_singleton_waits_for_older_jobs_of_its_name_and_user():
     assert life.running() == [2, 3, 5]
 
 
-def test_an_end_has_only_singletons_of_its_name_looked_at_again():
+def test_a_finished_job_re_examines_only_singletons_of_its_name():
     table = JobTable(ManagerConfig(estimate=False))
 
     def changed_by(kind, job_id, **fields):
@@ -178,7 +178,7 @@ def test_a_job_does_not_begin_before_its_time():
     assert life.running() == [1]
 
 
-def test_a_time_to_begin_is_found_by_a_tick_and_survives_a_restart():
+def test_a_begin_time_is_reached_by_a_tick_and_survives_a_restart():
     life = Life()
     life.submit(1, begin_at_s=102.0)
     again = life.replayed()
@@ -186,7 +186,7 @@ def test_a_time_to_begin_is_found_by_a_tick_and_survives_a_restart():
     assert [job.id for job in again.queue()] == [1]
 
 
-def test_an_array_runs_so_many_tasks_at_once():
+def test_an_array_runs_at_most_its_limit_of_tasks():
     life = Life()
     for i in range(5):
         life.submit(1 + i, array=ArrayTask(array_id=1, index=i, limit=2))
@@ -198,7 +198,7 @@ def test_an_array_runs_so_many_tasks_at_once():
     assert life.running() == [2, 3, 6, 7]
 
 
-def test_quotas_of_running_jobs_and_gpus():
+def test_quotas_limit_running_jobs_and_gpus_of_a_user():
     life = Life(quota=Quota(max_running=2), user_quotas={"bob": Quota(gpus=3)})
     for i in (1, 2, 3):
         life.submit(i)
@@ -213,7 +213,7 @@ def test_quotas_of_running_jobs_and_gpus():
     assert life.running() == [1, 2, 5, 6]
 
 
-def test_a_quota_lets_the_more_important_job_through():
+def test_a_quota_admits_the_job_with_the_higher_priority_first():
     life = Life(quota=Quota(max_running=1))
     life.submit(1)
     life.submit(2)
@@ -231,7 +231,7 @@ def test_a_job_submitted_on_hold_waits_for_its_release():
     assert life.running() == [1]
 
 
-def test_an_update_changes_what_waits_and_nothing_else():
+def test_an_update_changes_only_pending_jobs():
     life = Life()
     life.submit(1, hold=True)
     life.send(JobUpdated, 1, spec=a_spec(declared_bytes=2 * GiB, priority=3, name="new"))
@@ -245,7 +245,7 @@ def test_an_update_changes_what_waits_and_nothing_else():
     assert dict(life.replayed().jobs) == dict(life.manager.jobs)
 
 
-def test_an_update_of_the_memory_has_it_estimated_again():
+def test_an_update_of_the_declared_memory_requests_a_new_estimate():
     life = Life(estimate=True)
     life.submit(1, hold=True)
     life.send(EstimateReady, 1, estimate=None, error="none")
@@ -255,7 +255,7 @@ def test_an_update_of_the_memory_has_it_estimated_again():
     assert request.spec.declared_bytes == 3 * GiB
 
 
-def test_an_update_takes_dependencies_away_and_adds_others():
+def test_an_update_replaces_dependencies():
     life = Life()
     life.submit(1)
     life.submit(2)
@@ -267,7 +267,7 @@ def test_an_update_takes_dependencies_away_and_adds_others():
     assert life.running() == [3]
 
 
-def test_requeue_of_a_job_that_is_over_runs_it_again():
+def test_requeue_of_a_finished_job_runs_it_again():
     life = Life()
     life.submit(1)
     life.exit(1, BAD)
@@ -332,7 +332,7 @@ def test_dependents_of_a_requeued_job_wait_again():
 
 
 @pytest.mark.parametrize(("requeue", "outcome"), [(False, "lost"), (True, None)])
-def test_a_lost_attempt_is_tried_again_where_asked(requeue, outcome):
+def test_a_lost_attempt_is_retried_if_the_job_allows_requeue(requeue, outcome):
     life = Life()
     life.submit(1, requeue=requeue, max_attempts=2)
     life.exit(1, LOST)
@@ -343,7 +343,7 @@ def test_a_lost_attempt_is_tried_again_where_asked(requeue, outcome):
         assert life.state(1).outcome == "lost"
 
 
-def test_a_placement_of_a_job_that_does_not_wait_is_ignored():
+def test_a_placement_of_a_job_that_is_not_pending_is_ignored():
     life = Life()
     life.submit(1)
     placed = life.export[-1]

@@ -27,7 +27,7 @@ from cotenant.scheduling.policies import create
 from managers import OOM, Life, launches
 
 
-def test_a_declared_job_starts_at_once_and_its_estimate_is_still_asked_for():
+def test_a_job_with_declared_memory_starts_at_once_and_is_still_estimated():
     commands = Life().submit()
     assert [type(command) for command in commands] == [RequestEstimate, Launch]
     placed = commands[1].placed
@@ -40,7 +40,7 @@ def test_a_declared_job_starts_at_once_and_its_estimate_is_still_asked_for():
     )
 
 
-def test_the_launch_is_already_applied():
+def test_a_launch_moves_the_job_to_starting_before_the_command_returns():
     life = Life()
     life.submit()
     assert life.job().state == Starting(attempt=1)
@@ -63,7 +63,7 @@ def test_a_job_that_cannot_be_estimated_runs_alone():
     assert life.job().estimate_error == "no such script"
 
 
-def test_without_estimates_nothing_is_asked_for():
+def test_with_estimation_off_no_estimate_is_requested():
     life = Life(estimate=False)
     (launch,) = life.submit(gib=None)
     assert launch.placed.placement.sharing == "exclusive"
@@ -117,7 +117,7 @@ def test_events_of_an_old_attempt_do_not_touch_the_new_one():
     assert life.job().state == Running(attempt=2)
 
 
-def test_an_exit_may_overtake_the_start():
+def test_an_exit_that_arrives_before_the_start_completes_the_job():
     life = Life()
     life.submit()
     life.exit()
@@ -200,7 +200,7 @@ def test_a_policy_that_places_a_job_twice_starts_it_once():
 # A long queue, restart, explanations.
 
 
-def test_in_a_long_queue_a_new_job_is_looked_at_with_the_next_reading():
+def test_in_a_long_queue_a_new_job_is_considered_at_the_next_sample():
     life = Life(eager_queue=1)
     life.submit(1, 30)
     life.submit(2, 30)
@@ -210,7 +210,7 @@ def test_in_a_long_queue_a_new_job_is_looked_at_with_the_next_reading():
     assert launches(life.sample()) == [4]
 
 
-def test_restore_asks_again_for_estimates_and_stops_and_decides_nothing():
+def test_restore_repeats_pending_estimates_and_stops_and_places_nothing():
     life = Life()
     events = [
         JobSubmitted(at_s=1.0, cause="test", job_id=1, spec=a_spec(declared_bytes=GiB)),
@@ -242,7 +242,7 @@ def test_restore_asks_again_for_estimates_and_stops_and_decides_nothing():
         ("exclusive", "1 empty GPU with 30.0 GiB available, none of 1 qualifies"),
     ],
 )
-def test_explain_gives_the_newest_answer_of_the_policy(policy, reason):
+def test_explain_gives_the_newest_decision_of_the_policy(policy, reason):
     life = Life()
     life.manager = Manager(create(policy))
     life.sample()
@@ -252,7 +252,7 @@ def test_explain_gives_the_newest_answer_of_the_policy(policy, reason):
     assert len(life.manager.explain(2).rejections) == 1
 
 
-def test_explain_says_where_a_job_is_and_how_it_ended():
+def test_explain_names_the_gpus_and_the_outcome():
     life = Life(gpus=2)
     life.submit(1, 8, gpus=2)
     assert life.manager.explain(1).reason == "starts on GPUs 0, 1 (time-sliced), 8.0 GiB promised"

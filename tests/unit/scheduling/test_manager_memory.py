@@ -12,7 +12,7 @@ from cotenant.core.units import GiB
 from managers import OOM, Life, launches
 
 
-def test_an_exit_makes_room_at_once():
+def test_an_exit_frees_the_promised_memory_at_once():
     life = Life()
     life.submit(1, 30)
     life.submit(2, 30)
@@ -20,7 +20,7 @@ def test_an_exit_makes_room_at_once():
     assert launches(life.exit(1)) == [2]
 
 
-def test_a_promise_counts_before_it_is_seen_and_what_is_seen_when_it_is_more():
+def test_the_larger_of_promised_and_observed_memory_counts():
     life = Life(policy="first-fit")
     life.submit(1, 30)
     assert launches(life.submit(2, 11)) == [], "only 10 GiB are not promised"
@@ -29,7 +29,7 @@ def test_a_promise_counts_before_it_is_seen_and_what_is_seen_when_it_is_more():
     assert launches(life.submit(4, 5)) == [4]
 
 
-def test_a_peak_counts_after_it_has_passed():
+def test_an_observed_peak_counts_after_use_has_dropped():
     life = Life()
     life.submit(1, 10)
     life.sample(used=[35], observed=[(1, 1, 0, 35)])
@@ -47,21 +47,21 @@ def test_a_peak_counts_after_it_has_passed():
         pytest.param([(1, 1, 0, -8)], 12, id="nonsense"),
     ],
 )
-def test_foreign_memory(observed, foreign_gib):
+def test_foreign_memory_is_used_memory_that_no_job_accounts_for(observed, foreign_gib):
     life = Life()
     life.submit()
     life.sample(used=[12], observed=observed, at_s=1.0)
     assert life.manager.server_snapshot(1.0).gpus[0].foreign_bytes == foreign_gib * GiB
 
 
-def test_a_job_that_strayed_to_another_gpu_is_a_stranger_there():
+def test_memory_of_a_job_on_a_gpu_it_was_not_given_is_foreign():
     life = Life(gpus=2)
     life.submit()
     life.sample(used=[0, 8], observed=[(1, 1, 1, 8)], at_s=1.0)
     assert [gpu.foreign_bytes for gpu in life.manager.server_snapshot(1.0).gpus] == [0, 8 * GiB]
 
 
-def test_memory_of_an_attempt_that_ended_is_free_until_a_later_reading_still_shows_it():
+def test_memory_of_an_ended_attempt_is_free_until_a_later_sample_still_shows_it():
     life = Life()
     life.submit()
     life.sample(used=[8], observed=[(1, 1, 0, 8)], at_s=1.0)
@@ -81,7 +81,7 @@ def test_memory_of_an_attempt_that_ended_is_free_until_a_later_reading_still_sho
         pytest.param([0], 6.0, id="from the future"),
     ],
 )
-def test_what_cannot_be_trusted_admits_nothing(used, at_s):
+def test_implausible_or_stale_samples_admit_no_job(used, at_s):
     life = Life()
     life.sample(used=used, at_s=at_s)
     life.at_s = 0.0 if abs(at_s) > 5 else at_s
@@ -91,13 +91,13 @@ def test_what_cannot_be_trusted_admits_nothing(used, at_s):
     assert [rejection.rule for rejection in life.manager.explain(1).rejections] == ["stale_telemetry"]
 
 
-def test_a_gpu_missing_from_readings_ages_out():
+def test_a_gpu_missing_from_samples_becomes_stale():
     life = Life(gpus=2)
     life.sample(used=[0], at_s=6.0)
     assert [gpu.foreign_bytes for gpu in life.manager.server_snapshot(6.0).gpus] == [0, None]
 
 
-def test_readings_out_of_order_are_ignored_and_a_clock_set_back_is_followed():
+def test_late_samples_are_ignored_and_a_clock_set_back_is_followed():
     life = Life()
     life.sample(used=[30], at_s=100.0)
     life.sample(used=[1], at_s=99.0)
@@ -106,7 +106,7 @@ def test_readings_out_of_order_are_ignored_and_a_clock_set_back_is_followed():
     assert life.manager.server_snapshot(50.0).gpus[0].foreign_bytes == 2 * GiB
 
 
-def test_the_window_is_bounded():
+def test_samples_cover_a_window_of_30_s_and_are_bounded_in_number():
     life = Life(window_s=30.0)
     for second in range(1, 100):
         life.sample(at_s=float(second))
@@ -120,7 +120,7 @@ def test_the_window_is_bounded():
 # Out of memory.
 
 
-def test_a_job_out_of_memory_starts_again_at_once_with_more():
+def test_an_oom_is_retried_at_once_with_a_larger_promise():
     life = Life()
     life.submit(gib=8)
     (launch,) = life.exit(end=OOM)
@@ -128,7 +128,7 @@ def test_a_job_out_of_memory_starts_again_at_once_with_more():
     assert launch.placed.placement.promised_bytes == 12 * GiB
 
 
-def test_the_third_attempt_waits_for_an_empty_gpu_and_lets_others_pass():
+def test_the_third_attempt_waits_for_an_empty_gpu_while_others_pass():
     life = Life()
     life.submit(1)
     life.submit(2)
@@ -144,7 +144,7 @@ def test_the_third_attempt_waits_for_an_empty_gpu_and_lets_others_pass():
     assert life.job().state.outcome == "oom"
 
 
-def test_witnessed_adds_what_samples_showed():
+def test_an_exit_is_completed_with_the_peaks_from_samples():
     life = Life()
     life.submit()
     life.sample(used=[39], observed=[(1, 1, 0, 9)], at_s=1.0)

@@ -13,7 +13,7 @@ from managers import OOM, Life, launches
 # Cancel, hold, release, time limits, dependencies.
 
 
-def test_cancel():
+def test_cancel_removes_a_pending_job_and_stops_a_running_one():
     life = Life()
     life.submit(1, 30)
     life.submit(2, 30)
@@ -37,7 +37,7 @@ def test_cancelling_the_head_of_a_strict_queue_lets_the_next_start():
     assert launches(life.send(JobCancelled, 2)) == [3]
 
 
-def test_hold_and_release():
+def test_a_held_job_waits_until_it_is_released():
     life = Life()
     life.submit(1, 30)
     life.submit(2, 30)
@@ -64,7 +64,7 @@ def test_a_job_larger_than_any_gpu_is_held_until_there_is_one():
     assert launches(life.sample()) == [1]
 
 
-def test_a_job_too_large_can_be_held_by_hand_and_then_stays_so():
+def test_a_job_held_by_its_user_stays_held_when_a_gpu_large_enough_appears():
     life = Life()
     life.submit(1, 60)
     life.send(JobHeld)
@@ -73,7 +73,7 @@ def test_a_job_too_large_can_be_held_by_hand_and_then_stays_so():
     assert launches(life.send(JobReleased)) == [1]
 
 
-def test_a_job_too_large_waits_for_a_place_since_its_dependencies_were_met():
+def test_waiting_time_of_an_unsatisfiable_job_begins_when_its_dependencies_are_met():
     life = Life()
     life.submit(1)
     life.submit(2, 60, after=(1,))
@@ -85,13 +85,13 @@ def test_a_job_too_large_waits_for_a_place_since_its_dependencies_were_met():
     assert life.job(2).state == Queued(since_s=4.0)
 
 
-def test_a_job_slightly_larger_than_any_gpu_may_try_it_alone():
+def test_a_job_slightly_larger_than_any_gpu_runs_alone():
     life = Life()
     (_, launch) = life.submit(1, 44)
     assert (launch.placed.placement.sharing, launch.placed.placement.promised_bytes) == ("exclusive", 40 * GiB)
 
 
-def test_a_time_limit_stops_an_attempt_and_asks_again_should_it_live_on():
+def test_a_time_limit_stops_an_attempt_and_the_stop_is_repeated():
     life = Life()
     life.submit(time_limit_s=60.0)
     life.at_s = 100.0
@@ -105,7 +105,7 @@ def test_a_time_limit_stops_an_attempt_and_asks_again_should_it_live_on():
     assert life.tick(300.0) == []
 
 
-def test_the_time_limit_of_a_retry_begins_anew():
+def test_the_time_limit_of_a_retry_starts_again():
     life = Life()
     life.submit(time_limit_s=30.0)
     life.start()
@@ -117,7 +117,7 @@ def test_the_time_limit_of_a_retry_begins_anew():
     assert [type(command) for command in life.tick(60.0)] == [Stop]
 
 
-def test_dependencies_are_waited_for():
+def test_a_job_waits_for_its_dependencies():
     life = Life()
     life.submit(1)
     life.submit(2)
@@ -130,7 +130,7 @@ def test_dependencies_are_waited_for():
     assert launch.placed.job_id == 3
 
 
-def test_the_wait_for_a_place_begins_when_dependencies_are_met():
+def test_waiting_time_begins_when_dependencies_are_met():
     life = Life()
     life.submit(1)
     life.submit(2, 39, after=(1,))
@@ -140,7 +140,7 @@ def test_the_wait_for_a_place_begins_when_dependencies_are_met():
     assert life.job(2).state == Queued(since_s=4.0)
 
 
-def test_a_failed_dependency_cancels_all_that_follow():
+def test_a_failed_dependency_cancels_all_dependents():
     life = Life()
     life.submit(1)
     life.submit(2, after=(1,))
@@ -154,13 +154,13 @@ def test_a_failed_dependency_cancels_all_that_follow():
 
 
 @pytest.mark.parametrize("after", [(9,), (1,)])
-def test_a_dependency_that_does_not_exist_cancels(after):
+def test_a_missing_dependency_cancels_the_job(after):
     life = Life()
     assert life.submit(1, after=after) == []
     assert life.job().state == Done(outcome="cancelled", at_s=0.0, reason=f"dependency {after[0]} unknown")
 
 
-def test_a_dependency_completed_before_is_met():
+def test_a_dependency_that_already_completed_is_met():
     life = Life()
     life.submit(1)
     life.exit(1)

@@ -18,7 +18,7 @@ from cotenant.scheduling.policy_driver import broken_promise
 from managers import OK, WorkingLife, launches
 
 
-def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_what_it_takes():
+def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_its_use():
     life = WorkingLife(policy="first-fit")
     life.submit(1, gib=8)
     life.start(1, holds=30)
@@ -30,7 +30,7 @@ def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_what_it_tak
     assert life.manager.explain(2).rejections[0].reason == "needs 11.0 GiB, 10.0 GiB available"
 
 
-def test_readings_that_go_stale_between_samples_admit_nobody():
+def test_a_sample_that_becomes_stale_admits_no_job():
     life = WorkingLife(gpus=2, policy=create("first-fit", {"warmup_s": 0}), stale_after_s=5.0)
     assert life.submit(1)
     life.at_s += 6.0
@@ -39,7 +39,7 @@ def test_readings_that_go_stale_between_samples_admit_nobody():
     assert launches(life.pass_(1)) == [2]
 
 
-def test_a_clock_that_is_set_back_makes_readings_old():
+def test_samples_from_after_a_clock_set_back_are_stale():
     life = WorkingLife(gpus=2, policy=create("first-fit", {"warmup_s": 0}), stale_after_s=5.0)
     life.pass_(30)
     assert life.submit(1)
@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_makes_readings_old():
     assert launches(life.pass_(1)) == [2]
 
 
-def test_a_gpu_that_appears_is_used_and_one_that_vanishes_is_not():
+def test_a_new_gpu_is_used_and_a_missing_one_is_not():
     life = WorkingLife(policy="exclusive")
     life.submit(1)
     life.submit(2)
@@ -61,7 +61,7 @@ def test_a_gpu_that_appears_is_used_and_one_that_vanishes_is_not():
     assert life.manager.explain(3).reason == "1 empty GPU with 8.0 GiB available, none of 1 qualifies"
 
 
-def test_a_job_that_is_cancelled_is_not_placed():
+def test_a_cancelled_job_is_not_placed():
     life = WorkingLife(policy="exclusive")
     life.submit(1)
     life.submit(2)
@@ -73,7 +73,7 @@ def replace_exit(life, job_id):
     return AttemptExited(at_s=life.at_s, cause="test", job_id=job_id, attempt=1, exit=OK, peak_observed_bytes={})
 
 
-def test_a_time_slot_ends_when_others_wait():
+def test_a_time_slice_ends_only_when_other_jobs_wait():
     life = WorkingLife(policy="exclusive", time_slice_grace_s=100.0)
     life.submit(1, time_slice_s=60.0)
     life.start(1)
@@ -104,7 +104,7 @@ class Odd:
         return [*(Deferral(job_id=other.id, reason="not the last") for other in others), place]
 
 
-def test_a_policy_that_only_decides_is_asked():
+def test_a_policy_with_only_decide_is_adapted():
     life = WorkingLife(gpus=2, policy=Odd())
     assert [launch.job_id for launch in life.submit(1)] == [1]
     assert life.submit(2) == []
@@ -115,7 +115,7 @@ def test_a_policy_that_only_decides_is_asked():
     assert life.manager.explain(2).reason == "not the last"
 
 
-def test_one_that_is_asked_counts_what_it_gave_away():
+def test_the_adapter_tracks_placements_between_samples():
     adapter = SnapshotPolicyAdapter(Odd())
     adapter.update(a_snapshot(0))
     for job_id in (1, 2):
@@ -127,7 +127,7 @@ def test_one_that_is_asked_counts_what_it_gave_away():
     assert [placement.job_id for placement in adapter.decide(2.0)] == [1]
 
 
-def test_promises_are_whole_steps():
+def test_promises_are_rounded_up_to_16_mib():
     life = WorkingLife(policy="first-fit")
     (placed,) = life.submit(1, gib=3.001)
     step = 16 * 2**20
@@ -135,7 +135,7 @@ def test_promises_are_whole_steps():
     assert 0 <= placed.placement.promised_bytes - 3.001 * GiB < step
 
 
-def test_a_policy_that_errs_does_not_stop_the_others():
+def test_an_invalid_placement_does_not_stop_the_other_jobs():
     class Wrong(Odd):
         def decide(self, queue, server):
             answers = super().decide(queue, server)
@@ -149,7 +149,7 @@ def test_a_policy_that_errs_does_not_stop_the_others():
     assert isinstance(life.manager.jobs[1].state, Queued)
 
 
-def test_jobs_of_other_users_have_no_id():
+def test_ids_of_other_users_jobs_are_redacted():
     life = WorkingLife()
     for job_id, uid in ((1, 7), (2, 7), (3, 8)):
         life.submit(job_id, uid=uid)
@@ -166,7 +166,7 @@ def test_jobs_of_other_users_have_no_id():
         ((3, None), "job 3 and 1 of other users"),
     ],
 )
-def test_neighbors_are_named(neighbor_ids, words):
+def test_neighbors_are_listed_with_redacted_ones_counted(neighbor_ids, words):
     assert name_neighbors(neighbor_ids) == words
 
 
@@ -183,7 +183,7 @@ def test_neighbors_are_named(neighbor_ids, words):
         pytest.param(("GPU-0", "GPU-0"), 8, "time-sliced", "1 different GPUs wanted, 1 given", id="twice the same"),
     ],
 )
-def test_a_placement_of_a_faulty_policy_breaks_a_promise(uuids, gib, sharing, broken):
+def test_placement_checker_refuses_overcommitted_placements(uuids, gib, sharing, broken):
     server = a_server(
         a_snapshot(0),
         a_snapshot(1, residents=(a_resident(8),)),

@@ -12,7 +12,7 @@ from cotenant.scheduling.policies import create
 from managers import WorkingLife, launches
 
 
-def test_work_that_ran_twice_is_promised_what_it_took():
+def test_a_workload_that_ran_twice_is_promised_its_observed_peak():
     life = WorkingLife()
     life.run(1)
     life.run(2)
@@ -21,7 +21,7 @@ def test_work_that_ran_twice_is_promised_what_it_took():
     assert life.submit(4, script="b.py")[0].placement.promised_bytes == 8 * GiB
 
 
-def test_work_that_could_not_be_estimated_shares_after_it_ran_once():
+def test_an_unestimated_workload_shares_after_one_run():
     life = WorkingLife()
     life.run(1, gib=None)
     assert life.manager.jobs[1].attempts[0].placement.sharing == "exclusive"
@@ -29,7 +29,7 @@ def test_work_that_could_not_be_estimated_shares_after_it_ran_once():
     assert (placed.placement.sharing, placed.placement.promised_bytes) == ("time-sliced", 4512 * 2**20)
 
 
-def test_a_job_that_waits_is_placed_by_what_a_mate_teaches():
+def test_a_pending_job_is_placed_by_what_another_run_of_its_command_taught():
     life = WorkingLife(policy=create("first-fit", {"warmup_s": 0}))
     life.submit(1, gib=None)
     life.start(1)
@@ -40,7 +40,7 @@ def test_a_job_that_waits_is_placed_by_what_a_mate_teaches():
     assert life.manager.jobs[3].attempts[0].placement.sharing == "time-sliced"
 
 
-def test_activity_is_learned_alone_and_known_of_residents():
+def test_solo_activity_is_learned_and_applied_to_residents():
     life = WorkingLife()
     life.run(1)
     life.submit(2)
@@ -50,7 +50,7 @@ def test_activity_is_learned_alone_and_known_of_residents():
     assert life.submit(3), "no settling is needed beside work that is known"
 
 
-def test_what_a_resident_does_is_known_from_its_own_time_alone():
+def test_a_residents_activity_comes_from_its_own_solo_time():
     life = WorkingLife(smact=0.3)
     life.submit(1)
     life.start(1)
@@ -66,7 +66,7 @@ def test_what_a_resident_does_is_known_from_its_own_time_alone():
     assert [resident.smact for resident in residents] == [pytest.approx(0.3), None]
 
 
-def test_time_together_is_kept_apart():
+def test_co_runs_are_separated_by_neighbors():
     life = WorkingLife()
     life.run(1)
     for job_id in (2, 3):
@@ -84,7 +84,7 @@ def test_time_together_is_kept_apart():
     assert co_runs[()].seconds == pytest.approx(60.0, abs=1.5)
 
 
-def test_a_job_of_several_gpus_is_told_of_once():
+def test_a_co_run_of_a_gang_is_counted_once():
     life = WorkingLife(gpus=2)
     life.submit(1, gpus=2)
     life.start(1)
@@ -94,7 +94,7 @@ def test_a_job_of_several_gpus_is_told_of_once():
     assert co_run.seconds == pytest.approx(45.0, abs=1.5)
 
 
-def test_a_restart_knows_the_same():
+def test_restore_reproduces_the_learned_history():
     life = WorkingLife()
     life.run(1)
     life.run(2, gib=None, script="b.py")
@@ -105,7 +105,7 @@ def test_a_restart_knows_the_same():
     assert again.history.state()["records"]["python /tmp/a.py"]["peaks_bytes"] == [4 * GiB, 4 * GiB]
 
 
-def test_how_a_job_fares_beside_others_is_told():
+def test_co_run_status_has_predicted_and_measured_slowdown():
     life = WorkingLife()
     life.steps_hz = dict.fromkeys((1, 2, 3), 10.0)
     life.run(1)
@@ -133,7 +133,7 @@ def test_how_a_job_fares_beside_others_is_told():
     assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
 
 
-def test_what_was_seen_of_live_attempts_survives_a_restart():
+def test_telemetry_of_running_attempts_survives_a_restart():
     life = WorkingLife()
     life.steps_hz = {2: 10.0}
     life.run(1)
@@ -158,6 +158,6 @@ def test_what_was_seen_of_live_attempts_survives_a_restart():
 
 
 @pytest.mark.parametrize("state", [{}, {"meter": {}}, {"meter": {"usage": [], "last": {}, "idle_w": {}}, "seen": [3]}])
-def test_a_state_that_is_none_is_refused(state):
+def test_malformed_telemetry_is_refused(state):
     with pytest.raises((ValueError, TypeError, KeyError)):
         WorkingLife().manager.restore_telemetry(state)

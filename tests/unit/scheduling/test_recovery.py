@@ -67,7 +67,7 @@ PROOF = gib(exception=True)
         pytest.param(an_exit(1, oom=gib(free_bytes=0, total_bytes=40)), "failed", 1, id="a full GPU without a word"),
     ],
 )
-def test_ends_that_are_final(end, outcome, code):
+def test_an_exit_that_is_not_retried_finishes_the_job(end, outcome, code):
     found = next_step(ended(end))
     assert isinstance(found, Finish)
     assert (found.outcome, found.code) == (outcome, code)
@@ -81,12 +81,12 @@ def test_ends_that_are_final(end, outcome, code):
         pytest.param(gib(message=True, free_bytes=3, tried_bytes=4), id="a word and too little free for what it tried"),
     ],
 )
-def test_evidence_of_running_out_of_memory(oom):
+def test_oom_evidence_is_retried(oom):
     assert isinstance(next_step(ended(an_exit(1, oom=oom))), Retry)
 
 
 @pytest.mark.parametrize("reason", ["timeout", "stopped", "lost", "not-started"])
-def test_only_an_exit_of_its_own_is_out_of_memory(reason):
+def test_only_an_exit_of_the_process_itself_counts_as_oom(reason):
     assert not ran_out_of_memory(an_exit(1, reason, oom=PROOF))
     assert ran_out_of_memory(an_exit(1, oom=PROOF))
 
@@ -106,20 +106,20 @@ def test_only_an_exit_of_its_own_is_out_of_memory(reason):
         ),
     ],
 )
-def test_the_next_floor(oom, peak, floor):
+def test_the_memory_floor_grows_after_an_oom(oom, peak, floor):
     found = next_step(ended(an_exit(1, oom=oom), peak=peak))
     assert isinstance(found, Retry)
     assert found.min_memory_bytes == pytest.approx(floor * GiB, rel=1e-9)
     assert found.exclusive == (floor == 40)
 
 
-def test_a_floor_never_sinks():
+def test_the_memory_floor_never_decreases():
     found = next_step(ended(an_exit(1, oom=PROOF), floor=30))
     assert isinstance(found, Retry)
     assert found.min_memory_bytes == 30 * GiB
 
 
-def test_a_victim_of_its_neighbors_keeps_its_floor():
+def test_an_oom_caused_by_neighbors_leaves_the_floor_unchanged():
     oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
     found = next_step(ended(an_exit(1, oom=oom), floor=2))
     assert found == Retry(
@@ -127,20 +127,20 @@ def test_a_victim_of_its_neighbors_keeps_its_floor():
     )
 
 
-def test_one_that_held_nothing_yet_is_a_victim():
+def test_an_oom_before_any_allocation_is_blamed_on_neighbors():
     oom = gib(exception=True, in_use_bytes=0, tried_bytes=0.4, free_bytes=0)
     found = next_step(ended(an_exit(1, oom=oom)))
     assert (found.min_memory_bytes, found.exclusive) == (0, False)
 
 
-def test_the_second_time_it_gets_its_gpu_alone():
+def test_the_second_oom_makes_the_retry_exclusive():
     earlier = an_exit(1, oom=PROOF)
     found = next_step(ended(an_exit(1, oom=PROOF), earlier=[earlier]))
     assert isinstance(found, Retry)
     assert found.exclusive
 
 
-def test_the_last_attempt_is_alone():
+def test_the_last_attempt_is_exclusive():
     found = next_step(ended(an_exit(1, oom=PROOF), max_attempts=2))
     assert isinstance(found, Retry)
     assert found.exclusive
@@ -157,18 +157,18 @@ def test_the_last_attempt_is_alone():
         ),
     ],
 )
-def test_out_of_memory_for_good(job, reason):
+def test_a_job_that_cannot_get_more_memory_ends_with_outcome_oom(job, reason):
     assert next_step(job) == Finish(outcome="oom", code=1, reason=reason)
 
 
-def test_alone_but_a_stranger_took_the_memory():
+def test_an_exclusive_oom_with_foreign_memory_is_retried():
     oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
     found = next_step(ended(an_exit(1, oom=oom), sharing="exclusive", promised=40))
     assert isinstance(found, Retry)
     assert found.exclusive
 
 
-def test_alone_for_the_third_time_no_stranger_is_blamed():
+def test_the_third_exclusive_oom_is_final():
     """Whose memory is limited by its own script would else run out of it a hundred times, before whoever waits."""
     own_limit = an_exit(1, oom=gib(exception=True, in_use_bytes=3, tried_bytes=1))
 
@@ -193,14 +193,14 @@ def test_alone_for_the_third_time_no_stranger_is_blamed():
         pytest.param(an_exit(None, "stopped", 15), 59.0, "cancelled", id="before the limit"),
     ],
 )
-def test_the_time_limit(end, ran_s, outcome):
+def test_an_exit_after_the_time_limit_is_a_timeout(end, ran_s, outcome):
     found = next_step(ended(end, ran_s=ran_s, time_limit_s=60.0))
     assert isinstance(found, Finish)
     assert found.outcome == outcome
 
 
 @pytest.mark.parametrize("end", [an_exit(0), an_exit(1, oom=PROOF), an_exit(None, "timeout", 15)])
-def test_a_job_that_was_cancelled_stays_so(end):
+def test_a_cancelled_job_stays_cancelled_whatever_the_exit(end):
     found = next_step(ended(end, stop_reason="cancelled"))
     assert isinstance(found, Finish)
     assert found.outcome == "cancelled"
@@ -229,17 +229,17 @@ def test_a_job_that_was_cancelled_stays_so(end):
         ),
     ],
 )
-def test_failures_are_retried_when_asked_for_and_poison_is_not(retries, earlier, ran_s, expected):
+def test_failures_are_retried_up_to_retries_unless_crash_looping(retries, earlier, ran_s, expected):
     what = next_step(ended(an_exit(3), earlier=earlier, ran_s=ran_s, retries=retries))
     assert (getattr(what, "outcome", None), what.reason) == expected
 
 
-def test_a_retry_that_was_asked_for_keeps_what_was_learned():
+def test_a_requested_retry_preserves_the_floor_and_exclusivity():
     job = replace(ended(an_exit(3), ran_s=600.0, retries=1, floor=9), exclusive_retry=True)
     assert next_step(job) == Retry(min_memory_bytes=9 * GiB, exclusive=True, reason="retry as requested: exit code 3")
 
 
-def test_attempts_before_a_requeue_are_forgiven():
+def test_attempts_before_a_requeue_do_not_count_as_failures():
     job = ended(an_exit(3), earlier=[an_exit(3), an_exit(3)], ran_s=5.0, retries=1)
     assert isinstance(next_step(job), Finish)
     assert isinstance(next_step(replace(job, uncounted_attempts=2)), Retry)
@@ -255,13 +255,13 @@ def test_attempts_before_a_requeue_are_forgiven():
         pytest.param(an_exit(0), 3700.0, 3600.0, False, id="completed by itself"),
     ],
 )
-def test_the_end_of_a_time_slot(end, ran_s, time_slice_s, back):
+def test_the_end_of_a_time_slice_requeues_the_job(end, ran_s, time_slice_s, back):
     what = next_step(ended(end, ran_s=ran_s, time_slice_s=time_slice_s))
     assert isinstance(what, Retry) == back
     assert not back or what.uncount_attempts
 
 
-def test_a_cancelled_job_does_not_come_back_for_its_slot():
+def test_a_job_cancelled_at_the_end_of_its_time_slice_is_not_requeued():
     what = next_step(ended(an_exit(None, "stopped", 15), ran_s=3700.0, time_slice_s=3600.0, stop_reason="cancelled"))
     assert isinstance(what, Finish)
     assert what.outcome == "cancelled"

@@ -37,18 +37,18 @@ def instance(index, gib, **options):
         (MPS, "mps", "mps"),
     ],
 )
-def test_the_job_has_the_last_word(policy, share, sharing):
+def test_the_sharing_request_of_the_job_overrides_the_policy(policy, share, sharing):
     (answer,) = policy.decide([a_job(sharing=share)], a_server(a_snapshot()))
     assert answer.sharing == sharing
 
 
-def test_jobs_that_ask_for_different_things_are_told_apart():
+def test_jobs_with_different_sharing_requests_are_placed_separately():
     queue = [a_job(job_id, 4, sharing=share) for job_id, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
     answers = TURNS.decide(queue, a_server(a_snapshot()))
     assert [answer.sharing for answer in answers] == ["time-sliced", "mps", "time-sliced", "time-sliced"]
 
 
-def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
+def test_a_mig_request_gets_the_smallest_sufficient_empty_instance():
     server = a_server(
         a_snapshot(0),
         instance(1, 40),
@@ -60,7 +60,7 @@ def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
     assert (answer.gpu_uuids, answer.sharing) == (("GPU-4",), "exclusive")
 
 
-def test_without_an_instance_it_waits_and_says_so():
+def test_a_mig_request_without_a_free_instance_is_deferred_with_the_reason():
     server = a_server(a_snapshot(0), instance(1, 20, residents=(a_resident(2),)))
     (answer,) = TURNS.decide([a_job(gib=12, sharing="mig")], server)
     assert isinstance(answer, Deferral)
@@ -71,12 +71,12 @@ def test_without_an_instance_it_waits_and_says_so():
     ]
 
 
-def test_one_of_unknown_need_takes_any_empty_instance():
+def test_a_mig_request_of_unknown_memory_takes_any_empty_instance():
     (answer,) = TURNS.decide([a_job(gib=None, sharing="mig")], a_server(a_snapshot(0), instance(1, 20)))
     assert (answer.gpu_uuids, answer.promised_bytes) == (("GPU-1",), 20 * GiB)
 
 
-def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
+def test_a_long_waiting_mig_request_reserves_instances_and_no_whole_gpu():
     policy = create("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0})
     server = a_server(a_snapshot(0, at_s=100.0), instance(1, 20, residents=(a_resident(2),), at_s=100.0), at_s=100.0)
     answers = {answer.job_id: answer for answer in policy.decide([a_job(1, 12, sharing="mig"), a_job(2, 4)], server)}
@@ -84,7 +84,7 @@ def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
     assert answers[2].gpu_uuids == ("GPU-0",)
 
 
-def test_never_fits_without_instances():
+def test_a_mig_request_never_fits_a_server_without_instances():
     assert never_fits(a_job(gib=12, sharing="mig"), []) == "needs a MIG instance, the server has none"
     assert never_fits(a_job(gib=12, sharing="mig"), [20 * GiB]) is None
     assert "the largest has 5.0 GiB" in never_fits(a_job(gib=12, sharing="mig"), [5 * GiB])
@@ -116,7 +116,7 @@ def an_end(code=1, **fields):
 FAULT = an_end(mps_fault=True)
 
 
-def test_tried_again_unasked_and_not_by_mps():
+def test_an_mps_fault_is_retried_without_mps():
     what = next_step(ended(FAULT))
     assert isinstance(what, Retry)
     assert (what.exclusive, what.min_memory_bytes, what.uncount_attempts) == (False, 0, False)
@@ -127,11 +127,11 @@ def test_tried_again_unasked_and_not_by_mps():
     assert answer.sharing == "time-sliced"
 
 
-def test_who_is_to_blame_falls_alone_then_and_stops():
+def test_a_job_that_fails_alone_after_an_mps_fault_is_final():
     assert next_step(ended(FAULT, an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
-def test_counts_neither_as_a_failure_nor_as_an_attempt():
+def test_an_mps_fault_counts_neither_as_a_failure_nor_as_an_attempt():
     assert isinstance(next_step(ended(FAULT, an_end(3), retries=1)), Retry)
     assert isinstance(next_step(ended(an_end(3), FAULT, an_end(3), retries=1)), Finish)
     lost = AttemptExit(exit_code=None, signal=None, reason="lost")
@@ -139,15 +139,15 @@ def test_counts_neither_as_a_failure_nor_as_an_attempt():
     assert isinstance(next_step(ended(an_end(), lost, requeue=True, max_attempts=2)), Finish)
 
 
-def test_success_is_success_whatever_happened_to_the_server():
+def test_exit_code_0_completes_the_job_despite_an_mps_fault():
     assert next_step(ended(an_end(0, mps_fault=True))) == Finish(outcome="completed", code=0)
 
 
-def test_after_a_requeue_it_may_be_a_client_again():
+def test_after_a_requeue_a_job_may_use_mps_again():
     assert effective_sharing(ended(FAULT, forgiven=1, share="mps")) == "mps"
 
 
-def test_without_a_fault_a_failure_is_its_own():
+def test_a_failure_without_an_mps_fault_is_final():
     assert next_step(ended(an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
@@ -171,7 +171,7 @@ class Bench:
         self.manager.handle(JobSubmitted(at_s=self.at_s, cause="test", job_id=1, spec=a_spec(**spec)))
 
 
-def test_held_without_instances_until_there_is_one():
+def test_a_mig_request_is_held_until_an_instance_exists():
     bench = Bench()
     bench.sampled(a_snapshot(0))
     bench.submitted(sharing="mig", declared_bytes=8 * GiB)
@@ -184,7 +184,7 @@ def test_held_without_instances_until_there_is_one():
     assert attempt.placement.gpu_uuids == ("GPU-1",)
 
 
-def test_a_gpu_that_becomes_an_instance_of_the_same_size_is_noticed():
+def test_a_gpu_replaced_by_an_instance_of_the_same_size_is_noticed():
     bench = Bench()
     bench.sampled(a_snapshot(0))
     bench.submitted(sharing="mig", declared_bytes=8 * GiB)

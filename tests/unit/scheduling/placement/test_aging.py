@@ -23,27 +23,27 @@ HOUR_S = 3600.0
         pytest.param(1.5, 4, False, id="not long enough"),
     ],
 )
-def test_a_job_that_has_waited_long_passes_a_more_important_one(waited_h, priority, ahead):
+def test_a_long_wait_outranks_a_higher_priority(waited_h, priority, ahead):
     order = orders.aged(orders.fifo, 2.0)
     old = a_job(1, at_s=100 * HOUR_S)
     new = a_job(2, at_s=(100 + waited_h) * HOUR_S, priority=priority)
     assert (order(old, NO_PREDICTIONS) < order(new, NO_PREDICTIONS)) is ahead
 
 
-def test_without_ageing_the_order_is_the_policy_s_own():
+def test_zero_aging_leaves_the_order_of_the_policy_unchanged():
     assert orders.aged(orders.fifo, 0.0) is orders.fifo
     policy = create("most-memory")
     assert with_aging(policy, 0.0) is policy
 
 
 @pytest.mark.parametrize("points", [-1.0, float("inf"), float("nan")])
-def test_no_ageing(points):
+def test_invalid_aging_rates_are_refused(points):
     with pytest.raises(UsageError, match="cannot grow by"):
         orders.aged(orders.fifo, points)
 
 
 @pytest.mark.parametrize("name", policies())
-def test_every_order_begins_with_the_priority(name):
+def test_every_ranked_policy_sorts_by_priority_first(name):
     policy = create(name)
     if not isinstance(policy, Ranked):
         with pytest.raises(UsageError, match="cannot age"):

@@ -32,7 +32,7 @@ def reason_of(gate, snapshot):
         pytest.param(0.99, 0, None, id="empty: what remains in the window of one that left"),
     ],
 )
-def test_smact_too_high(smact, residents, reason):
+def test_smact_gate_refuses_a_gpu_above_the_limit(smact, residents, reason):
     snapshot = a_snapshot(smact=smact, residents=(a_resident(1),) * residents)
     assert reason_of(gates.smact_too_high(0.80), snapshot) == reason
 
@@ -53,19 +53,19 @@ def test_a_smact_limit_is_a_ratio(limit):
         pytest.param(20, 15, None, id="warm"),
     ],
 )
-def test_warming_up(placed_ago_s, seen_ago_s, reason):
+def test_warm_up_gate_closes_until_the_newest_resident_has_been_active_long_enough(placed_ago_s, seen_ago_s, reason):
     seen = None if seen_ago_s is None else AT_S - seen_ago_s
     resident = a_resident(1, placed_at_s=AT_S - placed_ago_s, first_active_at_s=seen)
     assert reason_of(gates.warming_up(15), a_snapshot(residents=(resident,))) == reason
 
 
-def test_a_gate_of_no_warm_up_never_closes():
+def test_a_warm_up_of_0_s_never_closes_the_gate():
     assert gates.warming_up(0).never_closes
     assert not gates.warming_up(1).never_closes
 
 
 @pytest.mark.parametrize(("placed_ago_s", "seen_ago_s", "opens_at_s"), [(10, None, 150.0), (20, 5, 110.0)])
-def test_a_closed_gate_tells_when_it_opens(placed_ago_s, seen_ago_s, opens_at_s):
+def test_a_refusal_of_a_gate_has_the_time_at_which_it_opens(placed_ago_s, seen_ago_s, opens_at_s):
     seen = None if seen_ago_s is None else AT_S - seen_ago_s
     resident = a_resident(1, placed_at_s=AT_S - placed_ago_s, first_active_at_s=seen)
     gate, view = gates.warming_up(15), GpuView(a_snapshot(smact=0.5, residents=(resident,)))
@@ -75,6 +75,6 @@ def test_a_closed_gate_tells_when_it_opens(placed_ago_s, seen_ago_s, opens_at_s)
 
 
 @pytest.mark.parametrize("warmup_s", [-1, math.inf, math.nan])
-def test_a_warm_up_is_a_duration(warmup_s):
+def test_invalid_warm_up_durations_are_refused(warmup_s):
     with pytest.raises(UsageError, match="must be >= 0 and finite"):
         gates.warming_up(warmup_s)

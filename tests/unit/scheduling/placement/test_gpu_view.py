@@ -19,7 +19,7 @@ def a_view(*residents, smact=(0.1, 0.9)) -> GpuView:
     return GpuView(replace(a_snapshot(residents=residents), samples=samples))
 
 
-def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_once_it_has_left():
+def test_activity_is_averaged_since_the_newest_resident_became_active():
     view = a_view(a_resident(8, job_id=1, first_active_at_s=0.0))
     assert view.smact == pytest.approx(0.5)
     view.take(NewResident(2, 8 * GiB, "time-sliced", 5.0))
@@ -30,14 +30,14 @@ def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_onc
     assert view.smact == pytest.approx(0.5)
 
 
-def test_activity_is_that_of_the_newest_reading():
+def test_activity_follows_the_newest_sample():
     view = a_view(smact=(0.1,))
     assert view.smact == 0.1
     view.refresh(a_view(smact=(0.7,)).snapshot)
     assert view.smact == 0.7
 
 
-def test_who_leaves_gives_back_what_was_held_and_the_others_stay():
+def test_removing_a_resident_frees_only_its_memory():
     view = a_view(*(a_resident(8, job_id=each) for each in (1, 2, 3)))
     view.leave(2)
     view.leave(7)
@@ -47,7 +47,7 @@ def test_who_leaves_gives_back_what_was_held_and_the_others_stay():
     assert (view.residents, view.available_bytes, view.is_empty) == ((), 40 * GiB, True)
 
 
-def test_a_gpu_is_open_again_once_who_had_it_alone_has_left():
+def test_a_gpu_is_shareable_again_after_its_exclusive_resident_left():
     view = a_view(a_resident(8, job_id=1), a_resident(8, job_id=2, sharing="exclusive"))
     assert view.is_exclusive
     view.leave(2)
@@ -59,14 +59,14 @@ def smact_of(readings, *residents):
     return GpuView(replace(a_snapshot(residents=residents), samples=samples)).smact
 
 
-def test_smact_is_the_mean_since_the_newest_resident_was_seen():
+def test_smact_is_the_mean_since_the_newest_resident_became_active():
     readings = [(70.0, 0.0), (80.0, 0.4), (90.0, None), (100.0, 0.8)]
     assert smact_of(readings) == pytest.approx(0.4)
     old, young = a_resident(1, first_active_at_s=10.0), a_resident(1, first_active_at_s=80.0)
     assert smact_of(readings, old, young) == pytest.approx(0.6)
 
 
-def test_smact_is_unknown_where_the_newest_sample_lacks_it():
+def test_smact_is_unknown_if_the_newest_sample_lacks_it():
     assert smact_of([(90.0, 0.5), (100.0, None)]) is None
     assert smact_of([(90.0, 0.5), (100.0, math.nan)]) is None
     assert smact_of([]) is None

@@ -35,7 +35,7 @@ def beside_one(name, options, second):
         ),
     ],
 )
-def test_who_waits_is_placed_once_the_gpu_is_seen_to_do_less(name, options):
+def test_a_pending_job_is_placed_when_the_activity_of_the_gpu_drops(name, options):
     placer = beside_one(name, options, a_job(2, 20))
     placer.set_activity("GPU-0", BUSY)
     assert placer.decide(3.0) == []
@@ -43,7 +43,7 @@ def test_who_waits_is_placed_once_the_gpu_is_seen_to_do_less(name, options):
     assert [each.job_id for each in placer.decide(4.0)] == [2]
 
 
-def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
+def test_a_job_with_a_reservation_is_placed_when_the_activity_of_its_gpu_drops():
     placer = beside_one("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0}, a_job(2, 20))
     assert placer.decide(20.0) == []  # it has waited long: the GPU is kept for it from now on
     placer.add(a_job(3, 1))
@@ -53,7 +53,7 @@ def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
 
 @pytest.mark.parametrize("gpus", [2, 20], ids=["looped over", "kept in order"])
 @pytest.mark.parametrize(("name", "smact"), [("least-utilized", 0.1), ("most-utilized", 0.7)])
-def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus):
+def test_a_change_of_activity_reorders_gpus_that_stay_eligible(name, smact, gpus):
     placer = create(name, {"warmup_s": 0.0}).placer()
     for index in range(gpus):
         placer.update(a_snapshot(index))
@@ -69,7 +69,7 @@ def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus
     assert [each.gpu_uuids for each in placer.decide(2.0)] == [("GPU-1",)]
 
 
-def test_a_timer_of_a_gpu_that_was_seen_since_opens_nothing():
+def test_activity_seen_during_the_warm_up_replaces_its_earlier_timer():
     """Unseen it would have opened at 60 s; seen at 50 s it settles until 80 s, and opens then."""
     placer = create("most-memory", {"warmup_s": 30.0}).placer()
     placer.update(a_snapshot())

@@ -58,7 +58,7 @@ def places(chosen) -> list[int]:
         pytest.param("ab", 3, [], id="too few"),
     ],
 )
-def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
+def test_equally_ranked_gpus_are_taken_from_the_fewest_servers(servers, count, chosen):
     among = views(*servers)
     assert places(pack_fewest_nodes([("alike", each) for each in among], count)) == chosen
     free = NodeIndex(among)
@@ -67,17 +67,17 @@ def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
     assert places(free.best(count)) == chosen
 
 
-def test_what_the_policy_likes_better_comes_first_and_draws_the_others_to_its_server():
+def test_better_ranked_gpus_come_first_and_their_server_is_preferred_for_the_rest():
     a, b, c, d = views("a", "b", "b", "a")
     assert places(pack_fewest_nodes([(1, c), (2, a), (2, b), (2, d)], 2)) == [2, 1]
 
 
-def test_one_server_is_taken_in_order():
+def test_gpus_of_one_server_are_taken_in_display_order():
     among = views("", "", "", "")
     assert places(pack_fewest_nodes([(0, each) for each in among], 3)) == [0, 1, 2]
 
 
-def test_it_is_the_fewest_of_all_choices_that_are_as_good():
+def test_no_equally_ranked_choice_uses_fewer_servers():
     rng = random.Random(5)
     for _ in range(200):
         among = views(*[rng.choice("abcd") for _ in range(rng.randint(2, 8))])
@@ -93,7 +93,7 @@ def test_it_is_the_fewest_of_all_choices_that_are_as_good():
         assert len({each.server for each in chosen}) == fewest
 
 
-def test_gpus_that_are_taken_and_given_back_are_counted():
+def test_node_index_tracks_allocated_and_freed_gpus():
     rng = random.Random(9)
     among = views(*"aabbbbccccccd")
     free, known = set(), NodeIndex(among)
@@ -109,7 +109,7 @@ def test_gpus_that_are_taken_and_given_back_are_counted():
 @pytest.mark.parametrize("score", SCORES, ids=lambda each: each.name)
 @pytest.mark.parametrize("policy", ["", "marginal-gain"])
 @pytest.mark.parametrize("together", [True, False])
-def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
+def test_indexes_agree_with_the_linear_scan(score, policy, together):
     rng = random.Random(3)
     pairing = create(policy).pairing if policy else None
     servers = [rng.choice("abcde") for _ in range(24)]
@@ -132,7 +132,7 @@ def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
                 each.taken(taken)
 
 
-def test_gpus_kept_for_a_gang_are_of_one_server():
+def test_gpus_reserved_for_a_gang_are_of_one_server():
     policy = Ranked(name="test", order=orders.fifo, score=scores.first, reserve_after_s=600.0)
     placer = policy.placer()
     for place, server in enumerate("abbb"):
@@ -144,7 +144,7 @@ def test_gpus_kept_for_a_gang_are_of_one_server():
 
 
 @pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain", "round-robin"])
-def test_policies_place_gangs_in_one_server_where_they_can(policy):
+def test_policies_place_a_gang_on_one_server_if_it_fits(policy):
     placer = create(policy).placer()
     for place, server in enumerate("aabbbbcc"):
         placer.update(a_gpu_of(server, place))
@@ -155,7 +155,7 @@ def test_policies_place_gangs_in_one_server_where_they_can(policy):
     assert placed == {1: ("GPU-2", "GPU-3", "GPU-4", "GPU-5"), 2: second}
 
 
-def test_so_do_looks_at_every_gpu():
+def test_fallback_searches_pack_onto_the_fewest_servers_too():
     entry = PendingJob(a_job(1, 8, gpus=2), (0.0,), DemandClass(Demand(gpus=2, bytes=GiB, ignores_activity=True)))
     assert places(include_busy(RULES, entry, views("a", "b", "b"), 0.0)) == [1, 2]
     for each in (among := views("a", "b", "b")):

@@ -13,7 +13,7 @@ def company(*residents, smact):
     return residents_of(GpuView(a_snapshot(residents=residents, at_s=100.0, smact=smact)))
 
 
-def test_a_full_gpu_does_not_make_two_unknown_residents_half_of_what_their_size_says():
+def test_saturated_sms_leave_the_expectation_from_memory_unchanged():
     """SMs that are all in use say little of who uses them: then the expectation from memory stands."""
     residents = [a_resident(12, job_id=100 + each, placed_at_s=0.0, first_active_at_s=0.0) for each in range(2)]
     (one, other) = company(*residents, smact=1.0)
@@ -22,28 +22,28 @@ def test_a_full_gpu_does_not_make_two_unknown_residents_half_of_what_their_size_
     assert one.smact == other.smact < 0.35
 
 
-def test_one_who_was_not_seen_yet_is_what_its_size_says():
+def test_a_resident_that_is_not_yet_active_counts_with_the_activity_expected_from_its_memory():
     seen, starting = a_resident(1, placed_at_s=0.0, first_active_at_s=0.0), a_resident(12, job_id=101, placed_at_s=0.0)
     found = company(seen, starting, smact=0.9)
     assert [each.smact for each in found] == pytest.approx([0.22, 0.70])
 
 
-def test_one_who_is_alone_does_what_the_gpu_does():
+def test_a_lone_resident_is_attributed_the_whole_activity():
     (one,) = company(a_resident(12, placed_at_s=0.0, first_active_at_s=0.0), smact=0.34)
     assert (one.smact, one.guessed) == (pytest.approx(0.34), True)
 
 
-def test_what_differs_by_less_than_a_tenth_of_its_memory_is_the_same():
+def test_memory_of_residents_is_rounded_to_steps_below_a_tenth():
     sizes = {company(a_resident(gib), smact=0.5)[0].memory_bytes for gib in (7.8, 8.0, 8.2)}
     assert sizes == {8 * 2**30}
 
 
-def test_residents_tell_how_large_their_gpu_is():
+def test_residents_have_the_memory_size_of_their_gpu():
     snapshot = a_snapshot(residents=(a_resident(8),), at_s=100.0, smact=0.5)
     assert residents_of(GpuView(snapshot))[0].activity.gpu_memory_bytes == snapshot.gpu.memory_total_bytes
 
 
-def test_residents_are_told_apart_by_what_they_cost_each_other_on_that_gpu():
+def test_attribution_uses_the_interference_expected_on_that_gpu():
     """On a small one the same jobs cost each other more, so the same reading says that they do more alone."""
     found = {}
     for gib in (10, 80):
@@ -53,7 +53,7 @@ def test_residents_are_told_apart_by_what_they_cost_each_other_on_that_gpu():
     assert found[10] > found[80]
 
 
-def test_the_same_work_with_and_without_a_bound_has_an_order():
+def test_residents_that_differ_only_in_their_slowdown_bound_sort_stably():
     bounds = (None, 1.5)
     mates = [
         a_resident(8, job_id=100 + place, workload="w", smact=0.3, max_slowdown=bound)

@@ -45,7 +45,7 @@ def test_larger_priority_goes_first_then_age():
     assert placed(answers) == {3: ("GPU-0",)}
 
 
-def test_a_shared_job_is_promised_its_bound_and_one_alone_all_there_is():
+def test_a_shared_job_is_promised_its_bound_and_an_exclusive_one_the_whole_gpu():
     server = a_server(a_snapshot(0, strangers=1), a_snapshot(1))
     answers = MEMORY_ONLY.decide([a_job(1, 8, exclusive=True), a_job(2, 8)], server)
     assert [(each.sharing, each.promised_bytes) for each in answers] == [
@@ -54,13 +54,13 @@ def test_a_shared_job_is_promised_its_bound_and_one_alone_all_there_is():
     ]
 
 
-def test_what_one_decision_gives_is_gone_for_its_later_jobs():
+def test_a_placement_reduces_the_memory_available_to_later_jobs_of_the_decision():
     answers = MEMORY_ONLY.decide([a_job(each, 15) for each in (1, 2, 3)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-0",)}
     assert waits(answers)[3].rejections[0].reason == "needs 15.0 GiB, 10.0 GiB available"
 
 
-def test_jobs_behind_one_that_waits_pass_with_backfill_only():
+def test_later_jobs_pass_a_pending_one_only_with_backfill():
     queue = [a_job(1, 20), a_job(2, 4)]
     server = a_server(a_snapshot(residents=BUSY))
     assert placed(MEMORY_ONLY.decide(queue, server)) == {2: ("GPU-0",)}
@@ -70,7 +70,7 @@ def test_jobs_behind_one_that_waits_pass_with_backfill_only():
     assert [each.rule for each in waits(strict)[2].rejections] == ["head_of_line"]
 
 
-def test_a_retry_blocks_the_queue_only_where_the_policy_says_so():
+def test_a_retry_blocks_the_queue_only_with_retries_block():
     place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=20 * GiB)
     retry = replace(a_job(1, 20), attempts=(Attempt(number=1, placement=place, placed_at_s=0.0),))
     strict = replace(MEMORY_ONLY, backfill=False)
@@ -85,7 +85,7 @@ def long_wait(job, since_s=0.0):
     return replace(job, state=Queued(since_s=since_s))
 
 
-def test_a_gang_that_waited_long_gets_gpus_emptied():
+def test_gpus_are_reserved_for_a_gang_that_waited_long():
     policy = replace(MEMORY_ONLY, reserve_after_s=600)
     server = a_server(
         a_snapshot(0, residents=(a_resident(8), a_resident(8, job_id=101))),
@@ -103,7 +103,7 @@ def test_a_gang_that_waited_long_gets_gpus_emptied():
     assert len(placed(policy.decide(crowd, replace(server, at_s=599.0)))) == 3
 
 
-def test_only_one_job_at_a_time_has_gpus_emptied():
+def test_only_one_job_at_a_time_has_a_reservation():
     policy = replace(MEMORY_ONLY, reserve_after_s=0)
     server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
     answers = policy.decide([a_job(1, 20), a_job(2, 20, gpus=2), a_job(3, 4)], server)
@@ -117,7 +117,7 @@ def test_a_gpu_filled_by_a_job_of_another_size_is_full_for_all():
     assert placed(MEMORY_ONLY.decide(queue, server)) == {1: ("GPU-0",), 2: ("GPU-1",), 3: ("GPU-0",)}
 
 
-def test_a_gpu_taken_by_a_job_of_another_size_is_ranked_anew():
+def test_a_gpu_is_re_ranked_after_a_job_of_another_size_took_it():
     policy = replace(MEMORY_ONLY, score=scores.most_available_memory)
     server = a_server(*(a_snapshot(each) for each in range(3)))
     answers = policy.decide([a_job(1, 4), a_job(2, 20), a_job(3, 4)], server)
@@ -130,20 +130,20 @@ def test_a_gang_never_gets_a_gpu_twice():
     assert placed(answers) == {1: ("GPU-0", "GPU-1"), 2: ("GPU-2",)}
 
 
-def test_gpus_are_kept_from_jobs_of_a_size_seen_before_too():
+def test_a_reservation_excludes_later_jobs_of_an_already_searched_size():
     policy = replace(MEMORY_ONLY, reserve_after_s=0)
     server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
     queue = [a_job(1, 5), a_job(2, 20), a_job(3, 5), a_job(4, 5)]
     assert placed(policy.decide(queue, server)) == {1: ("GPU-0",), 3: ("GPU-0",)}
 
 
-def test_more_kinds_of_need_than_are_remembered():
+def test_two_hundred_distinct_sizes_are_all_placed():
     server = a_server(*(a_snapshot(each) for each in range(4)))
     queue = [a_job(1 + each, 0.1 + each % 100 / 100) for each in range(200)]
     assert len(placed(MEMORY_ONLY.decide(queue, server))) == 200
 
 
-def test_verdicts_tell_what_is_available_after_the_whole_decision():
+def test_rejections_report_the_memory_available_after_the_whole_decision():
     server = a_server(a_snapshot(residents=BUSY))
     answers = waits(MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 4), a_job(3, 20)], server))
     assert answers[1].rejections[0].reason == "needs 20.0 GiB, 6.0 GiB available"
@@ -162,16 +162,16 @@ def test_verdicts_tell_what_is_available_after_the_whole_decision():
         pytest.param(a_job(1, 1, gpus=3), "3 GPUs with 1.0 GiB available each, 2 of 2 qualify", id="too wide"),
     ],
 )
-def test_the_reason_of_a_wait(job, reason):
+def test_a_deferral_names_the_gpus_and_memory_that_are_missing(job, reason):
     server = a_server(a_snapshot(0, residents=(a_resident(31),)), a_snapshot(1, residents=(a_resident(30.5),)))
     assert MEMORY_ONLY.decide([job], server)[0].reason == reason
 
 
-def test_without_gpus_a_job_waits_for_one():
+def test_a_server_without_gpus_defers_the_job():
     assert MEMORY_ONLY.decide([a_job(1)], a_server())[0].reason == "1 GPU with 8.0 GiB available, no GPU is known"
 
 
-def test_verdicts_of_a_gang_are_in_display_order():
+def test_rejections_of_a_gang_are_in_display_order():
     server = a_server(a_snapshot(0), a_snapshot(1, residents=BUSY), a_snapshot(2))
     (wait,) = MEMORY_ONLY.decide([a_job(1, 20, gpus=3)], server)
     assert [(each.gpu_uuid, each.rule) for each in wait.rejections] == [
@@ -181,14 +181,14 @@ def test_verdicts_of_a_gang_are_in_display_order():
     ]
 
 
-def test_jobs_that_ask_for_the_same_get_the_same_verdicts_under_their_own_id():
+def test_identical_requests_get_identical_rejections_under_their_own_id():
     server = a_server(a_snapshot(residents=BUSY))
     first, second = MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 20)], server)
     assert (first.job_id, second.job_id) == (1, 2)
     assert first.rejections == second.rejections
 
 
-def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
+def test_a_second_job_waits_until_the_first_has_warmed_up():
     answers = create("first-fit").decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",)}
     assert waits(answers)[2].rejections[0].rule == "warming_up"
@@ -196,12 +196,12 @@ def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
     assert len(placed(both)) == 2
 
 
-def test_sharing_is_as_chosen():
+def test_the_sharing_option_sets_the_mode_of_the_placement():
     (answer,) = create("best-fit", {"sharing": "mps"}).decide([a_job(1)], a_server(a_snapshot()))
     assert answer.sharing == "mps"
 
 
-def test_gpus_are_kept_for_a_job_that_is_not_the_first_of_its_kind():
+def test_a_later_job_of_the_same_demand_inherits_the_reservation():
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
     placer.update(a_snapshot(1, residents=(a_resident(30, job_id=101),)))
@@ -228,7 +228,7 @@ def after_oom(job, **learned):
         pytest.param({}, False, id="failed for another reason"),
     ],
 )
-def test_who_ran_out_of_memory_gets_the_next_room_there_is(learned, kept):
+def test_a_retry_after_oom_reserves_memory_before_smaller_jobs_take_it(learned, kept):
     """Otherwise what others leave goes to jobs that need less, as long as there are any."""
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
@@ -240,7 +240,7 @@ def test_who_ran_out_of_memory_gets_the_next_room_there_is(learned, kept):
     assert placed(placer.decide(101.0)) == {1: ("GPU-0",)}
 
 
-def test_the_only_gpu_is_kept_for_nobody_at_once():
+def test_the_only_gpu_is_not_reserved_before_reserve_after_s():
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.add(after_oom(a_job(1, 20), min_memory_bytes=30 * GiB))
@@ -250,7 +250,7 @@ def test_the_only_gpu_is_kept_for_nobody_at_once():
     assert placed(placer.decide(700.0)) == {}
 
 
-def test_a_kept_gpu_whose_gate_opens_is_taken():
+def test_a_reserved_gpu_is_taken_when_its_gate_opens():
     policy = replace(MEMORY_ONLY, reserve_after_s=600, gates=(gates.warming_up(15),))
     placer = policy.placer()
     young = a_resident(8, placed_at_s=590.0, first_active_at_s=590.0)
@@ -263,7 +263,7 @@ def test_a_kept_gpu_whose_gate_opens_is_taken():
     assert [each.job_id for each in placer.decide(605.0)] == [1]
 
 
-def test_when_a_kept_job_is_gone_its_gpus_are_for_all_again():
+def test_removing_the_job_releases_its_reservation():
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.add(long_wait(a_job(1, 36)))
@@ -273,7 +273,7 @@ def test_when_a_kept_job_is_gone_its_gpus_are_for_all_again():
     assert [each.job_id for each in placer.decide(601.0)] == [2]
 
 
-def test_a_job_that_waits_is_asked_after_by_the_time_it_is_overdue():
+def test_placer_wakes_when_a_reservation_becomes_due():
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
     placer.add(long_wait(a_job(1, 36)))
@@ -287,7 +287,7 @@ def test_a_job_that_waits_is_asked_after_by_the_time_it_is_overdue():
     assert placer.decide(601.0) == []
 
 
-def test_jobs_that_come_and_go_are_not_remembered():
+def test_removed_jobs_do_not_accumulate_in_the_queue():
     placer = MEMORY_ONLY.placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.decide(0.0)
@@ -300,7 +300,7 @@ def test_jobs_that_come_and_go_are_not_remembered():
     assert placer.waiting == 1
 
 
-def test_room_that_a_job_leaves_is_taken_by_who_waits():
+def test_memory_freed_by_an_exit_goes_to_a_pending_job():
     placer = MEMORY_ONLY.placer()
     placer.update(a_snapshot(0))
     for each in (1, 2, 3):
@@ -311,7 +311,7 @@ def test_room_that_a_job_leaves_is_taken_by_who_waits():
     assert [each.job_id for each in placer.decide(2.0)] == [3]
 
 
-def test_a_kept_job_that_comes_to_need_less_starts_at_once():
+def test_a_job_with_a_reservation_starts_when_its_demand_shrinks():
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(15, job_id=100),)))
     placer.add(long_wait(a_job(1, 36)))

@@ -56,11 +56,11 @@ def others(among: list[GpuView]):
         pytest.param(600.0, {"min_memory_bytes": 1}, 1, 700.0, id="there would be none for others"),
     ],
 )
-def test_when_gpus_may_be_reserved(reserve_after_s, learned, gpus, due_at_s):
+def test_a_reservation_is_due_after_reserve_after_s_or_an_oom(reserve_after_s, learned, gpus, due_at_s):
     assert Reservation(RULES, reserve_after_s).due_at_s(an_entry(**learned), gpus) == due_at_s
 
 
-def test_one_reservation_at_a_time():
+def test_no_second_reservation_while_one_is_active():
     reservation = Reservation(RULES, 600.0)
     reservation.begin(an_entry(), views(0))
     assert reservation.job_id == 1
@@ -80,7 +80,7 @@ def test_gpus_with_the_fewest_residents_are_reserved_and_released():
     "entry",
     [pytest.param(an_entry(gpus=3), id="too few GPUs"), pytest.param(an_entry(gib=41), id="too small GPUs")],
 )
-def test_no_reservation_that_would_not_do(entry):
+def test_no_reservation_if_the_gpus_cannot_satisfy_the_job(entry):
     reservation, gpus = Reservation(RULES, 600.0), views(0, 0)
     assert reservation.begin(entry, gpus) == ()
     assert (reservation.job_id, reservation.retry_pending, [each.reserved_for for each in gpus]) == (
@@ -98,7 +98,7 @@ def test_the_job_gets_reserved_gpus_first_and_then_others():
     assert [each.place for each in reservation.best(entry, gpus, others(gpus), 0.0)] == [2, 0]
 
 
-def test_the_job_gets_nothing_while_too_few_will_do():
+def test_a_reservation_places_nothing_until_enough_gpus_qualify():
     reservation, gpus = Reservation(RULES, 600.0), views(1, 0)
     entry = an_entry(gpus=2)
     reservation.begin(entry, gpus)

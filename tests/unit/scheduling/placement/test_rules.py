@@ -37,7 +37,7 @@ def refused(view, demand, *, job_id=1, with_gates=()):
         ),
     ],
 )
-def test_stale_telemetry(snapshot, reason):
+def test_a_gpu_with_stale_telemetry_is_refused(snapshot, reason):
     assert refused(GpuView(snapshot), SHARED) == (reason and ("stale_telemetry", reason))
 
 
@@ -73,7 +73,7 @@ def test_stale_telemetry(snapshot, reason):
         ),
     ],
 )
-def test_exclusive_use(demand, changes, refusal):
+def test_exclusive_placement_needs_an_empty_gpu_of_sufficient_size(demand, changes, refusal):
     assert refused(GpuView(a_snapshot(**changes)), demand) == refusal
 
 
@@ -85,20 +85,20 @@ def test_exclusive_use(demand, changes, refusal):
         pytest.param(None, 39, None, id="any amount"),
     ],
 )
-def test_insufficient_memory(gib, strangers, reason):
+def test_a_gpu_with_too_little_memory_is_refused_with_the_numbers(gib, strangers, reason):
     demand = Demand(1, None if gib is None else int(gib * GiB))
     refusal = reason and ("insufficient_memory", reason)
     assert refused(GpuView(a_snapshot(strangers=strangers)), demand) == refusal
 
 
-def test_headroom_counts_with_the_demand():
+def test_headroom_is_added_to_the_demand():
     view = GpuView(a_snapshot(strangers=31))
     assert refused(view, SHARED) is None
     text = "needs 8.0 GiB and 2.0 GiB of headroom, 9.0 GiB available"
     assert refused(view, replace(SHARED, headroom_bytes=2 * GiB)) == ("insufficient_memory", text)
 
 
-def test_only_a_mig_instance_serves_a_request_for_one():
+def test_a_mig_request_is_refused_on_a_whole_gpu():
     demand = replace(EXCLUSIVE, sharing="mig")
     snapshot = a_snapshot()
     assert refused(GpuView(snapshot), demand)[0] == "no_mig_instance"
@@ -113,7 +113,7 @@ def test_a_reserved_gpu_admits_the_job_it_is_reserved_for():
     assert refused(view, SHARED, job_id=12) is None
 
 
-def test_a_retry_after_out_of_memory_passes_gates_on_activity_only():
+def test_a_retry_after_oom_skips_gates_on_activity_but_not_on_counts():
     busy = GpuView(a_snapshot(smact=0.9, residents=(a_resident(1), a_resident(1, job_id=7))))
     retry = replace(SHARED, ignores_activity=True)
     on_activity, on_count = gates.smact_too_high(0.8), gates.max_jobs(2)
@@ -122,7 +122,7 @@ def test_a_retry_after_out_of_memory_passes_gates_on_activity_only():
     assert refused(busy, retry, with_gates=(on_activity, on_count))[0] == "max_jobs"
 
 
-def test_all_gates_are_open_when_the_last_one_opens():
+def test_gates_open_when_the_last_of_them_opens():
     residents = (a_resident(1, placed_at_s=AT_S - 10), a_resident(1, job_id=7, placed_at_s=AT_S - 50))
     view = GpuView(a_snapshot(smact=0.1, residents=residents))
     rules = AdmissionRules((gates.warming_up(15), gates.warming_up(15, first_activity_timeout_s=90)), None)

@@ -25,7 +25,7 @@ def places_of(buckets, start=None):
 
 @pytest.mark.parametrize("different", [1, 3, 200])
 @pytest.mark.parametrize("places", [3, MAX_IN_BUCKET, 6 * MAX_IN_BUCKET])
-def test_as_a_plain_sort(different: int, places: int) -> None:
+def test_sorted_buckets_agree_with_a_plain_sort(different: int, places: int) -> None:
     rng = random.Random(different * places)
     choices = [0, -MOST, MOST, *[rng.randrange(-MOST, MOST) for _ in range(different)]][-different:]
     buckets, keys = SortedBuckets(), {}
@@ -46,7 +46,7 @@ def test_as_a_plain_sort(different: int, places: int) -> None:
             assert place_of(buckets.first_packed(start * PLACES)) == next(iter(in_order(keys, start)), None)
 
 
-def test_equal_keys_are_cut_too() -> None:
+def test_a_bucket_of_equal_keys_is_split() -> None:
     """Twenty-five thousand idle GPUs have the same key: so a bucket of equal keys is split."""
     buckets = SortedBuckets()
     for place in range(50 * MAX_IN_BUCKET):
@@ -56,7 +56,7 @@ def test_equal_keys_are_cut_too() -> None:
     assert places_of(buckets, 8) == []
 
 
-def test_none_left() -> None:
+def test_empty_buckets_have_no_first_place() -> None:
     buckets = SortedBuckets()
     buckets.put_key(5, 1)
     buckets.drop(5)

@@ -46,13 +46,13 @@ def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
         ),
     ],
 )
-def test_why_two_do_not_share(resident, newcomer, options, reason):
+def test_a_refusal_to_share_gives_its_reason(resident, newcomer, options, reason):
     work = placer("marginal-gain", gpu(0, busy(12, smact=resident)), facts=Facts(me=newcomer), **options)
     assert decided(work, a_job(1, gib=12, name="me")) == {}
     assert verdict(work) == reason
 
 
-def test_work_that_nobody_knows_is_judged_by_its_memory():
+def test_unknown_workloads_are_judged_by_the_activity_expected_from_memory():
     resident = gpu(0, busy(smact=0.6))
     assert decided(placer("marginal-gain", resident), a_job(1, gib=1, name="small")) == {1: ("GPU-0",)}
     work = placer("marginal-gain", resident, smact_sum=1.2)
@@ -60,12 +60,12 @@ def test_work_that_nobody_knows_is_judged_by_its_memory():
     assert verdict(work) == "smact_sum: SMACT 1.30 in all with this job (0.70 expected of it), limit 1.20"
 
 
-def test_what_is_known_stands_before_what_memory_says():
+def test_activity_from_history_overrides_the_expectation_from_memory():
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=Facts(large=0.1), smact_sum=1.2)
     assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
 
 
-def test_activity_that_the_estimate_tells_stands_before_what_memory_says():
+def test_activity_from_the_estimate_overrides_the_expectation_from_memory():
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
     told = replace(a_job(1, name="large"), estimate=an_estimate(12, smact=0.1))
     assert decided(work, told) == {1: ("GPU-0",)}
@@ -74,7 +74,7 @@ def test_activity_that_the_estimate_tells_stands_before_what_memory_says():
     assert "(0.90 expected of it)" in verdict(work)
 
 
-def test_memory_that_history_knows_stands_before_the_estimate():
+def test_memory_from_history_overrides_the_estimate():
     facts = Facts()
     facts.demand_bytes = lambda _job: 1 * GiB
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=facts, smact_sum=1.2)
@@ -85,7 +85,7 @@ def test_memory_that_history_knows_stands_before_the_estimate():
     ("order", "starts"),
     [(None, 3), ("due", 3), ("oldest", 1), ("shortest", 3), ("least-work", 3)],
 )
-def test_the_queue_order_is_an_option(order, starts):
+def test_the_order_option_sets_which_job_starts_first(order, starts):
     jobs = [a_job(1, at_s=1.0, name="long"), a_job(2, at_s=2.0, name="unknown"), a_job(3, at_s=3.0, name="short")]
     facts = Facts(durations_s={"long": 9000.0, "short": 60.0}, long=0.9, unknown=0.9, short=0.9)
     assert decided(placer("marginal-gain", gpu(0), facts=facts, **({"order": order} if order else {})), *jobs) == {
@@ -103,7 +103,7 @@ def test_the_queue_order_is_an_option(order, starts):
         pytest.param("unknown", 4, 5_000.0, False, id="four GPUs for an hour"),
     ],
 )
-def test_who_is_due_first_goes_first(name, gpus, later_s, passes):
+def test_jobs_are_ordered_by_due_time(name, gpus, later_s, passes):
     large, other = a_job(1, name="large"), a_job(2, at_s=later_s, name=name, gpus=gpus)
     facts = Facts(durations_s={"large": 9000.0, "small": 100.0})
     order = create("marginal-gain").order
@@ -112,12 +112,12 @@ def test_who_is_due_first_goes_first(name, gpus, later_s, passes):
 
 
 @pytest.mark.parametrize("patience", [-1.0, float("inf"), float("nan")])
-def test_a_patience_that_makes_no_sense(patience):
+def test_invalid_patience_is_refused(patience):
     with pytest.raises(UsageError, match="no multiple"):
         orders.due_first(patience)
 
 
-def test_a_short_gang_may_be_more_work_than_a_longer_job():
+def test_least_work_orders_by_gpu_time_and_shortest_by_run_time():
     jobs = [a_job(1, name="too_few_gpus", gpus=4), a_job(2, name="single")]
     facts = Facts(durations_s={"too_few_gpus": 60.0, "single": 100.0}, gang=0.9, single=0.9)
     gpus = [gpu(each) for each in range(4)]
@@ -125,7 +125,7 @@ def test_a_short_gang_may_be_more_work_than_a_longer_job():
     assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="least-work"), *jobs)) == [2]
 
 
-def test_each_job_has_its_own_bound():
+def test_the_max_slowdown_of_the_job_bounds_sharing():
     tolerant = replace(busy(smact=0.3), max_slowdown=1.8)
     facts = Facts(me=0.8)
     assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), a_job(1, name="me")) == {1: ("GPU-0",)}
@@ -133,14 +133,14 @@ def test_each_job_has_its_own_bound():
     assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), picky) == {}
 
 
-def test_a_bound_holds_from_the_placement_on():
+def test_a_slowdown_bound_holds_from_placement_before_any_sample():
     work = placer("marginal-gain", gpu(0), facts=Facts(picky=0.4, me=0.4))
     jobs = (a_job(1, name="picky", max_slowdown=1.01), a_job(2, name="me"))
     assert decided(work, *jobs) == {1: ("GPU-0",)}
     assert "bound 1.01" in verdict(work, 2)
 
 
-def test_what_was_learned_counts():
+def test_learned_interference_prevents_sharing():
     facts = Facts(me=0.3)
     work = placer("marginal-gain", gpu(0, busy(smact=0.3)), facts=facts)
     pair = [GpuActivity("w0.3", 0.3), GpuActivity("me", 0.3)]
@@ -150,7 +150,7 @@ def test_what_was_learned_counts():
     assert "times as long" in verdict(work)
 
 
-def test_what_is_learned_later_counts_too():
+def test_interference_learned_after_profiling_is_used():
     facts = Facts(me=0.3)
     pairing = create("marginal-gain").pairing.with_predictions(facts)
     mine = pairing.profile(a_job(1, name="me"), facts)
@@ -161,7 +161,7 @@ def test_what_is_learned_later_counts_too():
     assert pairing.judge(mine, theirs).rule == "max_slowdown"
 
 
-def test_one_of_whom_nothing_is_known_has_to_settle_first():
+def test_an_unknown_resident_must_warm_up_before_it_shares():
     stranger = a_resident(4, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 5)
     work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
     assert decided(work, a_job(1, name="me")) == {}
@@ -170,7 +170,7 @@ def test_one_of_whom_nothing_is_known_has_to_settle_first():
     assert decided(work, at_s=AT_S + 10) == {1: ("GPU-0",)}
 
 
-def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
+def test_unattributed_activity_is_assigned_to_the_unknown_resident():
     unknown = a_resident(24, placed_at_s=0.0, first_active_at_s=0.0)
     light, heavy = (
         placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
@@ -181,7 +181,7 @@ def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
     assert "a job with SMACT 0.10 there would take 3.32 times" in verdict(heavy)
 
 
-def test_a_partner_with_more_memory_is_minded_more():
+def test_a_co_runner_with_more_memory_is_expected_to_slow_more():
     answers = {
         gib: decided(
             placer("marginal-gain", gpu(0, busy(gib, smact=0.8)), facts=Facts(me=0.2)), a_job(1, gib=2, name="me")
@@ -191,7 +191,7 @@ def test_a_partner_with_more_memory_is_minded_more():
     assert answers == {4: {1: ("GPU-0",)}, 24: {}}
 
 
-def test_caution_keeps_away_from_the_bound():
+def test_a_safety_factor_tightens_the_slowdown_bound():
     mate = gpu(0, busy(12, smact=0.7))
     assert decided(placer("marginal-gain", mate, facts=Facts(me=0.2)), a_job(1, name="me")) == {1: ("GPU-0",)}
     careful = placer("marginal-gain", mate, facts=Facts(me=0.2), safety_factor=1.2)
@@ -209,7 +209,7 @@ def test_caution_keeps_away_from_the_bound():
         pytest.param(3, False, 1.35, id="four, one guessed"),
     ],
 )
-def test_what_company_costs_counts_in_part(mates, known, slower):
+def test_the_predicted_slowdown_is_weighted_by_the_overlap(mates, known, slower):
     """Shown by the limit that is broken."""
     there = [busy(2, smact=0.3, job_id=100 + each) for each in range(mates)]
     everybody = [GpuActivity(None, 0.3, memory_bytes=2 * GiB)] * (mates + 1)
@@ -221,7 +221,7 @@ def test_what_company_costs_counts_in_part(mates, known, slower):
     assert f"would take {1 + slower * (predicted - 1):.2f} times as long, bound 1.00" in verdict(work)
 
 
-def test_no_more_than_so_many_share():
+def test_at_most_max_jobs_share_a_gpu():
     crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
     work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
     assert decided(work, a_job(1, name="me")) == {}
@@ -239,6 +239,6 @@ def test_no_more_than_so_many_share():
         ({"order": "youngest"}, "option `order` of policy `marginal-gain`"),
     ],
 )
-def test_limits_that_make_no_sense(options, message):
+def test_invalid_limits_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         create("marginal-gain", options)

@@ -35,14 +35,14 @@ from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
         ({"smact": None, "smocc": 0.1, "drama": 0.1}, True),
     ],
 )
-def test_carmas_gate(measures, admitted):
+def test_carma_admits_below_its_pressure_limits(measures, admitted):
     work = placer("carma", gpu(0, busy(), **measures))
     assert bool(decided(work, a_job(1))) == admitted
     if not admitted:
         assert verdict(work).startswith("pressure_too_high: pressure: SMACT ")
 
 
-def test_carma_wants_memory_to_spare():
+def test_carma_requires_headroom_beyond_the_demand():
     work = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0))
     assert decided(work, a_job(1, 8)) == {}
     assert verdict(work) == "insufficient_memory: needs 8.0 GiB and 2.0 GiB of headroom, 9.9 GiB available"
@@ -51,7 +51,7 @@ def test_carma_wants_memory_to_spare():
     assert decided(alone, a_job(1, 8)) == {1: ("GPU-0",)}
 
 
-def test_carma_hides_a_gpu_until_30_s_after_its_job_was_seen():
+def test_carma_admits_30_s_after_the_resident_became_active():
     unseen = a_resident(4, placed_at_s=AT_S - 500, first_active_at_s=None)
     work = placer("carma", gpu(0, unseen, smact=0.0, smocc=0.0, drama=0.0))
     assert decided(work, a_job(1)) == {}
@@ -84,7 +84,7 @@ def test_carma_retries_alone_and_before_others():
 
 
 @pytest.mark.parametrize(("name", "gib"), [("carma", 5), ("aegis", 5)])
-def test_memory_that_nobody_told(name, gib):
+def test_unknown_memory_is_shared_only_with_unknown_gib(name, gib):
     server = (gpu(0, busy(2), smact=0.1, smocc=0.0, drama=0.0),)
     assert decided(placer(name, *server), a_job(1, None)) == {}
     sharing = placer(name, *server, unknown_gib=5.0)
@@ -104,12 +104,12 @@ def test_memory_that_nobody_told(name, gib):
         pytest.param((30,), None, id="then alone"),
     ],
 )
-def test_aegis_floors(promised, need):
+def test_aegis_raises_the_floor_after_each_oom(promised, need):
     found = next_floor(failed(a_job(1, 4), *promised), [40 * GiB], Demand(1, 4 * GiB))
     assert (None if found.exclusive else found.bytes / GiB) == need
 
 
-def test_aegis_keeps_a_larger_floor_that_was_learned():
+def test_aegis_does_not_lower_a_larger_learned_floor():
     assert next_floor(failed(a_job(1, 4), 4), [40 * GiB], Demand(1, 33 * GiB)).bytes == 33 * GiB
 
 
@@ -134,11 +134,11 @@ def test_aegis_judges_by_risk():
         ([1.0, 0.0], 0.2 * 0.5 + 0.3 * 0.5 + 0.3 * 0.95 + 0.2 * (1 / 3)),
     ],
 )
-def test_risk(readings, risk):
+def test_risk_score_of_a_series_of_readings(readings, risk):
     assert gates.risk_score(readings) == pytest.approx(risk)
 
 
-def test_every_preference_is_a_policy_of_its_own_name():
+def test_every_preference_is_registered_under_its_name():
     assert {create(each).score for each in PREFERENCES} == set(PREFERENCES.values())
 
 
@@ -168,7 +168,7 @@ def test_horus_takes_the_least_loaded_under_a_cap():
         ),
     ],
 )
-def test_lucid_pairs(residents, newcomer, gpus, reason):
+def test_lucid_pairs_jobs_by_the_sum_of_their_labels(residents, newcomer, gpus, reason):
     mates = [busy(smact=each, job_id=100 + place) for place, each in enumerate(residents)]
     work = placer("lucid", gpu(0, *mates), facts=Facts(me=newcomer))
     assert bool(decided(work, a_job(1, name="me", gpus=gpus))) == (reason is None)
@@ -201,7 +201,7 @@ def test_gandiva_joins_the_least_active_unless_all_would_lose():
         pytest.param(3000.0, 1.0, False, id="long beside heavy"),
     ],
 )
-def test_sjf_bsbf_shares_now_or_waits(mine_s, smact, shares):
+def test_sjf_bsbf_shares_only_if_that_finishes_earlier_than_waiting(mine_s, smact, shares):
     facts = Facts({"me": mine_s, f"w{smact}": 3000.0}, me=1.0)
     work = placer("sjf-bsbf", gpu(0), facts=facts)
     resident = a_job(50, 4, name=f"w{smact}")
@@ -227,7 +227,7 @@ def test_a_retry_keeps_its_place_and_a_requeued_job_does_not(name):
     assert order(replace(retry, uncounted_attempts=1), Facts()) > order(later, Facts())
 
 
-def test_tiresias_puts_those_behind_that_had_much():
+def test_tiresias_ranks_jobs_with_much_attained_service_last():
     ran = failed(a_job(1, 4), 4)
     had = replace(ran, attempts=(replace(ran.attempts[0], started_at_s=0.0, ended_at_s=3600.0),))
     work = placer("tiresias", gpu(0))
@@ -236,7 +236,7 @@ def test_tiresias_puts_those_behind_that_had_much():
         create("tiresias", {"first_level_s": 5.0, "second_level_s": 1.0})
 
 
-def test_round_robin_goes_on_behind_the_last():
+def test_round_robin_continues_after_the_last_gpu():
     work = placer("round-robin", *(gpu(each, smact=0.1) for each in range(3)), warmup_s=0.0)
     jobs = [a_job(each, 4) for each in range(1, 6)]
     assert list(decided(work, *jobs).values()) == [("GPU-0",), ("GPU-1",), ("GPU-2",), ("GPU-0",), ("GPU-1",)]
@@ -245,13 +245,13 @@ def test_round_robin_goes_on_behind_the_last():
 @pytest.mark.parametrize(
     ("name", "uuid"), [("least-utilized", "GPU-1"), ("most-utilized", "GPU-0"), ("lug", "GPU-1"), ("mug", "GPU-0")]
 )
-def test_by_activity(name, uuid):
+def test_policies_by_activity_choose_the_gpu_of_their_preference(name, uuid):
     server = a_server(gpu(0, busy(), smact=0.6), gpu(1, busy(), smact=0.4), gpu(2, busy(), smact=0.9), at_s=AT_S)
     (answer,) = create(name).decide([a_job(1, 4)], server)
     assert answer.gpu_uuids == (uuid,)
 
 
-def test_the_names_of_the_literature():
+def test_names_from_the_literature_are_aliases():
     assert create("magm").name == create("worst-fit").name == "most-memory"
     assert create("least-utilised").name == "least-utilized"
     with pytest.raises(UsageError) as caught:
@@ -259,7 +259,7 @@ def test_the_names_of_the_literature():
     assert caught.value.hint == "did you mean `smact_limit`?"
 
 
-def test_a_wait_of_a_match_is_told_to_a_gang_too():
+def test_a_gang_is_deferred_with_the_rejection_of_the_pairing_rule():
     (wait,) = create("horus").decide([a_job(1, 4, gpus=2)], a_server(gpu(0, busy(smact=0.9)), gpu(1), at_s=AT_S))
     assert isinstance(wait, Deferral)
     assert [each.rule for each in wait.rejections] == ["utilization_cap", "too_few_gpus"]

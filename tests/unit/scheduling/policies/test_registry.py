@@ -6,13 +6,13 @@ from cotenant.core.errors import UnknownName, UsageError
 from cotenant.scheduling.policies import create, options, policies
 
 
-def test_every_policy_goes_by_its_registered_name():
+def test_a_policy_has_its_registered_name():
     assert [create(each).name for each in policies()] == list(policies())
     assert "exclusive" in policies()
     assert "most-memory" in policies()
 
 
-def test_an_unknown_policy_is_answered_with_the_known_ones():
+def test_an_unknown_policy_name_is_refused_with_the_known_ones():
     with pytest.raises(UnknownName, match=r"no policy named `bestfit` \(known: aegis, best-fit, .*\)") as caught:
         create("bestfit")
     assert caught.value.hint == "did you mean `best-fit`?"
@@ -33,7 +33,7 @@ def test_an_unknown_policy_is_answered_with_the_known_ones():
         ({"reserve_after_s": -1}, "`reserve_after_s` must be >= 0 and finite, got -1"),
     ],
 )
-def test_wrong_options_are_errors(given, message):
+def test_invalid_policy_options_are_refused(given, message):
     with pytest.raises(UsageError) as caught:
         create("best-fit", given)
     assert message in str(caught.value)

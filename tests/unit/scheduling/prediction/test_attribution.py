@@ -18,20 +18,20 @@ def shown(*loads):
 
 
 @pytest.mark.parametrize("truth", [0.5, 0.8, 1.0, 1.25])
-def test_expectations_are_corrected_by_the_reading(truth):
+def test_the_sample_corrects_expected_activity(truth):
     smact, size = SMALL
     measured = shown((0.2, GiB), (truth * smact, size))
     assert attribute_activity(((0.2, GiB),), (SMALL,), measured) == pytest.approx(truth, rel=0.22)
 
 
-def test_slowing_each_other_down_is_taken_into_account():
+def test_attribution_accounts_for_mutual_slowdown():
     """The residue, what is read less what is known of the other, would make it a third smaller than it is."""
     measured = shown(LARGE, SMALL)
     assert measured - LARGE[0] < 0.8 * SMALL[0]
     assert attribute_activity((LARGE,), (SMALL,), measured) == pytest.approx(1.0, abs=0.12)
 
 
-def test_where_the_reading_says_little_the_expectation_stands():
+def test_a_saturated_sample_leaves_the_expectation_unchanged():
     heavy = (0.8, 12 * GiB)
     assert attribute_activity((), (heavy, heavy), 1.0) == pytest.approx(1.0, abs=0.12)
     assert attribute_activity((heavy, heavy), (SMALL,), 0.97) == pytest.approx(1.0, abs=0.12), (
@@ -39,5 +39,5 @@ def test_where_the_reading_says_little_the_expectation_stands():
     )
 
 
-def test_a_reading_that_nothing_explains_moves_it_as_far_as_is_likely():
+def test_an_unexplained_sample_moves_the_expectation_within_its_spread():
     assert 1.2 < attribute_activity((), (SMALL, SMALL), 1.0) < 4.0

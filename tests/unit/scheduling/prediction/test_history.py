@@ -72,26 +72,26 @@ def gib_of(value):
         pytest.param([(0, OK, 600)] * 2, (10, None), None, id="never seen on a GPU"),
     ],
 )
-def test_how_trace_and_history_are_blended(runs, stated, need):
+def test_demand_blends_the_estimate_with_observed_peaks(runs, stated, need):
     history = known(*(ran(index, gib, seconds, end) for index, (gib, end, seconds) in enumerate(runs, start=1)))
     estimated, declared = stated
     job = waits(gib=estimated, declared_bytes=None if declared is None else declared * GiB)
     assert gib_of(history.demand_bytes(job)) == need
 
 
-def test_a_partial_estimate_is_no_statement():
+def test_a_partial_estimate_is_ignored():
     job = replace(waits(), estimate=an_estimate(3, partial=True))
     assert gib_of(known(ran()).demand_bytes(job)) == 8.8
 
 
-def test_other_work_is_not_known():
+def test_history_predicts_nothing_for_another_command():
     history = known(ran(1), ran(2))
     assert history.demand_bytes(waits(script="b.py")) is None
     assert history.duration_s(waits(script="b.py")) is None
     assert history.activity(waits(script="b.py")).smact is None
 
 
-def test_an_attempt_is_taken_in_once():
+def test_an_attempt_is_learned_once_and_only_after_it_exited():
     history = WorkloadHistory()
     job = ran()
     assert history.learn(job, {1: job}) == "python /tmp/a.py"
@@ -101,7 +101,7 @@ def test_an_attempt_is_taken_in_once():
     assert history.learn(running, {1: running}) is None
 
 
-def test_activity_is_what_was_seen_alone_weighted_by_time():
+def test_activity_is_the_time_weighted_mean_of_solo_periods():
     long = ran(
         1,
         co_runs=[
@@ -119,7 +119,7 @@ def test_activity_is_what_was_seen_alone_weighted_by_time():
     assert activity.workload == "python /tmp/a.py"
 
 
-def test_a_duration_is_the_one_alone():
+def test_duration_is_corrected_for_co_runs():
     alone = CoRun(neighbor_ids=(), seconds=100.0, smact=1.0)
     victim = ran(1, seconds=300.0, co_runs=[alone])
     bully = ran(2, seconds=300.0, co_runs=[alone], script="b.py")
@@ -131,7 +131,7 @@ def test_a_duration_is_the_one_alone():
     assert record.durations_s == pytest.approx([300.0, 153.0], abs=0.1), "294 s at half the speed are 147 s alone"
 
 
-def test_the_slowdown_of_a_step_rate_is_learned():
+def test_slowdown_is_learned_from_step_rates():
     alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
     beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.9, steps_hz=5.0)])
@@ -143,7 +143,7 @@ def test_the_slowdown_of_a_step_rate_is_learned():
     assert before[0] < after[0] < 2.0
 
 
-def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
+def test_learning_on_a_small_gpu_is_relative_to_its_own_prior():
     """As slow as expected there: nothing is new. On the GPU that the law is of, it would be."""
     effects = {}
     for gpu_memory_bytes in (10 * GiB, None):
@@ -161,7 +161,7 @@ def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
 
 
 @pytest.mark.parametrize(("smact", "slower"), [(0.5, True), (0.99, False)])
-def test_without_a_step_rate_the_activity_of_all_tells(smact, slower):
+def test_without_step_rates_slowdown_is_learned_from_total_activity(smact, slower):
     first = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
     second = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
     beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=smact)])
@@ -172,7 +172,7 @@ def test_without_a_step_rate_the_activity_of_all_tells(smact, slower):
     assert (history.interference.slowdowns(pair)[0] > before) == slower
 
 
-def test_mates_that_are_forgotten_teach_nothing():
+def test_co_runs_with_unknown_neighbors_teach_nothing():
     history = known(ran(1, co_runs=[CoRun(neighbor_ids=(5,), seconds=60.0, smact=0.9, steps_hz=1.0)]))
     assert history.interference.state() == {}
 
@@ -195,7 +195,7 @@ def alone(hz, job_id=1, **changes):
     return ran(job_id, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=hz)], **changes)
 
 
-def test_the_rate_of_the_same_attempt_alone_counts_first():
+def test_the_solo_step_rate_of_the_same_attempt_is_the_baseline():
     """Earlier attempts may have counted something else: epochs, say."""
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
     co_runs = [
@@ -211,7 +211,7 @@ def test_the_rate_of_the_same_attempt_alone_counts_first():
 
 
 @pytest.mark.parametrize("hz", [100.0, 0.1], ids=["many times as fast in company", "hundred times as slow"])
-def test_rates_that_cannot_be_of_the_same_steps_teach_nothing(hz):
+def test_implausible_step_rates_teach_nothing(hz):
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
     beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.99, steps_hz=hz)])
     history = known(alone(10.0), other)
@@ -222,7 +222,7 @@ def test_rates_that_cannot_be_of_the_same_steps_teach_nothing(hz):
     assert history.record(beside).beside == {}
 
 
-def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgotten():
+def test_co_run_records_are_means_and_the_shortest_is_evicted():
     history = known(alone(10.0))
     jobs = {}
     for number in range(2, 2 + MAX_CO_RUN_RECORDS + 3):
@@ -242,7 +242,7 @@ def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgot
     assert WorkloadHistory.restored(history.state()).state() == history.state()
 
 
-def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
+def test_a_faster_simulated_clock_scales_the_time_thresholds():
     brief = ran(1, seconds=2.0, co_runs=[CoRun(neighbor_ids=(), seconds=1.0, smact=0.4, steps_hz=600.0)])
     slow, fast = WorkloadHistory(), WorkloadHistory(pace=60.0)
     for history in (slow, fast):
@@ -251,14 +251,14 @@ def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
     assert (fast.record(brief).smact, len(fast.record(brief).peaks_bytes)) == (0.4, 1)
 
 
-def test_what_is_learned_of_activity_is_known_at_once():
+def test_learned_activity_is_available_immediately():
     history = WorkloadHistory()
     assert history.activity(waits()).smact is None
     history.learn(alone(10.0), {})
     assert history.activity(waits()).smact == 0.5
 
 
-def test_a_pair_is_predicted_as_it_was_measured_after_a_few_times_together():
+def test_predictions_of_a_pair_converge_to_the_measured_slowdown():
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.8, steps_hz=10.0)])
     history = known(alone(10.0), other)
     errors = []

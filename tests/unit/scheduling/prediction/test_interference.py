@@ -38,7 +38,7 @@ def a(smact, workload=None):
         pytest.param([1.0, 1.0], [2.94, 2.94], id="two that fill all SMs"),
     ],
 )
-def test_a_cold_start_goes_by_activity(smacts, slowdowns):
+def test_prior_slowdowns_follow_from_activity(smacts, slowdowns):
     found = PriorInterference().slowdowns([a(smact) for smact in smacts])
     assert found == pytest.approx(slowdowns, abs=2e-4)
     assert LearnedInterference().slowdowns([a(smact) for smact in smacts]) == found
@@ -54,18 +54,18 @@ def test_a_cold_start_goes_by_activity(smacts, slowdowns):
         pytest.param(40_000, 0.70, id="beyond 8 GiB it says no more"),
     ],
 )
-def test_activity_is_expected_from_memory(needed_mib, smact):
+def test_expected_activity_grows_with_memory(needed_mib, smact):
     assert expected_smact(needed_mib * MiB) == pytest.approx(smact)
 
 
-def test_a_partner_with_large_kernels_costs_more_than_its_activity_says():
+def test_a_co_runner_with_more_memory_slows_more_at_equal_activity():
     small, large = (GpuActivity(None, 0.8, memory_bytes=gib * GiB) for gib in (4, 16))
     assert PriorInterference().slowdowns([a(0.1), small])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 0.5**0.791)
     assert PriorInterference().slowdowns([a(0.1), large])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
     assert PriorInterference().slowdowns([a(0.1), a(0.8)])[0] == pytest.approx(1 + 1.94 * 0.8**4.44), "memory not known"
 
 
-def test_memory_counts_as_a_part_of_the_gpu():
+def test_memory_counts_relative_to_the_size_of_the_gpu():
     """The same batch has longer kernels on a smaller GPU. It is enough that one of them tells which GPU it is."""
     on_small = GpuActivity(None, 0.8, memory_bytes=4 * GiB, gpu_memory_bytes=10 * GiB)
     on_large = GpuActivity(None, 0.8, memory_bytes=16 * GiB)
@@ -75,20 +75,20 @@ def test_memory_counts_as_a_part_of_the_gpu():
     assert PriorInterference().slowdowns([resident, newcomer])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
 
 
-def test_what_is_expected_is_what_measured_jobs_do():
+def test_expected_activity_matches_the_measured_workloads():
     """On the workloads that ship: far closer than one number for all."""
     known = [(measured.profile.peak_bytes, measured.profile.smact) for measured in measured_a100().values()]
     missed = statistics.mean(abs(expected_smact(size) - smact) for size, smact in known)
     assert missed < 0.4 * statistics.mean(abs(ASSUMED_SMACT - smact) for _, smact in known)
 
 
-def test_together_they_need_no_more_than_all_sms():
+def test_slowdowns_are_raised_until_the_sms_suffice():
     slowed = limit_to_all_sms([1.1, 1.1], [0.9, 0.9])
     assert sum(0.9 / slowdown for slowdown in slowed) == pytest.approx(1.0)
     assert limit_to_all_sms([1.1, 1.0], [0.3, 0.3]) == (1.1, 1.0)
 
 
-def test_what_is_observed_moves_victim_and_aggressor():
+def test_an_observed_slowdown_updates_sensitivity_and_aggressiveness():
     known = LearnedInterference()
     pair = [a(0.5, "mild"), a(0.5, "bully")]
     before = known.slowdowns(pair)
@@ -100,7 +100,7 @@ def test_what_is_observed_moves_victim_and_aggressor():
     assert elsewhere[1] < elsewhere[0]
 
 
-def test_many_readings_are_believed_and_one_more_hardly_moves_them():
+def test_many_observations_outweigh_one_outlier():
     known = LearnedInterference()
     pair = [a(0.5, "x"), a(0.5, "y")]
     for _ in range(50):
@@ -112,14 +112,14 @@ def test_many_readings_are_believed_and_one_more_hardly_moves_them():
 
 
 @pytest.mark.parametrize("reading", [None, 0.0, -1.0, math.inf, math.nan])
-def test_what_is_no_slowdown_teaches_nothing(reading):
+def test_invalid_slowdowns_teach_nothing(reading):
     known = LearnedInterference()
     known.learn([a(0.5, "x"), a(0.5, "y")], [reading, None], spread=MEASUREMENT_STD)
     assert known.state() == {}
     assert known.version == 0
 
 
-def test_nobody_gets_faster_in_company():
+def test_predicted_slowdowns_are_at_least_1():
     known = LearnedInterference()
     for _ in range(20):
         known.learn([a(0.1, "x"), a(0.1, "y")], [0.5, 0.5], spread=MEASUREMENT_STD)
@@ -129,7 +129,7 @@ def test_nobody_gets_faster_in_company():
     assert all(abs(value) < 0.01 for effects in known.state().values() for value in effects[::2])
 
 
-def test_work_without_a_key_is_nobody_in_particular():
+def test_workloads_without_a_key_are_not_learned():
     known = LearnedInterference()
     known.learn([a(0.5), a(0.5, "y")], [3.0, None], spread=MEASUREMENT_STD)
     assert list(known.state()) == ["y"]
@@ -145,7 +145,7 @@ def test_the_state_comes_back():
 
 
 @pytest.mark.skipif(not PAIRS.exists(), reason="the measured pairs are not on this machine")
-def test_measured_pairs_teach_pairs_that_were_left_out():
+def test_measured_pairs_improve_predictions_of_held_out_pairs():
     """Published on the same rows: partner's SMACT alone 6 % and 22 %, fitted effects 4 % and 12 % (median, P90)."""
     with PAIRS.open() as file:
         rows = [

@@ -33,19 +33,19 @@ def key(*command, workdir="/home/ann"):
         pytest.param("python t.py --log-interval 5", "python /home/ann/t.py --log-interval 5", id="not a log folder"),
     ],
 )
-def test_the_key_of_a_command(command, expected):
+def test_workload_key_normalizes_the_command(command, expected):
     assert key(*command.split()) == expected
 
 
-def test_a_shell_is_looked_through():
+def test_workload_key_unwraps_a_shell():
     assert key("bash", "-lc", "CUDA_X=1 python train.py --seed 1") == key("python", "train.py", "--seed", "2")
     assert key("sh", "-c", "echo 'open") == shlex.join(["sh", "-c", "echo 'open", "in /home/ann"])
 
 
-def test_scripts_of_the_same_name_are_told_apart_by_place():
+def test_scripts_of_the_same_name_differ_by_folder():
     assert key("python", "train.py") != key("python", "train.py", workdir="/home/bob")
     assert key("python", "/home/ann/train.py", workdir="/") == key("python", "train.py")
 
 
-def test_what_changes_memory_counts():
+def test_arguments_that_change_memory_are_part_of_the_key():
     assert key("python", "t.py", "--batch", "8") != key("python", "t.py", "--batch", "16")

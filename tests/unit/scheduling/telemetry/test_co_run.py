@@ -29,7 +29,7 @@ def sampled(*intervals):
     return co_runs
 
 
-def test_time_and_means_are_kept_for_each_group():
+def test_each_group_of_neighbors_has_its_time_and_means():
     alone, shared = sampled(
         ((), 10.0, sample(0.2, drama=0.1), None),
         ((), 30.0, sample(0.6, drama=0.1), 4.0),
@@ -40,12 +40,12 @@ def test_time_and_means_are_kept_for_each_group():
     assert (shared.neighbor_ids, shared.smact, shared.steps_hz) == ((7,), pytest.approx(0.9), 2.0)
 
 
-def test_neighbors_are_all_of_the_group_but_the_job():
+def test_neighbor_ids_exclude_the_job_itself():
     (co_run,) = sampled(((3, 7), 20.0, sample(), None)).co_runs()
     assert co_run.neighbor_ids == (3, 7)
 
 
-def test_solo_activity_needs_enough_time_alone():
+def test_solo_activity_requires_a_minimum_time_alone():
     co_runs = sampled(((), 6.0, sample(0.2), None))
     assert co_runs.solo_smact() is None
     co_runs.add_sample(ALONE, 6.0, sample(0.4), None)
@@ -53,16 +53,16 @@ def test_solo_activity_needs_enough_time_alone():
     assert co_runs.solo_smact() == pytest.approx(0.3)
 
 
-def test_solo_activity_is_unknown_where_it_was_not_read():
+def test_solo_activity_without_samples_is_unknown():
     assert sampled(((), 20.0, sample(None), None)).solo_smact() is None
 
 
-def test_a_measure_that_was_read_for_half_of_the_time_has_no_mean():
+def test_a_measure_sampled_half_of_the_time_has_no_mean():
     (co_run,) = sampled(((), 10.0, sample(0.2), None), ((), 10.0, sample(None), float("nan"))).co_runs()
     assert (co_run.smact, co_run.smocc, co_run.steps_hz) == (None, None, None)
 
 
-def test_a_measure_that_was_read_most_of_the_time_is_the_mean_of_that_time():
+def test_a_measure_sampled_most_of_the_time_is_averaged_over_that_time():
     readings = (0.2, None, 0.2, float("nan"), *[0.4] * 6)
     (co_run,) = sampled(*(((), 10.0, sample(smact), None) for smact in readings)).co_runs()
     assert co_run.smact == pytest.approx((0.2 * 2 + 0.4 * 6) / 8)
@@ -84,7 +84,7 @@ def test_a_measure_that_was_read_most_of_the_time_is_the_mean_of_that_time():
         pytest.param([(10, (), float("inf"), 10.0)], {(): None}, id="infinite"),
     ],
 )
-def test_a_step_rate_counts_if_all_of_its_time_was_in_one_group(readings, rates):
+def test_a_step_rate_counts_only_if_its_whole_interval_is_in_one_group(readings, rates):
     co_runs = CoRunSampler(ME)
     for at_s, neighbor_ids, steps_hz, steps_s in readings:
         co_runs.add_sample(group(*neighbor_ids), 10.0, sample(at_s=at_s), steps_hz, steps_s)
@@ -110,14 +110,14 @@ def test_state_survives_json():
 
 
 @pytest.mark.parametrize("state", [[[[5], [1.0]]], [[[5]]], [[["x"], [0.0] * 9]]])
-def test_a_state_of_another_shape_is_refused_whole(state):
+def test_a_malformed_state_is_refused_and_changes_nothing(state):
     co_runs = CoRunAccumulator(ME)
     with pytest.raises((ValueError, TypeError)):
         co_runs.restore([[ALONE, [100.0] * 9], *state])
     assert co_runs.co_runs() == ()
 
 
-def test_the_longest_are_reported_and_short_ones_are_not():
+def test_the_longest_co_runs_are_reported_and_short_ones_dropped():
     co_runs = CoRunAccumulator(ME)
     for neighbor in range(10, 50):
         co_runs.add_interval(group(neighbor), float(neighbor))

@@ -40,7 +40,7 @@ class MeteredGpu:
         return tuple(None if (u := self.meter.usage((job, 1))) is None else round(u.energy_j, 6) for job in jobs)
 
 
-def test_a_job_alone_has_all_of_it():
+def test_a_lone_job_is_charged_all_time_and_energy():
     gpu = MeteredGpu()
     gpu.read(0.0, power_w=50.0, energy_j=1000.0)
     gpu.read(1.0, (1,), power_w=200.0, energy_j=1300.0, smact=0.4)
@@ -63,7 +63,7 @@ def test_a_job_alone_has_all_of_it():
         pytest.param({1: 0.0, 2: 0.0}, {}, (0.5, 0.5), (None, None), id="nobody did, says the driver: who then"),
     ],
 )
-def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(reported, alone, shares, smacts):
+def test_dynamic_energy_is_charged_by_sm_share_and_idle_energy_equally(reported, alone, shares, smacts):
     gpu = MeteredGpu(alone=alone)
     gpu.read(0.0, power_w=40.0, energy_j=0.0)
     gpu.read(2.0, (1, 2), sm=reported, power_w=240.0, energy_j=480.0, smact=0.8)
@@ -74,7 +74,7 @@ def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(reported, alone, 
     assert [usage.gpu_share_s for usage in usages] == [1.0, 1.0]
 
 
-def test_strangers_take_their_part_and_nobody_is_charged_with_it():
+def test_energy_of_foreign_processes_is_charged_to_no_job():
     gpu = MeteredGpu()
     gpu.read(0.0, power_w=40.0, energy_j=0.0)
     gpu.read(1.0, (1,), sm={1: 0.3}, foreign=True, foreign_sm=0.1, power_w=240.0, energy_j=240.0)
@@ -95,7 +95,7 @@ def test_strangers_take_their_part_and_nobody_is_charged_with_it():
         pytest.param((NAN, 50.0), (300.0, 70.0), 120.0, id="a counter that begins late: power"),
     ],
 )
-def test_energy_of_a_reading(first, second, spent):
+def test_energy_comes_from_the_counter_or_else_from_power(first, second, spent):
     gpu = MeteredGpu()
     gpu.read(0.0, (1,), energy_j=first[0], power_w=first[1])
     gpu.read(2.0, (1,), energy_j=second[0], power_w=second[1])
@@ -114,7 +114,7 @@ def test_energy_of_a_reading(first, second, spent):
         pytest.param((1,), (1, 2), (0.0, None), (600.0, None), id="one came, nobody knows when"),
     ],
 )
-def test_after_a_gap(before, after, charged, seconds):
+def test_energy_over_a_gap_is_charged_only_if_the_same_jobs_were_there(before, after, charged, seconds):
     gpu = MeteredGpu()
     gpu.read(0.0, before, energy_j=0.0, power_w=1.0)
     gpu.read(600.0, after, energy_j=600.0, power_w=1.0)
@@ -122,7 +122,7 @@ def test_after_a_gap(before, after, charged, seconds):
     assert tuple((u := gpu.meter.usage((job_id, 1))) and u.gpu_s for job_id in (1, 2)) == seconds
 
 
-def test_after_a_gap_without_a_counter_energy_is_not_known():
+def test_energy_over_a_gap_without_a_counter_is_unknown():
     gpu = MeteredGpu()
     gpu.read(0.0, (1,), power_w=100.0)
     gpu.read(600.0, (1,), power_w=100.0)
@@ -130,14 +130,14 @@ def test_after_a_gap_without_a_counter_energy_is_not_known():
     assert (usage.gpu_s, usage.energy_j, usage.metered_s) == (600.0, 0.0, 0.0)
 
 
-def test_a_reading_that_comes_late_or_twice_changes_nothing():
+def test_late_and_duplicate_samples_change_nothing():
     gpu = MeteredGpu()
     for at_s, joules in ((0.0, 0.0), (1.0, 100.0), (1.0, 100.0)):
         gpu.read(at_s, (1,), energy_j=joules)
     assert gpu.energy(1) == (100.0,)
 
 
-def test_an_attempt_that_is_over_or_was_never_watched_is_not_kept():
+def test_only_watched_attempts_have_usage_until_forgotten():
     gpu = MeteredGpu(1)
     gpu.read(0.0, (1, 2), energy_j=0.0)
     gpu.read(1.0, (1, 2), energy_j=100.0)
@@ -146,7 +146,7 @@ def test_an_attempt_that_is_over_or_was_never_watched_is_not_kept():
     assert gpu.meter.usage((1, 1)) is None
 
 
-def test_time_of_a_simulated_server_runs_faster():
+def test_usage_runs_on_the_clock_of_the_simulated_server():
     gpu = MeteredGpu(pace=60.0)
     gpu.read(0.0, (1,), energy_j=0.0, power_w=100.0)
     gpu.read(1.0, (1,), energy_j=6000.0, power_w=100.0)
@@ -154,7 +154,7 @@ def test_time_of_a_simulated_server_runs_faster():
     assert (usage.gpu_s, usage.energy_j, usage.power_w) == (60.0, 6000.0, 100.0)
 
 
-def test_state_survives_a_restart_and_the_counter_covers_the_time_between():
+def test_state_survives_a_restart_and_the_energy_counter_covers_the_downtime():
     first = MeteredGpu(1, 2)
     first.read(0.0, power_w=50.0, energy_j=0.0)
     first.read(1.0, (1, 2), energy_j=100.0)
@@ -170,14 +170,14 @@ def test_state_survives_a_restart_and_the_counter_covers_the_time_between():
 
 
 @pytest.mark.parametrize("state", [{}, {"usage": [[1, 1, [0.0]]], "last": {}, "idle_w": {}}, {"usage": 3}])
-def test_a_state_that_is_none_changes_nothing(state):
+def test_a_malformed_state_changes_nothing(state):
     gpu = MeteredGpu(1)
     with pytest.raises((ValueError, TypeError, KeyError)):
         gpu.meter.restore(state)
     assert gpu.meter.usage((1, 1)) is None
 
 
-def test_the_parts_add_up_to_what_the_gpu_used():
+def test_charges_of_all_jobs_add_up_to_the_energy_of_the_gpu():
     gpu = MeteredGpu()
     gpu.read(0.0, power_w=50.0, energy_j=0.0)
     joules = 0.0
