@@ -112,6 +112,20 @@ class JournalError(CotenantError):
     """The journal cannot be opened, read or appended to (a full disk, a newer schema)."""
 
 
+class UnreadableEvent(JournalError):
+    """One event of the journal cannot be read; the others can.
+
+    Attributes:
+        seq: its number.
+        is_intact: its bytes are those that were written, but no event that this release knows.
+    """
+
+    def __init__(self, message: str, *, seq: int, is_intact: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.seq = seq
+        self.is_intact = is_intact
+
+
 class TraceError(CotenantError):
     """A script could not be traced; `kind` is a stable word for programs.
 

@@ -156,6 +156,47 @@ class Estimator(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedEvent:
+    """A journaled event that replays leave out, or replace, because it could not be applied.
+
+    Attributes:
+        seq: its number in the journal.
+        at_s: when it was set aside.
+        type, job_id: of the event; empty and 0 if its row is gone.
+        cause: who set it aside.
+        error: why, in one line; `trace` is the traceback.
+        is_replaced: replays read another event in its place.
+    """
+
+    seq: int
+    at_s: float
+    type: str
+    job_id: int
+    cause: str
+    error: str
+    trace: str
+    is_replaced: bool = False
+
+
+class EventReader(Protocol):
+    """Events, oldest first. `seq` is the number of the event that was read last."""
+
+    seq: int
+
+    def __iter__(self) -> Iterator[Journaled]:
+        """Itself."""
+        ...
+
+    def __next__(self) -> Journaled:
+        """The next event.
+
+        Raises:
+            UnreadableEvent: it cannot be read.
+        """
+        ...
+
+
 class Journal(Protocol):
     """Stores events, append-only. There is one writer."""
 
@@ -177,12 +218,52 @@ class Journal(Protocol):
         """
         ...
 
-    def replay(self) -> Iterator[Journaled]:
-        """All events, oldest first."""
+    def replay(self) -> EventReader:
+        """All events, oldest first, without those that were set aside."""
         ...
 
-    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
+    def load_snapshot(self) -> tuple[ManagerSnapshot | None, EventReader]:
         """The newest snapshot and the events after it; None and all events without one."""
+        ...
+
+    def quarantine(self, event: Journaled | int, *, at_s: float, error: str, trace: str) -> None:
+        """Leave an event, or the one of that number, out of all later replays. Its row stays.
+
+        Raises:
+            JournalError: there is no such event, or this cannot be written.
+        """
+        ...
+
+    def quarantined(self, job_id: int | None = None) -> list[QuarantinedEvent]:
+        """The events that were set aside, of one job or of all."""
+        ...
+
+    def release_reserve(self) -> bool:
+        """Give up the disk space that is set aside for cancellations and ends; False if there is none."""
+        ...
+
+    def restore_reserve(self) -> bool:
+        """Set the space aside again; False if the disk has not enough."""
+        ...
+
+    def prune(self, job_ids: Iterable[int]) -> None:
+        """Drop the environments of done jobs; their events stay.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        ...
+
+    def pruned_jobs(self) -> frozenset[int]:
+        """The jobs whose environments were dropped."""
+        ...
+
+    def size_bytes(self) -> int:
+        """How much of the disk the events take.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
         ...
 
     def events_since_snapshot(self) -> int:

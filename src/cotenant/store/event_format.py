@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotenant.core.codec import decode
-from cotenant.core.events import Journaled
+from cotenant.core.codec import decode, to_json, to_json_with
+from cotenant.core.events import JobSubmitted, JobUpdated, Journaled
+from cotenant.core.job import JobSpec
 
 FIRST_FORMAT = 4
 """Schemas 1 to 4 added fields and events, and renamed nothing."""
@@ -61,7 +62,12 @@ _IN_FORMAT_5: tuple[Rename, ...] = (
     Rename(events=("AttemptExited",), path=("usage",), new_class="ResourceUsage", fields={"part_s": "gpu_share_s"}),
 )
 
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], None]] = {5: _to_format_5}
+
+def _to_format_6(_: dict[str, Any]) -> None:
+    """The environment of a spec is a key of `environments`, or as before the environment itself: both are read."""
+
+
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], None]] = {5: _to_format_5, 6: _to_format_6}
 """What changes an event's body, in place, from the format before to this one."""
 
 NEWEST_FORMAT = max(UPGRADES)
@@ -100,8 +106,30 @@ def formats(db: sqlite3.Connection) -> Sequence[tuple[int, int]]:
     return db.execute("SELECT first_seq, version FROM event_formats ORDER BY first_seq DESC").fetchall()
 
 
-def decode_event(seq: int, body: str, stretches: Sequence[tuple[int, int]]) -> Journaled:
+Environments = Callable[[str], Mapping[str, str]]
+"""The environment under a key; raises ValueError if there is none."""
+
+
+def encode_event(event: Journaled, environment_key: Callable[[Mapping[str, str]], str]) -> str:
+    """The body of an event, in the newest format; `environment_key` gives the key of the environment in it.
+
+    Raises:
+        CodecError, ValueError: it has no JSON form.
+    """
+    if isinstance(event, (JobSubmitted, JobUpdated)):
+        return to_json_with(event, JobSpec, "env", environment_key(event.spec.env))
+    return to_json(event)
+
+
+def decode_event(
+    seq: int,
+    body: str,
+    stretches: Sequence[tuple[int, int]],
+    environments: Environments = lambda _: {},
+) -> Journaled:
     """Event `seq` of a journal from its JSON, in whichever format it was written; `stretches` as `formats` gives them.
+
+    Without `environments`, specs have empty ones.
 
     Raises:
         CodecError, ValueError: it is no event that this release knows.
@@ -111,7 +139,15 @@ def decode_event(seq: int, body: str, stretches: Sequence[tuple[int, int]]) -> J
         version = next((version for first_seq, version in stretches if seq >= first_seq), FIRST_FORMAT)
         if isinstance(event, dict):
             upgrade(event, version)
-    return decode(Journaled, event)
+    spec = event.get("spec") if isinstance(event, dict) else None
+    if not isinstance(spec, dict) or not isinstance(spec.get("env"), str):
+        return decode(Journaled, event)
+    environment = environments(spec["env"])
+    spec["env"] = {}
+    found: JobSubmitted | JobUpdated = decode(JobSubmitted | JobUpdated, event)
+    # Decoding copies a mapping: 10,000 tasks of an array would hold 10,000 copies of the one that they share.
+    object.__setattr__(found.spec, "env", environment)
+    return found
 
 
 def _apply(rename: Rename, part: Any, path: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotenant.core.errors import JournalError
-from cotenant.store import event_format, snapshot
+from cotenant.store import environments, event_format, repairs, snapshot
 
 APPLICATION_ID = 0x636F7465
 """`cote`: marks the file as ours, so that no other SQLite database is taken for a journal."""
@@ -52,12 +52,21 @@ def _rename_fields(db: sqlite3.Connection) -> None:
     event_format.begin(db, 5)
 
 
+def _share_environments(db: sqlite3.Connection) -> None:
+    """Version 6. Environments in a table of their own, for events and snapshots; repairs of events; pruned jobs."""
+    environments.create(db)
+    repairs.create(db)
+    snapshot.drop_environments(db)
+    event_format.begin(db, 6)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
     _add_snapshot_tables,
     _add_usage_fields,
     _rename_fields,
+    _share_environments,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

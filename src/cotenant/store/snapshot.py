@@ -1,8 +1,8 @@
 """State snapshot in the journal's file, so that startup replays only newer events.
 
 A snapshot is a cache: all events stay, and replaying them gives the state again where the snapshot is absent, damaged,
-or was written by other code. So its format may change with every release, and none has to be migrated. Environments are
-nine tenths of its size and stored once for all jobs that share one. A job is rewritten only when it has changed.
+or was written by other code. So its format may change with every release, and none has to be migrated. Environments
+are in the table that events use, see `environments`. A job is rewritten only when it has changed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.job import Job
 from cotenant.core.snapshot import ManagerSnapshot
+from cotenant.store.environments import EnvironmentTable, MissingEnvironment
 
 
 class SnapshotError(Exception):
@@ -36,10 +38,23 @@ def create(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE snapshot_environments (key TEXT PRIMARY KEY, body TEXT NOT NULL, crc32 INTEGER NOT NULL)")
 
 
-def save(db: sqlite3.Connection, seq: int, state: ManagerSnapshot, saved: Mapping[int, Job]) -> None:
+def drop_environments(db: sqlite3.Connection) -> None:
+    """Version 6: snapshots share the environments of the events; one of an earlier release is unusable anyway."""
+    db.execute("DROP TABLE snapshot_environments")
+    db.execute("DELETE FROM snapshot")
+    db.execute("DELETE FROM snapshot_jobs")
+
+
+def save(
+    db: sqlite3.Connection,
+    seq: int,
+    state: ManagerSnapshot,
+    saved: Mapping[int, Job],
+    environments: EnvironmentTable,
+) -> dict[str, str]:
     """Write `state`, which includes the events up to `seq`; `saved` are the jobs that the tables already hold.
 
-    Call it within a transaction.
+    Call it within a transaction; returns the environments that it inserted.
 
     Raises:
         ValueError, CodecError: something cannot be encoded.
@@ -47,30 +62,30 @@ def save(db: sqlite3.Connection, seq: int, state: ManagerSnapshot, saved: Mappin
     """
     if not saved:
         db.execute("DELETE FROM snapshot_jobs")
-        db.execute("DELETE FROM snapshot_environments")
-    environments: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    keys: dict[int, str] = {}  # by identity of the environment: jobs hold it, so no other object gets that identity
     rows = []
     for job in state.jobs:
         if saved.get(job.id) is not job:
             job_body = encode(job, lean=True)
-            text = _text(job_body["spec"]["env"])
-            key = hashlib.sha256(text.encode()).hexdigest()
-            environments[key] = text
+            key = keys.get(id(job.spec.env))
+            if key is None:
+                key, text = environments.digest(job.spec.env)
+                keys[id(job.spec.env)] = key
+                texts[key] = text
             job_body["spec"]["env"] = key
             rows.append((job.id, *_with_checksum(_text(job_body))))
-    db.executemany(
-        "INSERT OR IGNORE INTO snapshot_environments VALUES (?, ?, ?)",
-        [(key, *_with_checksum(text)) for key, text in environments.items()],
-    )
+    environments.insert(texts)
     db.executemany("INSERT OR REPLACE INTO snapshot_jobs VALUES (?, ?, ?)", rows)
     body = _text({"last_at_s": state.last_at_s, "history": state.history})
     db.execute(
         "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?, ?)",
         (seq, made_by(), len(state.jobs), *_with_checksum(body)),
     )
+    return texts
 
 
-def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
+def load(db: sqlite3.Connection, environments: EnvironmentTable) -> tuple[int, ManagerSnapshot] | None:
     """(Last event that the snapshot includes, state); None where there is no snapshot.
 
     Raises:
@@ -88,13 +103,9 @@ def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
         raise SnapshotError(f"it includes event {seq}, the newest is {newest}")
     try:
         state = _read(body, crc32)
-        environments = {
-            key: _read(text, crc) for key, text, crc in db.execute("SELECT key, body, crc32 FROM snapshot_environments")
-        }
-        jobs = [
-            _job(_read(text, crc), environments)
-            for text, crc in db.execute("SELECT body, crc32 FROM snapshot_jobs ORDER BY job_id")
-        ]
+        pruned = {job_id for (job_id,) in db.execute("SELECT job_id FROM pruned_jobs")}
+        rows = db.execute("SELECT body, crc32 FROM snapshot_jobs ORDER BY job_id").fetchall()
+        jobs = [_job(_read(text, crc), environments, pruned) for text, crc in rows]
         found = ManagerSnapshot(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
     except (CodecError, ValueError, TypeError, KeyError) as error:
         raise SnapshotError(f"it is damaged: {error}") from error
@@ -119,9 +130,17 @@ def made_by(package: Path = Path(__file__).parents[1]) -> str:
     return digest.hexdigest()
 
 
-def _job(body: Any, environments: Mapping[str, Any]) -> Job:
-    body["spec"]["env"] = environments[body["spec"]["env"]]
-    return decode(Job, body)
+def _job(body: Any, environments: EnvironmentTable, pruned: AbstractSet[int]) -> Job:
+    key, body["spec"]["env"] = body["spec"]["env"], {}
+    job: Job = decode(Job, body)
+    environment: Mapping[str, str] = {}
+    try:
+        environment = environments.read(key)
+    except MissingEnvironment:
+        if job.id not in pruned:
+            raise
+    object.__setattr__(job.spec, "env", environment)  # decoding would copy it, see `event_format.decode_event`
+    return job
 
 
 def _text(value: Any) -> str:

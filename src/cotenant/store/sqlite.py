@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from cotenant.core.codec import CodecError, to_json
-from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
+from cotenant.core.codec import CodecError
+from cotenant.core.errors import CotenantError, DaemonRunning, JournalError, UnreadableEvent
 from cotenant.core.events import Journaled
 from cotenant.core.job import Job
+from cotenant.core.ports import QuarantinedEvent
 from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.osutil.locks import LockHeldError, hold_lock
-from cotenant.store import event_format, schema, snapshot
+from cotenant.store import event_format, repairs, schema, snapshot
+from cotenant.store.environments import EnvironmentTable, MissingEnvironment
+from cotenant.store.replay import Replay
+from cotenant.store.reserve import DiskReserve
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +33,8 @@ _OF_JOB = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id 
 _FROM_SEQ = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
 _NEWEST = "SELECT coalesce(max(seq), 0) FROM events"
 _RESTORE = "restore the file from a backup, or move it away to start with an empty journal"
+_REPAIR = "`cotenant daemon repair` shows the event, and leaves it out if you say so; or restore the file from a backup"
+_BUSY_BYTES = "SELECT (SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)"
 
 
 class SqliteJournal:
@@ -55,6 +62,17 @@ class SqliteJournal:
             raise
         self._snapshot_jobs: dict[int, Job] = {}  # those in the snapshot's tables
         self._snapshot_seq = 0
+        self._environments, self._repairs, self._pruned = self._load_tables()
+        self._reserve = DiskReserve(self.path.with_name(f"{self.path.name}.reserve"))
+        self._reserve.allocate()
+
+    def _load_tables(self) -> tuple[EnvironmentTable, dict[int, repairs.Repair], set[int]]:
+        try:
+            pruned = {job_id for (job_id,) in self._db.execute("SELECT job_id FROM pruned_jobs")}
+            return EnvironmentTable(self._db), repairs.load(self._db), pruned
+        except (sqlite3.Error, ValueError) as error:
+            self.close()
+            raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
         """Append all of `events`, in order, or none.
@@ -67,12 +85,20 @@ class SqliteJournal:
         """
         if not events:
             return
+        environments: dict[str, str] = {}
+
+        def key_of(environment: Mapping[str, str]) -> str:
+            key, environments[key] = self._environments.digest(environment)
+            return key
+
         try:
-            rows = [_row(event) for event in events]
+            rows = [_row(event, event_format.encode_event(event, key_of)) for event in events]
         except (ValueError, CodecError) as error:
             raise JournalError(f"cannot encode an event: {error}") from error
         with self._writing("append to", synchronous=self._synchronous if durable else "NORMAL"):
+            self._environments.insert(environments)
             self._db.executemany(_INSERT, rows)
+        self._environments.committed(environments)
 
     def sync(self) -> None:
         """Bring to the disk what was appended with `durable=False`; does nothing where `synchronous` is NORMAL.
@@ -128,15 +154,15 @@ class SqliteJournal:
         with suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def replay(self) -> Iterator[Journaled]:
-        """All events, oldest first.
+    def replay(self) -> Replay:
+        """All events, oldest first, without those that were set aside.
 
         Raises:
-            JournalError: a row is missing or damaged; the message names the file and the row's `seq`.
+            UnreadableEvent: a row is missing or damaged; the message names the file and the row's `seq`.
         """
-        return self._after(0)
+        return Replay(self._after(0))
 
-    def _after(self, seq: int) -> Iterator[Journaled]:
+    def _after(self, seq: int) -> Iterator[tuple[int, Journaled]]:
         expected = seq + 1
         while True:
             with self._mutex:
@@ -144,17 +170,28 @@ class SqliteJournal:
             if not rows:
                 return
             for row in rows:
-                yield self._decoded(row, expected)
+                while row[0] > expected and expected in self._repairs:  # its row is gone, and somebody agreed to that
+                    expected += 1
+                event = self._repaired(row, expected)
+                if event is not None:
+                    yield expected, event
                 expected += 1
 
-    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
+    def _repaired(self, row: _Row, expected: int) -> Journaled | None:
+        """The event of `row`, or what a repair put in its place: another event, or None."""
+        repair = self._repairs.get(row[0])
+        if repair is None or row[0] != expected:
+            return self._decoded(row, expected)
+        return None if repair.body is None else self._parsed(row[0], repair.body)
+
+    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Replay]:
         """The newest snapshot and the events after it; None and all events where no snapshot can be used.
 
         A snapshot that is damaged or of another release is ignored, and costs the time to replay all events.
         """
         with self._mutex:
             try:
-                found = snapshot.load(self._db)
+                found = snapshot.load(self._db, self._environments)
             except (snapshot.SnapshotError, sqlite3.Error) as error:
                 logger.warning(
                     "the journal's snapshot cannot be used, all events are replayed",
@@ -166,7 +203,7 @@ class SqliteJournal:
             return None, self.replay()
         self._snapshot_seq, state = found
         self._snapshot_jobs = {job.id: job for job in state.jobs}
-        return state, self._after(self._snapshot_seq)
+        return state, Replay(self._after(self._snapshot_seq))
 
     def events_since_snapshot(self) -> int:
         """How many events the next start would have to replay.
@@ -192,14 +229,15 @@ class SqliteJournal:
         with self._writing("save a snapshot in"):
             (newest,) = self._db.execute(_NEWEST).fetchone()
             try:
-                snapshot.save(self._db, newest, state, self._snapshot_jobs)
+                inserted = snapshot.save(self._db, newest, state, self._snapshot_jobs, self._environments)
             except (ValueError, CodecError) as error:
                 raise JournalError(f"cannot encode a snapshot: {error}") from error
+        self._environments.committed(inserted)
         self._snapshot_jobs = {job.id: job for job in state.jobs}
         self._snapshot_seq = newest
 
     def of_job(self, job_id: int) -> list[Journaled]:
-        """The events of one job, oldest first.
+        """The events of one job, oldest first, without those that were set aside.
 
         Raises:
             JournalError: a row cannot be read, or is damaged.
@@ -209,7 +247,99 @@ class SqliteJournal:
                 rows = self._db.execute(_OF_JOB, (job_id,)).fetchall()
             except sqlite3.Error as error:
                 raise JournalError(f"cannot read job {job_id} from {self.path}: {error}", hint=_RESTORE) from error
-        return [self._decoded(row, row[0]) for row in rows]
+        events = (self._repaired(row, row[0]) for row in rows)
+        return [event for event in events if event is not None]
+
+    def quarantine(self, event: Journaled | int, *, at_s: float, error: str, trace: str) -> None:
+        """Leave an event, or the one of that number, out of all later replays. Its row stays.
+
+        Raises:
+            JournalError: there is no such event, or this cannot be written.
+        """
+        seq = event if isinstance(event, int) else self._seq_of(event)
+        if seq is None:
+            raise JournalError(f"{self.path} has no such event")
+        self.repair(seq, at_s=at_s, cause="daemon", error=error, trace=trace)
+
+    def repair(
+        self, seq: int, *, at_s: float, cause: str, error: str, trace: str = "", body: str | None = None
+    ) -> None:
+        """Leave event `seq` out of all later replays, or replace it by the event in `body`; see `store.repairs`.
+
+        Raises:
+            JournalError: this cannot be written.
+        """
+        with self._writing("repair an event in"):
+            repairs.insert(self._db, seq, at_s=at_s, cause=cause, error=error, trace=trace, body=body)
+        self._repairs = repairs.load(self._db)
+
+    def undo_repair(self, seq: int) -> bool:
+        """Let replays read event `seq` again; False if they do.
+
+        Raises:
+            JournalError: this cannot be written.
+        """
+        with self._writing("repair an event in"):
+            was_repaired = repairs.delete(self._db, seq)
+        self._repairs = repairs.load(self._db)
+        return was_repaired
+
+    def quarantined(self, job_id: int | None = None) -> list[QuarantinedEvent]:
+        """The events that were set aside or replaced, of one job or of all."""
+        found = self._repairs
+        return repairs.of_job(found, job_id) if job_id is not None else [repair.event for repair in found.values()]
+
+    def _seq_of(self, event: Journaled) -> int | None:
+        """The number of an event that was appended lately."""
+        with self._mutex:
+            rows = self._db.execute(f"{_OF_JOB} DESC LIMIT 50", (event.job_id,)).fetchall()
+        for row in rows:
+            with suppress(JournalError):
+                if self._decoded(row, row[0]) == event:
+                    return int(row[0])
+        return None
+
+    def release_reserve(self) -> bool:
+        """Give up the disk space that is set aside for cancellations and ends; False if there is none."""
+        return self._reserve.release()
+
+    def restore_reserve(self) -> bool:
+        """Set the space aside again; False if the disk has not enough."""
+        return self._reserve.allocate()
+
+    def prune(self, job_ids: Iterable[int]) -> None:
+        """Drop the environments of done jobs, except those that other jobs share; the events stay.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        new = set(job_ids) - self._pruned
+        if not new:
+            return
+        with self._writing("prune"):
+            self._db.executemany("INSERT OR IGNORE INTO pruned_jobs VALUES (?)", [(job_id,) for job_id in new])
+            self._environments.drop_unused()
+        with self._mutex:
+            self._environments.reload()
+        self._pruned |= new
+
+    def pruned_jobs(self) -> frozenset[int]:
+        """The jobs whose environments were dropped."""
+        return frozenset(self._pruned)
+
+    def size_bytes(self) -> int:
+        """How much of the disk the events take: the file without its free pages, and the write-ahead log.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        with self._mutex:
+            try:
+                (pages,) = self._db.execute(_BUSY_BYTES).fetchone()
+                (page_size,) = self._db.execute("PRAGMA page_size").fetchone()
+            except sqlite3.Error as error:
+                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+        return int(pages) * int(page_size)
 
     def _fetch(self, first_seq: int) -> list[_Row]:
         try:
@@ -220,16 +350,33 @@ class SqliteJournal:
     def _decoded(self, row: _Row, expected: int) -> Journaled:
         seq, at_s, kind, job_id, body, crc32 = row
         if seq != expected:
-            raise JournalError(f"{self.path}: event {expected} is missing, the next is {seq}", hint=_RESTORE)
+            raise self._unreadable(expected, f"is missing, the next is {seq}")
         if zlib.crc32(str(body).encode()) != crc32:
-            raise JournalError(f"{self.path}: event {seq} is damaged: its checksum does not match", hint=_RESTORE)
-        try:
-            event = event_format.decode_event(seq, body, self._formats)
-        except (CodecError, ValueError) as error:
-            raise JournalError(f"{self.path}: event {seq} cannot be decoded: {error}", hint=_RESTORE) from error
+            raise self._unreadable(seq, "is damaged: its checksum does not match")
+        event = self._parsed(seq, body)
         if (event.at_s, type(event).__name__, event.job_id) != (at_s, kind, job_id):
-            raise JournalError(f"{self.path}: event {seq} is damaged: its columns contradict its body", hint=_RESTORE)
+            raise self._unreadable(seq, "is damaged: its columns contradict its body")
         return event
+
+    def _parsed(self, seq: int, body: str) -> Journaled:
+        try:
+            return event_format.decode_event(seq, body, self._formats, lambda key: self._environment(body, key))
+        except MissingEnvironment as error:
+            raise self._unreadable(seq, f"is damaged: {error}") from error
+        except (CodecError, ValueError) as error:
+            raise self._unreadable(seq, f"cannot be decoded: {error}", is_intact=True) from error
+
+    def _environment(self, body: str, key: str) -> Mapping[str, str]:
+        with self._mutex:
+            try:
+                return self._environments.read(key)
+            except MissingEnvironment:
+                if json.loads(body).get("job_id") in self._pruned:
+                    return {}
+                raise
+
+    def _unreadable(self, seq: int, why: str, *, is_intact: bool = False) -> UnreadableEvent:
+        return UnreadableEvent(f"{self.path}: event {seq} {why}", seq=seq, is_intact=is_intact, hint=_REPAIR)
 
     def close(self) -> None:
         """Close the file and release the lock. Further calls do nothing."""
@@ -240,8 +387,7 @@ class SqliteJournal:
                 self._lock_fd = -1
 
 
-def _row(event: Journaled) -> tuple[float, str, int, str, int]:
-    body = to_json(event)
+def _row(event: Journaled, body: str) -> tuple[float, str, int, str, int]:
     return event.at_s, type(event).__name__, event.job_id, body, zlib.crc32(body.encode())
 
 

@@ -19,7 +19,7 @@ from cotenant.core.events import JobHeld
 from cotenant.store.memory import MemoryJournal
 from cotenant.store.schema import MIGRATIONS
 from cotenant.store.sqlite import SqliteJournal
-from journals import NEW_IN_SCHEMA_2, ONE_OF_EACH, edit, hold, reopened, written
+from journals import NEW_IN_SCHEMA_2, ONE_OF_EVERY_EVENT, edit, hold, reopened, written
 
 
 @pytest.fixture
@@ -31,17 +31,17 @@ def path(tmp_path):
 def test_replay_gives_the_appended_events_in_order(make, path):
     journal = make(path)
     assert list(journal.replay()) == []
-    journal.append(ONE_OF_EACH[:4])
+    journal.append(ONE_OF_EVERY_EVENT[:4])
     journal.append(())
-    journal.append(ONE_OF_EACH[4:])
-    assert tuple(journal.replay()) == ONE_OF_EACH
+    journal.append(ONE_OF_EVERY_EVENT[4:])
+    assert tuple(journal.replay()) == ONE_OF_EVERY_EVENT
     journal.close()
 
 
 def test_events_survive_a_close(path):
-    written(path, *ONE_OF_EACH)
+    written(path, *ONE_OF_EVERY_EVENT)
     written(path, hold(2))
-    assert reopened(path) == [*ONE_OF_EACH, hold(2)]
+    assert reopened(path) == [*ONE_OF_EVERY_EVENT, hold(2)]
 
 
 def test_replays_more_events_than_it_reads_at_once(path):
@@ -55,7 +55,7 @@ def test_only_the_owner_can_read_it(path):
     journal.append([hold(1)])
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     journal.close()
-    assert len(modes) == 4, "database, log, index of the log, lock"
+    assert len(modes) == 5, "database, log, index of the log, lock, reserve"
     assert set(modes.values()) == {0o600}
 
 
@@ -199,7 +199,7 @@ def test_an_event_that_cannot_be_written_leaves_nothing_behind(path, event):
 
 
 def test_events_of_one_job(path):
-    written(path, *ONE_OF_EACH, *NEW_IN_SCHEMA_2)
+    written(path, *ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2)
     journal = SqliteJournal(path)
     assert tuple(journal.of_job(2)) == NEW_IN_SCHEMA_2
     assert journal.of_job(99) == []
