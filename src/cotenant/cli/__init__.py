@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": ("cotenant.cli.simulate:command", "Replay a trace under policies; forecast the queue"),
     "measure": ("cotenant.cli.measure:command", "Measure training scripts on this machine's GPU"),
     "calibrate": ("cotenant.cli.calibrate:command", "Measure this machine's GPU into a GPU specification"),
+    "study": ("cotenant.cli.study:command", "Repeat studies of monitoring and collocation"),
     "learn": ("cotenant.cli.learn:command", "Generate training data and train learned estimators"),
     "doctor": ("cotenant.cli.doctor:command", "Check this machine: what works, what is missing, what to do"),
     "demo": ("cotenant.cli.demo:command", "See estimates and a shared server in a few minutes"),

@@ -1,0 +1,57 @@
+"""The light job: a CNN of two convolutions on images of MNIST's size, made up. Runs on a CPU or a GPU.
+
+Source: PMDLT (EuroMLSys 2023), section 3, "simple CNN on MNIST"; its network is that of PyTorch's MNIST example.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from epoch_log import record_epoch
+from torch import nn
+
+MNIST_IMAGES = 60_000
+
+
+def main() -> None:
+    """Train for some epochs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--images", type=int, default=MNIST_IMAGES, help="images per epoch")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * 12 * 12, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    ).to(options.device)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+    images = torch.randn(options.images, 1, 28, 28)
+    labels = torch.randint(0, 10, (options.images,))
+    for _ in range(options.epochs):
+        began_s = time.time()
+        loss = torch.zeros(())
+        for batch, truth in zip(images.split(options.batch_size), labels.split(options.batch_size), strict=True):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch.to(options.device)), truth.to(options.device))
+            loss.backward()
+            optimizer.step()
+        final = loss.item()  # waits for the GPU
+        record_epoch(began_s, loss=final)
+        print(f"epoch: {time.time() - began_s:.2f} s, loss {final:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
