@@ -85,7 +85,7 @@ def library(capability: int) -> CudnnBackend:
     sys.exit("no cuDNN of 9.8 or later is installed here")
 
 
-def ask(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:
+def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:
     """Bytes of workspace; None if cuDNN has no plan."""
     c, k, h, w, r, s, *window, p, q = geometry
     return cudnn.workspace_bytes(
@@ -124,7 +124,7 @@ def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
 def rows(cudnn: CudnnBackend, batches: list[int]) -> Iterator[str]:
     """A line for each geometry: its numbers, then for each operation the codes of all batches."""
     for geometry in geometries():
-        codes = [" ".join(encode(ask(cudnn, op, n, geometry), n, geometry) for n in batches) for op in OPS]
+        codes = [" ".join(encode(query(cudnn, op, n, geometry), n, geometry) for n in batches) for op in OPS]
         yield ",".join([*map(str, geometry), *codes])
 
 

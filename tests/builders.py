@@ -58,22 +58,18 @@ def a_snapshot(
     index: int = 0,
     *,
     gib: float = 40,
-    strangers: float | None = 0,
+    foreign: float | None = 0,
     residents: tuple[Resident, ...] = (),
     at_s: float = 0.0,
     **sample: Any,
 ) -> GpuSnapshot:
     """A GPU with one sample at `at_s`."""
-    used = (
-        None
-        if strangers is None
-        else int(strangers * GiB) + sum(resident.observed_bytes or 0 for resident in residents)
-    )
+    used = None if foreign is None else int(foreign * GiB) + sum(resident.observed_bytes or 0 for resident in residents)
     return GpuSnapshot(
         gpu=a_gpu(index, gib),
         samples=(GpuSample(**{"at_s": at_s, "used_bytes": used, "smact": 0.0, **sample}),),
         residents=residents,
-        foreign_bytes=None if strangers is None else int(strangers * GiB),
+        foreign_bytes=None if foreign is None else int(foreign * GiB),
     )
 
 

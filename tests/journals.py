@@ -24,7 +24,7 @@ from cotenant.store.sqlite import SqliteJournal
 
 PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-0", "GPU-1"), sharing="time-sliced", promised_bytes=2**34)
 NEED_BYTES = {"peak_allocated_bytes": 5, "peak_reserved_bytes": 6, "device_bytes": 7, "bound_bytes": 8}
-ONE_OF_EACH = (
+ONE_OF_EVERY_EVENT = (
     JobSubmitted(at_s=1.5, cause="api", job_id=1, spec=a_spec(env={"A": "ä\udc80"}, time_limit_s=60.0, after=(7, 8))),
     EstimateReady(at_s=2.0, cause="traced", job_id=1, estimate=an_estimate(8, breakdown_bytes={"weights": 5})),
     EstimateReady(at_s=2.5, cause="traced", job_id=1, estimate=None, error="no such script"),

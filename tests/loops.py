@@ -66,13 +66,13 @@ class Engine:
         self.launched = []
         self.stopped = []
         self.broken = False
-        self.kept_at_launch = []
+        self.committed_at_launch = []
 
     def launch(self, spec, attempt, placement, env):
         if self.broken:
             raise BackendError("no room for a runner")
         is_journaled = any(isinstance(event, AttemptPlaced) for event in self.disk.replay())
-        self.kept_at_launch.append(is_journaled and self.disk.is_synced)
+        self.committed_at_launch.append(is_journaled and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
 
     def stop(self, ref, *, reason, grace_s):

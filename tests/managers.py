@@ -89,7 +89,7 @@ class WorkingLife:
         self.gpus = tuple(a_gpu(index) for index in range(gpus))
         self.config = ManagerConfig(**config)
         self.manager = Manager(self.policy, self.config)
-        self.kept = []
+        self.events = []
         self.holds = {}
         self.smact = smact
         self.steps_hz = {}
@@ -98,9 +98,9 @@ class WorkingLife:
 
     def send(self, event):
         if not isinstance(event, (ServerSampled, Tick)):
-            self.kept.append(event)
+            self.events.append(event)
         commands = self.manager.handle(event)
-        self.kept += [command.placed for command in commands if isinstance(command, Launch)]
+        self.events += [command.placed for command in commands if isinstance(command, Launch)]
         return commands
 
     def submit(self, job_id, gib=8, script="a.py", **spec):

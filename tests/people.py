@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 65534
+NOBODY_UID = 65534
 TIMEOUT_S = 60
 
 needs_users = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def public_python():
                 [python, "-c", "import cotenant.cli.main, uvicorn"],
                 env={"PATH": os.defpath, **env},
                 cwd="/",
-                user=NOBODY,
+                user=NOBODY_UID,
                 capture_output=True,
                 check=False,
             )

@@ -47,8 +47,8 @@ class Site:
     def start(self, *flags, simulate="2xA100-40GB"):
         """Start a daemon, on the driver's GPUs with `simulate=None`; returns once it serves."""
         read_end, write_end = os.pipe()
-        cards = () if simulate is None else ("--simulate", simulate, "--time-scale", "60")
-        fast = (*cards, "--tick", "0.1")
+        simulated = () if simulate is None else ("--simulate", simulate, "--time-scale", "60")
+        fast = (*simulated, "--tick", "0.1")
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
                 [*self.command, "daemon", *fast, *flags, "--ready-fd", str(write_end)],
@@ -59,8 +59,8 @@ class Site:
                 pass_fds=(write_end,),
             )
         os.close(write_end)
-        with os.fdopen(read_end, "rb") as told:
-            answer = json.loads(told.read() or b"{}")
+        with os.fdopen(read_end, "rb") as body:
+            answer = json.loads(body.read() or b"{}")
         assert "pid" in answer, (answer, self.log.read_text())
         return self
 
@@ -101,8 +101,8 @@ class Site:
     def job(self, *command, **fields):
         """The job of a client: `command`, or a shell script."""
         argv = ["sh", "-c", command[0]] if len(command) == 1 else list(command)
-        told = {"command": argv, "workdir": str(self.root), "env": self.env, "name": "job", "declared_bytes": 2**30}
-        return {**told, **fields}
+        body = {"command": argv, "workdir": str(self.root), "env": self.env, "name": "job", "declared_bytes": 2**30}
+        return {**body, **fields}
 
     def submit(self, *command, **fields):
         """Id of a new job."""

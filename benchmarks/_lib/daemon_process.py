@@ -28,16 +28,16 @@ class Server:
         self,
         root: Path,
         *,
-        cards: str = "8xA100-40GB",
+        gpus: str = "8xA100-40GB",
         tick_s: float = 0.1,
         time_scale: float = 1.0,
         flags: Sequence[str] = (),
     ) -> None:
         self.root = root
         self.socket = root / "sock"
-        gpus = ("--simulate", cards, "--time-scale", str(time_scale), "--tick", str(tick_s))
+        simulation = ("--simulate", gpus, "--time-scale", str(time_scale), "--tick", str(tick_s))
         places = ("--socket", str(self.socket), "--state-dir", str(root / "state"))
-        self._flags = (*gpus, *places, "--log-level", "error", *flags)
+        self._flags = (*simulation, *places, "--log-level", "error", *flags)
         self._process: subprocess.Popen[bytes] | None = None
         self.client = Client(self.socket, timeout_s=120)
 

@@ -110,7 +110,7 @@ def processes(count: int) -> Iterator[list[int]]:
 
 def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
     """NVML with GPM metrics and SM samples, and a function that renews these before each tick."""
-    cards = [
+    devices = [
         FakeGpu(
             uuid=f"GPU-{i}",
             gpm=(50.0, 20.0, 30.0),
@@ -118,12 +118,12 @@ def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBa
         )
         for i in range(count)
     ]
-    sys.modules["pynvml"] = FakeDriver(*cards)  # type: ignore[assignment]
+    sys.modules["pynvml"] = FakeDriver(*devices)  # type: ignore[assignment]
 
     def renew(tick: int) -> None:
-        for card in cards:
-            card.sm_samples = [(pid, 1_000_000 * (tick + 1), 20) for pid, _ in card.processes]
-            card.energy_mj += 300_000
+        for gpu in devices:
+            gpu.sm_samples = [(pid, 1_000_000 * (tick + 1), 20) for pid, _ in gpu.processes]
+            gpu.energy_mj += 300_000
 
     return gpus.create("nvml"), renew
 

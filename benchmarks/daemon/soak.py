@@ -307,7 +307,7 @@ def main() -> int:
     began_s = time.monotonic()
     try:
         flags = ("--all-users",) if public_python() is not None else ()
-        with server(cards="4xA100-40GB", time_scale=time_scale, flags=flags) as found:
+        with server(gpus="4xA100-40GB", time_scale=time_scale, flags=flags) as found:
             soak = Soak(found, time_scale=time_scale, seed=args.seed, jobs=args.jobs)
             views = soak.run()
             text = report(soak, views, took_s=time.monotonic() - began_s, seed=args.seed)

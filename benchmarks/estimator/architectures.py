@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = "benchmarks/estimator/jobs/architecture.py"
 LIBRARIES = ("torchvision", "timm", "transformers")
 QUICK = {"torchvision": ["resnet18"], "timm": ["test_vit"], "transformers": ["BertForMaskedLM"]}
-CARD = {"name": "H200", "total_bytes": 141 << 30, "capability": (9, 0), "sm_count": 132, "count": 1}
+GPU = {"name": "H200", "total_bytes": 141 << 30, "capability": (9, 0), "sm_count": 132, "count": 1}
 TIMEOUT_S = 120.0
 QUANTIZED = "quantized_"
 
@@ -86,7 +86,7 @@ def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace |
             program = Program(python=sys.executable, kind="script", target=JOB, args=(library, name))
             where = {"workdir": str(ROOT), "env": dict(os.environ), "timeout_s": TIMEOUT_S}
             try:
-                yield name, trace_script(program, gpu=CARD, options=TraceOptions(steps=2), forkserver=warm, **where)  # type: ignore[arg-type]
+                yield name, trace_script(program, gpu=GPU, options=TraceOptions(steps=2), forkserver=warm, **where)  # type: ignore[arg-type]
             except TraceError as error:
                 yield name, error
 

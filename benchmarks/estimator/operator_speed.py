@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks._lib import timed_report
 
-CARD = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
+GPU = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 RUNS, QUICK_RUNS = 60, 3
 CALLS_A_RUN = 20
 
@@ -94,7 +94,7 @@ def side(name: str, runs: int, folder: str) -> None:
         return
     from cotenant.tracing.process.session import TracingSession
 
-    request: dict[str, Any] = {"program": {}, "gpu": CARD, "options": {}}
+    request: dict[str, Any] = {"program": {}, "gpu": GPU, "options": {}}
     with TracingSession(request, Path(folder, "answer")).mode:
         print(json.dumps(time_calls(runs)), flush=True)
         os._exit(0)  # the tracing process ends in the same way

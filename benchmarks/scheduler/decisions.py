@@ -39,9 +39,9 @@ def a_server(count: int, rng: random.Random) -> ServerSnapshot:
     gpus = []
     for index in range(count):
         gpu = Gpu(uuid=f"GPU-{index}", index=index, name="A100-40GB", memory_total_bytes=40 * GiB)
-        strangers = rng.randrange(0, 20) * GiB
-        sample = GpuSample(at_s=0.0, used_bytes=strangers, smact=rng.random())
-        gpus.append(GpuSnapshot(gpu=gpu, samples=(sample,), residents=(), foreign_bytes=strangers))
+        foreign_bytes = rng.randrange(0, 20) * GiB
+        sample = GpuSample(at_s=0.0, used_bytes=foreign_bytes, smact=rng.random())
+        gpus.append(GpuSnapshot(gpu=gpu, samples=(sample,), residents=(), foreign_bytes=foreign_bytes))
     return ServerSnapshot(at_s=0.0, gpus=tuple(gpus))
 
 

@@ -178,22 +178,22 @@ def test_a_runner_that_comes_late_finds_the_attempt_void(bench, tmp_path):
 )
 def test_a_reused_pid_is_not_taken_for_the_runner(bench, tmp_path, change):
     """The runner's number belongs to somebody else now: its attempt is lost, and the somebody is left alone."""
-    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    unrelated = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
-        ticks = int(Path(f"/proc/{stranger.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(Path(f"/proc/{unrelated.pid}/stat").read_text().rpartition(")")[2].split()[19])
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        process = {"pid": stranger.pid, "start_ticks": ticks, "boot_id": boot_id, **change}
+        process = {"pid": unrelated.pid, "start_ticks": ticks, "boot_id": boot_id, **change}
         folder = tmp_path / "attempts/4/1"
         folder.mkdir(parents=True)
         (folder / "claim").write_text(json.dumps({"by": "runner", "process": process}))
-        started = {"runner": process, "job": process, "session": stranger.pid, "started_at_s": 5.0}
+        started = {"runner": process, "job": process, "session": unrelated.pid, "started_at_s": 5.0}
         (folder / "started.json").write_text(json.dumps(started))
         (found,) = bench.engine.recover([ref(4)])
         assert found.exited.exit.reason == "lost"
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 def test_close_leaves_attempts_alone(tmp_path):

@@ -87,17 +87,17 @@ def test_an_estimate_without_input_is_refused(name, tmp_path):
 
 
 def test_estimates_repeat_in_a_separate_process(name, request_, estimate):
-    asked = json.dumps({**encode(request_), "estimator": name})
+    line = json.dumps({**encode(request_), "estimator": name})
     done = subprocess.run(
-        [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "cotenant.estimators"], input=line, capture_output=True, text=True, check=True
     )
     assert decode(Estimate, json.loads(done.stdout)["estimate"]) == estimate
 
 
 def test_errors_are_reported_from_a_separate_process(request_):
-    asked = json.dumps({**encode(request_), "estimator": "nobody"})
+    line = json.dumps({**encode(request_), "estimator": "nobody"})
     done = subprocess.run(
-        [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "cotenant.estimators"], input=line, capture_output=True, text=True, check=True
     )
     assert "no estimator named `nobody`" in json.loads(done.stdout)["error"]["message"]
 

@@ -43,7 +43,7 @@ def gpus(draw: st.DrawFn, place: int) -> GpuSnapshot:
     found = a_snapshot(
         place,
         gib=draw(st.sampled_from([24, 40, 80])),
-        strangers=draw(st.sampled_from([None, 0, 0, 0.5, 3, 30])),
+        foreign=draw(st.sampled_from([None, 0, 0, 0.5, 3, 30])),
         residents=draw(residents(place)),
         at_s=NOW_S,
         smact=draw(st.sampled_from([None, 0.0, 0.5, 0.79, 0.8, 1.0])),
@@ -140,10 +140,10 @@ def test_an_exclusive_request_is_honored(policy, queue, server):
 @FEW
 @given(queues(), servers())
 def test_a_job_shares_as_requested_or_waits(policy, queue, server):
-    asked = {job.id: job.spec.sharing for job in queue}
+    requested = {job.id: job.spec.sharing for job in queue}
     instances = {view.gpu.uuid for view in server.gpus if view.gpu.mig_profile is not None}
     for placement in placements(policy, queue, server):
-        share = asked[placement.job_id]
+        share = requested[placement.job_id]
         ways = {"time": {"time-sliced", "exclusive"}, "mps": {"mps", "exclusive"}, "mig": {"exclusive"}}
         assert placement.sharing in ways.get(share, {placement.sharing})
         assert share != "mig" or instances.issuperset(placement.gpu_uuids)

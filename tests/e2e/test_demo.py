@@ -52,10 +52,10 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            told = [*process.cmdline(), *process.environ().values()]
+            visible = [*process.cmdline(), *process.environ().values()]
         except psutil.Error:
             continue
-        if process.pid != os.getpid() and any(f"{folder}/cotenant-demo" in text for text in told):
+        if process.pid != os.getpid() and any(f"{folder}/cotenant-demo" in text for text in visible):
             found.append(process.pid)
     return found
 

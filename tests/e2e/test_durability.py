@@ -80,18 +80,18 @@ def test_a_process_with_a_runners_pid_after_a_reboot_is_left_alone(server):
     pid = server.started(job)["attempt_list"][0]["pid"]
     power_cut(server)
     after_reboot(server)
-    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    unrelated = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
         for path in (server.root / "state").rglob("*"):
             if path.is_file() and "attempts" in path.parts:
-                path.write_bytes(path.read_bytes().replace(f'"pid": {pid}'.encode(), b'"pid": %d' % stranger.pid))
+                path.write_bytes(path.read_bytes().replace(f'"pid": {pid}'.encode(), b'"pid": %d' % unrelated.pid))
         server.start()
         view = server.wait(job)
         assert view["state"] == "LOST", view["reason"]
-        assert stranger.poll() is None
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"exit_co', b"{}", b'{"reason": "exited"}', b"\0" * 300], ids=repr)

@@ -71,9 +71,9 @@ def test_cancel_running_and_queued(server):
     assert server.cli("wait", str(running)).returncode == 143
     again = server.cli("cancel", str(running), str(other), "--json")
     assert again.returncode == 2
-    told = json.loads(again.stdout)
-    assert [error["message"] for error in told["errors"]] == [f"job {running} is over (cancelled)"]
-    assert [job["id"] for job in told["jobs"]] == [other]
+    output = json.loads(again.stdout)
+    assert [error["message"] for error in output["errors"]] == [f"job {running} is over (cancelled)"]
+    assert [job["id"] for job in output["jobs"]] == [other]
 
 
 def test_cancel_all_includes_dependent_jobs(server):
@@ -169,8 +169,8 @@ def test_explain_names_the_rule_and_the_numbers_of_each_gpu(server):
         "  GPU 0  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
         "  GPU 1  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
     )
-    told = json.loads(server.cli("explain", str(waits), "--json").stdout)
-    assert [(rejection["gpu"], rejection["rule"]) for rejection in told["rejections"]] == [
+    output = json.loads(server.cli("explain", str(waits), "--json").stdout)
+    assert [(rejection["gpu"], rejection["rule"]) for rejection in output["rejections"]] == [
         (0, "insufficient_memory"),
         (1, "insufficient_memory"),
     ]
@@ -192,8 +192,8 @@ def test_dry_run_says_what_would_happen_and_queues_nothing(server):
 
 
 def test_a_missing_program_fails_the_job(server):
-    told = server.cli("submit", "no-such-program")
-    assert (told.returncode, told.stderr.splitlines()[0]) == (2, "error: no such command: `no-such-program`")
+    output = server.cli("submit", "no-such-program")
+    assert (output.returncode, output.stderr.splitlines()[0]) == (2, "error: no such command: `no-such-program`")
     job = server.submit("/no/such/program", "x")
     view = server.wait(job)
     assert view["state"] == "FAILED"
@@ -210,8 +210,8 @@ def test_unknown_job_is_exit_code_4(server):
 def test_a_rad_file_declares_measured_memory(server):
     lines = ["# a comment", "true --flag", "m.model", "data", "32", "exclusive", "1", "2048", "1000", "40000", "8000"]
     (server.root / "tiny.rad").write_text("\n".join(lines))
-    told = json.loads(server.cli("submit", "--json", "tiny.rad").stdout)["job"]
-    assert (told["name"], told["need_bytes"]) == ("tiny", 2 * GiB)
+    output = json.loads(server.cli("submit", "--json", "tiny.rad").stdout)["job"]
+    assert (output["name"], output["need_bytes"]) == ("tiny", 2 * GiB)
     (server.root / "bad.rad").write_text("\n".join(lines[:6]))
     refused = server.cli("submit", "bad.rad")
     assert (refused.returncode, refused.stderr) == (
@@ -229,8 +229,8 @@ def test_undeclared_memory_is_estimated(server):
         "model(torch.randn(64, 1024, device='cuda')).sum().backward()\n"
         "optimizer.step()\n"
     )
-    told = json.loads(server.cli("submit", "--json", "train.py").stdout)["job"]
-    view = server.wait(told["id"])
+    output = json.loads(server.cli("submit", "--json", "train.py").stdout)["job"]
+    view = server.wait(output["id"])
     assert view["estimate_error"] is None
     assert view["estimate"]["estimator"] == "traced"
     # 4 MiB of weights and as much of gradients, at least; the first attempt was promised the bound, rounded up.

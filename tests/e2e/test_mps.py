@@ -41,12 +41,12 @@ def test_jobs_share_by_mps(site, notes):
     for job in jobs:
         assert site.started(job)["sharing"] == "mps"
     site.open_gate(gate)
-    told = []
+    outputs = []
     for job in (*jobs, alone):
         assert site.wait(job)["state"] == "COMPLETED"
-        told.append(site.cli("logs", str(job)).stdout.split())
+        outputs.append(site.cli("logs", str(job)).stdout.split())
     pipe = f"{site.root}/mps/0a8f0f2e-1111-{os.geteuid()}/pipe"
-    assert told == [[pipe, "0=1024M", "60"], [pipe, "0=2048M", "60"], []]
+    assert outputs == [[pipe, "0=1024M", "60"], [pipe, "0=2048M", "60"], []]
     calls = notes.read_text().splitlines()
     assert len([line for line in calls if line.startswith("start")]) == 1
     assert not (site.root / "mps" / f"0a8f0f2e-1111-{os.geteuid()}").exists()
@@ -104,11 +104,11 @@ def test_jobs_share_as_requested(site, notes):
         done = site.cli("submit", "--gpu-mem", "1G", "--sharing", share, "--parsable", *show)
         assert done.returncode == 0, done.stderr
         jobs[share] = int(done.stdout)
-    told = {
+    outputs = {
         share: (site.wait(job)["attempt_list"][0]["sharing"], site.cli("logs", str(job)).stdout.strip())
         for share, job in jobs.items()
     }
-    assert told == {
+    assert outputs == {
         "auto": ("time-sliced", "unset"),
         "time": ("time-sliced", f"{site.root}/mps/nobody"),
         "mps": ("mps", f"{site.root}/mps/0a8f0f2e-1111-{os.geteuid()}/pipe"),

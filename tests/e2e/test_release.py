@@ -56,9 +56,9 @@ def installed(built, tmp_path_factory):
     (packages / "dependencies.pth").write_text("\n".join(sorted(ours)))
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(ROOT / "examples", home / "examples")
-    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     return {
-        **kept,
+        **inherited,
         "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
         "HOME": str(home),
         "XDG_RUNTIME_DIR": str(home),

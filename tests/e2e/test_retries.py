@@ -42,10 +42,10 @@ def test_a_time_slice_ends_no_attempt_while_no_job_waits(site):
 
 def test_a_failure_is_retried_only_on_request(server):
     script = 'echo x >> "tries-$COTENANT_JOB_ID"; [ $(wc -l < "tries-$COTENANT_JOB_ID") -ge 2 ] || exit 9'
-    asked, not_asked = server.submit(script, retries=1), server.submit(script)
-    view = server.wait(asked)
+    retried, plain = server.submit(script, retries=1), server.submit(script)
+    view = server.wait(retried)
     assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
-    view = server.wait(not_asked)
+    view = server.wait(plain)
     assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 9, 1)
 
 

@@ -39,8 +39,8 @@ def beside(view):
 
 def in_explain(site, job, word):
     """The slowdown that `explain` tells of, or None."""
-    told = re.search(rf"([\d.]+) times as long {word}", site.client.explain(job)["reason"])
-    return None if told is None else float(told[1])
+    match = re.search(rf"([\d.]+) times as long {word}", site.client.explain(job)["reason"])
+    return None if match is None else float(match[1])
 
 
 def waits_for(look):
@@ -56,8 +56,8 @@ def ends_when(site, job, neighbor_ids):
     """Cancel `job` once it has told of its steps beside `neighbor_ids` for long enough to teach; its view then."""
 
     def seen():
-        told = beside(site.client.job(job)).get(neighbor_ids)
-        return told if told is not None and told["seconds"] >= ENOUGH_S and told["steps_hz"] else None
+        match = beside(site.client.job(job)).get(neighbor_ids)
+        return match if match is not None and match["seconds"] >= ENOUGH_S and match["steps_hz"] else None
 
     waits_for(seen)
     site.client.cancel(job)

@@ -41,10 +41,10 @@ def test_a_job_runs_as_its_user_with_their_groups_in_their_folder(people):
     script = "id -un; id -Gn; pwd; umask; touch made; cat /etc/shadow"
     job = ann.submit("-o", "out-%j", "--", "sh", "-c", script)
     assert ann.cli("wait", job).returncode == 1
-    told = ann.cli("logs", job).stdout.splitlines()
+    lines = ann.cli("logs", job).stdout.splitlines()
     groups = subprocess.run(["id", "-Gn", ann.name], capture_output=True, text=True, check=True).stdout.strip()
-    assert told[:3] == [ann.name, groups, str(ann.home)]
-    assert "Permission denied" in told[4]
+    assert lines[:3] == [ann.name, groups, str(ann.home)]
+    assert "Permission denied" in lines[4]
     owners = {(ann.home / name).stat().st_uid for name in ("made", f"out-{job}")}
     assert owners == {ann.account.pw_uid}
     assert json.loads(ann.cli("show", job, "--json").stdout)["job"]["user"] == ann.name
@@ -227,8 +227,8 @@ def test_jobs_report_steps_as_their_users_without_seeing_others(site, users):
         time.sleep(0.1)
         for person, job in ((ann, first), (bob, second)):
             view = site.client.job(int(job))
-            told = [co_run for one in view["attempt_list"] for co_run in one["co_runs"] if co_run["steps_hz"]]
-            rates |= {person.name: told} if told else {}
+            lines = [co_run for one in view["attempt_list"] for co_run in one["co_runs"] if co_run["steps_hz"]]
+            rates |= {person.name: lines} if lines else {}
     seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["co_runs"]
     assert {mate for co_run in seen for mate in co_run["neighbor_ids"]} <= {None}, (
         "that bob's job is there, but not which"
@@ -249,10 +249,10 @@ def test_notifications_run_as_the_user(site, users):
     ann = Person(site, users[0])
     os.mkfifo(ann.home / "told", 0o600)
     os.chown(ann.home / "told", ann.account.pw_uid, ann.account.pw_gid)
-    tell = (
+    program = (
         'echo "$(id -un) $COTENANT_JOB_ID $COTENANT_JOB_STATE $COTENANT_JOB_EXIT_CODE; $(cat /etc/shadow 2>&1)" > told'
     )
-    job = ann.submit("--notify", f"cd {ann.home}; {tell}", "--", "sh", "-c", "exit 3")
+    job = ann.submit("--notify", f"cd {ann.home}; {program}", "--", "sh", "-c", "exit 3")
     said = subprocess.run(
         ["cat", str(ann.home / "told")], capture_output=True, text=True, check=True, timeout=60
     ).stdout

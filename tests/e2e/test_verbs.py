@@ -60,16 +60,16 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     assert (view["state"], view["attempts"], view["name"]) == ("FAILED", 2, "new")
     assert server.cli("requeue", job).returncode == 0
     assert server.wait(int(job))["attempts"] == 3
-    told = json.loads(server.cli("events", job, "--json").stdout)["events"]
-    kinds = [event["event"] for event in told if event["event"] != "EstimateReady"]
+    events = json.loads(server.cli("events", job, "--json").stdout)["events"]
+    kinds = [event["event"] for event in events if event["event"] != "EstimateReady"]
     attempt = ["AttemptPlaced", "AttemptStarted", "AttemptExited"]
     assert kinds == [
         *("JobSubmitted", "JobUpdated", "JobReleased", "AttemptPlaced", "AttemptStarted"),
         *("JobRequeued", "AttemptExited", *attempt, "JobRequeued", *attempt),
     ]
-    (updated,) = [event["text"] for event in told if event["event"] == "JobUpdated"]
+    (updated,) = [event["text"] for event in events if event["event"] == "JobUpdated"]
     assert "memory 1.0 GiB to 2.0 GiB" in updated
-    assert told[-1]["state"] == "done"
+    assert events[-1]["state"] == "done"
     assert "requeue by " in server.cli("events", job).stdout
     # What was decided holds after a crash.
     before = server.client.job(int(job))
@@ -104,10 +104,10 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     later = str(site.submit("true", after=[int(job)]))
     changes = ("--sharing", "time", "--retries", "2", "--time-slice", "1:00:00", "--progress", "tqdm")
     assert site.cli("update", job, *changes).returncode == 0
-    (told,) = [
+    (events,) = [
         event for event in json.loads(site.cli("events", job, "--json").stdout)["events"] if "updated" in event["text"]
     ]
-    assert "retries 0 to 2, time slice none to 1h00m, progress none to tqdm, sharing auto to time" in told["text"]
+    assert "retries 0 to 2, time slice none to 1h00m, progress none to tqdm, sharing auto to time" in events["text"]
     for words, why in (
         (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),

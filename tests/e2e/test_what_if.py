@@ -24,9 +24,9 @@ def test_what_if_says_when_the_waiting_job_starts(queue):
     args = ("simulate", "--forecast", "--policies", "exclusive,most-memory", "--default-runtime", "00:10:00")
     done = queue.cli(*args, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["running"] == 1
-    (job,) = told["jobs"]
+    output = json.loads(done.stdout)
+    assert output["running"] == 1
+    (job,) = output["jobs"]
     assert (job["name"], job["known_from"], job["duration_s"]) == ("next", "assumed", 600.0)
     assert 0 < job["starts_in_s"]["exclusive"] <= 600.0
     assert job["starts_in_with_one_more_gpu_s"] == {"exclusive": 0.0, "most-memory": 0.0}

@@ -79,7 +79,7 @@ TEXTS = [
     "max_split_size_mb:29,large_segment_size_mb:30",
 ]
 
-TRY_EACH = """
+TRY_ALL = """
 import os, sys, torch
 for text in sys.argv[1:]:
     child = os.fork()  # some settings outlive the next call
@@ -104,7 +104,7 @@ def is_accepted(text):
 def test_settings_are_accepted_or_refused_as_by_torch():
     if SET is None:
         pytest.skip(f"torch {VERSION} has no settings shared by all accelerators")
-    done = subprocess.run([sys.executable, "-c", TRY_EACH, *TEXTS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", TRY_ALL, *TEXTS], capture_output=True, text=True, check=True)
     by_torch = [line == "0" for line in done.stdout.split()]
     assert dict(zip(TEXTS, map(is_accepted, TEXTS), strict=True)) == dict(zip(TEXTS, by_torch, strict=True))
     assert True in by_torch

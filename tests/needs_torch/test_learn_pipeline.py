@@ -110,7 +110,7 @@ def test_a_tracer_killed_by_a_network_is_a_crash(labeler):
     assert run.message == "the tracing process ended with code 5 without an answer"
 
 
-class Card:
+class FakeDevice:
     """A driver that names no process: 2 GiB are in use at first, 5 GiB later."""
 
     name = "card"
@@ -131,7 +131,7 @@ class Card:
 
 @pytest.fixture
 def watch():
-    return GpuSampler(Card(), Gpu(uuid="GPU-0", index=0, name="Card", memory_total_bytes=40 * GiB), every_s=0.005)
+    return GpuSampler(FakeDevice(), Gpu(uuid="GPU-0", index=0, name="A100", memory_total_bytes=40 * GiB), every_s=0.005)
 
 
 def small():
@@ -141,7 +141,7 @@ def small():
 def test_a_measured_run_has_its_own_process(watch):
     config = small()
     run = MeasuringLabeler(watch, seconds=1, device="cpu").label(config)
-    assert (run.status, run.source, run.gpu) == ("ok", "measured", "Card")
+    assert (run.status, run.source, run.gpu) == ("ok", "measured", "A100")
     assert run.peak_bytes == 3 * GiB
     assert (run.smact, run.smocc, run.drama) == (0.5, 0.25, 0.125)
     assert run.steps >= 2  # a slow machine may not have time for more

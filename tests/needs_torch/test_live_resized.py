@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="fake tensors need torch")
 from cotenant.simserver.torch.recorder import AllocatingRecorder  # noqa: E402 - torch may be absent
 
 
-class Card:
+class Gpu:
     """Blocks by their addresses."""
 
     def __init__(self):
@@ -32,16 +32,16 @@ class Card:
 
 
 def test_a_resize_frees_the_old_block_and_allocates_a_new_one():
-    card = Card()
-    recorder = AllocatingRecorder([card], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
-    tensor, stranger = torch.empty(100), torch.empty(5)
+    gpu = Gpu()
+    recorder = AllocatingRecorder([gpu], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
+    tensor, unrelated = torch.empty(100), torch.empty(5)
     recorder.record_storage(tensor)
-    assert list(card.blocks.values()) == [400]
+    assert list(gpu.blocks.values()) == [400]
     tensor.untyped_storage().resize_(0)
     recorder.record_resize(tensor.untyped_storage())
     tensor.untyped_storage().resize_(1000)
     recorder.record_resize(tensor.untyped_storage())
-    recorder.record_resize(stranger.untyped_storage())
-    assert recorder.live_bytes[0] == card.allocated_bytes == 1000
+    recorder.record_resize(unrelated.untyped_storage())
+    assert recorder.live_bytes[0] == gpu.allocated_bytes == 1000
     del tensor
-    assert card.allocated_bytes == 0
+    assert gpu.allocated_bytes == 0

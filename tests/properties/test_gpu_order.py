@@ -42,7 +42,7 @@ KEYS: dict[str, Callable[[GpuView], float]] = {
 
 def a_gpu(place: int, rng: random.Random):
     residents = tuple(a_resident(rng.choice([2, 8, 30]), job_id=1000 + place) for _ in range(rng.choice([0, 0, 1])))
-    return a_snapshot(place, gib=rng.choice([24, 40, 40]), strangers=rng.choice([0, 0, 3]), residents=residents)
+    return a_snapshot(place, gib=rng.choice([24, 40, 40]), foreign=rng.choice([0, 0, 3]), residents=residents)
 
 
 def placed(policy, gpus, job, **options):

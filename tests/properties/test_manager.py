@@ -104,7 +104,7 @@ class Server(RuleBasedStateMachine):
         self.before: dict[int, Job] = {}
         for declared in (8, None):  # most runs should have a server at work to disturb
             self.submit(gpus=1, declared=declared, exclusive=False, after=(), time_limit_s=20.0, max_attempts=4)
-        self.sample(pass_s=1.0, strangers_gib=0, quality="good", data=None)
+        self.sample(pass_s=1.0, foreign_gib=0, quality="good", data=None)
 
     def send(self, event: Event) -> list[Command]:
         """As the daemon does: keep, handle, keep what was decided, act."""
@@ -132,11 +132,11 @@ class Server(RuleBasedStateMachine):
             assert reading is not None, "placed on a GPU never read"
             assert self.at_s - reading.at_s <= CONFIG.stale_after_s, "placed on a stale reading"
             assert reading.foreign_bytes is not None, "placed on nonsense"
-            mates = [attempt for attempt in self.live.values() if uuid in attempt.placement.gpu_uuids]
-            held = reading.foreign_bytes + sum(mate.held_bytes(uuid) for mate in mates)
+            residents = [attempt for attempt in self.live.values() if uuid in attempt.placement.gpu_uuids]
+            held = reading.foreign_bytes + sum(mate.held_bytes(uuid) for mate in residents)
             assert held + placed.placement.promised_bytes <= TOTAL[uuid], "over-promised"
-            assert not any(mate.placement.sharing == "exclusive" for mate in mates), "put beside an exclusive job"
-            assert placed.placement.sharing != "exclusive" or not mates, "exclusive, but not alone"
+            assert not any(mate.placement.sharing == "exclusive" for mate in residents), "put beside an exclusive job"
+            assert placed.placement.sharing != "exclusive" or not residents, "exclusive, but not alone"
         self.live[key] = Live(placed.placement)
 
     # Events, in any order.
@@ -162,15 +162,15 @@ class Server(RuleBasedStateMachine):
         )
         job_id = len(self.manager.jobs) + 1
         commands = self.send(JobSubmitted(at_s=self.at_s, cause="test", job_id=job_id, spec=spec))
-        asked = any(isinstance(command, RequestEstimate) and command.job_id == job_id for command in commands)
-        assert asked != self.manager.jobs[job_id].is_done
+        requested = any(isinstance(command, RequestEstimate) and command.job_id == job_id for command in commands)
+        assert requested != self.manager.jobs[job_id].is_done
 
     @rule(data=st.data(), count=st.integers(1, 4), gib=st.sampled_from([4, 8, 16]))
     def rush(self, data, count, gib) -> None:
         """Ordinary jobs on ordinary readings, so that most runs have a busy server to disturb."""
         for _ in range(count):
             self.submit(gpus=1, declared=gib, exclusive=False, after=(), time_limit_s=None, max_attempts=4)
-            self.sample(pass_s=20.0, strangers_gib=0, quality="good", data=data)
+            self.sample(pass_s=20.0, foreign_gib=0, quality="good", data=data)
 
     @precondition(lambda self: self.manager.jobs)
     @rule(data=st.data(), gib=st.sampled_from([None, 4, 8, 16, 41, 60]), partial=st.sampled_from([False, False, True]))
@@ -182,28 +182,30 @@ class Server(RuleBasedStateMachine):
 
     @rule(
         pass_s=st.sampled_from([0.5, 1.0, 1.0, 20.0]),
-        strangers_gib=st.sampled_from([0, 0, 0, 2, 20]),
+        foreign_gib=st.sampled_from([0, 0, 0, 2, 20]),
         quality=st.sampled_from(["good", "good", "good", "no smact", "missing", "none", "negative", "beyond"]),
         data=st.data(),
     )
-    def sample(self, pass_s, strangers_gib, quality, data) -> None:
+    def sample(self, pass_s, foreign_gib, quality, data) -> None:
         self.at_s += pass_s
-        strangers = strangers_gib * GiB
-        observed = tuple(self.observe(data, strangers))
+        foreign_bytes = foreign_gib * GiB
+        observed = tuple(self.observe(data, foreign_bytes))
         samples = {}
         for gpu in GPUS:
-            used = strangers + sum(sample.used_bytes for sample in observed if sample.gpu_uuid == gpu.uuid)
-            told = {"none": None, "negative": -1, "beyond": gpu.memory_total_bytes + 1}.get(quality, used)
+            used = foreign_bytes + sum(sample.used_bytes for sample in observed if sample.gpu_uuid == gpu.uuid)
+            reported = {"none": None, "negative": -1, "beyond": gpu.memory_total_bytes + 1}.get(quality, used)
             if quality == "missing" and gpu.index == 0:
                 continue
-            samples[gpu.uuid] = GpuSample(at_s=self.at_s, used_bytes=told, smact=None if quality == "no smact" else 0.3)
-            known = strangers if told == used else None
+            samples[gpu.uuid] = GpuSample(
+                at_s=self.at_s, used_bytes=reported, smact=None if quality == "no smact" else 0.3
+            )
+            known = foreign_bytes if reported == used else None
             self.readings[gpu.uuid] = Reading(self.at_s, known)
         self.send(ServerSampled(at_s=self.at_s, cause="test", gpus=GPUS, samples=samples, observed=observed))
 
-    def observe(self, data, strangers: int) -> Iterable[AttemptSample]:
+    def observe(self, data, foreign_bytes: int) -> Iterable[AttemptSample]:
         """Every live attempt shows some memory, sometimes more than promised; never more than the GPU has."""
-        room = {uuid: total - strangers for uuid, total in TOTAL.items()}
+        room = {uuid: total - foreign_bytes for uuid, total in TOTAL.items()}
         for (job_id, attempt), live in sorted(self.live.items()):
             for uuid in live.placement.gpu_uuids:
                 used = min(room[uuid], data.draw(st.sampled_from([0, 1, 6, 14, 30])) * GiB)
@@ -281,8 +283,8 @@ class Server(RuleBasedStateMachine):
         commands = self.manager.restore(self.journal)
         assert not any(isinstance(command, Launch) for command in commands)
         waiting = {job.id for job in self.manager.jobs.values() if not job.is_done and job.estimate is None}
-        asked = {command.job_id for command in commands if isinstance(command, RequestEstimate)}
-        assert asked == {job_id for job_id in waiting if self.manager.jobs[job_id].estimate_error is None}
+        requested = {command.job_id for command in commands if isinstance(command, RequestEstimate)}
+        assert requested == {job_id for job_id in waiting if self.manager.jobs[job_id].estimate_error is None}
         self.readings.clear()
         for live in self.live.values():
             live.peaks.clear()
@@ -318,7 +320,7 @@ class Server(RuleBasedStateMachine):
         self.before = dict(self.manager.jobs)
 
     @rule()
-    def keep_a_snapshot(self) -> None:
+    def save_a_snapshot(self) -> None:
         state = self.manager.snapshot()
         assert not any(isinstance(job.state, Held) and job.state.reason.startswith("needs") for job in state.jobs)
         jobs = json.loads(json.dumps([encode(job, lean=True) for job in state.jobs]))

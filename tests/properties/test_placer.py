@@ -119,7 +119,7 @@ def some_gpu(rng: random.Random, place: int, at_s: float, residents):
     return a_snapshot(
         place,
         gib=24 if place % 3 else 40,
-        strangers=rng.choice([None, 0, 0, 0, 0.5, 6]),
+        foreign=rng.choice([None, 0, 0, 0, 0.5, 6]),
         residents=tuple(residents),
         at_s=at_s,
         smact=rng.choice([None, 0.1, 0.3, 0.3, 0.6, 0.9]),
@@ -253,7 +253,7 @@ def test_promises_never_exceed_a_gpu_over_400_jobs(name):
             for uuid in placement.gpu_uuids:
                 promised[uuid] += placement.promised_bytes
                 assert promised[uuid] <= total[uuid]
-                mates = [mate for mate in live.values() if uuid in mate.gpu_uuids]
-                assert len(mates) == 1 or all(mate.sharing != "exclusive" for mate in mates)
+                residents = [mate for mate in live.values() if uuid in mate.gpu_uuids]
+                assert len(residents) == 1 or all(mate.sharing != "exclusive" for mate in residents)
         assert placer.waiting == len(waiting)
     assert len(waiting) < 300

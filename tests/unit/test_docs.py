@@ -62,9 +62,9 @@ def test_python_in_pages_parses(page):
 
 
 def test_commands_in_pages_exist():
-    told = {verb for page in PAGES for verb in COMMAND.findall(page.read_text(encoding="utf-8"))}
-    assert told, "no page shows a command"
-    unknown = [verb for verb in sorted(told) if not has_help(verb)]
+    documented = {verb for page in PAGES for verb in COMMAND.findall(page.read_text(encoding="utf-8"))}
+    assert documented, "no page shows a command"
+    unknown = [verb for verb in sorted(documented) if not has_help(verb)]
     assert unknown == []
 
 
@@ -104,10 +104,10 @@ def test_modules_files_and_tests_that_are_named_exist():
 
 def stale_names(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
-    told = {word.split("::")[0].split("(")[0] for word in CODE.findall(text)}
+    documented = {word.split("::")[0].split("(")[0] for word in CODE.findall(text)}
     if page.suffix == ".md":
-        told |= set(OURS.findall(text))
-    return [word for word in sorted(told) if names_nothing(word, page)]
+        documented |= set(OURS.findall(text))
+    return [word for word in sorted(documented) if names_nothing(word, page)]
 
 
 def names_nothing(word: str, page: Path) -> bool:

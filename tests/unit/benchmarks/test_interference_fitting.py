@@ -37,8 +37,8 @@ def test_pairs_left_out_on_the_a100():
     found = []
     for fold in range(6):
         out = set(pairs[fold::6])
-        kept = [row for row in rows if tuple(sorted(row[:2])) not in out]
-        fitted, _ = fit(kept, known, smact_law=True, hyper=HYPER)
+        training = [row for row in rows if tuple(sorted(row[:2])) not in out]
+        fitted, _ = fit(training, known, smact_law=True, hyper=HYPER)
         found += relative_errors(fitted, [row for row in rows if tuple(sorted(row[:2])) in out], known)
     found.sort()
     assert statistics.median(found) < 0.04

@@ -35,11 +35,11 @@ SAME = [10, 20, 30, 40, 50, 60, 70, 80]
 def test_differences(recorded, matched, found):
     result = compare(allocs(*SAME), allocs(*recorded))
     assert result.matched == matched
-    told = [
+    lines = [
         (tuple(one.size for one in difference.only_traced), tuple(one.size for one in difference.only_recorded))
         for difference in result.differences
     ]
-    assert told == found
+    assert lines == found
     assert result.gave_up_at is None
 
 

@@ -24,18 +24,18 @@ def reports(*, plot=None, snapshot=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         pytest.param("absent/x.pickle", "no folder", id="no such folder"),
         pytest.param(".", "is a folder", id="a folder"),
         pytest.param("link.py", "it is the script", id="the script itself"),
     ],
 )
-def test_files_that_cannot_be_written_are_refused(tmp_path, name, told):
+def test_files_that_cannot_be_written_are_refused(tmp_path, name, message):
     script = tmp_path / "train.py"
     script.write_text("pass")
     (tmp_path / "link.py").symlink_to(script)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         reports(snapshot=tmp_path / name).check_files(str(script))
     reports(snapshot=tmp_path / "x.pickle").check_files(str(script))
 

@@ -72,12 +72,12 @@ def test_mig_plan_prints_instances_with_job_and_speed(daemon, capsys):
 def test_mig_plan_as_json_has_the_layout(daemon, capsys):
     daemon(gpu(), jobs=JOBS)
     assert main(["mig", "plan", "0", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(each["profile"], each["start"], each["job_id"]) for each in told["instances"]] == [
+    output = json.loads(capsys.readouterr().out)
+    assert [(each["profile"], each["start"], each["job_id"]) for each in output["instances"]] == [
         ("4g.20gb", 0, 3),
         ("3g.20gb", 4, 4),
     ]
-    assert (told["placed"], told["waiting"]) == (2, 3)
+    assert (output["placed"], output["waiting"]) == (2, 3)
 
 
 def test_mig_apply_without_yes_prints_the_commands(daemon, capsys):

@@ -45,9 +45,9 @@ def test_simulate_json_is_complete_and_reproducible(run):
 
 def test_philly_has_its_own_jobs_and_cluster(run):
     args = ("--trace", "philly", "--policies", "exclusive", "--head", "40", "--cross-node-speed", "0.5", "--json")
-    told = json.loads(run(*args)[1])
-    assert (told["trace"]["jobs"], told["cluster"]["text"]) == (40, "400xA100-40GB")
-    assert any("of 82247 of Philly" in each for each in told["trace"]["steps"])
+    output = json.loads(run(*args)[1])
+    assert (output["trace"]["jobs"], output["cluster"]["text"]) == (40, "400xA100-40GB")
+    assert any("of 82247 of Philly" in each for each in output["trace"]["steps"])
     said = json.loads(run(*args, "--gpus", "2*8xV100-32GB")[1])
     assert said["cluster"]["gpus"] == 16
 
@@ -79,9 +79,9 @@ def test_run_times_are_scaled_to_the_gpu_type_and_reported(run):
     _, out, _ = run(*args)
     assert "run times refer to `A100-40GB`; on other types" in out
     assert "relative speeds of T4-16GB are unknown" in out
-    told = json.loads(run(*args, "--reference-gpu", "V100", "--json")[1])["cluster"]
-    assert told["reference_gpu"] == "V100"
-    assert "refer to `V100`" in told["note"]
+    output = json.loads(run(*args, "--reference-gpu", "V100", "--json")[1])["cluster"]
+    assert output["reference_gpu"] == "V100"
+    assert "refer to `V100`" in output["note"]
 
 
 @pytest.mark.parametrize("flag", ["--report", "--save-jobs"])
@@ -121,9 +121,9 @@ def test_list_prints_traces_policies_and_models(run):
     assert code == 0
     for word in ("t1, t2, heavy-60", "cluster_job_log", "most-memory", "gpumemnet"):
         assert word in out
-    told = json.loads(run("--list", "--json")[1])
-    assert "mix-90" in told["traces"]
-    assert told["policies"]["exclusive"]["backfill"] is False
+    output = json.loads(run("--list", "--json")[1])
+    assert "mix-90" in output["traces"]
+    assert output["policies"]["exclusive"]["backfill"] is False
 
 
 @pytest.mark.parametrize(

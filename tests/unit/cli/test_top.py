@@ -37,7 +37,7 @@ class Daemon:
     """What a client would say."""
 
     def __init__(self):
-        self.told = [a_job(1), a_job(2, "PENDING", gpu_indices=[], gpu_uuids=[])]
+        self.jobs = [a_job(1), a_job(2, "PENDING", gpu_indices=[], gpu_uuids=[])]
         self.down = False
 
     def status(self):
@@ -53,7 +53,7 @@ class Daemon:
         return [{"index": 0, "uuid": "GPU-0", "points": points}, {"index": 1, "uuid": "GPU-1", "points": []}]
 
     def overview(self, **_):
-        return {"jobs": self.told, "counts": {"RUNNING": 1, "PENDING": 1}}
+        return {"jobs": self.jobs, "counts": {"RUNNING": 1, "PENDING": 1}}
 
     def explain(self, job_id):
         return {"reason": f"{job_id} waits", "rejections": [{"gpu": 0, "reason": "full"}]}
@@ -81,7 +81,7 @@ def test_top_shows_jobs_and_follows_changes():
             assert [row[0] for row in cells(screen, "#jobs")] == ["1", "2"]
             assert cells(screen, "#jobs")[0][-1] == "because [of] it"
             assert "1 running, 1 pending" in str(screen.query_one("#title").render())
-            daemon.told = [a_job(3, "PENDING"), a_job(5), a_job(4)]
+            daemon.jobs = [a_job(3, "PENDING"), a_job(5), a_job(4)]
             await screen.refresh_data()
             assert [row[0] for row in cells(screen, "#jobs")] == ["4", "5", "3"]  # what runs comes first
             await pilot.press("down", "e")

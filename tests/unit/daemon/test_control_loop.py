@@ -32,7 +32,7 @@ def test_a_decision_is_on_disk_before_its_launch(bench):
     assert bench.submit() == [1]
     bench.until(lambda: bench.engine.launched)
     assert bench.engine.launched == [(1, 1, {"SIM": "1"})]
-    assert bench.engine.kept_at_launch == [True]
+    assert bench.engine.committed_at_launch == [True]
     bench.inbox.put(started(1))
     bench.inbox.put(exited(1))
     bench.until(lambda: isinstance(bench.state(1), Done))
@@ -43,19 +43,19 @@ def test_a_decision_is_on_disk_before_its_launch(bench):
 
 
 def test_an_exit_is_on_disk_before_waiters_are_notified(bench):
-    told = []
-    bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
+    done = []
+    bench.services.on_job_done = lambda job: done.append((job.id, bench.disk.is_synced))
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
     bench.inbox.put(exited(1))
     assert bench.loop.wait(WaitRequest(1, "done")).result(TIMEOUT_S).is_done
-    assert told == [(1, True)]
+    assert done == [(1, True)]
 
 
 def test_no_waiter_is_notified_of_an_exit_that_could_not_be_written(bench):
-    told = []
-    bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
+    done = []
+    bench.services.on_job_done = lambda job: done.append((job.id, bench.disk.is_synced))
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
@@ -65,13 +65,13 @@ def test_no_waiter_is_notified_of_an_exit_that_could_not_be_written(bench):
     bench.until(lambda: isinstance(bench.state(1), Done))
     tried = bench.disk.syncs
     bench.until(lambda: bench.disk.syncs > tried)
-    assert not told
+    assert not done
     assert not watched.done()
     assert bench.loop.journal_error.message == "the disk fails"
     bench.disk.failing = False
     assert watched.result(TIMEOUT_S).is_done
-    bench.until(lambda: told)
-    assert told == [(1, True)]
+    bench.until(lambda: done)
+    assert done == [(1, True)]
     assert bench.loop.journal_error is None
 
 
@@ -81,7 +81,7 @@ def test_an_exit_and_the_launches_it_allows_are_one_transaction(bench):
     bench.until(lambda: bench.engine.launched)
     bench.inbox.put(exited(1))
     bench.until(lambda: bench.sample() or len(bench.engine.launched) == 2)
-    assert bench.engine.kept_at_launch == [True, True]
+    assert bench.engine.committed_at_launch == [True, True]
 
 
 def test_a_launch_does_not_block_the_loop(bench):
@@ -91,18 +91,18 @@ def test_a_launch_does_not_block_the_loop(bench):
     bench.inbox.put(started(1))
     bench.until(lambda: isinstance(bench.state(1), Running))
     assert not bench.disk.is_synced
-    kept = len(bench.disk.transactions)
+    transactions = len(bench.disk.transactions)
     bench.submit()
-    assert bench.disk.on_disk > kept
+    assert bench.disk.on_disk > transactions
 
 
 def test_an_estimate_does_not_block_the_loop(bench):
     bench.submit(a_spec(declared_bytes=2**30, hold=True))
     bench.until(lambda: any(isinstance(event, EstimateReady) for event in bench.disk.replay()))
     assert bench.disk.on_disk == len(bench.disk.transactions) - 1, "the submission is, the estimate is not yet"
-    kept = len(bench.disk.transactions)
+    transactions = len(bench.disk.transactions)
     bench.submit()
-    assert bench.disk.on_disk > kept
+    assert bench.disk.on_disk > transactions
 
 
 def test_submitted_jobs_are_visible_once_they_are_on_disk(bench):
@@ -143,9 +143,9 @@ def test_concurrent_submissions_share_a_transaction():
 def test_groups_keep_the_order_that_matters():
     submit = SubmitRequest((a_spec(),), lambda _, ids: ids)
     change = JobChange("cancel", 1, "t")
-    ask = Query(lambda _: None)
-    inputs = [submit, exited(1), started(2), exited(2), change, submit, ask]
-    assert list(batches(inputs)) == [[submit, exited(1), started(2), exited(2)], [change], [submit], [ask]]
+    query = Query(lambda _: None)
+    inputs = [submit, exited(1), started(2), exited(2), change, submit, query]
+    assert list(batches(inputs)) == [[submit, exited(1), started(2), exited(2)], [change], [submit], [query]]
 
 
 def test_dependency_on_an_unknown_job_is_refused(bench):
@@ -310,8 +310,8 @@ class TestUnwritableEvents:
         bench.inbox.put(estimated(1, coverage=math.nan))
         bench.turn()
         bench.submit(a_spec(hold=True))
-        told = bench.loop.query(lambda manager: manager.jobs[1]).result(TIMEOUT_S)
-        assert (told.estimate, told.estimate_error) == (None, "the estimate cannot be journaled")
+        done = bench.loop.query(lambda manager: manager.jobs[1]).result(TIMEOUT_S)
+        assert (done.estimate, done.estimate_error) == (None, "the estimate cannot be journaled")
         assert bench.loop.journal_error is None
         assert ids == [1, 2]
 

@@ -75,8 +75,8 @@ def test_the_configuration_is_checked(found, tmp_path, text, grade, says):
 
 
 def test_a_network_without_tls_is_a_warning(found):
-    told = found({"COTENANT_TCP__LISTEN": "0.0.0.0:1", "COTENANT_TCP__PLAINTEXT": "true"})
-    assert (told["configuration"].grade, told["network"].grade) == ("ok", "warning")
+    findings = found({"COTENANT_TCP__LISTEN": "0.0.0.0:1", "COTENANT_TCP__PLAINTEXT": "true"})
+    assert (findings["configuration"].grade, findings["network"].grade) == ("ok", "warning")
 
 
 def test_the_state_folder_is_the_one_of_the_configuration(found, tmp_path):
@@ -113,10 +113,14 @@ def test_gpus_are_listed(found, monkeypatch):
     known = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
     unknown = FakeGpu(uuid="GPU-b", name="NVIDIA X1", total_bytes=40 * GiB)
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(known, unknown))
-    told = found()
-    assert (graded(told, "GPU 0"), graded(told, "GPU 1"), graded(told, "SM activity")) == ("ok", "warning", "warning")
-    assert "on GPU 1:" in told["SM activity"].detail
-    assert told["GPU 1"].advice == "cotenant calibrate"
+    findings = found()
+    assert (graded(findings, "GPU 0"), graded(findings, "GPU 1"), graded(findings, "SM activity")) == (
+        "ok",
+        "warning",
+        "warning",
+    )
+    assert "on GPU 1:" in findings["SM activity"].detail
+    assert findings["GPU 1"].advice == "cotenant calibrate"
 
 
 def test_activity_of_all_gpus_is_checked(found, monkeypatch):
@@ -158,9 +162,9 @@ def test_a_stopped_daemon_is_no_problem(found):
 
 def test_a_state_folder_on_a_network_file_system_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "filesystem_of", lambda *_: "nfs4")
-    told = list(doctor._state(Path("/tmp")))
-    assert [diagnosis.grade for diagnosis in told] == ["problem", "ok"]
-    assert "on nfs4" in told[0].detail
+    findings = list(doctor._state(Path("/tmp")))
+    assert [diagnosis.grade for diagnosis in findings] == ["problem", "ok"]
+    assert "on nfs4" in findings[0].detail
 
 
 def test_a_state_folder_on_a_full_disk_is_a_problem(found, monkeypatch):
@@ -197,16 +201,16 @@ def test_lingering_of_the_user_is_checked(found, tmp_path, monkeypatch, answer, 
 @pytest.mark.parametrize(("alone", "grade"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
 def test_a_python_that_only_root_can_run_is_a_finding(found, monkeypatch, alone, grade):
     monkeypatch.setattr(doctor, "why_root_only", lambda: alone)
-    told = found()
-    assert graded(told, "users") == grade
-    assert alone is None or alone in told["users"].detail
+    findings = found()
+    assert graded(findings, "users") == grade
+    assert alone is None or alone in findings["users"].detail
 
 
 def test_a_check_that_raises_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "_extras", lambda: 1 / 0)
-    told = found()
-    assert (told["extras"].grade, told["extras"].detail) == ("problem", "ZeroDivisionError: division by zero")
-    assert graded(told, "state") == "ok"
+    findings = found()
+    assert (findings["extras"].grade, findings["extras"].detail) == ("problem", "ZeroDivisionError: division by zero")
+    assert graded(findings, "state") == "ok"
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
@@ -214,8 +218,8 @@ def test_the_exit_code_follows_the_worst_diagnosis(monkeypatch, capsys, broken, 
     if broken:
         monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     assert main(["doctor", "--json"]) == code
-    told = json.loads(capsys.readouterr().out)["findings"]
-    assert {diagnosis["subject"] for diagnosis in told} >= {"cotenant", "estimates", "state"}
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {diagnosis["subject"] for diagnosis in findings} >= {"cotenant", "estimates", "state"}
 
 
 def test_the_text_lists_diagnoses_and_hints(capsys):

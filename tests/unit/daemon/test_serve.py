@@ -45,8 +45,8 @@ EXITED = AttemptExited(
 def test_recovered_attempts_become_events(state, started, exited, reports):
     job = replace(a_job(1), state=state(attempt=1))
     found = recovered_reports([job], [RecoveredAttempt(ref=REF, started=started, exited=exited)], at_s=3.0)
-    told = [event.exit.reason if isinstance(event, AttemptExited) else type(event).__name__ for event in found]
-    assert told == reports
+    kinds = [event.exit.reason if isinstance(event, AttemptExited) else type(event).__name__ for event in found]
+    assert kinds == reports
 
 
 def test_an_attempt_that_never_ran_is_launched_again_unchanged():
@@ -71,8 +71,8 @@ def with_gpus(**settings):
 
 
 def test_a_simulated_server_is_created_once_and_reopened(tmp_path):
-    asked = with_gpus(simulate="2xA100-40GB", time_scale=5.0)
-    backend, env = open_gpus(asked, tmp_path)
+    config = with_gpus(simulate="2xA100-40GB", time_scale=5.0)
+    backend, env = open_gpus(config, tmp_path)
     uuids = [gpu.uuid for gpu in backend.inventory()]
     assert env == {"COTENANT_SIM_SERVER": str(tmp_path / "simulated")}
     again, _ = open_gpus(with_gpus(backend="simulated", time_scale=5.0), tmp_path)
@@ -82,7 +82,9 @@ def test_a_simulated_server_is_created_once_and_reopened(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        pytest.param({"simulate": "3xA100-40GB", "time_scale": 5.0}, "server `2xA100-40GB`, time scale 5", id="cards"),
+        pytest.param(
+            {"simulate": "3xA100-40GB", "time_scale": 5.0}, "server `2xA100-40GB`, time scale 5", id="number of GPUs"
+        ),
         pytest.param({"simulate": "2xA100-40GB"}, "time scale 5", id="time scale"),
         pytest.param({"simulate": "2xA100-40GB", "backend": "nvml"}, "cannot be simulated", id="contradiction"),
     ],

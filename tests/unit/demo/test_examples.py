@@ -22,14 +22,14 @@ def a_script(name="a.py", *args, gib=10.0) -> MeasuredScript:
 
 
 def test_a_script_is_estimated_with_its_arguments():
-    asked = []
+    requests = []
 
     def estimating(script, args, gpu):
-        asked.append((script, tuple(args), gpu))
+        requests.append((script, tuple(args), gpu))
         return an_estimate(9)
 
     (result,) = estimate_scripts([a_script("a.py", "--n", "1")], Path("/x"), gpu="T4", estimating=estimating)
-    assert asked == [(Path("/x/a.py"), ("--n", "1"), "T4")]
+    assert requests == [(Path("/x/a.py"), ("--n", "1"), "T4")]
     assert result.error == pytest.approx(-0.1)
     assert result.problem is None
 

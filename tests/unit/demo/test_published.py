@@ -36,8 +36,8 @@ def test_measured_peaks_are_the_published_ones():
         row = next(row for source, row in published.items() if run in source)
         assert script.measured_bytes == int(row["measured_mib"]) * MiB
         assert script.args[-1] == row["batch"]
-        told = None if script.faketensor_bytes is None else script.faketensor_bytes / MiB
-        assert told == (pytest.approx(float(row["faketensor_mib"])) if row["faketensor_mib"] else None)
+        published_mib = None if script.faketensor_bytes is None else script.faketensor_bytes / MiB
+        assert published_mib == (pytest.approx(float(row["faketensor_mib"])) if row["faketensor_mib"] else None)
 
 
 def test_trace_is_in_order_of_arrival():

@@ -64,8 +64,8 @@ def test_a_recovered_failure_is_reported():
     ]
     summary = summarize_run([a_done_job(7, done=50, attempts=attempts, name="vgg")], time_scale=2)
     assert summary.ooms == 1
-    told = "vgg (job 7): promised 4.0 GiB, 1 x out of memory; attempt 2 with 12.0 GiB 6.0s later, "
-    assert summary.recoveries == (told + "alone on its GPU: completed",)
+    line = "vgg (job 7): promised 4.0 GiB, 1 x out of memory; attempt 2 with 12.0 GiB 6.0s later, "
+    assert summary.recoveries == (line + "alone on its GPU: completed",)
 
 
 def test_an_unrecovered_failure_is_reported():

@@ -22,7 +22,7 @@ CONTEXT = ContextBytes(
 NOTHING_HELD = "with 0 B allocated and 0 B reserved"
 
 
-def a_card(mib):
+def a_gpu(mib):
     """A card of which `mib` are left for the allocator."""
     known = gpu_spec("A100-40GB")
     total = (mib + 500) * MiB
@@ -42,7 +42,7 @@ def refit():
 
 
 def verdict(trace, mib, *, margin_mib=0, conf=""):
-    replay_input = make_replay_input(trace, a_card(mib), software_stack(replace(trace.header, alloc_conf=conf)))
+    replay_input = make_replay_input(trace, a_gpu(mib), software_stack(replace(trace.header, alloc_conf=conf)))
     return judge(replay_input, replay_input.replay(), margin_mib * MiB)
 
 
@@ -86,7 +86,7 @@ def test_every_verdict_has_its_sentence(mib, sentence):
 
 def test_cudnn_runs_without_a_workspace_where_memory_runs_out():
     replay_input = replace(
-        make_replay_input(refit(), a_card(500), software_stack(refit().header)), optional_storages=frozenset({9})
+        make_replay_input(refit(), a_gpu(500), software_stack(refit().header)), optional_storages=frozenset({9})
     )
     fit, result = judge(replay_input, replay_input.replay(), 0)
     assert (fit.verdict, fit.oom, result.skipped_storages) == ("tight", None, 1)
@@ -100,21 +100,21 @@ def test_a_memory_fraction_limits_the_replay():
 
 
 def test_the_bound_of_a_tight_fit_is_the_whole_gpu():
-    found = TracedEstimator(coverage=0.5).on(refit(), a_card(700))
+    found = TracedEstimator(coverage=0.5).on(refit(), a_gpu(700))
     assert found.fit.verdict == "tight"
     assert found.estimate.bound_bytes == 1200 * MiB
     assert any("only just" in warning and "1000.0 MiB" in warning for warning in found.estimate.warnings)
 
 
 def test_the_bound_of_a_possible_fit_exceeds_the_gpu():
-    found = TracedEstimator().on(refit(), a_card(601))
+    found = TracedEstimator().on(refit(), a_gpu(601))
     assert found.fit.verdict == "unsure"
     assert found.estimate.bound_bytes == found.fit.bound_bytes > found.fit.usable_bytes
     assert found.estimate.peak_reserved_bytes == 600 * MiB
 
 
 def test_the_estimate_without_a_fit_is_for_unlimited_memory():
-    found = TracedEstimator().on(refit(), a_card(500))
+    found = TracedEstimator().on(refit(), a_gpu(500))
     assert found.estimate.peak_reserved_bytes == 1000 * MiB
     assert any("unlimited memory" in warning and "step of `head`" in warning for warning in found.estimate.warnings)
 

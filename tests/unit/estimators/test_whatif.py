@@ -92,12 +92,12 @@ def test_answers_of_the_jobs_cudnn_apply_to_changes_too():
     key = json.dumps(query_of(call_of), sort_keys=True, separators=(",", ":"))
     known = CudnnWorkspaces(version=91002, capability=(8, 0), found={key: 0})
 
-    class Asked(TracedEstimator):
+    class CountingEstimator(TracedEstimator):
         def _query_cudnn(self, recorded, gpu):
             return known
 
     trace = a_trace([alloc(0, 500), call(0)], [call_of])
-    result = Asked().on(trace, GPU)
+    result = CountingEstimator().on(trace, GPU)
     assert result.fit.bound_bytes != TracedEstimator().on(trace, GPU).fit.bound_bytes
     found = {saving.name: saving.saves_bytes for saving in what_if(result)}
     assert found["garbage_collection_threshold:0.8"] == 0

@@ -82,29 +82,29 @@ def test_an_unknown_name_lists_the_known_ones():
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("card", all_gpu_specs(), ids=lambda spec: spec.name)
-def test_every_figure_has_a_source_and_a_plausible_value(card):
+@pytest.mark.parametrize("spec", all_gpu_specs(), ids=lambda spec: spec.name)
+def test_every_figure_has_a_source_and_a_plausible_value(spec):
     figures = ("memory_total_bytes", "sm_count", "compute_capability", "cublas_workspace_bytes", "board_power_w")
     for name in (*figures, "context"):
-        assert card.sources[name]
-    assert ("torch_total_bytes" in card.sources) == (card.torch_total_bytes is not None)
-    assert ("mig" in card.sources) == bool(card.mig)
-    gb = int(card.name.rpartition("-")[2].removesuffix("GB"))
-    assert abs(card.memory_total_bytes / 10**9 - gb) <= 0.075 * gb
-    assert card.torch_total_bytes is None or card.torch_total_bytes < card.memory_total_bytes
-    assert card.cublas_workspace_bytes == (32 * MiB if card.compute_capability == (9, 0) else 8_519_680)
-    assert card.context.low_bytes <= card.context.typical_bytes <= card.context.high_bytes < 2 * GiB
-    for instance in card.mig:
-        assert instance.memory_bytes < card.memory_total_bytes
-        assert instance.sm_count <= card.sm_count
+        assert spec.sources[name]
+    assert ("torch_total_bytes" in spec.sources) == (spec.torch_total_bytes is not None)
+    assert ("mig" in spec.sources) == bool(spec.mig)
+    gb = int(spec.name.rpartition("-")[2].removesuffix("GB"))
+    assert abs(spec.memory_total_bytes / 10**9 - gb) <= 0.075 * gb
+    assert spec.torch_total_bytes is None or spec.torch_total_bytes < spec.memory_total_bytes
+    assert spec.cublas_workspace_bytes == (32 * MiB if spec.compute_capability == (9, 0) else 8_519_680)
+    assert spec.context.low_bytes <= spec.context.typical_bytes <= spec.context.high_bytes < 2 * GiB
+    for instance in spec.mig:
+        assert instance.memory_bytes < spec.memory_total_bytes
+        assert instance.sm_count <= spec.sm_count
 
 
 def test_the_context_of_the_a100_is_measured():
-    card = gpu_spec("A100-40GB")
-    assert card.context.typical_bytes == 524 * MiB
-    assert not card.context.derived
-    assert card.eager_context.typical_bytes == 1718 * MiB
-    assert (card.eager_context.bare_bytes, card.eager_context.cublas_bytes) == (1237 * MiB, 1429 * MiB)
+    spec = gpu_spec("A100-40GB")
+    assert spec.context.typical_bytes == 524 * MiB
+    assert not spec.context.derived
+    assert spec.eager_context.typical_bytes == 1718 * MiB
+    assert (spec.eager_context.bare_bytes, spec.eager_context.cublas_bytes) == (1237 * MiB, 1429 * MiB)
 
 
 def test_contexts_that_nobody_measured_are_marked_derived():
@@ -144,17 +144,17 @@ def test_the_context_rule_is_near_measured_contexts(sm_count, measured_mib, whic
     ],
 )
 def test_a_gpu_is_found_by_its_nvml_name_and_memory(name, mib, found):
-    card = gpu_spec_for_nvml(name, mib * MiB)
-    assert (card and card.name) == found
+    spec = gpu_spec_for_nvml(name, mib * MiB)
+    assert (spec and spec.name) == found
 
 
 def test_a_mig_instance_has_its_own_memory_and_derived_context():
-    card = gpu_spec("A100:3G.20GB")
-    assert (card.name, card.sm_count, card.mig) == ("A100-40GB:3g.20gb", 42, ())
-    assert card.memory_total_bytes == 20096 * MiB
-    assert card.torch_total_bytes is None
-    assert card.context == derived_context(42)
-    assert "lgip" in card.sources["memory_total_bytes"]
+    spec = gpu_spec("A100:3G.20GB")
+    assert (spec.name, spec.sm_count, spec.mig) == ("A100-40GB:3g.20gb", 42, ())
+    assert spec.memory_total_bytes == 20096 * MiB
+    assert spec.torch_total_bytes is None
+    assert spec.context == derived_context(42)
+    assert "lgip" in spec.sources["memory_total_bytes"]
 
 
 @pytest.mark.parametrize("name", ["A100:8g.99gb", "T4:1g.5gb"])
@@ -164,9 +164,9 @@ def test_an_unknown_mig_profile_is_refused(name):
 
 
 def test_no_mig_instance_has_more_memory_than_its_gpu():
-    for card in all_gpu_specs():
-        for profile in card.mig:
-            assert card.instance(profile.name).usable_bytes <= card.usable_bytes, f"{card.name}:{profile.name}"
+    for spec in all_gpu_specs():
+        for profile in spec.mig:
+            assert spec.instance(profile.name).usable_bytes <= spec.usable_bytes, f"{spec.name}:{profile.name}"
 
 
 def test_every_gpu_can_be_simulated(tmp_path):

@@ -169,9 +169,9 @@ def smi(tmp_path, monkeypatch):
 
 def test_apply_runs_the_commands_in_order(smi):
     notes = smi("echo Successfully created")
-    told = mig.apply(0, mig.layout_of(["7g.40gb"], A100), had_instances=True)
+    commands = mig.apply(0, mig.layout_of(["7g.40gb"], A100), had_instances=True)
     assert notes.read_text().splitlines() == ["mig -i 0 -dci", "mig -i 0 -dgi", "mig -i 0 -cgi 7g.40gb:0 -C"]
-    assert told == ["Successfully created"] * 3
+    assert commands == ["Successfully created"] * 3
 
 
 def test_apply_stops_at_the_first_failure(smi):

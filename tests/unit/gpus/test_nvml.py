@@ -154,7 +154,7 @@ A100_KINDS = {0: 14, 1: 28, 2: 42, 3: 56, 4: 98, 7: 14}
 
 
 @pytest.mark.parametrize(
-    ("kinds", "broken", "card", "watts"),
+    ("kinds", "broken", "device", "watts"),
     [
         pytest.param(A100_KINDS, set(), set(), [312.5 * 3 / 7, 312.5 / 7], id="by share of the SMs"),
         pytest.param({0: 14, 3: 56}, set(), set(), [312.5 * 3 / 4, 312.5 / 4], id="a card of four slices"),
@@ -163,13 +163,13 @@ A100_KINDS = {0: 14, 1: 28, 2: 42, 3: 56, 4: 98, 7: 14}
         pytest.param(A100_KINDS, set(), {"PowerUsage", "TotalEnergyConsumption"}, [None, None], id="no meter"),
     ],
 )
-def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, card, watts):
+def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, device, watts):
     own = {"PowerUsage", "TotalEnergyConsumption", *broken}
     instances = [
         FakeGpu(uuid=f"MIG-{sms}", name=f"A100 MIG {sms // 14}g", sms=sms, broken=own, gpu_instance_id=sms)
         for sms in (42, 14)
     ]
-    nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=kinds, broken=card))
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=kinds, broken=device))
     found = list(nvml.sample(1.0).values())
     assert [sample.power_w for sample in found] == pytest.approx(watts)
     joules = [None if watt is None else watt / 312.5 * 7000.5 for watt in watts]

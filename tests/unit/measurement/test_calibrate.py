@@ -97,9 +97,9 @@ def test_each_step_is_a_fresh_process_and_failures_are_reported(tmp_path, monkey
     )
     monkeypatch.setattr(module, "CHILD", child)
     found = calibrate(CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None))
-    told = {result.step: (result.outside_bytes, result.by) for result in found}
-    assert told.pop("cudnn") == (None, "")
-    assert set(told.values()) == {(60, "device")}
+    readings = {result.step: (result.outside_bytes, result.by) for result in found}
+    assert readings.pop("cudnn") == (None, "")
+    assert set(readings.values()) == {(60, "device")}
     assert found[3].problem == "exit code 1; last line: AssertionError: no cudnn"
     pids = {result.answer["pid"] for result in found if result.answer}
     assert len(pids) == 4

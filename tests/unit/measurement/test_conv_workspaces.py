@@ -67,6 +67,6 @@ def test_rows_and_summary(tmp_path):
     table = ResultTable(tmp_path / "convs.csv", tuple(COLUMNS))
     for said, took in ((100 * 2**20, 100 * 2**20), (10 * 2**20, 100 * 2**20), (0, 0)):
         table.add({**rows[0], "rule_bytes": said, "table_bytes": None, "workspace_bytes": took, "problem": None})
-    told = summary(table)
-    assert (told["calls"], told["rule_near"], told["rule_low"], told["without_workspace"]) == (3, "2 of 3", 1, 1)
-    assert told["table_near"] == "0 of 0"
+    lines = summary(table)
+    assert (lines["calls"], lines["rule_near"], lines["rule_low"], lines["without_workspace"]) == (3, "2 of 3", 1, 1)
+    assert lines["table_near"] == "0 of 0"

@@ -43,7 +43,7 @@ def test_settings_are_made_by_a_script_in_front(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param("[[job", "not TOML:", id="not TOML"),
         pytest.param("", "no `[[job]]`", id="no job"),
@@ -65,12 +65,12 @@ def test_settings_are_made_by_a_script_in_front(write, tmp_path):
         pytest.param(JOB + "[[pair]]\njobs = ['a', 'z']", "`pair[1].jobs`: no job is named `z`", id="unknown partner"),
     ],
 )
-def test_errors_name_file_and_key(write, text, told):
+def test_errors_name_file_and_key(write, text, message):
     path = write(text)
     with pytest.raises(UsageError) as error:
         read_jobs(path)
     assert error.value.message.startswith(str(path))
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 def test_only_takes_names_and_tags(write):

@@ -50,7 +50,7 @@ def test_context_is_taken_before_anything_else(gpu):
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"),
+    ("requested", "taken"),
     [
         pytest.param(1, 512, id="small: 512 bytes"),
         pytest.param(513, 1024, id="small: next 512"),
@@ -59,8 +59,8 @@ def test_context_is_taken_before_anything_else(gpu):
         pytest.param(5 * MIB, 6 * MIB, id="large: next page"),
     ],
 )
-def test_requests_are_rounded_as_the_driver_rounds_them(gpu, asked, taken):
-    address = gpu.null_allocate(asked)
+def test_requests_are_rounded_as_the_driver_rounds_them(gpu, requested, taken):
+    address = gpu.null_allocate(requested)
     assert gpu.null_free_bytes() == 80 * MIB - taken
     assert gpu.null_release(address) == 0
     assert gpu.null_free_bytes() == 80 * MIB

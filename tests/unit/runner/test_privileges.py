@@ -21,7 +21,7 @@ from cotenant.runner import privileges
 
 RUNNER = Path(cotenant.__file__).parent / "runner"
 TIMEOUT_S = 60
-NOBODY = 65534
+NOBODY_UID = 65534
 OOM = "printf 'Traceback (most recent call last):\\n  x\\ntorch.OutOfMemoryError: CUDA out of memory.\\n'"
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -42,7 +42,7 @@ def home(tmp_path):
     folder = tmp_path / "home"
     folder.mkdir()
     if os.geteuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, NOBODY_UID, NOBODY_UID)
     return folder
 
 
@@ -68,7 +68,7 @@ def ran(command, tmp_path):
     return json.loads((tmp_path / "attempt/result.json").read_text()), log.read_text() if log.exists() else ""
 
 
-@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY_UID, marks=as_root)])
 def test_files_are_created_with_the_submitters_umask(attempt, tmp_path, home, uid):
     command = attempt("umask; touch made", uid=uid, umask=0o077, stderr=str(home / "errors"))
     assert ran(command, tmp_path)[1] == "0077\n"
@@ -86,7 +86,7 @@ def test_without_a_umask_the_runners_applies(attempt, tmp_path):
 @as_root
 def test_a_job_has_the_limits_of_its_submitter(attempt, tmp_path):
     limits = {"nofile": [100, 200], "core": [0, 0], "strange": [1, 1]}
-    command = attempt("ulimit -Sn; ulimit -Hn; ulimit -c", uid=NOBODY, limits=limits)
+    command = attempt("ulimit -Sn; ulimit -Hn; ulimit -c", uid=NOBODY_UID, limits=limits)
     assert ran(command, tmp_path)[1] == "100\n200\n0\n"
 
 
@@ -97,7 +97,7 @@ def test_a_limit_that_may_not_be_raised_becomes_the_nearest():
         "privileges.set_limits({'nofile': [-1, -1], 'core': [0, 0]})\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE))"
     )
-    other = {"user": NOBODY, "group": NOBODY} if os.geteuid() == 0 else {}
+    other = {"user": NOBODY_UID, "group": NOBODY_UID} if os.geteuid() == 0 else {}
     done = subprocess.run(
         ["/usr/bin/python3", "-c", script],
         env={"PYTHONPATH": str(RUNNER.parent.parent)},
@@ -121,18 +121,18 @@ def test_the_stricter_of_two_limits(one, other, lower):
     assert privileges._stricter_limit(one, other) == lower
 
 
-@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY_UID, marks=as_root)])
 def test_a_named_pipe_without_a_reader_does_not_block_the_runner(attempt, tmp_path, home, uid):
     os.mkfifo(home / "pipe", 0o666)
     (home / "pipe").chmod(0o666)
-    told, _ = ran(attempt("echo hi", uid=uid, stdout=str(home / "pipe")), tmp_path)
-    assert (told["reason"], told["detail"]) == (
+    exit_, _ = ran(attempt("echo hi", uid=uid, stdout=str(home / "pipe")), tmp_path)
+    assert (exit_["reason"], exit_["detail"]) == (
         "not-started",
         f"cannot open `{home}/pipe` for its output: it is a pipe that nobody reads",
     )
 
 
-@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY_UID, marks=as_root)])
 def test_a_named_pipe_with_a_reader_gets_all_output(attempt, tmp_path, home, uid):
     os.mkfifo(home / "pipe", 0o666)
     (home / "pipe").chmod(0o666)
@@ -154,14 +154,16 @@ def test_a_log_that_the_user_may_not_read_is_no_evidence(attempt, tmp_path, home
     secret = tmp_path / "secret"
     subprocess.run(["sh", "-c", f"{OOM} > {secret}; chmod 600 {secret}"], check=True)
     script = f"echo mine; rm out; ln -s {secret} out; exit 1"
-    told, _ = ran(attempt(script, uid=NOBODY, stdout=str(home / "out"), stderr=str(home / "out")), tmp_path)
-    assert (told["exit_code"], told["oom"]) == (1, {})
+    exit_, _ = ran(attempt(script, uid=NOBODY_UID, stdout=str(home / "out"), stderr=str(home / "out")), tmp_path)
+    assert (exit_["exit_code"], exit_["oom"]) == (1, {})
 
 
 @as_root
 def test_a_log_that_the_user_may_read_is_evidence(attempt, tmp_path, home):
-    told, _ = ran(attempt(f"{OOM}; exit 1", uid=NOBODY, stdout=str(home / "out"), stderr=str(home / "out")), tmp_path)
-    assert told["oom"]["exception"] is True
+    exit_, _ = ran(
+        attempt(f"{OOM}; exit 1", uid=NOBODY_UID, stdout=str(home / "out"), stderr=str(home / "out")), tmp_path
+    )
+    assert exit_["oom"]["exception"] is True
 
 
 @as_root
@@ -170,20 +172,20 @@ def test_a_log_that_the_user_may_read_is_evidence(attempt, tmp_path, home):
     [
         pytest.param(2**31 - 7, "ann", "no user of this machine has the id 2147483641", id="was removed"),
         pytest.param(
-            NOBODY, "ann", "the id 65534 was that of user `ann` and is `nobody`'s now", id="has another owner"
+            NOBODY_UID, "ann", "the id 65534 was that of user `ann` and is `nobody`'s now", id="has another owner"
         ),
     ],
 )
 def test_a_job_of_a_deleted_user_does_not_run_as_another(attempt, tmp_path, uid, user, why):
-    told, log = ran(attempt("echo ran", uid=uid, user=user), tmp_path)
-    assert (told["reason"], told["detail"], log) == ("not-started", why, "")
+    exit_, log = ran(attempt("echo ran", uid=uid, user=user), tmp_path)
+    assert (exit_["reason"], exit_["detail"], log) == ("not-started", why, "")
 
 
 @as_root
 def test_acting_as_another_user_ends_with_the_block():
     before = os.geteuid(), os.getegid(), os.getgroups()
-    with privileges.acting_as(NOBODY):
-        assert (os.geteuid(), os.getuid()) == (NOBODY, 0)
+    with privileges.acting_as(NOBODY_UID):
+        assert (os.geteuid(), os.getuid()) == (NOBODY_UID, 0)
         with pytest.raises(PermissionError):
             Path("/etc/shadow").read_bytes()
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
@@ -204,7 +206,7 @@ def test_a_child_blocked_in_a_users_file_ends_with_the_runner(attempt, tmp_path,
         "child._enter = lambda _: (held.write_text(str(os.listdir('/proc/self/fd')) + '.'), time.sleep(1000))\n"
         f"sys.exit(attempt.main([{str(tmp_path / 'attempt')!r}, '{runners_end}']))\n"
     )
-    attempt("touch ran", uid=NOBODY)
+    attempt("touch ran", uid=NOBODY_UID)
     runner = subprocess.Popen([sys.executable, "-I", "-S", str(script)], pass_fds=(runners_end,))
     os.close(runners_end)
     give_up_s = time.monotonic() + TIMEOUT_S

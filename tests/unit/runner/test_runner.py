@@ -133,16 +133,16 @@ def test_a_stop_before_the_runner_starts_is_honored(attempt, tmp_path):
 
 def test_start_is_on_disk_before_the_program_runs(attempt, tmp_path):
     subprocess.run(attempt("cat", str(tmp_path / "attempt/started.json")), check=True, timeout=TIMEOUT_S)
-    told = json.loads((tmp_path / "attempt/stdout.log").read_text())
-    assert told["runner"]["boot_id"] == procfs.boot_id()
-    assert told["runner"]["pid"] == told["session"]
+    output = json.loads((tmp_path / "attempt/stdout.log").read_text())
+    assert output["runner"]["boot_id"] == procfs.boot_id()
+    assert output["runner"]["pid"] == output["session"]
 
 
 def test_the_pid_of_a_running_job_is_recorded(attempt, tmp_path):
     wait = "while ! grep -q pid .result.reserved; do sleep 0.01; done; cat .result.reserved; echo $$"
     subprocess.run(attempt("sh", "-c", wait, cwd=str(tmp_path / "attempt")), check=True, timeout=TIMEOUT_S)
-    told, pid = (tmp_path / "attempt/stdout.log").read_text().rsplit(maxsplit=1)
-    assert json.loads(told)["job"]["pid"] == int(pid)
+    output, pid = (tmp_path / "attempt/stdout.log").read_text().rsplit(maxsplit=1)
+    assert json.loads(output)["job"]["pid"] == int(pid)
 
 
 WILD_CLOCK = """
@@ -162,10 +162,10 @@ def test_a_wall_clock_that_jumps_changes_no_limit_and_no_duration(attempt, tmp_p
     python, *flags, runner, folder = attempt("sh", "-c", script, time_limit_s=limit_s)
     code = WILD_CLOCK.format(jump_s=jump_s)
     subprocess.run([python, *flags, "-c", code, runner, folder], check=False, timeout=TIMEOUT_S)
-    told = result(tmp_path)
-    assert told["reason"] == reason
-    assert 0 <= told["elapsed_s"] < TIMEOUT_S
-    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"], abs=1e-3)
+    output = result(tmp_path)
+    assert output["reason"] == reason
+    assert 0 <= output["elapsed_s"] < TIMEOUT_S
+    assert output["ended_at_s"] - output["started_at_s"] == pytest.approx(output["elapsed_s"], abs=1e-3)
 
 
 def test_result_waits_for_a_disk_that_fails(attempt, tmp_path):
@@ -191,11 +191,11 @@ def test_result_waits_for_a_disk_that_fails(attempt, tmp_path):
 def test_the_result_has_cpu_time_and_memory(attempt, tmp_path):
     burn = "import time\nwhile time.process_time() < 0.1: pass"
     subprocess.run(attempt(sys.executable, "-c", burn), check=True, timeout=TIMEOUT_S)
-    told = result(tmp_path)
-    assert told["user_s"] + told["system_s"] >= 0.1
-    assert told["max_rss_bytes"] > 2**20
+    output = result(tmp_path)
+    assert output["user_s"] + output["system_s"] >= 0.1
+    assert output["max_rss_bytes"] > 2**20
     # Of two clocks, read one after the other.
-    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"], abs=0.05)
+    assert output["ended_at_s"] - output["started_at_s"] == pytest.approx(output["elapsed_s"], abs=0.05)
 
 
 @pytest.mark.parametrize(("daemon", "job"), [("-500", "0"), ("300", "300")])

@@ -188,7 +188,7 @@ def test_placement_checker_refuses_overcommitted_placements(uuids, gib, sharing,
         a_snapshot(0),
         a_snapshot(1, residents=(a_resident(8),)),
         a_snapshot(2, residents=(a_resident(8, sharing="exclusive"),)),
-        a_snapshot(3, strangers=None),
+        a_snapshot(3, foreign=None),
     )
     placement = Placement(job_id=1, gpu_uuids=uuids, sharing=sharing, promised_bytes=int(gib * GiB))
     assert broken_promise(server, placement, 1) == broken

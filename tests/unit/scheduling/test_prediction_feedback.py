@@ -100,7 +100,7 @@ def test_restore_reproduces_the_learned_history():
     life.run(2, gib=None, script="b.py")
     life.run(3)
     again = Manager(life.policy, life.config)
-    again.restore(life.kept)
+    again.restore(life.events)
     assert again.history.state() == life.manager.history.state()
     assert again.history.state()["records"]["python /tmp/a.py"]["peaks_bytes"] == [4 * GiB, 4 * GiB]
 
@@ -115,10 +115,10 @@ def test_co_run_status_has_predicted_and_measured_slowdown():
     assert life.manager.explain(3).reason.endswith("8.0 GiB promised"), "alone"
     life.submit(4, script="b.py")
     life.start(4)
-    told = life.manager.explain(3).reason
-    assert ", beside job 4: " in told
-    assert "predicted" in told
-    assert "measured" not in told, "too early to say"
+    reason = life.manager.explain(3).reason
+    assert ", beside job 4: " in reason
+    assert "predicted" in reason
+    assert "measured" not in reason, "too early to say"
     life.steps_hz[3] = 8.0
     life.pass_(30)
     assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
@@ -127,10 +127,10 @@ def test_co_run_status_has_predicted_and_measured_slowdown():
     assert (co_run.neighbor_ids, co_run.slowdown) == ((4,), 1.25)
     assert co_run.gpu_memory_bytes == 40 * GiB
     life.end(3)
-    kept = life.kept[-1]
-    assert [co_run.slowdown for co_run in kept.co_runs if co_run.neighbor_ids] == [1.25]
-    assert kept.usage.gpu_s == pytest.approx(31.0, abs=2.0)
-    assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
+    last_event = life.events[-1]
+    assert [co_run.slowdown for co_run in last_event.co_runs if co_run.neighbor_ids] == [1.25]
+    assert last_event.usage.gpu_s == pytest.approx(31.0, abs=2.0)
+    assert life.manager.usage(life.manager.jobs[3], 1) == last_event.usage
 
 
 def test_telemetry_of_running_attempts_survives_a_restart():
@@ -144,7 +144,7 @@ def test_telemetry_of_running_attempts_survives_a_restart():
     life.pass_(5)
     before = life.manager
     again = Manager(life.policy, life.config)
-    again.restore(life.kept)
+    again.restore(life.events)
     assert again.usage(again.jobs[2], 1) is None
     again.restore_telemetry(json.loads(json.dumps(before.telemetry_state())))
     life.manager = again

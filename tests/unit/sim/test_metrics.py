@@ -152,10 +152,10 @@ def test_policies_are_compared_pair_by_pair_on_the_same_bootstraps():
     found = evaluate(setting, ["exclusive", "most-memory"], bootstrap=4, seed=9)
     exclusive, shared = found.results
     assert len(exclusive.samples) == len(shared.samples) == 4
-    told = found.change(shared, "jct_mean_s")
+    change = found.change(shared, "jct_mean_s")
     mine = [a.jct_mean_s / b.jct_mean_s - 1 for a, b in zip(shared.samples, exclusive.samples, strict=True)]
-    assert told["mean"] == pytest.approx(sum(mine) / 4)
-    assert told["low"] <= told["mean"] <= told["high"]
+    assert change["mean"] == pytest.approx(sum(mine) / 4)
+    assert change["low"] <= change["mean"] <= change["high"]
     assert found.change(exclusive, "makespan_s") == {"trace": 0.0, "mean": 0.0, "low": 0.0, "high": 0.0}
     again = evaluate(setting, ["most-memory"], bootstrap=4, seed=9)
     assert again.results[0].samples == shared.samples

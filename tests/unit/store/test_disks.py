@@ -76,9 +76,9 @@ def test_a_file_size_limit_leaves_whole_batches_only(path, then):
         [sys.executable, "-c", FILE_LIMIT, str(path), then], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    kept = json.loads(run.stdout)
-    assert len(kept) > 3
-    assert [event.job_id for event in reopened(path)] == kept
+    journaled = json.loads(run.stdout)
+    assert len(journaled) > 3
+    assert [event.job_id for event in reopened(path)] == journaled
 
 
 ONE_BY_ONE = """
@@ -114,9 +114,9 @@ def test_whichever_sync_fails_a_refused_event_does_not_come_back_after_a_crash(t
         )
         if run.returncode != 0:
             pytest.skip(f"strace may not trace here: {run.stderr.strip()[:80]}")
-        kept = json.loads(run.stdout)
-        refusals += len(kept) < 4
-        assert [event.job_id for event in reopened(path)] == kept
+        journaled = json.loads(run.stdout)
+        refusals += len(journaled) < 4
+        assert [event.job_id for event in reopened(path)] == journaled
     assert refusals >= 3, "no sync failed: this proves nothing"
 
 
@@ -145,12 +145,12 @@ def test_sigkill_leaves_the_acknowledged_batches_or_one_more(path):
         for _ in range(rng.randrange(1, 60)):
             appender.stdout.readline()
         appender.send_signal(signal.SIGKILL)
-        told = [int(part) for part in appender.communicate()[0].split()]
-        kept = [event.job_id for event in reopened(path)]
-        assert kept == list(range(len(kept))), "a prefix, nothing twice, nothing out of order"
-        if told:
-            acknowledged = told[-1]
-            assert len(kept) in (acknowledged, acknowledged + 1 + acknowledged % 7)
+        acknowledgments = [int(part) for part in appender.communicate()[0].split()]
+        journaled = [event.job_id for event in reopened(path)]
+        assert journaled == list(range(len(journaled))), "a prefix, nothing twice, nothing out of order"
+        if acknowledgments:
+            acknowledged = acknowledgments[-1]
+            assert len(journaled) in (acknowledged, acknowledged + 1 + acknowledged % 7)
 
 
 def test_a_disk_error_is_a_journal_error(path, tmp_path):

@@ -58,9 +58,9 @@ def path_of(route):
 
 @pytest.mark.parametrize(("method", "path"), [(route.method, path_of(route)) for route in ROUTES])
 def test_another_user_is_refused_everywhere(method, path):
-    told = answer(method, path, uid=os.getuid() + 4242)
-    assert told.status_code == 403
-    assert told.json()["error"]["kind"] == "NotPermitted"
+    response = answer(method, path, uid=os.getuid() + 4242)
+    assert response.status_code == 403
+    assert response.json()["error"]["kind"] == "NotPermitted"
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,18 @@ def test_another_user_is_refused_everywhere(method, path):
     ],
 )
 def test_wrong_requests_are_refused(body, message):
-    told = answer("POST", "/v1/jobs", content=body)
-    assert (told.status_code, told.json()["error"]["kind"]) == (400, "UsageError")
-    assert message in told.json()["error"]["message"]
+    response = answer("POST", "/v1/jobs", content=body)
+    assert (response.status_code, response.json()["error"]["kind"]) == (400, "UsageError")
+    assert message in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v2/jobs"), ("DELETE", "/v1/jobs"), ("GET", "/v1/jobs/x"), ("GET", "/")]
 )
 def test_an_unknown_route_answers_with_json(method, path):
-    told = answer(method, path)
-    assert told.status_code == 400
-    assert told.json()["error"]["message"] == f"no such call: {method} {path}"
+    response = answer(method, path)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"no such call: {method} {path}"
 
 
 @pytest.mark.parametrize("query", ["timeout_s=soon", "timeout_s=-1", "timeout_s=nan", "until=never"])
@@ -94,14 +94,14 @@ def test_wait_with_a_wrong_query_is_refused(query):
 
 
 def test_an_internal_error_reveals_no_details():
-    told = answer("GET", "/v1/gpus")  # the loop behind it is none
-    assert told.status_code == 500
-    assert told.json()["error"]["message"] == "the daemon failed on this request (AttributeError)"
+    response = answer("GET", "/v1/gpus")  # the loop behind it is none
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "the daemon failed on this request (AttributeError)"
 
 
 def test_nan_is_encoded_as_null():
-    told = json_response({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
-    assert json.loads(told.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
+    response = json_response({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
+    assert json.loads(response.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
 
 
 def test_a_body_longer_than_its_content_length_is_cut_off(monkeypatch):
@@ -111,5 +111,5 @@ def test_a_body_longer_than_its_content_length_is_cut_off(monkeypatch):
         for _ in range(64):
             yield b"x" * 2**16
 
-    told = answer("POST", "/v1/jobs", content=pieces())
-    assert (told.status_code, told.json()["error"]["message"]) == (400, "a request may have 1 MiB")
+    response = answer("POST", "/v1/jobs", content=pieces())
+    assert (response.status_code, response.json()["error"]["message"]) == (400, "a request may have 1 MiB")

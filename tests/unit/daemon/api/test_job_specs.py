@@ -67,10 +67,10 @@ def test_invalid_jobs_are_refused(change, reason):
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("told", [None, [], "true", 3])
-def test_a_job_that_is_not_an_object_is_refused(told):
+@pytest.mark.parametrize("body", [None, [], "true", 3])
+def test_a_job_that_is_not_an_object_is_refused(body):
     with pytest.raises(UsageError, match="must be a JSON object"):
-        job_specs.parse_spec(told, PEER)
+        job_specs.parse_spec(body, PEER)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_patterns_in_output_paths_of_array_tasks_are_expanded():
 
 
 def test_an_array_becomes_a_spec_for_each_task():
-    told = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
-    found = job_specs.with_array_ids(job_specs.parse_specs(told, PEER), 10)
+    body = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
+    found = job_specs.with_array_ids(job_specs.parse_specs(body, PEER), 10)
     assert [spec.array and (spec.array.array_id, spec.array.index, spec.array.limit) for spec in found] == [
         None,
         (11, 3, 1),
@@ -134,9 +134,9 @@ def test_a_client_cannot_put_its_job_into_an_array_of_others():
 
 def test_limits_come_from_the_kernel_not_from_the_client(monkeypatch):
     monkeypatch.setattr(job_specs, "limits_of", lambda peer: {"nofile": (1, peer.pid)})
-    told = {**JOB, "limits": {"nofile": [9, 9]}}
-    assert job_specs.parse_spec(told, PEER).limits is None
-    many = job_specs.parse_specs([told, {**told, "array": {"tasks": [1, 2]}}], PEER)
+    body = {**JOB, "limits": {"nofile": [9, 9]}}
+    assert job_specs.parse_spec(body, PEER).limits is None
+    many = job_specs.parse_specs([body, {**body, "array": {"tasks": [1, 2]}}], PEER)
     assert [spec.limits for spec in many] == [{"nofile": (1, 1)}] * 3
 
 

@@ -28,9 +28,9 @@ OOM = AttemptExit(
     reason="exited",
     oom=OomEvidence(exception=True, tried_bytes=GiB, in_use_bytes=8 * GiB),
 )
-ASKED = a_spec(after=(9,), declared_bytes=None)
+SPEC = a_spec(after=(9,), declared_bytes=None)
 EVENTS = (
-    JobSubmitted(at_s=0.0, cause="submit", job_id=1, spec=ASKED),
+    JobSubmitted(at_s=0.0, cause="submit", job_id=1, spec=SPEC),
     EstimateReady(at_s=1.0, cause="estimator traced", job_id=1, estimate=an_estimate(8, partial=True)),
     JobHeld(at_s=2.0, cause="hold by ann: lunch", job_id=1),
     JobUpdated(at_s=3.0, cause="update by ann", job_id=1, spec=a_spec(after=(9,), declared_bytes=None, priority=2)),
@@ -59,14 +59,14 @@ def test_every_event_has_its_sentence_and_the_state_after_it():
 
 def test_a_change_of_the_environment_is_not_shown():
     new = a_spec(env={"TOKEN": "hunter2"})
-    (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
-    assert "hunter2" not in str(told)
+    (_, update) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert "hunter2" not in str(update)
 
 
 def test_changes_of_a_job_are_described():
     new = a_spec(after=(), declared_bytes=8 * GiB, time_limit_s=7200.0, begin_at_s=60.0)
-    (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
-    assert told["text"] == (
+    (_, update) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert update["text"] == (
         "updated: memory none to 8.0 GiB, time limit none to 2h00m, afterok 9 to none,"
         " begin none to 1970-01-01T00:01:00.000Z"
     )
@@ -96,5 +96,5 @@ def test_the_last_entry_shows_resource_usage_and_co_run_slowdown():
         at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={}, co_runs=co_runs, usage=usage
     )
     text = timeline((*EVENTS[:-2], end))[-1]["text"]
-    told = ", 1.50 times as long a step beside job 4, 2.25 times as long a step beside jobs 4, 5"
-    assert text.endswith(f", 250.0 Wh over 1.00 GPU hours{told}")
+    ending = ", 1.50 times as long a step beside job 4, 2.25 times as long a step beside jobs 4, 5"
+    assert text.endswith(f", 250.0 Wh over 1.00 GPU hours{ending}")

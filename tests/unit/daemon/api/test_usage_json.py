@@ -40,7 +40,7 @@ def ran(job_id, *usages, user="ann", co_runs=()):
     return replace(a_job(job_id, user=user, command=("python", f"{job_id}.py")), attempts=attempts)
 
 
-class Told:
+class FakeManager:
     """A manager that knows `live` of attempts that are not over."""
 
     def __init__(self, live=None, history=None):
@@ -53,9 +53,9 @@ class Told:
 
 def test_usage_of_a_job_is_the_sum_of_its_attempts():
     job = ran(1, HOUR, None, UNMETERED)
-    assert usage_of(job, Told()).gpu_s == 3660.0
-    assert usage_of(job, Told({(1, 2): HOUR})).gpu_s == 7260.0, "the one that runs among them"
-    assert usage_of(ran(2, None), Told()) is None
+    assert usage_of(job, FakeManager()).gpu_s == 3660.0
+    assert usage_of(job, FakeManager({(1, 2): HOUR})).gpu_s == 7260.0, "the one that runs among them"
+    assert usage_of(ran(2, None), FakeManager()) is None
 
 
 def test_unmeasured_usage_is_null():
@@ -67,7 +67,7 @@ def test_unmeasured_usage_is_null():
 
 def test_usage_is_summed_by_user():
     jobs = [ran(1, HOUR), ran(2, HOUR, HOUR, user="bob"), ran(3, UNMETERED), ran(4, None, user="cat")]
-    found = {row["user"]: row for row in by_user(jobs, Told())}
+    found = {row["user"]: row for row in by_user(jobs, FakeManager())}
     assert list(found) == ["ann", "bob"]
     assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
     assert (found["bob"]["jobs"], found["bob"]["gpu_share_s"]) == (1, 3600.0)
@@ -89,7 +89,7 @@ def test_usage_and_slowdowns_by_workload():
     jobs = {1: first, 2: second, 3: third}
     for job in jobs.values():
         history.learn(job, jobs)
-    found = {row["workload"]: row for row in by_workload([*jobs.values(), ran(9)], Told(history=history))}
+    found = {row["workload"]: row for row in by_workload([*jobs.values(), ran(9)], FakeManager(history=history))}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]
     assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)

@@ -23,15 +23,15 @@ async def who(scope, receive, send):
     """Says who asked and how long the body was."""
     size, more = 0, True
     while more:
-        told = await receive()
-        size += len(told.get("body", b""))
-        more = told.get("more_body", False)
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
     peer = scope["state"]["peer"]
     answer = JSONResponse({"pid": peer.pid, "uid": peer.uid, "size": size})
     await answer(scope, receive, send)
 
 
-def told(protocol, tmp_path, *pieces, most_pieces=1000):
+def answer_to(protocol, tmp_path, *pieces, most_pieces=1000):
     """All that is answered to `pieces`, the last of which is sent again and again until the connection is closed."""
 
     async def run():
@@ -73,7 +73,7 @@ async def read(reader):
 def test_every_request_of_a_connection_has_the_peers_credentials(protocol, tmp_path):
     one = b"POST /x HTTP/1.1\r\nhost: d\r\nx-long: %b\r\ncontent-length: 3\r\n\r\nabc" % (b"x" * 30_000)
     last = one.replace(b"host", b"connection: close\r\nhost")
-    answers = told(protocol, tmp_path, one, one, one, last, b"")
+    answers = answer_to(protocol, tmp_path, one, one, one, last, b"")
     assert answers.count("HTTP/1.1 200 OK") == 4
     assert answers.count(f'{{"pid":{os.getpid()},"uid":{os.getuid()},"size":3}}') == 4
 
@@ -87,12 +87,12 @@ def test_every_request_of_a_connection_has_the_peers_credentials(protocol, tmp_p
     ],
 )
 def test_an_endless_request_line_ends_the_connection(protocol, tmp_path, begun):
-    assert "200 OK" not in told(protocol, tmp_path, begun, b"x" * 2**16)
+    assert "200 OK" not in answer_to(protocol, tmp_path, begun, b"x" * 2**16)
 
 
 @pytest.mark.parametrize("protocol", protocols())
 def test_endless_headers_end_the_connection(protocol, tmp_path):
-    assert "200 OK" not in told(protocol, tmp_path, b"POST /x HTTP/1.1\r\n", b"a: b\r\n" * 1000)
+    assert "200 OK" not in answer_to(protocol, tmp_path, b"POST /x HTTP/1.1\r\n", b"a: b\r\n" * 1000)
 
 
 @pytest.mark.parametrize("protocol", protocols())
@@ -102,10 +102,10 @@ def test_endless_trailers_end_the_connection(protocol, tmp_path, monkeypatch):
 
         monkeypatch.setattr(http_httptools, "MAX_MESSAGE_BYTES", 2**20)
     head = b"POST /x HTTP/1.1\r\nhost: d\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
-    assert "200 OK" not in told(protocol, tmp_path, head, b"a: b\r\n" * 1000)
+    assert "200 OK" not in answer_to(protocol, tmp_path, head, b"a: b\r\n" * 1000)
 
 
 @pytest.mark.parametrize("protocol", protocols())
 @pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n"])
 def test_a_request_that_is_not_http_is_refused(protocol, tmp_path, nonsense):
-    assert told(protocol, tmp_path, nonsense + b"\r\n\r\n", b"").startswith("HTTP/1.1 400")
+    assert answer_to(protocol, tmp_path, nonsense + b"\r\n\r\n", b"").startswith("HTTP/1.1 400")

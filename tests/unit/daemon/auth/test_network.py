@@ -26,9 +26,9 @@ async def who(scope, receive, send):
     """Says whom the gate took the caller for, after reading the body."""
     size, more = 0, True
     while more:
-        told = await receive()
-        size += len(told.get("body", b""))
-        more = told.get("more_body", False)
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
     peer = scope["state"]["peer"]
     answer = JSONResponse({"uid": peer.uid, "token": peer.token, "admin": peer.admin, "size": size})
     await answer(scope, receive, send)
@@ -47,7 +47,7 @@ class Place:
             "127.0.0.1", self.port, ssl=context, server_hostname="localhost" if context else None
         )
 
-    async def ask(self, token, *, body=b"", extra="", context=None):
+    async def request(self, token, *, body=b"", extra="", context=None):
         """Status line, headers and body of one answer."""
         reader, writer = await self.connect(context)
         shown = "" if token is None else f"authorization: Bearer {token}\r\n"
@@ -57,11 +57,11 @@ class Place:
         with contextlib.suppress(ConnectionError):  # an answer may come before the body has gone
             writer.write(head.encode() + body)
             await writer.drain()
-        told = b""
+        answer = b""
         with contextlib.suppress(ConnectionError):
-            told = await reader.read()
+            answer = await reader.read()
         writer.close()
-        return told.decode()
+        return answer.decode()
 
 
 def at_place(test, tmp_path, *, bad=None, many=False, **settings):
@@ -86,9 +86,9 @@ def at_place(test, tmp_path, *, bad=None, many=False, **settings):
 
 def test_a_valid_token_authenticates_its_user(tmp_path):
     async def test(place):
-        told = await place.ask(place.text, body=b"x" * 300_000)
-        assert told.startswith("HTTP/1.1 200")
-        assert f'{{"uid":{os.getuid()},"token":"{place.token.id}","admin":false,"size":300000}}' in told
+        answer = await place.request(place.text, body=b"x" * 300_000)
+        assert answer.startswith("HTTP/1.1 200")
+        assert f'{{"uid":{os.getuid()},"token":"{place.token.id}","admin":false,"size":300000}}' in answer
 
     at_place(test, tmp_path)
 
@@ -96,10 +96,10 @@ def test_a_valid_token_authenticates_its_user(tmp_path):
 @pytest.mark.parametrize("extra", ["", "x-forwarded-for: 127.0.0.1\r\n", "authorization: Basic cm9vdDo=\r\n"])
 def test_a_request_without_a_token_is_unauthorized(tmp_path, extra):
     async def test(place):
-        told = await place.ask(None, extra=extra)
-        assert told.startswith("HTTP/1.1 401")
-        assert "www-authenticate: Bearer" in told
-        assert "NotPermitted" in told
+        answer = await place.request(None, extra=extra)
+        assert answer.startswith("HTTP/1.1 401")
+        assert "www-authenticate: Bearer" in answer
+        assert "NotPermitted" in answer
 
     at_place(test, tmp_path)
 
@@ -107,7 +107,7 @@ def test_a_request_without_a_token_is_unauthorized(tmp_path, extra):
 def test_a_token_of_root_is_refused_where_jobs_run_as_their_users(tmp_path):
     async def test(place):
         _, text = place.tokens.create(0, "root")
-        assert (await place.ask(text)).startswith("HTTP/1.1 401")
+        assert (await place.request(text)).startswith("HTTP/1.1 401")
 
     at_place(test, tmp_path, many=True)
 
@@ -115,7 +115,7 @@ def test_a_token_of_root_is_refused_where_jobs_run_as_their_users(tmp_path):
 def test_the_token_of_a_deleted_user_is_refused(tmp_path):
     async def test(place):
         _, text = place.tokens.create(2**31 - 7, "gone")
-        assert (await place.ask(text)).startswith("HTTP/1.1 401")
+        assert (await place.request(text)).startswith("HTTP/1.1 401")
 
     at_place(test, tmp_path)
 
@@ -123,7 +123,7 @@ def test_the_token_of_a_deleted_user_is_refused(tmp_path):
 def test_a_revoked_token_is_refused(tmp_path):
     async def test(place):
         place.tokens.revoke(place.token.id)
-        assert (await place.ask(place.text)).startswith("HTTP/1.1 401")
+        assert (await place.request(place.text)).startswith("HTTP/1.1 401")
 
     at_place(test, tmp_path)
 
@@ -134,31 +134,31 @@ def test_guessing_is_throttled_per_address(tmp_path):
     async def test(place):
         wrong = place.text[:-4] + "0000"
         other, other_text = place.tokens.create(os.getuid(), "y")
-        statuses = [(await place.ask(wrong)).split()[1] for _ in range(MAX_FAILURES + 2)]
+        statuses = [(await place.request(wrong)).split()[1] for _ in range(MAX_FAILURES + 2)]
         assert statuses == ["401"] * MAX_FAILURES + ["429"] * 2
-        told = await place.ask(place.text)  # the right one, from where it was guessed at
-        assert (told.split()[1], "retry-after: 60" in told) == ("429", True)
-        assert other.id in await place.ask(other_text)
+        answer = await place.request(place.text)  # the right one, from where it was guessed at
+        assert (answer.split()[1], "retry-after: 60" in answer) == ("429", True)
+        assert other.id in await place.request(other_text)
         now_s[0] = 61.0
-        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+        assert (await place.request(place.text)).startswith("HTTP/1.1 200")
 
     at_place(test, tmp_path, bad=TokenThrottle(now=lambda: now_s[0]))
 
 
 def test_a_long_body_without_a_token_is_not_read(tmp_path):
     async def test(place):
-        told = await place.ask("cot_00000000_" + "x" * 40, body=b"x" * 30_000_000)
-        assert told == "" or told.startswith("HTTP/1.1 401")
-        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+        answer = await place.request("cot_00000000_" + "x" * 40, body=b"x" * 30_000_000)
+        assert answer == "" or answer.startswith("HTTP/1.1 401")
+        assert (await place.request(place.text)).startswith("HTTP/1.1 200")
 
     at_place(test, tmp_path)
 
 
 def test_a_head_without_end_is_refused(tmp_path):
     async def test(place):
-        told = await place.ask(place.text, extra=f"x: {'y' * 40 * network.MAX_HEAD_BYTES}\r\n")
-        assert told == "" or told.startswith("HTTP/1.1 400")
-        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+        answer = await place.request(place.text, extra=f"x: {'y' * 40 * network.MAX_HEAD_BYTES}\r\n")
+        assert answer == "" or answer.startswith("HTTP/1.1 400")
+        assert (await place.request(place.text)).startswith("HTTP/1.1 200")
 
     at_place(test, tmp_path)
 
@@ -185,8 +185,8 @@ def test_a_second_request_has_the_same_timeout_as_the_first(tmp_path, monkeypatc
         head = f"GET / HTTP/1.1\r\nhost: d\r\nauthorization: Bearer {place.text}\r\n\r\n".encode()
         writer.write(head + head[:20])
         with contextlib.suppress(ConnectionError):
-            told = await reader.read()
-            assert told.count(b"HTTP/1.1 200") == 1
+            answer = await reader.read()
+            assert answer.count(b"HTTP/1.1 200") == 1
         writer.close()
 
     at_place(test, tmp_path)
@@ -196,13 +196,13 @@ def test_connections_above_the_limit_are_closed_until_others_end(tmp_path):
     async def test(place):
         held = [await place.connect() for _ in range(3)]
         with contextlib.suppress(ConnectionError):
-            assert await place.ask(place.text) == ""
+            assert await place.request(place.text) == ""
         for _, writer in held:
             writer.close()
             await writer.wait_closed()
-        while not (told := await place.ask(place.text)):
+        while not (answer := await place.request(place.text)):
             await asyncio.sleep(0)
-        assert told.startswith("HTTP/1.1 200")
+        assert answer.startswith("HTTP/1.1 200")
 
     at_place(test, tmp_path, connections=3)
 
@@ -226,10 +226,10 @@ def test_tls_serves_clients_that_trust_the_certificate(tmp_path, certificate):
     async def test(place):
         assert place.listener.url.startswith("https://127.0.0.1:")
         trusting = ssl.create_default_context(cafile=str(cert))
-        assert (await place.ask(place.text, context=trusting)).startswith("HTTP/1.1 200")
+        assert (await place.request(place.text, context=trusting)).startswith("HTTP/1.1 200")
         with pytest.raises(ssl.SSLCertVerificationError):
-            await place.ask(place.text, context=ssl.create_default_context())
-        assert "200" not in await place.ask(place.text)  # in the clear nobody is answered
+            await place.request(place.text, context=ssl.create_default_context())
+        assert "200" not in await place.request(place.text)  # in the clear nobody is answered
 
     at_place(test, tmp_path, tls_cert=str(cert), tls_key=str(key))
 

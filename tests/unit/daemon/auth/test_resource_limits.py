@@ -13,7 +13,7 @@ from cotenant.core.errors import NotPermitted
 from cotenant.daemon.auth.resource_limits import limits_of
 from cotenant.daemon.auth.unix_socket import Peer
 
-NOBODY = 65534
+NOBODY_UID = 65534
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
 
@@ -25,8 +25,8 @@ def other():
         ["sh", "-c", "ulimit -n 123; echo; read line"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        user=NOBODY,
-        group=NOBODY,
+        user=NOBODY_UID,
+        group=NOBODY_UID,
         cwd="/",
     )
     process.stdout.readline()
@@ -36,7 +36,7 @@ def other():
 
 @as_root
 def test_limits_of_another_users_process_are_read(other):
-    found = limits_of(Peer(pid=other.pid, uid=NOBODY, gid=NOBODY))
+    found = limits_of(Peer(pid=other.pid, uid=NOBODY_UID, gid=NOBODY_UID))
     assert found["nofile"] == (123, 123)
     ours = {
         name.removeprefix("RLIMIT_").lower(): getattr(resource, name) for name in dir(resource) if "RLIMIT_" in name
@@ -48,10 +48,10 @@ def test_limits_of_another_users_process_are_read(other):
 @as_root
 def test_a_peer_that_has_exited_is_refused(other):
     with pytest.raises(NotPermitted, match=f"process {other.pid}, which opened the connection, has ended"):
-        limits_of(Peer(pid=other.pid, uid=NOBODY - 1, gid=NOBODY))
+        limits_of(Peer(pid=other.pid, uid=NOBODY_UID - 1, gid=NOBODY_UID))
     other.communicate()
     with pytest.raises(NotPermitted):
-        limits_of(Peer(pid=other.pid, uid=NOBODY, gid=NOBODY))
+        limits_of(Peer(pid=other.pid, uid=NOBODY_UID, gid=NOBODY_UID))
 
 
 @as_root
@@ -61,25 +61,25 @@ def test_limits_of_an_untraceable_process_are_read():
     script += "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); sys.stdin.read()"  # PR_SET_DUMPABLE
     command = ["/usr/bin/python3", "-I", "-c", script]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, cwd="/"
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY_UID, group=NOBODY_UID, cwd="/"
     ) as process:
         process.stdout.readline()
         assert Path(f"/proc/{process.pid}/limits").stat().st_uid == 0
-        found = limits_of(Peer(pid=process.pid, uid=NOBODY, gid=NOBODY))
+        found = limits_of(Peer(pid=process.pid, uid=NOBODY_UID, gid=NOBODY_UID))
     assert found["nofile"] == (123, 123)
 
 
 def test_there_are_no_limits_where_all_jobs_run_as_one_user(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
-    assert limits_of(Peer(pid=os.getpid(), uid=NOBODY - 1, gid=0)) is None
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY_UID)
+    assert limits_of(Peer(pid=os.getpid(), uid=NOBODY_UID - 1, gid=0)) is None
 
 
 @pytest.mark.parametrize(
     "peer",
     [
         pytest.param(Peer(pid=os.getpid(), uid=os.geteuid(), gid=0), id="ourselves"),
-        pytest.param(Peer(pid=0, uid=NOBODY, gid=0), id="on another machine"),
-        pytest.param(Peer(pid=os.getpid(), uid=NOBODY, gid=0, token="t"), id="with a token"),
+        pytest.param(Peer(pid=0, uid=NOBODY_UID, gid=0), id="on another machine"),
+        pytest.param(Peer(pid=os.getpid(), uid=NOBODY_UID, gid=0, token="t"), id="with a token"),
     ],
 )
 def test_there_are_no_limits_for_own_remote_and_token_peers(peer):

@@ -29,21 +29,21 @@ def clock():
 
 
 @pytest.fixture
-def kept(tmp_path, clock):
+def store(tmp_path, clock):
     return TokenStore(tmp_path / "tokens.json", now=clock)
 
 
-def test_a_token_is_found_for_its_user(kept):
-    token, text = kept.create(1001, "laptop", admin=True)
-    other, _ = kept.create(1002, "")
-    assert kept.find(text) == token
+def test_a_token_is_found_for_its_user(store):
+    token, text = store.create(1001, "laptop", admin=True)
+    other, _ = store.create(1002, "")
+    assert store.find(text) == token
     assert (token.uid, token.name, token.admin, token.expires_at_s) == (1001, "laptop", True, None)
     assert (other.uid, other.admin) == (1002, False)
-    assert kept.all() == sorted([token, other], key=lambda entry: (entry.created_at_s, entry.id))
+    assert store.all() == sorted([token, other], key=lambda entry: (entry.created_at_s, entry.id))
 
 
-def test_the_file_holds_no_secret_and_only_its_owner_reads_it(kept, tmp_path):
-    _, text = kept.create(1001, "x")
+def test_the_file_holds_no_secret_and_only_its_owner_reads_it(store, tmp_path):
+    _, text = store.create(1001, "x")
     path = tmp_path / "tokens.json"
     assert text.split("_", 2)[2] not in path.read_text(), "it may have underscores itself"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -62,80 +62,80 @@ def test_the_file_holds_no_secret_and_only_its_owner_reads_it(kept, tmp_path):
         pytest.param(lambda _: "", id="nothing"),
     ],
 )
-def test_a_changed_token_is_refused(kept, change):
-    _, text = kept.create(1001, "x")
-    assert kept.find(change(text)) is None
+def test_a_changed_token_is_refused(store, change):
+    _, text = store.create(1001, "x")
+    assert store.find(change(text)) is None
 
 
-def test_a_secret_fits_one_token_only(kept):
-    first, text = kept.create(1001, "x")
-    second, _ = kept.create(1002, "y")
-    assert kept.find(text.replace(first.id, second.id)) is None
+def test_a_secret_fits_one_token_only(store):
+    first, text = store.create(1001, "x")
+    second, _ = store.create(1002, "y")
+    assert store.find(text.replace(first.id, second.id)) is None
 
 
-def test_a_token_expires(kept, clock):
-    token, text = kept.create(1001, "x", lifetime_s=60)
+def test_a_token_expires(store, clock):
+    token, text = store.create(1001, "x", lifetime_s=60)
     clock.now_s += 59.9
-    assert kept.find(text) == token
-    kept.check(token.id)
+    assert store.find(text) == token
+    store.check(token.id)
     clock.now_s += 0.1
-    assert kept.find(text) is None
+    assert store.find(text) is None
     with pytest.raises(NotPermitted, match="no longer valid"):
-        kept.check(token.id)
-    assert kept.all() == [token]  # it can still be seen what it was
+        store.check(token.id)
+    assert store.all() == [token]  # it can still be seen what it was
 
 
-def test_a_revoked_token_stays_revoked_after_a_restart(kept, tmp_path):
-    token, text = kept.create(1001, "x")
-    other, other_text = kept.create(1001, "y")
-    kept.revoke(token.id)
+def test_a_revoked_token_stays_revoked_after_a_restart(store, tmp_path):
+    token, text = store.create(1001, "x")
+    other, other_text = store.create(1001, "y")
+    store.revoke(token.id)
     again = TokenStore(tmp_path / "tokens.json")
-    for store in (kept, again):
-        assert store.find(text) is None
-        assert store.find(other_text) == other
+    for reopened in (store, again):
+        assert reopened.find(text) is None
+        assert reopened.find(other_text) == other
         with pytest.raises(NotPermitted):
             store.check(token.id)
         with pytest.raises(UsageError, match=f"no token `{token.id}`"):
             store.revoke(token.id)
 
 
-def test_a_token_that_cannot_be_saved_is_not_issued(kept, monkeypatch):
-    token, text = kept.create(1001, "x")
+def test_a_token_that_cannot_be_saved_is_not_issued(store, monkeypatch):
+    token, text = store.create(1001, "x")
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tokens.os, "fsync", fail)
     with pytest.raises(BackendError, match="No space left"):
-        kept.create(1001, "y")
+        store.create(1001, "y")
     with pytest.raises(BackendError, match="No space left"):
-        kept.revoke(token.id)
+        store.revoke(token.id)
     monkeypatch.undo()
-    assert kept.all() == [token]
-    assert kept.find(text) == token
-    assert [path.name for path in kept._path.parent.iterdir()] == ["tokens.json"]
+    assert store.all() == [token]
+    assert store.find(text) == token
+    assert [path.name for path in store._path.parent.iterdir()] == ["tokens.json"]
 
 
 @pytest.mark.parametrize(
     ("name", "lifetime_s", "says"),
     [("x" * 101, None, "100 printable"), ("a\nb", None, "printable"), ("x", 0, "cannot last"), ("x", -1, "cannot")],
 )
-def test_invalid_token_requests_are_refused(kept, name, lifetime_s, says):
+def test_invalid_token_requests_are_refused(store, name, lifetime_s, says):
     with pytest.raises(UsageError, match=says):
-        kept.create(1001, name, lifetime_s=lifetime_s)
-    assert kept.all() == []
+        store.create(1001, name, lifetime_s=lifetime_s)
+    assert store.all() == []
 
 
-def test_the_number_of_tokens_is_limited(kept, monkeypatch):
+def test_the_number_of_tokens_is_limited(store, monkeypatch):
     monkeypatch.setattr(tokens, "MAX_TOKENS", 2)
     for _ in range(2):
-        kept.create(1001, "x")
+        store.create(1001, "x")
     with pytest.raises(UsageError, match="2 tokens already"):
-        kept.create(1001, "x")
+        store.create(1001, "x")
 
 
-def test_tokens_created_concurrently_are_all_saved(kept, tmp_path):
-    threads = [threading.Thread(target=kept.create, args=(1000 + i, "x")) for i in range(20)]
+def test_tokens_created_concurrently_are_all_saved(store, tmp_path):
+    threads = [threading.Thread(target=store.create, args=(1000 + i, "x")) for i in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -161,18 +161,18 @@ def test_an_undecodable_file_is_an_error(tmp_path, text, says):
         TokenStore(path)
 
 
-def test_values_of_a_wrong_type_are_an_error(kept, tmp_path):
-    kept.create(1001, "x")
+def test_values_of_a_wrong_type_are_an_error(store, tmp_path):
+    store.create(1001, "x")
     path = tmp_path / "tokens.json"
-    told = json.loads(path.read_text())
-    told["tokens"][0]["uid"] = "0"
-    path.write_text(json.dumps(told))
+    data = json.loads(path.read_text())
+    data["tokens"][0]["uid"] = "0"
+    path.write_text(json.dumps(data))
     with pytest.raises(BackendError, match="`uid` of a token is '0'"):
         TokenStore(path)
 
 
-def test_a_file_that_others_may_write_is_refused(kept, tmp_path):
-    kept.create(1001, "x")
+def test_a_file_that_others_may_write_is_refused(store, tmp_path):
+    store.create(1001, "x")
     os.chmod(tmp_path / "tokens.json", 0o620)  # noqa: PTH101 (as an admin would)
     with pytest.raises(BackendError, match="open to others"):
         TokenStore(tmp_path / "tokens.json")

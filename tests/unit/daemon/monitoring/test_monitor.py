@@ -109,10 +109,10 @@ def test_failure_and_recovery_are_logged_once_each(caplog):
 
 
 def test_a_poke_triggers_a_reading_before_the_tick():
-    told = threading.Semaphore(0)
-    monitor = a_monitor(Backend(), tick_s=1000.0, emit=lambda _: told.release())
+    emitted = threading.Semaphore(0)
+    monitor = a_monitor(Backend(), tick_s=1000.0, emit=lambda _: emitted.release())
     monitor.start()
-    assert told.acquire(timeout=60)
+    assert emitted.acquire(timeout=60)
     monitor.poke()
-    assert told.acquire(timeout=60)
+    assert emitted.acquire(timeout=60)
     monitor.close()

@@ -57,7 +57,7 @@ def no_space(*_):
 
 
 def test_saving_is_periodic_and_survives_a_failed_reading():
-    kept = threading.Semaphore(0)
+    saved = threading.Semaphore(0)
     looks = iter([RuntimeError("busy"), {"a": 1}])
 
     def look():
@@ -66,7 +66,7 @@ def test_saving_is_periodic_and_survives_a_failed_reading():
             raise found
         return found
 
-    keeper = PeriodicSaver(SimpleNamespace(save=lambda _: kept.release()), look, every_s=0.001)
+    keeper = PeriodicSaver(SimpleNamespace(save=lambda _: saved.release()), look, every_s=0.001)
     keeper.start()
-    assert kept.acquire(timeout=60)
+    assert saved.acquire(timeout=60)
     keeper.close()

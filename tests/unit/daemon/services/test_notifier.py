@@ -25,8 +25,8 @@ MESSAGE = end_message(a_job(7, name="n", user=ME)) | {"state": "FAILED", "reason
 
 
 @pytest.fixture
-def tell(caplog):
-    """Tells one message and waits until that is over; what was logged."""
+def notify(caplog):
+    """A function that sends one notification, waits for it, and returns what was logged."""
 
     def act(how, timeout_s=30.0, enabled=True):
         notifier = Notifier(enabled=enabled, timeout_s=timeout_s)
@@ -49,20 +49,20 @@ def tell(caplog):
     return act
 
 
-def test_a_command_finds_the_job_in_its_environment(tell, tmp_path):
+def test_a_command_finds_the_job_in_its_environment(notify, tmp_path):
     names = "$COTENANT_JOB_ID $COTENANT_JOB_NAME $COTENANT_JOB_STATE $COTENANT_JOB_EXIT_CODE $COTENANT_JOB_REASON"
-    assert tell(f"echo {names} > {tmp_path}/told; ulimit -t >> {tmp_path}/told") == []
+    assert notify(f"echo {names} > {tmp_path}/told; ulimit -t >> {tmp_path}/told") == []
     assert (tmp_path / "told").read_text() == "7 n FAILED 3 exit code 3\n20\n"
 
 
-def test_a_failed_command_is_logged(tell):
-    assert tell("echo no such mail >&2; exit 3") == ["no such mail"]
+def test_a_failed_command_is_logged(notify):
+    assert notify("echo no such mail >&2; exit 3") == ["no such mail"]
 
 
-def test_long_output_of_a_command_is_not_held_in_memory(tell):
+def test_long_output_of_a_command_is_not_held_in_memory(notify):
     """What it says goes to a file, and beyond the limit for files it may not go on."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    (said,) = tell("head -c 100000000 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3", timeout_s=60.0)
+    (said,) = notify("head -c 100000000 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3", timeout_s=60.0)
     assert set(said) == {"x"}
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * 2**20
 
@@ -88,8 +88,8 @@ def test_an_internal_error_does_not_end_the_thread(caplog):
     ]
 
 
-def test_a_command_that_times_out_is_killed_with_its_children(tell, tmp_path):
-    assert tell(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["timed out after 3 s"]
+def test_a_command_that_times_out_is_killed_with_its_children(notify, tmp_path):
+    assert notify(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["timed out after 3 s"]
     give_up_s = time.monotonic() + 60
     while alive(int((tmp_path / "pid").read_text())):  # it is killed, but nobody of ours waits for its end
         assert time.monotonic() < give_up_s
@@ -101,21 +101,21 @@ def alive(pid):
     return found is not None and found.state != "Z"
 
 
-def test_a_uid_that_now_belongs_to_another_user_is_not_notified(tell, tmp_path, monkeypatch):
+def test_a_uid_that_now_belongs_to_another_user_is_not_notified(notify, tmp_path, monkeypatch):
     monkeypatch.setitem(MESSAGE, "user", "somebody-who-left")
-    (why,) = tell(f"touch {tmp_path}/told")
+    (why,) = notify(f"touch {tmp_path}/told")
     assert why.startswith(f"uid {os.getuid()} belonged to user `somebody-who-left`")
     assert not (tmp_path / "told").exists()
 
 
-def test_nothing_is_sent_when_notifications_are_off(tell, tmp_path):
-    assert tell(f"touch {tmp_path}/told", enabled=False) == []
+def test_nothing_is_sent_when_notifications_are_off(notify, tmp_path):
+    assert notify(f"touch {tmp_path}/told", enabled=False) == []
     assert not (tmp_path / "told").exists()
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        self.server.told.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.server.received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         if self.path.startswith("/close"):
             return
         if self.path.startswith("/garbage"):
@@ -135,7 +135,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hook():
     server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
-    server.told = []
+    server.received = []
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -144,15 +144,15 @@ def hook():
     server.server_close()
 
 
-def test_a_message_is_posted_to_an_address(tell, hook):
-    assert tell(f"http://127.0.0.1:{hook.server_port}/x") == []
-    assert hook.told == [MESSAGE]
+def test_a_message_is_posted_to_an_address(notify, hook):
+    assert notify(f"http://127.0.0.1:{hook.server_port}/x") == []
+    assert hook.received == [MESSAGE]
 
 
-def test_redirects_are_not_followed(tell, hook):
-    (why,) = tell(f"http://127.0.0.1:{hook.server_port}/away")
+def test_redirects_are_not_followed(notify, hook):
+    (why,) = notify(f"http://127.0.0.1:{hook.server_port}/away")
     assert "302" in why
-    assert len(hook.told) == 1
+    assert len(hook.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,62 +204,44 @@ def test_invalid_addresses_are_refused(how, why):
         ("/plain", "127.0.0.1: "),
     ],
 )
-def test_a_failed_post_is_logged_on_one_line_without_secrets(tell, hook, path, why):
+def test_a_failed_post_is_logged_on_one_line_without_secrets(notify, hook, path, why):
     scheme = "https" if path == "/plain" else "http"
-    (said,) = tell(f"{scheme}://127.0.0.1:{hook.server_port}{path}?key=secret")
+    (said,) = notify(f"{scheme}://127.0.0.1:{hook.server_port}{path}?key=secret")
     assert said.startswith(why)
     assert "\n" not in said
     assert "secret" not in said
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/refused", "http://no.such.host.invalid/"])
-def test_an_unreachable_address_is_logged(tell, address):
-    (said,) = tell(address)
+def test_an_unreachable_address_is_logged(notify, address):
+    (said,) = notify(address)
     assert said.startswith(f"{address.split('/')[2].partition(':')[0]}: ")
     assert "Traceback" not in said
-
-
-def test_owners_are_served_round_robin_one_message_at_a_time():
-    turns = notifier_module.FairQueue()
-    for uid, number in ((1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (2, 6)):
-        assert turns.put(uid, ("true", {"id": number}))
-
-    def take():
-        uid, (_, message) = turns.get()
-        return uid, message["id"]
-
-    assert [take(), take(), take()] == [(1, 1), (2, 4), (3, 5)]
-    turns.task_done(2)
-    assert take() == (2, 6)
-    turns.task_done(1)
-    assert take() == (1, 2), "1 has its turn back, though 2 is still at it"
-    turns.close()
-    assert turns.get() is None
 
 
 def test_a_slow_address_delays_only_its_owner():
     notifier = Notifier(enabled=True, timeout_s=60.0)
     notifier.start()
-    held, all_told = threading.Event(), threading.Event()
-    told = []
+    held, all_received = threading.Event(), threading.Event()
+    received = []
 
     def run(how, uid, _):
         if uid == 1:
             held.wait(60)
-        told.append((uid, how))
+        received.append((uid, how))
         if uid == 2:
             held.set()
-        if len(told) == 9:
-            all_told.set()
+        if len(received) == 9:
+            all_received.set()
         return ""
 
     notifier._send = run
     for number in range(8):
         notifier.notify(str(number), 1, MESSAGE)
     notifier.notify("mine", 2, MESSAGE)
-    assert all_told.wait(30)
+    assert all_received.wait(30)
     notifier.close()
-    assert told == [(2, "mine"), *((1, str(number)) for number in range(8))]
+    assert received == [(2, "mine"), *((1, str(number)) for number in range(8))]
 
 
 def test_messages_above_the_queue_limit_are_dropped(monkeypatch, caplog):
@@ -275,5 +257,5 @@ def test_messages_above_the_queue_limit_are_dropped(monkeypatch, caplog):
 
 def test_the_message_describes_the_end_of_the_job():
     job = a_job(7)
-    told = end_message(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
-    assert (told["state"], told["ended_at"], told["exit_code"]) == ("OOM", "1970-01-01T00:00:00.000Z", 1)
+    received = end_message(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
+    assert (received["state"], received["ended_at"], received["exit_code"]) == ("OOM", "1970-01-01T00:00:00.000Z", 1)

@@ -55,8 +55,8 @@ def test_attribution_uses_the_interference_expected_on_that_gpu():
 
 def test_residents_that_differ_only_in_their_slowdown_bound_sort_stably():
     bounds = (None, 1.5)
-    mates = [
+    residents = [
         a_resident(8, job_id=100 + place, workload="w", smact=0.3, max_slowdown=bound)
         for place, bound in enumerate(bounds)
     ]
-    assert company(*mates, smact=0.5) == company(*reversed(mates), smact=0.5)
+    assert company(*residents, smact=0.5) == company(*reversed(residents), smact=0.5)

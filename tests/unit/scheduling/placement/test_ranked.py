@@ -29,7 +29,7 @@ def waits(answers):
     [("best-fit", "GPU-1"), ("first-fit", "GPU-0"), ("most-memory", "GPU-2")],
 )
 def test_which_gpu_each_policy_prefers(policy, uuid):
-    server = a_server(a_snapshot(0, strangers=10), a_snapshot(1, strangers=20), a_snapshot(2))
+    server = a_server(a_snapshot(0, foreign=10), a_snapshot(1, foreign=20), a_snapshot(2))
     assert placed(create(policy).decide([a_job(1, 8)], server)) == {1: (uuid,)}
 
 
@@ -46,7 +46,7 @@ def test_larger_priority_goes_first_then_age():
 
 
 def test_a_shared_job_is_promised_its_bound_and_an_exclusive_one_the_whole_gpu():
-    server = a_server(a_snapshot(0, strangers=1), a_snapshot(1))
+    server = a_server(a_snapshot(0, foreign=1), a_snapshot(1))
     answers = MEMORY_ONLY.decide([a_job(1, 8, exclusive=True), a_job(2, 8)], server)
     assert [(each.sharing, each.promised_bytes) for each in answers] == [
         ("exclusive", 39 * GiB),
@@ -125,7 +125,7 @@ def test_a_gpu_is_re_ranked_after_a_job_of_another_size_took_it():
 
 
 def test_a_gang_never_gets_a_gpu_twice():
-    server = a_server(a_snapshot(0, strangers=20), a_snapshot(1, strangers=20), a_snapshot(2))
+    server = a_server(a_snapshot(0, foreign=20), a_snapshot(1, foreign=20), a_snapshot(2))
     answers = MEMORY_ONLY.decide([a_job(1, 15, gpus=2), a_job(2, 12), a_job(3, 15, gpus=2)], server)
     assert placed(answers) == {1: ("GPU-0", "GPU-1"), 2: ("GPU-2",)}
 
@@ -209,8 +209,8 @@ def test_a_later_job_of_the_same_demand_inherits_the_reservation():
     assert placer.decide(600.0) == []
     placer.add(a_job(2, 36, at_s=600.0, priority=1))
     assert placer.decide(601.0) == []
-    kept = next(each.gpu_uuid for each in placer.explain(2, 601.0).rejections if each.rule == "reserved")
-    placer.update(a_snapshot(int(kept[-1])))
+    reserved = next(each.gpu_uuid for each in placer.explain(2, 601.0).rejections if each.rule == "reserved")
+    placer.update(a_snapshot(int(reserved[-1])))
     assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
 
 
@@ -221,21 +221,21 @@ def after_oom(job, **learned):
 
 
 @pytest.mark.parametrize(
-    ("learned", "kept"),
+    ("learned", "reserved"),
     [
         pytest.param({"min_memory_bytes": 30 * GiB}, True, id="needs more than its promise"),
         pytest.param({"exclusive_retry": True}, True, id="is to be alone"),
         pytest.param({}, False, id="failed for another reason"),
     ],
 )
-def test_a_retry_after_oom_reserves_memory_before_smaller_jobs_take_it(learned, kept):
+def test_a_retry_after_oom_reserves_memory_before_smaller_jobs_take_it(learned, reserved):
     """Otherwise what others leave goes to jobs that need less, as long as there are any."""
     placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.update(a_snapshot(1, residents=BUSY))
     placer.add(after_oom(a_job(1, 20), **learned))
     placer.add(a_job(2, 5, at_s=90.0))
-    assert placed(placer.decide(100.0)) == {2: ("GPU-1" if kept else "GPU-0",)}
+    assert placed(placer.decide(100.0)) == {2: ("GPU-1" if reserved else "GPU-0",)}
     placer.update(a_snapshot(0))
     assert placed(placer.decide(101.0)) == {1: ("GPU-0",)}
 

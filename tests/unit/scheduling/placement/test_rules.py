@@ -28,10 +28,10 @@ def refused(view, demand, *, job_id=1, with_gates=()):
     ("snapshot", "reason"),
     [
         pytest.param(a_snapshot(), None, id="known"),
-        pytest.param(replace(a_snapshot(strangers=None), samples=()), "no sample yet", id="never read"),
-        pytest.param(a_snapshot(strangers=None, at_s=99), "memory in use could not be read", id="no number"),
+        pytest.param(replace(a_snapshot(foreign=None), samples=()), "no sample yet", id="never read"),
+        pytest.param(a_snapshot(foreign=None, at_s=99), "memory in use could not be read", id="no number"),
         pytest.param(
-            a_snapshot(strangers=None, at_s=88, used_bytes=1),
+            a_snapshot(foreign=None, at_s=88, used_bytes=1),
             "memory in use is not known, the newest sample is 12s old",
             id="stale",
         ),
@@ -52,12 +52,12 @@ def test_a_gpu_with_stale_telemetry_is_refused(snapshot, reason):
             id="taken",
         ),
         pytest.param(EXCLUSIVE, {}, None, id="empty"),
-        pytest.param(EXCLUSIVE, {"strangers": 1}, None, id="what counts as idle"),
+        pytest.param(EXCLUSIVE, {"foreign": 1}, None, id="what counts as idle"),
         pytest.param(
             EXCLUSIVE,
-            {"strangers": 1.1},
+            {"foreign": 1.1},
             ("not_empty", "must be empty (it was submitted as exclusive), 1.1 GiB in use by others"),
-            id="strangers",
+            id="foreign",
         ),
         pytest.param(
             EXCLUSIVE,
@@ -78,21 +78,21 @@ def test_exclusive_placement_needs_an_empty_gpu_of_sufficient_size(demand, chang
 
 
 @pytest.mark.parametrize(
-    ("gib", "strangers", "reason"),
+    ("gib", "foreign", "reason"),
     [
         pytest.param(8, 32, None, id="just"),
         pytest.param(13.1, 30.2, "needs 13.1 GiB, 9.8 GiB available", id="not"),
         pytest.param(None, 39, None, id="any amount"),
     ],
 )
-def test_a_gpu_with_too_little_memory_is_refused_with_the_numbers(gib, strangers, reason):
+def test_a_gpu_with_too_little_memory_is_refused_with_the_numbers(gib, foreign, reason):
     demand = Demand(1, None if gib is None else int(gib * GiB))
     refusal = reason and ("insufficient_memory", reason)
-    assert refused(GpuView(a_snapshot(strangers=strangers)), demand) == refusal
+    assert refused(GpuView(a_snapshot(foreign=foreign)), demand) == refusal
 
 
 def test_headroom_is_added_to_the_demand():
-    view = GpuView(a_snapshot(strangers=31))
+    view = GpuView(a_snapshot(foreign=31))
     assert refused(view, SHARED) is None
     text = "needs 8.0 GiB and 2.0 GiB of headroom, 9.0 GiB available"
     assert refused(view, replace(SHARED, headroom_bytes=2 * GiB)) == ("insufficient_memory", text)

@@ -67,10 +67,10 @@ def test_activity_from_history_overrides_the_expectation_from_memory():
 
 def test_activity_from_the_estimate_overrides_the_expectation_from_memory():
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
-    told = replace(a_job(1, name="large"), estimate=an_estimate(12, smact=0.1))
-    assert decided(work, told) == {1: ("GPU-0",)}
+    estimated = replace(a_job(1, name="large"), estimate=an_estimate(12, smact=0.1))
+    assert decided(work, estimated) == {1: ("GPU-0",)}
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
-    assert decided(work, replace(told, estimate=an_estimate(1, smact=0.9))) == {}
+    assert decided(work, replace(estimated, estimate=an_estimate(1, smact=0.9))) == {}
     assert "(0.90 expected of it)" in verdict(work)
 
 
@@ -162,8 +162,8 @@ def test_interference_learned_after_profiling_is_used():
 
 
 def test_an_unknown_resident_must_warm_up_before_it_shares():
-    stranger = a_resident(4, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 5)
-    work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
+    unknown = a_resident(4, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 5)
+    work = placer("marginal-gain", gpu(0, unknown, smact=0.4), facts=Facts(me=0.2))
     assert decided(work, a_job(1, name="me")) == {}
     assert verdict(work) == "warming_up: job 100 has been active for 5.0s, warms up for 15s"
     assert work.wakes_at_s == AT_S + 10
@@ -200,7 +200,7 @@ def test_a_safety_factor_tightens_the_slowdown_bound():
 
 
 @pytest.mark.parametrize(
-    ("mates", "known", "slower"),
+    ("neighbors", "known", "slower"),
     [
         pytest.param(1, True, 0.75, id="a pair"),
         pytest.param(1, False, 0.85, id="a pair, one guessed"),
@@ -209,15 +209,15 @@ def test_a_safety_factor_tightens_the_slowdown_bound():
         pytest.param(3, False, 1.35, id="four, one guessed"),
     ],
 )
-def test_the_predicted_slowdown_is_weighted_by_the_overlap(mates, known, slower):
+def test_the_predicted_slowdown_is_weighted_by_the_overlap(neighbors, known, slower):
     """Shown by the limit that is broken."""
-    there = [busy(2, smact=0.3, job_id=100 + each) for each in range(mates)]
-    everybody = [GpuActivity(None, 0.3, memory_bytes=2 * GiB)] * (mates + 1)
+    there = [busy(2, smact=0.3, job_id=100 + each) for each in range(neighbors)]
+    everybody = [GpuActivity(None, 0.3, memory_bytes=2 * GiB)] * (neighbors + 1)
     predicted = PriorInterference().slowdowns(everybody)[0]
     work = placer("marginal-gain", gpu(0, *there), facts=Facts(**({"me": 0.3} if known else {})))
     job = a_job(1, gib=2, name="me", max_slowdown=1.0)
-    told = replace(job, estimate=an_estimate(2, smact=0.3), spec=replace(job.spec, declared_bytes=None))
-    assert decided(work, told) == {}
+    estimated = replace(job, estimate=an_estimate(2, smact=0.3), spec=replace(job.spec, declared_bytes=None))
+    assert decided(work, estimated) == {}
     assert f"would take {1 + slower * (predicted - 1):.2f} times as long, bound 1.00" in verdict(work)
 
 

@@ -169,8 +169,8 @@ def test_horus_takes_the_least_loaded_under_a_cap():
     ],
 )
 def test_lucid_pairs_jobs_by_the_sum_of_their_labels(residents, newcomer, gpus, reason):
-    mates = [busy(smact=each, job_id=100 + place) for place, each in enumerate(residents)]
-    work = placer("lucid", gpu(0, *mates), facts=Facts(me=newcomer))
+    residents_there = [busy(smact=each, job_id=100 + place) for place, each in enumerate(residents)]
+    work = placer("lucid", gpu(0, *residents_there), facts=Facts(me=newcomer))
     assert bool(decided(work, a_job(1, name="me", gpus=gpus))) == (reason is None)
     if reason is not None:
         assert verdict(work) == reason

@@ -91,7 +91,7 @@ def test_co_runs_record_the_size_of_the_gpu():
             return super().placer(facts)
 
     run(a_trace(2, duration_s=300.0), Noting("most-memory", warmup_s=0.0), estimator="oracle")
-    assert {spell.gpu_memory_bytes for attempt in seen for spell in attempt.co_runs} == {40 * GiB}
+    assert {co_run.gpu_memory_bytes for attempt in seen for co_run in attempt.co_runs} == {40 * GiB}
 
 
 def test_policies_see_the_same_of_residents_as_in_a_daemon():
@@ -159,8 +159,8 @@ def test_the_solo_activity_of_a_resident_is_shown_while_it_runs():
 def test_an_exclusive_policy_decides_the_same_with_a_history():
     trace = a_trace(2)
     alone = run(trace, "exclusive")
-    asked = run(trace, "exclusive", learn=True)
-    assert list(alone.columns.end_s) == list(asked.columns.end_s)
+    learning = run(trace, "exclusive", learn=True)
+    assert list(alone.columns.end_s) == list(learning.columns.end_s)
 
 
 def test_an_oom_updates_the_history_as_in_a_daemon():

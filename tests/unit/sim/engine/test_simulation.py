@@ -215,7 +215,7 @@ def test_the_history_gets_co_runs_only_if_the_policy_uses_them(monkeypatch, poli
     learn_attempts = WorkloadHistory.learn_attempts
 
     def record(self, job, attempts, jobs):
-        groups.extend(1 + len(spell.neighbor_ids) for attempt in attempts for spell in attempt.co_runs)
+        groups.extend(1 + len(co_run.neighbor_ids) for attempt in attempts for co_run in attempt.co_runs)
         return learn_attempts(self, job, attempts, jobs)
 
     monkeypatch.setattr(WorkloadHistory, "learn_attempts", record)

@@ -22,7 +22,7 @@ def activity(name):
 VGG, RESNET, CIFAR = (
     activity(name) for name in ("vgg16_imagenet_bs128", "resnet50_imagenet_bs64", "resnet18_cifar100_bs32_20e")
 )
-STRANGER = TrueActivity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
+UNKNOWN = TrueActivity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
 
 
 def test_the_standard_model_returns_measured_speeds():
@@ -35,11 +35,11 @@ def test_the_standard_model_returns_measured_speeds():
     ("victim", "partner", "gpu", "sharing", "origin"),
     [
         pytest.param(activity("vgg16_imagenet_bs64"), RESNET, "A100-40GB", "time-sliced", "measured", id="pair"),
-        pytest.param(STRANGER, RESNET, "A100-80GB", "time-sliced", "fitted", id="unseen job, by its activity"),
+        pytest.param(UNKNOWN, RESNET, "A100-80GB", "time-sliced", "fitted", id="unseen job, by its activity"),
         pytest.param(
             TrueActivity(None, 0.5), RESNET, "A100-40GB", "time-sliced", "fitted", id="only SMACT known: the law"
         ),
-        pytest.param(STRANGER, RESNET, "H100-80GB", "time-sliced", "assumed", id="a GPU without pairs"),
+        pytest.param(UNKNOWN, RESNET, "H100-80GB", "time-sliced", "assumed", id="a GPU without pairs"),
         pytest.param(VGG, RESNET, "A100-40GB", "mps", "assumed", id="MPS"),
         pytest.param(VGG, RESNET, "A100-40GB/3g.20gb", "mig", "assumed", id="MIG"),
     ],

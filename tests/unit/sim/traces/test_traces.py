@@ -223,10 +223,10 @@ def test_measured_workloads_keep_the_reported_activity():
     assert unet.reported_bytes["cotenant"] is None
     bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.reported_bytes
     assert (bert["gpumemnet"], bert["faketensor"]) == (32000 * MiB, None)
-    told = {name: workload.profile.reported_smact for name, workload in carma.measured_a100().items()}
-    assert (told["vgg16_imagenet_bs64"], told["bert_base_wiki_bs32"]) == (0.90, None), "what attends is not told"
+    reported = {name: workload.profile.reported_smact for name, workload in carma.measured_a100().items()}
+    assert (reported["vgg16_imagenet_bs64"], reported["bert_base_wiki_bs32"]) == (0.90, None), "none for attention"
     known = carma.measured_a100()
-    missed = [abs(smact - known[name].profile.smact) for name, smact in told.items() if smact is not None]
+    missed = [abs(smact - known[name].profile.smact) for name, smact in reported.items() if smact is not None]
     assert len(missed) == 42
     assert 0.02 < sum(missed) / len(missed) < 0.06, "told before the run, not measured"
 

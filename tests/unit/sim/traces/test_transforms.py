@@ -35,8 +35,8 @@ def test_assigned_workloads_resemble_the_jobs_and_keep_their_times():
 def test_recurring_jobs_share_a_workload():
     again = [(60 * i, 1000 + 10 * i, 1, "ann") for i in range(12)]
     assert len(transforms.assign(bare(*again), seed=1).profiles) == 1
-    strangers = [(60 * i, 1000 + 10 * i, 1, "") for i in range(12)]
-    assert len(transforms.assign(bare(*strangers), seed=1).profiles) > 1
+    foreign = [(60 * i, 1000 + 10 * i, 1, "") for i in range(12)]
+    assert len(transforms.assign(bare(*foreign), seed=1).profiles) > 1
     apart = [(4000 * i, 1000, 1, "ann") for i in range(12)]
     assert len(transforms.assign(bare(*apart), seed=1).profiles) > 1
 
