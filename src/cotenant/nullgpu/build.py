@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,34 +44,62 @@ def build_libraries(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") ->
     Raises:
         NullGpuError: there is no compiler or no `nm`, or compiling failed; says what it printed.
     """
+    folder = _built(cache, wheels.libraries, compiler, lambda out: _Build(wheels, out, compiler).run())
+    names = (DRIVER, NVML, *(wheels.libraries[name].name for name in ("cudart", "cublasLt", "cublas", "cudnn")))
+    return NullGpuLibraries(wheels=wheels, preload=tuple(folder / name for name in names))
+
+
+def build_cublaslt(real: Path, cache: Path, *, compiler: str = "cc") -> Path:
+    """The null GPU's libcublasLt alone, in place of `real`, to be loaded before cuDNN where there is no GPU.
+
+    Raises:
+        NullGpuError: as `build_libraries`.
+    """
+    return _built(cache, {"alone": real}, compiler, lambda out: _alone(real, out, compiler)) / real.name
+
+
+def _alone(real: Path, out: Path, compiler: str) -> None:
+    """Symbols without versions: cuDNN looks functions up by name, in a library that has the name of `real`."""
+    own = [SOURCES / "cublaslt.c", SOURCES / "alone.c"]
+    stubs = out / "stubs.s"
+    written = set(re.findall(r"\b(cublasLt\w+)\(", own[0].read_text()))
+    _write_stubs(stubs, _exported(real) - written)
+    major = real.name.rsplit(".", 1)[1]
+    options = [f"-I{SOURCES}", f"-DCUDA_MAJOR={major}", "-shared", f"-Wl,-soname,{real.name}"]
+    _compile([compiler, *_FLAGS, *options, "-o", str(out / real.name), *map(str, (*own, stubs))])
+    stubs.unlink()
+
+
+def _built(cache: Path, libraries: Mapping[str, Path], compiler: str, build: Callable[[Path], None]) -> Path:
+    """The folder of `cache` for `libraries`, filled by `build` if it is not there; it appears whole or not at all."""
     for program in (compiler, "nm"):
         if shutil.which(program) is None:
             raise NullGpuError(
                 f"the null GPU is compiled on first use, and there is no `{program}`", hint="install gcc"
             )
-    folder = cache / _key(wheels, compiler)
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".building-") as made:
-            _Build(wheels, Path(made), compiler).run()
-            try:
-                Path(made).rename(folder)
-            except OSError:
-                if not folder.exists():  # another process was faster: its libraries are the same
-                    raise
-            Path(made).mkdir(exist_ok=True)  # what the context manager removes
-    names = (DRIVER, NVML, *(wheels.libraries[name].name for name in ("cudart", "cublasLt", "cublas", "cudnn")))
-    return NullGpuLibraries(wheels=wheels, preload=tuple(folder / name for name in names))
+    folder = cache / _digest(compiler, libraries)
+    if folder.exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".building-") as made:
+        build(Path(made))
+        try:
+            Path(made).rename(folder)
+        except OSError:
+            if not folder.exists():  # another process was faster: its libraries are the same
+                raise
+        Path(made).mkdir(exist_ok=True)  # what the context manager removes
+    return folder
 
 
-def _key(wheels: CudaWheels, compiler: str) -> str:
+def _digest(compiler: str, libraries: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*")):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     digest.update(Path(__file__).read_bytes())
     digest.update(subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout)
-    for name, path in sorted(wheels.libraries.items()):
+    for name, path in sorted(libraries.items()):
         state = path.stat()
         digest.update(f"{name}\0{path}\0{state.st_size}\0{state.st_mtime_ns}".encode())
     return digest.hexdigest()[:24]
@@ -148,15 +176,8 @@ class _Build:
         return made
 
     def _stubs(self, library: str, functions: Iterable[str]) -> Path:
-        """Assembly in which each function passes its own name to `null_stub` and returns what that returns, 0."""
-        names = sorted(functions)
         made = self._out / f"{library}.stubs.s"
-        lines = [".text"]
-        for place, name in enumerate(names):
-            lines += [f".globl {name}", f".type {name},@function"]
-            lines += [f"{name}: leaq name{place}(%rip),%rdi", " jmp null_stub@PLT"]
-        lines += [".section .rodata", *(f'name{place}: .string "{name}"' for place, name in enumerate(names))]
-        made.write_text("\n".join([*lines, '.section .note.GNU-stack,"",@progbits', ""]))
+        _write_stubs(made, functions)
         return made
 
     def _behind(self, real: Path) -> list[str]:
@@ -181,15 +202,31 @@ class _Build:
         )
 
     def _call(self, arguments: Sequence[str]) -> None:
-        environment = {
-            key: value for key, value in os.environ.items() if key not in ("CPATH", "C_INCLUDE_PATH", "LD_PRELOAD")
-        }
-        done = subprocess.run(
-            [self._compiler, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=300
-        )
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-300:])
-            raise NullGpuError(f"`{self._compiler}` cannot build the null GPU: {first}")
+        _compile([self._compiler, *arguments])
+
+
+def _write_stubs(path: Path, functions: Iterable[str]) -> None:
+    """Assembly in which each function passes its own name to `null_stub` and returns what that returns, 0."""
+    lines = [".text"]
+    names = sorted(functions)
+    for place, name in enumerate(names):
+        lines += [f".globl {name}", f".type {name},@function"]
+        lines += [f"{name}: leaq name{place}(%rip),%rdi", " jmp null_stub@PLT"]
+    lines += [".section .rodata", *(f'name{place}: .string "{name}"' for place, name in enumerate(names))]
+    path.write_text("\n".join([*lines, '.section .note.GNU-stack,"",@progbits', ""]))
+
+
+def _compile(command: Sequence[str]) -> None:
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("CPATH", "C_INCLUDE_PATH", "LD_PRELOAD")
+    }
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NullGpuError(f"`{command[0]}` cannot build the null GPU: {error}") from error
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-300:])
+        raise NullGpuError(f"`{command[0]}` cannot build the null GPU: {first}")
 
 
 def _defined(objects: Sequence[Path]) -> set[str]:

@@ -1,7 +1,8 @@
 /* libcublasLt.so: every product has one algorithm, which needs no workspace (cublasLt.h).
 
-   cuDNN asks this library for 1x1 convolutions with stride 1. The real one finds no algorithm without a device, so that
-   cuDNN would drop its GEMM engine; whether the real one also answers 0 bytes on a device was not verified. */
+   cuDNN asks this library for 1x1 convolutions with stride 1, twice: with at most 128 MiB of workspace and with none
+   (CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, seen with cuDNN 9.20). The real one finds no algorithm without a device, so
+   that cuDNN would drop its GEMM engine. What the real one takes of the 128 MiB on a device is not known: 0 here. */
 #include "null_gpu.h"
 
 #include <stdlib.h>
@@ -15,8 +16,13 @@ struct heuristic_result { /* cublasLtMatmulHeuristicResult_t */
     int reserved[4];
 };
 
-size_t cublasLtGetVersion(void) { return 130101; }
-size_t cublasLtGetCudartVersion(void) { return 13000; }
+#ifndef CUDA_MAJOR
+#define CUDA_MAJOR 13
+#endif
+
+size_t cublasLtGetVersion(void) { return CUDA_MAJOR * 10000 + 101; }
+size_t cublasLtGetCudartVersion(void) { return CUDA_MAJOR * 1000; }
+int cublasLtGetProperty(int part, int *value) { *value = part == 0 ? CUDA_MAJOR : 1; return 0; } /* libraryPropertyType */
 int cublasLtCreate(void **handle) { *handle = null_object(256); return 0; }
 int cublasLtDestroy(void *handle) { free(handle); return 0; }
 int cublasLtMatmulDescCreate(void **description, int compute, int scale) { *description = null_object(1024); return 0; }
