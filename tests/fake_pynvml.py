@@ -37,6 +37,7 @@ class FakeGpu:
     mps_clients: list[tuple[int, int | None]] = field(default_factory=list)
     mig: list[FakeGpu | None] | None = None
     gpm: tuple[float, float, float] | None = None  # percent: SM, occupancy, DRAM
+    gpm_others: dict[int, float] = field(default_factory=dict)  # GPM metric -> percent, or MiB per second
     gpu_instance_id: int = 0
     sm_samples: list[tuple[int, int, int]] = field(default_factory=list)  # pid, time stamp in us, percent
     energy_mj: int = 7_000_500
@@ -51,9 +52,15 @@ class FakeDriver:
     NVML_DEVICE_MIG_ENABLE = 1
     NVML_ERROR_NOT_FOUND = 6
     NVML_GPU_INSTANCE_PROFILE_COUNT = 18
+    NVML_GPM_METRIC_GRAPHICS_UTIL = 1
     NVML_GPM_METRIC_SM_UTIL = 2
     NVML_GPM_METRIC_SM_OCCUPANCY = 3
+    NVML_GPM_METRIC_ANY_TENSOR_UTIL = 5
     NVML_GPM_METRIC_DRAM_BW_UTIL = 10
+    NVML_GPM_METRIC_FP32_UTIL = 12
+    NVML_GPM_METRIC_PCIE_TX_PER_SEC = 20
+    NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21
+    NVML_CLOCK_SM = 1
     NVML_GPM_METRICS_GET_VERSION = 1
 
     def __init__(self, *gpus: FakeGpu, no_driver: bool = False) -> None:
@@ -96,6 +103,11 @@ class FakeDriver:
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
         self._checked(gpu, "TotalEnergyConsumption")
         return gpu.energy_mj
+
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, clock: int) -> int:  # noqa: N802
+        assert clock == self.NVML_CLOCK_SM
+        self._checked(gpu, "ClockInfo")
+        return 1980
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:  # noqa: N802
         self._checked(gpu, "UtilizationRates")
@@ -174,10 +186,10 @@ class FakeDriver:
         gpu = request.sample2.of
         assert isinstance(gpu, FakeGpu)
         assert request.sample1.of is gpu
-        values = dict(zip((2, 3, 10), gpu.gpm or (), strict=True))
+        values = {**dict(zip((2, 3, 10), gpu.gpm or (), strict=True)), **gpu.gpm_others}
         for metric in request.metrics[: request.numMetrics]:
-            metric.value = values[metric.metricId]
-            metric.nvmlReturn = int("GpmMetric" in gpu.broken)
+            metric.value = values.get(metric.metricId, 0.0)
+            metric.nvmlReturn = int("GpmMetric" in gpu.broken or metric.metricId not in values)
 
     def _checked(self, gpu: FakeGpu, call: str) -> FakeGpu:
         if gpu.broken & {call, "*"}:

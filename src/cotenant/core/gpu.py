@@ -45,8 +45,12 @@ class GpuSample:
 
     Attributes:
         used_bytes: all memory in use on the device, of all processes.
-        smact, smocc, drama: SM activity, SM occupancy, DRAM activity; ratios 0..1.
+        gract, smact, smocc, drama: activity of the graphics engine, of the SMs, SM occupancy, DRAM activity;
+            ratios 0..1, as DCGM defines them.
+        tensor, fp32: activity of the tensor cores and of the FP32 units; ratios 0..1.
+        pcie_tx_bytes_s, pcie_rx_bytes_s: bytes per second over PCIe, from and to the GPU.
         utilization: NVML's `utilization.gpu` as a ratio: time with any kernel, not SM activity.
+        sm_clock_mhz: clock of the SMs now.
         energy_j: joules since the driver was loaded.
     """
 
@@ -59,6 +63,12 @@ class GpuSample:
     power_w: float | None = None
     energy_j: float | None = None
     processes: tuple[GpuProcess, ...] = ()
+    gract: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
+    pcie_tx_bytes_s: float | None = None
+    pcie_rx_bytes_s: float | None = None
+    sm_clock_mhz: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuSample
@@ -21,8 +21,19 @@ from cotenant.core.ports import GpuBackend
 
 logger = logging.getLogger(__name__)
 
-FIELDS = {1002: "SMACT", 1003: "SMOCC", 1005: "DRAMA"}
-"""Identifiers of DCGM's profiling fields, and the headings it prints for them."""
+FIELDS = {
+    "gract": (1001, "GRACT"),
+    "smact": (1002, "SMACT"),
+    "smocc": (1003, "SMOCC"),
+    "tensor": (1004, "TENSO"),
+    "drama": (1005, "DRAMA"),
+    "fp32": (1007, "FP32A"),
+    "pcie_tx_bytes_s": (1009, "PCITX"),
+    "pcie_rx_bytes_s": (1010, "PCIRX"),
+}
+"""Fields of a sample: DCGM's profiling field, and the heading that `dcgmi dmon` prints for it (dcgm_fields.h)."""
+MAX_PCIE_BYTES_S = 2.0**40
+"""No link is faster; DCGM's blank values are."""
 STALE_S = 3.0
 """A row older than this is not used."""
 DISCOVERY_TIMEOUT_S = 20.0
@@ -36,11 +47,16 @@ _UUID = re.compile(r"Device UUID:\s*(GPU-[0-9A-Fa-f-]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmReading:
-    """Activity of one GPU in the last second: ratios 0..1, None where DCGM printed `N/A`."""
+    """Activity of one GPU in the last second, as in `core.gpu.GpuSample`; None where DCGM printed `N/A`."""
 
     smact: float | None
     smocc: float | None
     drama: float | None
+    gract: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
+    pcie_tx_bytes_s: float | None = None
+    pcie_rx_bytes_s: float | None = None
 
 
 class DmonTable:
@@ -61,9 +77,9 @@ class DmonTable:
         cells = found.group(2).split()
         if len(cells) != len(self._columns):
             return None
-        values = dict(zip(self._columns, (_ratio(cell) for cell in cells), strict=True))
-        smact, smocc, drama = (values.get(heading) for heading in FIELDS.values())
-        return int(found.group(1)), DcgmReading(smact=smact, smocc=smocc, drama=drama)
+        by_heading = dict(zip(self._columns, cells, strict=True))
+        values = {name: _value(name, by_heading.get(heading, "N/A")) for name, (_, heading) in FIELDS.items()}
+        return int(found.group(1)), DcgmReading(**values)
 
 
 def parse_discovery(text: str) -> dict[int, str]:
@@ -147,7 +163,7 @@ class DcgmReader:
 
     def _rows(self) -> Iterator[tuple[int, DcgmReading]]:
         """Rows until `dcgmi` ends, or cannot be started."""
-        fields = ",".join(str(field) for field in FIELDS)
+        fields = ",".join(str(field) for field, _ in FIELDS.values())
         with self._lock:
             if self._closing.is_set():
                 return
@@ -199,13 +215,18 @@ class DcgmActivityBackend:
 def _completed(sample: GpuSample, activity: DcgmReading | None) -> GpuSample:
     if activity is None or sample.smact is not None:
         return sample
-    return replace(sample, smact=activity.smact, smocc=activity.smocc, drama=activity.drama)
+    return replace(sample, **asdict(activity))
 
 
-def _ratio(cell: str) -> float | None:
-    """A cell as a ratio; DCGM prints `N/A` for what it has not read, and numbers near 2**47 for blank values."""
+def _value(name: str, cell: str) -> float | None:
+    """A cell as the field `name` has it.
+
+    DCGM prints `N/A` for what it has not read, and numbers near 2**47 for blank values.
+    """
     try:
         value = float(cell)
     except ValueError:
         return None
+    if name.endswith("_bytes_s"):
+        return value if 0.0 <= value < MAX_PCIE_BYTES_S else None
     return min(1.0, value) if 0.0 <= value <= 1.5 else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from cotenant import gpus
 from cotenant.core.errors import CotenantError
@@ -28,8 +27,8 @@ class MeasuredUsage:
         peak_process_bytes, end_process_bytes: memory of the job's processes: the peak, and after the last step while
             they still held everything.
         peak_device_bytes, end_device_bytes: memory of the whole GPU, less what was in use before the job started.
-        smact, smocc, drama, power_w, sm_clock_mhz: means (clock: median) over the timed steps; energy_j: over the same
-            time.
+        smact, smocc, drama, gract, tensor, fp32, power_w: means over the timed steps; sm_clock_mhz: the median;
+            energy_j: over the same time.
     """
 
     samples: int = 0
@@ -40,6 +39,9 @@ class MeasuredUsage:
     smact: float | None = None
     smocc: float | None = None
     drama: float | None = None
+    gract: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
     sm_clock_mhz: float | None = None
@@ -48,8 +50,7 @@ class MeasuredUsage:
 class GpuSampler:
     """Samples one GPU between `start` and `stop`; a `with` block does both.
 
-    `clock_mhz` reads the clock of the SMs. `visible`: value of CUDA_VISIBLE_DEVICES with which processes use this GPU;
-    None if there is no other GPU.
+    `visible`: value of CUDA_VISIBLE_DEVICES with which processes use this GPU; None if there is no other GPU.
     """
 
     def __init__(
@@ -58,19 +59,16 @@ class GpuSampler:
         gpu: Gpu,
         *,
         every_s: float = SAMPLE_INTERVAL_S,
-        clock_mhz: Callable[[], float | None] = lambda: None,
         visible: str | None = None,
     ) -> None:
         self.gpu = gpu
         self.visible = visible
         self._backend = backend
         self._every_s = every_s
-        self._clock_mhz = clock_mhz
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._samples: list[GpuSample] = []
-        self._clocks: list[tuple[float, float]] = []
         self.idle_bytes: int | None = None
 
     def start(self) -> None:
@@ -78,7 +76,7 @@ class GpuSampler:
         self._stopped.clear()
         first = self.read()
         self.idle_bytes = None if first is None else first.used_bytes
-        self._samples, self._clocks = [], []
+        self._samples = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -105,11 +103,8 @@ class GpuSampler:
                 sample = self._backend.sample(time.time()).get(self.gpu.uuid)
             except Exception:  # noqa: BLE001 (a failing sample must not end a campaign)
                 sample = None
-            clock_mhz = self._clock_mhz()
         if sample is not None:
             self._samples.append(sample)
-            if clock_mhz is not None:
-                self._clocks.append((sample.at_s, clock_mhz))
         return sample
 
     def _run(self) -> None:
@@ -124,7 +119,7 @@ class GpuSampler:
         begin_s, finish_s = window_s or (0.0, 0.0)
         timed = [sample for sample in self._samples if begin_s <= sample.at_s <= finish_s]
         energies = [sample.energy_j for sample in timed if sample.energy_j is not None]
-        clocks = [mhz for at_s, mhz in self._clocks if begin_s <= at_s <= finish_s]
+        clocks = [sample.sm_clock_mhz for sample in timed if sample.sm_clock_mhz is not None]
         return MeasuredUsage(
             samples=len(self._samples),
             peak_process_bytes=max((size for size in held if size is not None), default=None),
@@ -134,6 +129,9 @@ class GpuSampler:
             smact=mean_of_known(sample.smact for sample in timed),
             smocc=mean_of_known(sample.smocc for sample in timed),
             drama=mean_of_known(sample.drama for sample in timed),
+            gract=mean_of_known(sample.gract for sample in timed),
+            tensor=mean_of_known(sample.tensor for sample in timed),
+            fp32=mean_of_known(sample.fp32 for sample in timed),
             power_w=mean_of_known(sample.power_w for sample in timed),
             energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
             sm_clock_mhz=statistics.median(clocks) if clocks else None,
@@ -160,7 +158,7 @@ def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
         return None, f"the driver lists no GPU `{wanted}`" if wanted else "the driver lists no GPU"
     # With one GPU a job needs no CUDA_VISIBLE_DEVICES, and runs in the environment as it is.
     names = found[0].uuid if len(known) > 1 else None
-    return GpuSampler(backend, found[0], clock_mhz=_clock_reader(found[0].uuid), visible=names), ""
+    return GpuSampler(backend, found[0], visible=names), ""
 
 
 def driver_version() -> str | None:
@@ -171,19 +169,6 @@ def driver_version() -> str | None:
         version = pynvml.nvmlSystemGetDriverVersion()
         return version.decode() if isinstance(version, bytes) else str(version)
     return None
-
-
-def _clock_reader(uuid: str) -> Callable[[], float | None]:
-    def read() -> float | None:
-        try:
-            import pynvml
-
-            handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-        except Exception:  # noqa: BLE001 (a missing clock must not end a campaign)
-            return None
-
-    return read
 
 
 def _held(sample: GpuSample, pids: set[int]) -> int | None:

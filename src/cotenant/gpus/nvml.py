@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+MIB = 2**20
+
+_GPM_METRICS = {
+    "gract": "GRAPHICS_UTIL",
+    "smact": "SM_UTIL",
+    "smocc": "SM_OCCUPANCY",
+    "drama": "DRAM_BW_UTIL",
+    "tensor": "ANY_TENSOR_UTIL",
+    "fp32": "FP32_UTIL",
+    "pcie_tx_bytes_s": "PCIE_TX_PER_SEC",
+    "pcie_rx_bytes_s": "PCIE_RX_PER_SEC",
+}
+"""Fields of a sample, and the GPM metrics that give them: percent, and MiB per second (nvml.h, `nvmlGpmMetricId_t`).
+
+Before Hopper there is only `nvmlDeviceGetPcieThroughput`, which blocks for 20 ms for each direction: it is not called.
+"""
 
 
 def create(_: BackendOptions) -> GpuBackend:
@@ -197,7 +215,7 @@ class NvmlBackend:
         memory = self._read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         if memory is None:
             return None
-        smact, smocc, drama = self._activity(device)
+        activity = self._activity(device)
         metered = handle if device.parent is None else device.parent
         power_mw = self._read(lambda: nvml.nvmlDeviceGetPowerUsage(metered))
         energy_mj = self._read(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(metered))
@@ -206,13 +224,12 @@ class NvmlBackend:
             at_s=at_s,
             # `used` of nvmlMemory_t leaves out what the driver reserves, since R510; no job can have that either.
             used_bytes=int(memory.total) - int(memory.free),
-            smact=smact,
-            smocc=smocc,
-            drama=drama,
             utilization=None if utilization_percent is None else utilization_percent / 100,
             power_w=_scaled(power_mw, device.sm_share),
             energy_j=_scaled(energy_mj, device.sm_share),
             processes=self._processes(device),
+            sm_clock_mhz=self._read(lambda: float(nvml.nvmlDeviceGetClockInfo(metered, nvml.NVML_CLOCK_SM))),
+            **activity,
         )
 
     def _processes(self, device: _Device) -> tuple[GpuProcess, ...]:
@@ -250,31 +267,30 @@ class NvmlBackend:
             percents.setdefault(int(sample.pid), []).append(int(sample.smUtil))
         return None if first else {pid: mean(values) / 100 for pid, values in percents.items()}
 
-    def _activity(self, device: _Device) -> tuple[float | None, float | None, float | None]:
-        """SM activity, SM occupancy, DRAM activity since the last call."""
+    def _activity(self, device: _Device) -> dict[str, float | None]:
+        """The activity fields of a sample, since the last call; empty where the driver has none."""
         if device.gpm is None:
-            return None, None, None
+            return {}
         owner = device.parent if device.parent is not None else device.handle
         current = self._gpm_sample(owner, device.gpu_instance_id)
         if current is None:
-            return None, None, None
+            return {}
         before, device.gpm = device.gpm, current
-        ratios = self._read(lambda: self._gpm_ratios(before, current))
+        values = self._read(lambda: self._gpm_values(before, current))
         self._free(before)
-        return ratios or (None, None, None)
+        return values or {}
 
-    def _gpm_ratios(self, before: Any, current: Any) -> tuple[float | None, float | None, float | None]:
+    def _gpm_values(self, before: Any, current: Any) -> dict[str, float | None]:
         nvml = self._nvml
-        wanted = (nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_SM_OCCUPANCY, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+        wanted = {name: getattr(nvml, f"NVML_GPM_METRIC_{metric}") for name, metric in _GPM_METRICS.items()}
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(wanted)
         request.sample1, request.sample2 = before, current
-        for position, metric in enumerate(wanted):
+        for position, metric in enumerate(wanted.values()):
             request.metrics[position].metricId = metric
         nvml.nvmlGpmMetricsGet(request)
-        smact, smocc, drama = (_ratio(request.metrics[position]) for position in range(len(wanted)))
-        return smact, smocc, drama
+        return {name: _gpm_value(name, request.metrics[position]) for position, name in enumerate(wanted)}
 
     def _first_gpm(self, handle: Any, gpu_instance_id: int | None = None) -> Any:
         support = self._read(lambda: self._nvml.nvmlGpmQueryDeviceSupport(handle))
@@ -308,11 +324,14 @@ class NvmlBackend:
             return None
 
 
-def _ratio(metric: Any) -> float | None:
-    """A percentage from GPM as a ratio; None if it could not be read."""
-    if metric.nvmlReturn != 0 or metric.value != metric.value:  # not a number
+def _gpm_value(name: str, metric: Any) -> float | None:
+    """A value from GPM as the field `name` of a sample has it; None if it could not be read."""
+    value = float(metric.value)
+    if metric.nvmlReturn != 0 or not math.isfinite(value):
         return None
-    return min(1.0, max(0.0, float(metric.value) / 100))
+    if name.endswith("_bytes_s"):
+        return max(0.0, value) * MIB
+    return min(1.0, max(0.0, value / 100))
 
 
 def _scaled(thousandths: int | None, share: float | None) -> float | None:

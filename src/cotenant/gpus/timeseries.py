@@ -27,7 +27,10 @@ MAX_FINE_POINTS = 900
 MINUTE_S = 60.0
 MAX_MINUTE_POINTS = 3 * 24 * 60
 
-MEASURES = ("used_bytes", "smact", "smocc", "drama", "utilization", "power_w")
+MEASURES = (
+    "used_bytes", "smact", "smocc", "drama", "utilization", "power_w", "gract", "tensor", "fp32", "pcie_tx_bytes_s",
+    "pcie_rx_bytes_s",
+)  # fmt: skip
 
 
 class TimeSeriesPoint(NamedTuple):
@@ -48,9 +51,16 @@ class TimeSeriesPoint(NamedTuple):
     power_w: float | None
     max_bytes: float | None
     energy_j: float | None
+    gract: float | None = None
+    tensor: float | None = None
+    fp32: float | None = None
+    pcie_tx_bytes_s: float | None = None
+    pcie_rx_bytes_s: float | None = None
 
 
 WIDTH = len(TimeSeriesPoint._fields)
+FIRST_WIDTH = TimeSeriesPoint._fields.index("gract")
+"""Lines of the first version have only the fields before `gract`."""
 
 
 class _RingBuffer:
@@ -246,5 +256,6 @@ def _read(lines: Iterator[str]) -> Iterator[tuple[str, TimeSeriesPoint]]:
             numbers = [None if value is None else float(value) for value in values]
         except (ValueError, TypeError):
             continue
-        if isinstance(uuid, str) and len(numbers) == WIDTH and numbers[0] is not None and numbers[1] is not None:
+        complete = len(numbers) in (FIRST_WIDTH, WIDTH) and numbers[0] is not None and numbers[1] is not None
+        if isinstance(uuid, str) and complete:
             yield uuid, TimeSeriesPoint(*numbers)  # type: ignore[arg-type]

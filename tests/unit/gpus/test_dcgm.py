@@ -51,6 +51,20 @@ def test_extra_columns_are_ignored_and_missing_ones_none():
     assert rows_of("#Entity  SMACT  POWER\nGPU 3  0.5  1.25") == [(3, activity(0.5, None, None))]
 
 
+def test_every_heading_is_a_field():
+    heading = "#Entity  GRACT  SMACT  SMOCC  TENSO  DRAMA  FP32A  PCITX  PCIRX"
+    found = rows_of(f"{heading}\nGPU 0  0.9  0.8  0.7  0.6  0.5  0.4  3000000  4e9")
+    assert found == [
+        (0, DcgmReading(
+            gract=0.9, smact=0.8, smocc=0.7, tensor=0.6, drama=0.5, fp32=0.4, pcie_tx_bytes_s=3e6, pcie_rx_bytes_s=4e9,
+        )),
+    ]  # fmt: skip
+
+
+def test_a_blank_of_dcgm_is_no_transfer():
+    assert rows_of("#Entity  PCITX  PCIRX\nGPU 0  140737488355328  N/A") == [(0, activity(None, None, None))]
+
+
 def test_discovery_gives_uuids_by_dcgm_index():
     assert parse_discovery((GOLDEN / "discovery.txt").read_text()) == {0: FIRST, 2: SECOND}
 
@@ -105,7 +119,7 @@ def test_the_newest_row_of_each_gpu_counts(dcgmi, reader):
     found = reader()
     until(lambda: found.read().get(SECOND) == activity(0.1, 0.2, None))
     assert found.read() == {FIRST: activity(1.0, 0.42, 0.25), SECOND: activity(0.1, 0.2, None)}
-    assert starts.read_text() == "dmon -e 1002,1003,1005 -d 1000\n"
+    assert starts.read_text() == "dmon -e 1001,1002,1003,1004,1005,1007,1009,1010 -d 1000\n"
 
 
 def test_stale_rows_are_not_used(dcgmi, reader):

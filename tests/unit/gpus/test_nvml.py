@@ -46,12 +46,13 @@ def test_sm_times_of_processes_are_since_the_last_sample(backend):
         ("PowerUsage", "power_w"),
         ("TotalEnergyConsumption", "energy_j"),
         ("UtilizationRates", "utilization"),
+        ("ClockInfo", "sm_clock_mhz"),
     ],
 )
 def test_unsupported_values_are_none(backend, call, field):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", broken={call}))
     found = sample_of(nvml)
-    others = {"power_w": 312.5, "energy_j": 7000.5, "utilization": 0.87}
+    others = {"power_w": 312.5, "energy_j": 7000.5, "utilization": 0.87, "sm_clock_mhz": 1980.0}
     assert {name: getattr(found, name) for name in others} == {**others, field: None}
 
 
@@ -104,6 +105,20 @@ def test_activity_comes_from_gpm_where_the_gpu_has_it(backend):
     nvml.close()
     assert driver.samples_open == 0
     assert not driver.is_open
+
+
+def test_each_gpm_metric_is_a_field_of_the_sample(backend):
+    others = {1: 98.5, 5: 40.0, 12: 20.0, 20: 3.0, 21: 1500.5}
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", gpm=(75.0, 30.0, 10.0), gpm_others=others))
+    found = sample_of(nvml)
+    assert (found.gract, found.tensor, found.fp32) == pytest.approx((0.985, 0.4, 0.2))
+    assert (found.pcie_tx_bytes_s, found.pcie_rx_bytes_s) == (3 * MIB, 1500.5 * MIB)
+
+
+def test_a_gpm_metric_that_this_gpu_lacks_is_none(backend):
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", gpm=(75.0, 30.0, 10.0), gpm_others={21: float("inf")}))
+    found = sample_of(nvml)
+    assert (found.smact, found.tensor, found.pcie_tx_bytes_s, found.pcie_rx_bytes_s) == (0.75, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,11 @@ def test_a_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
         read(history, 60.0 * minute)
     assert len(caplog.records) == 1
     assert minutes_of(history, 600.0) == [0, 1, 2]
+
+
+def test_lines_of_the_first_version_are_read(tmp_path):
+    file = tmp_path / "past.jsonl"
+    file.write_text('["GPU-0", 840.0, 60.0, 100.0, 0.5, null, null, 0.9, 200.0, 110.0, 12000.0]\n')
+    (point,) = GpuTimeSeries(file).since(0.0, 100_000.0)["GPU-0"]
+    assert (point.smact, point.max_bytes, point.energy_j) == (0.5, 110.0, 12000.0)
+    assert (point.gract, point.pcie_rx_bytes_s) == (None, None)

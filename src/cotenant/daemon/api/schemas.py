@@ -300,6 +300,12 @@ class GpuStatus(TypedDict):
     smact: float | None
     smocc: float | None
     drama: float | None
+    gract: Annotated[float | None, "activity of the graphics engine, 0..1"]
+    tensor: Annotated[float | None, "activity of the tensor cores, 0..1"]
+    fp32: Annotated[float | None, "activity of the FP32 units, 0..1"]
+    pcie_tx_bytes_s: Annotated[float | None, "bytes per second over PCIe from the GPU"]
+    pcie_rx_bytes_s: Annotated[float | None, "bytes per second over PCIe to the GPU"]
+    sm_clock_mhz: float | None
     utilization: float | None
     power_w: float | None
     energy_j: float | None
