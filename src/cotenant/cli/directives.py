@@ -1,45 +1,26 @@
 """Options in the script itself: lines `#COTENANT --gpus 2` and, as far as they have a meaning here, `#SBATCH` ones.
 
 They stand at the top, before the first command, as for sbatch. The command line wins over them, and `#COTENANT` over
-`#SBATCH`. An option of `#SBATCH` without a meaning here is ignored with a warning; a wrong `#COTENANT` is an error.
+`#SBATCH`. An option of `#SBATCH` without effect here is ignored with a warning; a wrong `#COTENANT` is an error.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cotenant.cli.options import parameters_of
+from cotenant.cli.sbatch_options import SbatchRequest, read_settings
 from cotenant.core.errors import JobFileError, UsageError
+from cotenant.jobfiles.sbatch import MARK, InvalidWord, Setting, header_words, split_options
 
 MAX_HEADER_BYTES = 64 * 1024
-COTENANT_MARK, SBATCH_MARK = "#COTENANT", "#SBATCH"
-
-_SBATCH_SUPPORTED = frozenset(
-    (
-        "--job-name",
-        "--time",
-        "--dependency",
-        "--array",
-        "--gpus",
-        "--gres",
-        "--nice",
-        "--begin",
-        "--output",
-        "--error",
-        "--chdir",
-        "--export",
-        "--requeue",
-        "--hold",
-        "--exclusive",
-    )
-)
-_SBATCH_SYNONYMS = {"--gpus-per-node": "--gpus", "--gpus-per-task": "--gpus", "--workdir": "--chdir"}
+COTENANT_MARK = "#COTENANT"
 
 Options = Mapping[str, "tuple[str, click.Option]"]
 """By spelling: the field that an option sets, and the option."""
@@ -47,10 +28,11 @@ Options = Mapping[str, "tuple[str, click.Option]"]
 
 @dataclass(frozen=True, slots=True)
 class ParsedDirectives:
-    """Values by field, and a sentence for everything that is ignored."""
+    """Values by field, a sentence for everything that is ignored, and options of sbatch about the command itself."""
 
     values: Mapping[str, Any]
     warnings: tuple[str, ...]
+    behaviors: frozenset[str] = frozenset()
 
 
 def parse_directives(path: Path, *groups: type) -> ParsedDirectives:
@@ -64,21 +46,45 @@ def parse_directives(path: Path, *groups: type) -> ParsedDirectives:
             text = file.read(MAX_HEADER_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ParsedDirectives({}, ())  # whoever runs the script reports what is wrong with it
-    lines = list(_header(text))
-    if not any(_has_mark(line, mark) for _, line in lines for mark in (COTENANT_MARK, SBATCH_MARK)):
-        return ParsedDirectives({}, ())
-    options = _options_by_spelling(groups)
+    slurms, warnings = _sbatch_lines(str(path), text, groups)
     ours: dict[str, Any] = {}
-    slurms: dict[str, Any] = {}
-    warnings: list[str] = []
+    lines = [(number, line) for number, line in _header(text) if _has_mark(line)]
+    options = _options_by_spelling(groups) if lines else {}
     for number, line in lines:
-        if _has_mark(line, COTENANT_MARK):
-            ours |= _cotenant_line(str(path), number, line, options)
-        elif _has_mark(line, SBATCH_MARK):
-            values, ignored = _sbatch_line(str(path), number, line, options)
-            slurms |= values
-            warnings += ignored
-    return ParsedDirectives({**slurms, **ours}, tuple(warnings))
+        ours |= _cotenant_line(str(path), number, line, options)
+    return ParsedDirectives({**slurms.values, **ours}, tuple(warnings), frozenset(slurms.behaviors))
+
+
+def _sbatch_lines(path: str, text: str, groups: tuple[type, ...]) -> tuple[SbatchRequest, list[str]]:
+    """What the `#SBATCH` lines ask for, and a sentence for everything that is ignored."""
+    words, refused = header_words(text)
+    warnings = [(number, f"{MARK}: {why}; the line is ignored") for number, why in refused]
+    settings: list[Setting] = []
+    start = 0
+    while start < len(words):
+        found, end, why = _settings_until_wrong([word.text for word in words[start:]])
+        settings += [replace(setting, place=setting.place + start) for setting in found]
+        if why is not None:  # what follows the wrong word still counts
+            warnings.append((words[start + end].line, f"{MARK} {why}; it is ignored"))
+        start += end + 1
+
+    def report(setting: Setting, error: UsageError) -> None:
+        warnings.append((words[setting.place].line, f"{MARK} `{setting}`: {error.message}; it is ignored"))
+
+    request = read_settings(settings, groups, on_error=report)
+    warnings += [
+        (words[setting.place].line, f"{MARK} `{setting}` is ignored: {why}") for setting, why in request.unused
+    ]
+    return request, [f"{path}:{number}: {text}" for number, text in sorted(warnings)]
+
+
+def _settings_until_wrong(words: list[str]) -> tuple[list[Setting], int, str | None]:
+    """The options up to the first word that sbatch would refuse, the index of that word, and why."""
+    try:
+        found, end = split_options(words)
+    except InvalidWord as error:
+        return split_options(words[: error.place])[0], error.place, error.message
+    return found, end, f"`{words[end]}` is no option" if end < len(words) else None
 
 
 def _options_by_spelling(groups: tuple[type, ...]) -> Options:
@@ -99,45 +105,23 @@ def _header(text: str) -> Iterator[tuple[int, str]]:
         yield number, line.rstrip("\r")
 
 
-def _has_mark(line: str, mark: str) -> bool:
-    return line.startswith(mark) and line[len(mark) : len(mark) + 1].isspace()
-
-
-def _words(path: str, number: int, line: str, mark: str) -> list[str]:
-    try:
-        return shlex.split(line[len(mark) :], comments=True)
-    except ValueError as error:
-        raise JobFileError(path, number, f"{mark} cannot be split into words: {str(error).lower()}") from error
+def _has_mark(line: str) -> bool:
+    return line.startswith(COTENANT_MARK) and line[len(COTENANT_MARK) :][:1].isspace()
 
 
 def _cotenant_line(path: str, number: int, line: str, options: Options) -> dict[str, Any]:
     values = {}
-    for spelling, text in _pairs(_words(path, number, line, COTENANT_MARK), options):
+    try:
+        words = shlex.split(line[len(COTENANT_MARK) :], comments=True)
+    except ValueError as error:
+        why = f"{COTENANT_MARK} cannot be split into words: {str(error).lower()}"
+        raise JobFileError(path, number, why) from error
+    for spelling, text in _pairs(words, options):
         if spelling not in options:
             raise JobFileError(path, number, f"no option `{spelling}`", hint="see `cotenant submit --help`")
         field, option = options[spelling]
         values[field] = _value(path, number, spelling, text, option)
     return values
-
-
-def _sbatch_line(path: str, number: int, line: str, options: Options) -> tuple[dict[str, Any], list[str]]:
-    values: dict[str, Any] = {}
-    ignored = []
-    try:
-        words = _words(path, number, line, SBATCH_MARK)
-    except JobFileError as error:
-        return {}, [f"{error.message}; the line is ignored"]
-    for spelling, text in _pairs(words, options):
-        field, option = options.get(_SBATCH_SYNONYMS.get(spelling, spelling), ("", None))
-        shown = spelling if text is None else f"{spelling}={text}"
-        if option is None or _SBATCH_SUPPORTED.isdisjoint(option.opts):
-            ignored.append(f"{path}:{number}: {SBATCH_MARK} `{shown}` is ignored: it has no meaning here")
-            continue
-        try:
-            values[field] = _value(path, number, spelling, text, option)
-        except JobFileError as error:
-            ignored.append(f"{error.message}; it is ignored")
-    return values, ignored
 
 
 def _pairs(words: list[str], options: Options) -> Iterator[tuple[str, str | None]]:
@@ -153,7 +137,7 @@ def _pairs(words: list[str], options: Options) -> Iterator[tuple[str, str | None
         else:
             yield word, None
             continue
-        _, option = options.get(_SBATCH_SYNONYMS.get(name, name), ("", None))
+        _, option = options.get(name, ("", None))
         takes_value = option is None or not option.is_flag
         if given is None and takes_value and rest and not rest[0].startswith("-"):
             given = rest.pop(0)

@@ -11,7 +11,7 @@ from cotenant.cli.directives import parse_directives
 from cotenant.cli.job_command import parse_command
 from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.cli.output import note
-from cotenant.cli.slurm_options import exported_environment, parse_dependencies
+from cotenant.cli.slurm_options import exported_environment, parse_dependencies, submitted_environment
 from cotenant.core.errors import UsageError
 
 _Options = TypeVar("_Options", JobRequest, LaunchOptions)
@@ -27,15 +27,20 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
         UsageError: options contradict each other, or the script, the command or the folder does not exist.
         JobFileError: a line in the script is wrong.
     """
-    directives = _directives(launch.command[0])
+    if bool(launch.command) == (launch.wrap is not None):
+        missing = "both a script and --wrap given" if launch.command else "`SCRIPT|COMMAND` is missing"
+        raise UsageError(missing, hint="name a script or a command, or give --wrap")
+    directives = _directives(launch.command[0]) if launch.command else {}
     request, launch = _overlay(request, directives), _overlay(launch, directives)
     workdir = _workdir(launch.chdir)
-    argv, name, from_file = parse_command(
-        launch.command, launch.rad_estimate or "measured", moved=launch.chdir is not None
-    )
+    words = launch.command or ("sh", "-c", launch.wrap or "")
+    argv, name, from_file = parse_command(words, launch.rad_estimate or "measured", moved=launch.chdir is not None)
+    slurm_env = launch.slurm_env or "job"
+    if slurm_env != "all":
+        _warn_of_tasks(launch)
     stdout = _output_path(launch.output, workdir)
     defaults = {
-        "name": name,
+        "name": name if launch.command else "wrap",
         "exclusive": False,
         "sharing": "auto",
         "priority": 0,
@@ -54,7 +59,14 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
     fixed = {
         "command": argv,
         "workdir": str(workdir),
-        "env": exported_environment(launch.export or "ALL", os.environ),
+        "env": submitted_environment(
+            exported_environment(launch.export or "ALL", os.environ),
+            slurm_env,
+            folder=str(Path().absolute()),
+            tasks=launch.ntasks,
+            cpus_per_task=launch.cpus_per_task,
+        ),
+        "slurm_env": slurm_env,
         "estimator": launch.estimator,
         "hold": bool(launch.hold),
         "stdout_path": stdout,
@@ -63,6 +75,12 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
     }
     array = {} if launch.array is None else {"array": launch.array}
     return defaults | request.fields() | fixed | array
+
+
+def _warn_of_tasks(launch: LaunchOptions) -> None:
+    for spelling, count in (("--ntasks", launch.ntasks), ("--cpus-per-task", launch.cpus_per_task)):
+        if count is not None and count > 1:
+            note(f"warning: `{spelling}={count}` only sets a variable, with --slurm-env all: CPUs are not reserved")
 
 
 def _directives(script: str) -> dict[str, Any]:

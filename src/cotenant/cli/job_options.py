@@ -17,13 +17,21 @@ from cotenant.cli.completion import complete_estimators
 from cotenant.cli.options import argument, option
 from cotenant.cli.parameter_types import NONE, PATH, Cleared, OrNone, Parsed, integer, number
 from cotenant.cli.slurm_options import parse_dependencies, parse_gpus, parse_gres
-from cotenant.cli.slurm_times import parse_array, parse_begin_from_now
+from cotenant.cli.slurm_times import parse_array, parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
+from cotenant.core.job import SlurmEnv
 from cotenant.core.units import parse_bytes, parse_duration
 
 RadEstimate = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
 
 _DURATION = Parsed("duration", parse_duration)
+
+
+def _parse_limit(text: str) -> float | Cleared:
+    limit_s = parse_time_limit(text)
+    return NONE if limit_s is None else limit_s
+
+
 _TEXT = OrNone(click.STRING)
 _SCHEDULING, _FAILURES, _PROCESS = "Scheduling", "Failures", "Process"
 
@@ -65,7 +73,7 @@ class JobRequest:
     time_limit_s: float | Cleared | None = option(
         "-t",
         "--time",
-        type=OrNone(_DURATION),
+        type=OrNone(Parsed("duration", _parse_limit)),
         metavar="TIME",
         section=_SCHEDULING,
         help="Time limit: MM, MM:SS, HH:MM:SS, D-HH:MM; or `none`.",
@@ -86,6 +94,7 @@ class JobRequest:
         help="Start after others: afterok (completed), afterany (ended), afternotok (failed), singleton; or `none`.",
     )
     begin_at_s: float | Cleared | None = option(
+        "-b",
         "--begin",
         type=OrNone(Parsed("time", parse_begin_from_now)),
         metavar="TIME",
@@ -177,7 +186,6 @@ class LaunchOptions:
     command: Sequence[str] = argument(
         default=(),
         nargs=-1,
-        required=True,
         metavar="SCRIPT|COMMAND [ARGS]...",
         type=click.UNPROCESSED,
         help="A .py or .sh script, a .rad job file, or a command.",
@@ -206,6 +214,15 @@ class LaunchOptions:
     export: str | None = option(
         "--export", metavar="ALL|NONE|VARS", help="Environment variables: ALL, NONE, A,B=1 or ALL,B=1.  [default: ALL]"
     )
+    wrap: str | None = option("--wrap", metavar="COMMAND", help="Run this line in sh, in place of a script.")
+    slurm_env: SlurmEnv | None = option(
+        "--slurm-env",
+        type=click.Choice(["none", "job", "all"]),
+        help="Variables of Slurm it gets: none; job: SLURM_JOB_ID and the like; all: also those that launchers such as "
+        "mpirun and Lightning act on.  [default: job]",
+    )
+    ntasks: int | None = option("-n", "--ntasks", type=integer(minimum=1), metavar="N", hidden=True)
+    cpus_per_task: int | None = option("-c", "--cpus-per-task", type=integer(minimum=1), metavar="N", hidden=True)
     rad_estimate: RadEstimate | None = option(
         "--rad-estimate",
         type=click.Choice(["measured", "horus", "faketensor", "gpumemnet", "none"]),

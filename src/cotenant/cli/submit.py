@@ -14,12 +14,14 @@ from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.cli.job_output import report_end, stream_output
 from cotenant.cli.options import cli_command, cli_option, json_option, option_group
 from cotenant.cli.output import emit_json, note, print_line
+from cotenant.cli.sbatch_options import accept_sbatch_options
 from cotenant.cli.slurm_options import resolve_dependencies
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_bytes
 from cotenant.daemon.client import Client
 
 
+@accept_sbatch_options
 @cli_command(context_settings=CONTEXT)
 @option_group("request", JobRequest)
 @option_group("launch", LaunchOptions)
@@ -68,6 +70,7 @@ def submit(
         note(f"hint: output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
 
 
+@accept_sbatch_options
 @cli_command(context_settings=CONTEXT)
 @option_group("request", JobRequest)
 @option_group("launch", LaunchOptions)

@@ -2,8 +2,8 @@
 
 Names and values are those of sbatch(1), "OUTPUT ENVIRONMENT VARIABLES", on a cluster of this one machine. Some make a
 launcher believe that Slurm starts processes for it: Open MPI 4.1's `mpirun` refuses to run with SLURM_JOBID alone, and
-counts slots by SLURM_TASKS_PER_NODE; Lightning takes SLURM_NTASKS for `srun` and starts no processes. Those are set only
-if `JobSpec.slurm_env` is `all`. What only the submitting process knows, it adds to the environment itself.
+counts slots by SLURM_TASKS_PER_NODE; Lightning takes SLURM_NTASKS for `srun` and starts none. Those are set only if
+`JobSpec.slurm_env` is `all`. What only the submitting process knows, it adds to the environment itself.
 """
 
 from __future__ import annotations

@@ -56,15 +56,21 @@ def test_cotenant_directives_accept_every_option():
 def test_sbatch_directives_accept_supported_options_and_warn_about_others():
     found = read(
         "#!/bin/bash\n#SBATCH --job-name=s\n#SBATCH --partition=gpu -N 1\n#SBATCH -t 30 --mem 40G\n"
-        "#SBATCH --gpus-per-node=a100:2\n#SBATCH -p long\n#SBATCHING\n"
+        "#SBATCH --gpus-per-node=a100:2\n#SBATCH -N 2 -A lab\n#SBATCHING\n#SBATCH --nice --part x\n"
     )
-    assert found.values == {"name": "s", "time_limit_s": 1800.0, "gpus": 2}
+    assert found.values == {"name": "s", "time_limit_s": 1800.0, "gpus": 2, "nice": 100}
     assert found.warnings == (
-        "job.sh:3: #SBATCH `--partition=gpu` is ignored: it has no meaning here",
-        "job.sh:3: #SBATCH `-N=1` is ignored: it has no meaning here",
-        "job.sh:4: #SBATCH `--mem=40G` is ignored: it has no meaning here",
-        "job.sh:6: #SBATCH `-p=long` is ignored: it has no meaning here",
+        "job.sh:3: #SBATCH `--partition=gpu` is ignored: there is one queue",
+        "job.sh:4: #SBATCH `--mem=40G` is ignored: only GPU memory is reserved, see --gpu-mem",
+        "job.sh:6: #SBATCH `-A lab` is ignored: there are no accounts",
+        "job.sh:6: #SBATCH `-N 2` is ignored: this machine is the only node",
+        "job.sh:7: #SBATCH `ING` is no option; it is ignored",
+        "job.sh:8: #SBATCH `--partition=x` is ignored: there is one queue",
     )
+
+
+def test_gpus_per_task_count_for_every_task():
+    assert read("#SBATCH -n 4 --gpus-per-task=2\n").values == {"ntasks": 4, "gpus": 8}
 
 
 def test_cotenant_directives_override_sbatch_directives():
@@ -96,17 +102,29 @@ def test_an_invalid_cotenant_directive_is_an_error_with_its_line(line, reason):
 
 
 def test_an_invalid_sbatch_directive_is_ignored_with_a_warning():
-    found = read("#SBATCH --nice=x\n#SBATCH 'x\n#SBATCH -t UNLIMITED\n")
-    assert found.values == {}
-    assert len(found.warnings) == 3
-    assert found.warnings[2] == "job.sh:3: `-t`: `UNLIMITED` is not a duration; it is ignored"
+    found = read("#SBATCH --nice=x\n#SBATCH 'x\n#SBATCH -t soon --exclusive=user -J a\n#SBATCH --no -H -c\n")
+    assert found.values == {"name": "a", "hold": True}
+    assert found.warnings == (
+        "job.sh:1: #SBATCH `--nice=x`: must be a whole number, got `x`; it is ignored",
+        "job.sh:2: #SBATCH: a ' is not closed; the line is ignored",
+        "job.sh:3: #SBATCH `--exclusive=user`: `user` is not supported, give no value; it is ignored",
+        "job.sh:3: #SBATCH `-t soon`: `soon` is not a duration; it is ignored",
+        "job.sh:4: #SBATCH `--no` may be --no-kill, --no-requeue, --nodefile, --nodelist, --nodes; it is ignored",
+        "job.sh:4: #SBATCH `-c` has no value; it is ignored",
+    )
+
+
+def test_no_time_limit_in_the_words_of_slurm():
+    for text in ("UNLIMITED", "infinite", "0", "-1", "0:0"):
+        assert read(f"#SBATCH -t {text}\n").values == {"time_limit_s": NONE}
+    assert read("#SBATCH -t 1-\n").values == {"time_limit_s": 86400.0}
 
 
 def test_the_command_line_overrides_directives(capsys):
     Path("job.sh").write_text("#COTENANT -J script --nice 5 -t 30\n#SBATCH -p x\n")
     job = build(name="line")
     assert (job["name"], job["priority"], job["time_limit_s"]) == ("line", -5, 1800.0)
-    assert capsys.readouterr().err == "warning: job.sh:2: #SBATCH `-p=x` is ignored: it has no meaning here\n"
+    assert capsys.readouterr().err == "warning: job.sh:2: #SBATCH `-p x` is ignored: there is one queue\n"
     assert build(nice=0)["priority"] == 0
 
 

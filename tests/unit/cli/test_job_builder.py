@@ -47,7 +47,9 @@ def test_a_plain_job_has_the_defaults(folder):
     assert job["command"] == [f"{HERE}/python", "train.py", "--lr", "1"]
     assert (job["name"], job["gpus"], job["workdir"]) == ("train", 1, str(folder))
     assert (job["declared_bytes"], job["priority"], job["time_limit_s"], job["after"]) == (None, 0, None, [])
-    assert job["env"] == dict(os.environ)
+    submitted = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_SUBMIT_HOST": os.uname().nodename}
+    assert job["env"] == {**os.environ, **submitted}
+    assert job["slurm_env"] == "job"
 
 
 def test_every_option_reaches_the_job(folder):

@@ -36,7 +36,7 @@ def test_begin_times_are_parsed(text, wanted):
     assert parse_begin(text, NOW) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "now-5", "24:00", "12:60", "2026-13-01", "16"])
+@pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "24:00", "12:60", "2026-13-01", "16"])
 def test_invalid_begin_times_are_refused(text):
     with pytest.raises(UsageError, match="is not a time to begin"):
         parse_begin(text, NOW)

@@ -1,0 +1,209 @@
+"""Options of sbatch are split and read as the sbatch of this machine does, on random headers and times.
+
+It needs Slurm's client, its basic plug-ins and Lua's `cli_filter` plug-in (Debian: slurm-client and
+slurm-wlm-basic-plugins), and no Slurm daemon: a filter prints what sbatch understood and ends it before it submits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from datetime import datetime
+
+import pytest
+
+from cotenant.cli.slurm_times import parse_begin_from_now, parse_time_limit
+from cotenant.core.errors import UsageError
+from cotenant.jobfiles.sbatch import OPTIONS, header_words, split_options
+
+SBATCH = shutil.which("sbatch")
+CASES = 300
+
+CONF = """
+ClusterName=t
+SlurmctldHost=localhost
+AuthType=auth/munge
+CliFilterPlugins=cli_filter/lua
+NodeName=n1 CPUs=16 RealMemory=2000
+PartitionName=gpu Nodes=ALL Default=YES
+"""
+FILTER = """
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+  print(slurm.json_cli_options(options))
+  os.exit(0)
+end
+function slurm_cli_post_submit(offset, jobid, stepid) return slurm.SUCCESS end
+"""
+
+
+@pytest.fixture(scope="module")
+def understood(tmp_path_factory):
+    """A function: what sbatch makes of arguments, by option; None if it refuses them."""
+    if SBATCH is None:
+        pytest.skip("sbatch is not installed")
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "slurm.conf").write_text(CONF)
+    (folder / "cli_filter.lua").write_text(FILTER)
+    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def ask(*arguments):
+        done = subprocess.run(
+            [SBATCH, *arguments], env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=20
+        )
+        lines = done.stdout.splitlines()
+        return json.loads(lines[0]) if lines and lines[0].startswith("{") else None
+
+    if ask("--wrap", "true") is None:
+        pytest.skip("this sbatch has no Lua filter (slurm-wlm-basic-plugins)")
+    return ask
+
+
+VALUES = {
+    "account": "acc",
+    "comment": "c o",
+    "constraint": "x",
+    "error": "e",
+    "gres": "gpu:2",
+    "job-name": "nm",
+    "licenses": "l",
+    "mail-user": "m@x",
+    "output": "o.%j",
+    "partition": "p1",
+    "qos": "q",
+    "reservation": "r",
+}
+FLAGS = ("hold", "requeue", "no-requeue", "parsable", "overcommit")
+ODDITIES = (
+    "'",
+    '"',
+    "#",
+    "\\",
+    "-",
+    "--",
+    "=",
+    "''",
+    '" "',
+    "-k",
+    "-Hp",
+    "-pH",
+    "\\\\",
+    "\\#x",
+    "a\\ b",
+    "--nice",
+    "--nice=5",
+)
+
+
+def a_word(rng):
+    if rng.random() < 0.12:
+        return rng.choice(ODDITIES)
+    if rng.random() < 0.2:
+        return f"--{rng.choice(FLAGS)}"
+    name = rng.choice(list(VALUES))
+    value = rng.choice(["{}", "{}", "'{}'", '"{}"']).format(VALUES[name])
+    forms = [f"--{name}={value}", f"--{name} {value}", f"--{name[: rng.randint(5, 8)]}={value}"]
+    if OPTIONS[name].letter:
+        letter = OPTIONS[name].letter
+        forms += [f"-{letter} {value}", f"-{letter}{value}", f"-{letter}={value}"]
+    return rng.choice(forms)
+
+
+def a_header(rng):
+    lines = ["#!/bin/sh"]
+    for _ in range(rng.randint(1, 4)):
+        mark = rng.choice(["#SBATCH "] * 12 + ["#SBATCH\t", "#SBATCH", " #SBATCH ", "##SBATCH ", "# "])
+        words = rng.choice([" ", "  ", "\t"]).join(a_word(rng) for _ in range(rng.randint(0, 3)))
+        lines.append(mark + words + rng.choice(["", "", "", " # c", "#c", " "]))
+        if rng.random() < 0.1:
+            lines.append(rng.choice(["", "true", "  # x", "   "]))
+    return "\n".join(lines) + "\n"
+
+
+def ours(text):
+    """Values by option, of those in `VALUES`; None if a word is refused."""
+    words, refused = header_words(text)
+    if refused:
+        return None
+    try:
+        settings, end = split_options([word.text for word in words])
+    except UsageError:
+        return None
+    if end < len(words):
+        return None
+    return {setting.option.name: setting.value for setting in settings if setting.option.name in VALUES}
+
+
+def test_headers_are_split_as_sbatch_splits_them(understood, tmp_path):
+    rng = random.Random(20261122)
+    script = tmp_path / "job.sh"
+    accepted = 0
+    for _ in range(CASES):
+        text = a_header(rng)
+        script.write_text(text)
+        slurms = understood(str(script))
+        if slurms is not None:
+            accepted += 1
+            slurms = {name: value.removeprefix("gres:") for name, value in slurms.items() if name in VALUES}
+        assert ours(text) == slurms, text
+    assert CASES // 2 < accepted < CASES  # both answers are tested
+
+
+DAYS = ("today", "tomorrow", "01/20/30", "1/20", "12/31", "0120", "012030", "2030-01-20", "2031-12-31T", "12.25.29")
+TIMES = ("midnight", "noon", "fika", "teatime", "1:05", "16:00", "23:59:59", "1:05pm", "12:00am", "x", "5", "99:99")
+DELAYS = ("now", "now+1", "now+2hours", "now - 3 minutes", "now+1week", "NOW +1day", "now+1fortnight", "now+")
+
+
+def seconds(text):
+    try:
+        return parse_begin_from_now(text)
+    except UsageError:
+        return None
+
+
+def test_times_to_begin_are_those_of_sbatch(understood):
+    rng = random.Random(20261122)
+    texts = [*DELAYS, *DAYS, *TIMES]
+    while len(texts) < CASES:
+        pieces = [rng.choice(DAYS), rng.choice(TIMES)]
+        rng.shuffle(pieces)
+        texts.append(rng.choice([" ", "-", "T"]).join(pieces))
+    accepted = 0
+    for text in texts:
+        slurms = understood(f"--begin={text}", "--wrap=true")
+        found = seconds(text)
+        if slurms is None or "begin" not in slurms:
+            assert found is None, text
+            continue
+        accepted += 1
+        wanted = datetime.fromisoformat(slurms["begin"]).timestamp()
+        # Slurm starts a minute earlier or later: a time of the running minute is tomorrow's there.
+        assert found is not None, text
+        assert abs(found - wanted) <= 5 or abs(abs(found - wanted) - 86400) <= 60, text
+    assert accepted > CASES // 4
+
+
+def test_time_limits_are_those_of_sbatch(understood):
+    rng = random.Random(20261122)
+    texts = ["UNLIMITED", "infinite", "0", "-1", "0:0", "0-0", "1-", "", ":5", "5:", "1--2", "1:2:3:4", "10m", "1-x"]
+    for _ in range(100):
+        days = rng.choice(["", "", f"{rng.randint(0, 9)}-"])
+        texts.append(days + ":".join(str(rng.randint(0, 99)) for _ in range(rng.randint(1, 4))))
+    for text in texts:
+        slurms = understood(f"--time={text}", "--wrap=true")
+        try:
+            found = parse_time_limit(text)
+        except UsageError:
+            assert slurms is None, text
+            continue
+        assert slurms is not None, text
+        if slurms["time"] == "UNLIMITED":
+            assert found is None, text
+            continue
+        days, _, clock = slurms["time"].rpartition("-")
+        hours, minutes, _ = map(int, clock.split(":"))
+        assert found is not None, text
+        assert -(-found // 60) == int(days or 0) * 1440 + hours * 60 + minutes, text  # Slurm rounds up to minutes
