@@ -127,6 +127,7 @@ class Daemon:
             folder=resources.state_dir / "estimates",
             now=self._now,
             emit=self._inbox.put,
+            many_users=resources.access.many,
         )
         self._loop = ControlLoop(
             manager=self._manager,

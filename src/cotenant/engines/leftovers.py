@@ -35,19 +35,26 @@ def has_env_tag(pid: int, env_tag: Mapping[str, str]) -> bool | None:
     return all(f"{key}={value}".encode() in entries for key, value in env_tag.items())
 
 
-def kill_leftovers(known: Collection[ProcessId], env_tag: Mapping[str, str], *, timeout_s: float) -> int:
+def kill_leftovers(
+    known: Collection[ProcessId], env_tag: Mapping[str, str], *, uid: int | None = None, timeout_s: float
+) -> int:
     """SIGKILL all processes of an attempt; returns how many were still alive after `timeout_s`.
 
     These are the `known` processes, all that have `env_tag` in their environment, and all that share a session with one
     of them. A session id alone proves nothing: the kernel gives it to strangers once its last member has ended.
+
+    `uid`: of the attempt's user, None for ours. Only the user's processes count as tagged, and die for sharing a
+    session with a tagged one: `su` and `sudo` leave users in the sessions of others, where they may tag what they like.
     """
+    uid = os.getuid() if uid is None else uid
     began_s = time.monotonic()
     while True:
         stats = [stat for stat in procfs.all_stats() if stat.state != "Z" and stat.pid != os.getpid()]
         tagged = {stat.pid: has_env_tag(stat.pid, env_tag) for stat in stats}
-        ours = {stat.pid for stat in stats if tagged[stat.pid] or _is_one_of(stat, known)}
-        sessions = {stat.session for stat in stats if stat.pid in ours}
-        doomed = ours | {stat.pid for stat in stats if stat.session in sessions}
+        recorded = {stat.pid for stat in stats if _is_one_of(stat, known)}
+        claimed = {pid for pid, has_tag in tagged.items() if has_tag and procfs.real_uid(pid) == uid}
+        doomed = recorded | claimed | _session_members(stats, recorded)
+        doomed |= {pid for pid in _session_members(stats, claimed) - doomed if procfs.real_uid(pid) == uid}
         elapsed_s = time.monotonic() - began_s
         is_unclear = None in tagged.values() and elapsed_s < EXEC_TIMEOUT_S
         if elapsed_s > timeout_s or not (doomed or is_unclear):
@@ -56,6 +63,12 @@ def kill_leftovers(known: Collection[ProcessId], env_tag: Mapping[str, str], *, 
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
+
+
+def _session_members(stats: Collection[ProcessStat], pids: Collection[int]) -> set[int]:
+    """Everything in the sessions of `pids`."""
+    sessions = {stat.session for stat in stats if stat.pid in pids}
+    return {stat.pid for stat in stats if stat.session in sessions}
 
 
 def _environment(pid: int) -> bytes:

@@ -72,6 +72,7 @@ class LocalEngine:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._forkserver = RunnerForkServer(RUNNER_DIR)
+        # epoll_wait(2) sees descriptors that are added while it waits, but not deadlines: those need the pipe.
         self._wake_read, self._wake_write = os.pipe()
         self._poller = select.epoll()
         self._poller.register(self._wake_read, select.EPOLLIN)
@@ -219,6 +220,8 @@ class LocalEngine:
             if attempt_dir.read("started.json") is not None:
                 self._end_without_runner(attempt_dir, "")
             return False
+        # A recovered runner is no child of this daemon, so waitpid(2) cannot wait for it; a pidfd can be polled for its
+        # end.
         descriptor = procfs.open_pidfd(runner)
         with self._lock:
             self._add(
@@ -234,7 +237,8 @@ class LocalEngine:
         return True
 
     def _kill_leftovers(self, attempt_dir: AttemptDir) -> int:
-        return kill_leftovers(attempt_dir.recorded_processes(), attempt_dir.env_tag(), timeout_s=GRACE_S)
+        uid = (attempt_dir.read("spec.json") or {}).get("uid")
+        return kill_leftovers(attempt_dir.recorded_processes(), attempt_dir.env_tag(), uid=uid, timeout_s=GRACE_S)
 
     def _end_without_runner(self, attempt_dir: AttemptDir, stop_reason: str) -> AttemptExited:
         """The exit of an attempt whose runner is gone, after killing what is left of it."""
@@ -305,6 +309,7 @@ class LocalEngine:
             self._on_end(watched)
             return
         try:
+            # End of file says that the runner has ended, like SIGCHLD, and reaches the thread that polls.
             message = watched.runner.receive()
         except BlockingIOError:
             return

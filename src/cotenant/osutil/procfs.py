@@ -80,6 +80,18 @@ def start_ticks(pid: int) -> int | None:
     return None if found is None or found.state == "Z" else found.start_ticks
 
 
+def real_uid(pid: int) -> int | None:
+    """The real user id of a process, zombies included; None if there is none."""
+    try:
+        with open(f"{PROC}/{pid}/status", "rb", buffering=0) as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The owner of /proc/PID is no answer: it is root for a process that is not dumpable (proc(5)).
+    line = text.partition(b"\nUid:")[2].split(None, 1)
+    return int(line[0]) if line else None
+
+
 def identity(pid: int) -> ProcessId | None:
     """Identity of a process, zombies included; None if there is none."""
     from cotenant.core.job import ProcessId

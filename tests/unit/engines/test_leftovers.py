@@ -41,6 +41,7 @@ class InsideExecve:
         self.folder.mkdir()
         head, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         self.real = f"{head}){fields}", Path(f"/proc/{pid}/environ").read_bytes()
+        (self.folder / "status").write_text(Path(f"/proc/{pid}/status").read_text())
         words = fields.split()
         words[48] = "0"
         self.write(f"{head}) {' '.join(words)}", b"")

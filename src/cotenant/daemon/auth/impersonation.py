@@ -16,6 +16,10 @@ import sys
 from typing import Any
 
 OPEN_TIMEOUT_S = 10.0
+PUBLIC_VARIABLES = frozenset(
+    ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ")
+)
+"""What our interpreter needs to find its modules and libraries, and to print; `LC_*` too."""
 NOBODY = 65534
 """The user without rights of their own. Source: `overflowuid` in user_namespaces(7)."""
 
@@ -41,6 +45,20 @@ def home_of(uid: int) -> dict[str, str]:
 
     account = pwd.getpwuid(uid)
     return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "SHELL": account.pw_shell}
+
+
+def environment_of(uid: int) -> dict[str, str]:
+    """The environment of a process that runs as the user `uid`: ours if we are that user, else `PUBLIC_VARIABLES`.
+
+    A user reads the environment of their processes in /proc/PID/environ, and ours may hold secrets.
+
+    Raises:
+        KeyError: this machine has no such user.
+    """
+    if uid == os.geteuid():
+        return dict(os.environ)
+    public = {name: value for name, value in os.environ.items() if name in PUBLIC_VARIABLES or name.startswith("LC_")}
+    return {"PATH": os.defpath, **public, **home_of(uid)}
 
 
 def why_root_only() -> str | None:

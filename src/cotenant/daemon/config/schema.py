@@ -71,7 +71,9 @@ class EstimatesSection:
     estimator: str = key("traced", "estimator of jobs that name none")
     gpu: str | None = key(None, "GPU to estimate for, e.g. `A100-40GB`; none: the largest of the server")
     timeout_s: float = key(120.0, "longest time for one estimate", above_zero=True)
-    concurrency: int = key(1, "estimates made at the same time", above_zero=True)
+    concurrency: int | None = key(
+        None, "estimates made at the same time; none: one for 8 CPU cores, at least 2, at most 8", above_zero=True
+    )
     idle_timeout_s: float = key(
         600.0,
         "how long an idle estimator process stays, with torch loaded, for the next job of its user",

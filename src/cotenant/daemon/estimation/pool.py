@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
-import logging
 import os
-import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from cotenant.core.ports import EstimateRequest
 from cotenant.daemon.config.paths import private_folder
 from cotenant.daemon.config.schema import EstimatesSection
 from cotenant.daemon.estimation.answer import EstimateOrError, parse_answer
-from cotenant.daemon.estimation.worker import MAX_ANSWER_BYTES, AnswerTooLongError, EstimatorWorker, WorkerExited
+from cotenant.daemon.estimation.exchange import WorkerOutputError
+from cotenant.daemon.estimation.worker import TAG, EstimatorWorker, Submitter, WorkerExited
+from cotenant.daemon.fair_queue import FairQueue
 from cotenant.estimators.declared import DeclaredEstimator
-
-logger = logging.getLogger(__name__)
 
 WORKER_COMMAND = (sys.executable, "-m", "cotenant.estimators")
 DECLARED = DeclaredEstimator.name
@@ -46,8 +47,9 @@ class _Task:
 class EstimatePool:
     """Answers requests with `EstimateReady` through `emit`, from `settings.concurrency` threads.
 
-    The stderr of the estimator is saved as `<folder>/<job id>.log`. Each thread reuses its worker process for the next
-    estimate, and ends it after `settings.idle_timeout_s` without one.
+    Users take turns; where there are several, nobody's jobs occupy all threads. The stderr of the estimator is saved as
+    `<folder>/<job id>.log`. A worker process is reused for the next estimate of the same user, and ended after
+    `settings.idle_timeout_s` without one.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class EstimatePool:
         folder: Path,
         now: Callable[[], float],
         emit: Callable[[EstimateReady], None],
+        many_users: bool = False,
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._settings = settings
@@ -65,18 +68,28 @@ class EstimatePool:
         self._folder = private_folder(folder)
         self._now = now
         self._emit = emit
-        self._command = tuple(command)
-        self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        concurrency = settings.concurrency or default_concurrency(os.cpu_count() or 1)
+        self._queue: FairQueue[_Task] = FairQueue(max_in_flight=max(1, concurrency - 1) if many_users else concurrency)
         self._trials = itertools.count(1)
         self._lock = threading.Lock()
         self._wanted: set[int] = set()
         self._running: dict[int, EstimatorWorker] = {}
         # Only this process holds the writing end, so it closes when the daemon dies, and the watchdogs end all workers.
         self._lifeline, self._life = os.pipe()
+        self._idle = [self._new_worker(tuple(command), number) for number in range(concurrency)]  # the last: the newest
         self._threads = [
-            threading.Thread(target=self._work, args=(i,), name=f"estimates-{i}", daemon=True)
-            for i in range(settings.concurrency)
+            threading.Thread(target=self._work, name=f"estimates-{i}", daemon=True) for i in range(concurrency)
         ]
+
+    def _new_worker(self, command: tuple[str, ...], number: int) -> EstimatorWorker:
+        name = f"{self._folder.resolve()}#{number}"
+        return EstimatorWorker(
+            command,
+            lifeline=self._lifeline,
+            folder=self._folder,
+            name=name,
+            cgroup=f"cotenant-estimator-{hashlib.sha256(name.encode()).hexdigest()[:12]}",
+        )
 
     def start(self) -> None:
         """Start the threads."""
@@ -105,7 +118,7 @@ class EstimatePool:
     def _put(self, task: _Task) -> None:
         with self._lock:
             self._wanted.add(task.key)
-        self._queue.put(task)
+        self._queue.put(task.spec.uid, task)
 
     def estimator_for(self, spec: JobSpec) -> str:
         """The estimator that `spec` gets: the one it names, `declared` if it declares, else the configured one."""
@@ -132,65 +145,98 @@ class EstimatePool:
             for process in self._running.values():
                 process.stop()
             os.close(self._life)
-        for _ in self._threads:
-            self._queue.put(None)
+        self._queue.close()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        for worker in self._idle:
+            worker.dispose()
         os.close(self._lifeline)
 
-    def _work(self, number: int) -> None:
-        log = self._folder / f"estimator-{number}.log"
-        process = EstimatorWorker(self._command, lifeline=self._lifeline, log=log)
-        try:
-            while (task := self._next_task(process)) is not None:
-                with self._lock:
-                    wanted = task.key in self._wanted
-                    if wanted:
-                        process.allow()
-                        self._running[task.key] = process
-                if not wanted:
-                    continue
-                answer = self._estimate(process, task.key, task.spec)
-                with self._lock:
-                    del self._running[task.key]
-                    wanted = task.key in self._wanted
-                    self._wanted.discard(task.key)
-                if wanted:
+    def _work(self) -> None:
+        while (task := self._next_task()) is not None:
+            worker = self._begin(task)
+            if worker is not None:
+                answer = self._estimate(worker, task.key, task.spec)
+                if self._finish(task, worker):
                     task.deliver(*answer)
-        finally:
-            process.close()
-            log.unlink(missing_ok=True)
+            self._queue.task_done(task.spec.uid)
 
-    def _next_task(self, process: EstimatorWorker) -> _Task | None:
-        """Wait for a task; ends the idle worker after the timeout."""
-        try:
-            return self._queue.get(timeout=self._settings.idle_timeout_s)
-        except queue.Empty:
-            process.close()
-            return self._queue.get()
+    def _next_task(self) -> _Task | None:
+        """Wait for a task, and end workers that are idle for too long; None once the pool is closed."""
+        while True:
+            due_s = self._end_idle()
+            with contextlib.suppress(TimeoutError):
+                item = self._queue.get(due_s)
+                return None if item is None else item[1]
+
+    def _end_idle(self) -> float | None:
+        """End the workers whose time is up; seconds until the next one's is, None without idle processes."""
+        while True:
+            with self._lock:
+                used_s = [(worker.used_at_s, i) for i, worker in enumerate(self._idle) if worker.submitter is not None]
+                if not used_s:
+                    return None
+                oldest_s, number = min(used_s)
+                left_s = oldest_s + self._settings.idle_timeout_s - time.monotonic()
+                if left_s > 0:
+                    return left_s
+                # One at a time: this thread has no task, so that those which have find a worker in the list.
+                worker = self._idle.pop(number)
+            worker.close()
+            with self._lock:
+                self._idle.insert(0, worker)
+
+    def _begin(self, task: _Task) -> EstimatorWorker | None:
+        """A worker for the task, of the same user if one is idle; None if the task was cancelled."""
+        submitter = _submitter(task.spec)
+        with self._lock:
+            if task.key not in self._wanted:
+                return None
+            # Else one without a process, else the one that was used least recently.
+            number = next(
+                (i for i, worker in enumerate(self._idle) if worker.submitter == submitter),
+                next((i for i, worker in enumerate(self._idle) if worker.submitter is None), 0),
+            )
+            worker = self._running[task.key] = self._idle.pop(number)
+            worker.allow()
+            return worker
+
+    def _finish(self, task: _Task, worker: EstimatorWorker) -> bool:
+        """Return the worker; whether the answer is still wanted."""
+        with self._lock:
+            del self._running[task.key]
+            worker.used_at_s = time.monotonic()
+            self._idle.append(worker)
+            is_wanted = task.key in self._wanted
+            self._wanted.discard(task.key)
+            return is_wanted
 
     def _ready(self, job_id: int, estimate: Estimate | None, error: str | None) -> EstimateReady:
         name = "estimator" if estimate is None else f"estimator {estimate.estimator}"
         return EstimateReady(at_s=self._now(), cause=name, job_id=job_id, estimate=estimate, error=error)
 
-    def _estimate(self, process: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateOrError:
+    def _estimate(self, worker: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateOrError:
         """The estimate, or why there is none."""
-        request = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
+        fields = encode(self._request(spec))
+        if spec.env:  # the processes of the script have this environment, and not the worker's
+            fields["env"] = {**spec.env, TAG: worker.name}
+        request = json.dumps({**fields, "estimator": self.estimator_for(spec)}).encode()
+        timeout_s = self._settings.timeout_s + STARTUP_S
         try:
-            answer = process.exchange(request, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
+            answer = worker.exchange(request, submitter=_submitter(spec), timeout_s=timeout_s)
         except TimeoutError:
             return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
         except WorkerExited as end:
-            process.copy_log(self.log_path(job_id))
-            return None, f"the estimator ended with exit code {end.code}{_last_log_line(self.log_path(job_id))}"
-        except AnswerTooLongError:
-            return None, f"the estimator's answer is refused: it is longer than {MAX_ANSWER_BYTES} bytes"
+            return None, f"the estimator ended with exit code {end.code}{_last_line(worker.log)}"
+        except WorkerOutputError as error:
+            return None, f"the estimator's answer is refused: {error}"
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
         except KeyError:
             return None, f"the estimator could not be started: this machine has no user with uid {spec.uid}"
-        process.copy_log(self.log_path(job_id))
+        finally:
+            worker.save_log(self.log_path(job_id))
         return parse_answer(answer)
 
     def _request(self, spec: JobSpec) -> EstimateRequest:
@@ -212,9 +258,15 @@ class EstimatePool:
             return None, error.message
 
 
-def _last_log_line(log: Path) -> str:
-    try:
-        lines = log.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
+def default_concurrency(cores: int) -> int:
+    """Estimates at the same time where the configuration names no number: one for 8 cores, at least 2, at most 8."""
+    return min(8, max(2, cores // 8))
+
+
+def _submitter(spec: JobSpec) -> Submitter:
+    return Submitter(spec.uid, spec.limits)
+
+
+def _last_line(log: bytes) -> str:
+    lines = log[-4096:].decode(errors="replace").strip().splitlines()
     return f": {lines[-1].strip()[:200]}" if lines else ""

@@ -1,30 +1,38 @@
-"""A worker process that estimates jobs of one user, reused from one request to the next."""
+"""A worker process that estimates jobs of one user, reused from one request to the next.
+
+The process runs the user's code with the user's rights and limits. Its watchdog keeps the daemon's rights, so the
+user's code cannot end it and live on. A daemon that runs as the user has no such advantage: there, what outlives the
+watchdog is found by its cgroup, or by its session and `TAG` in its environment.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
-import shutil
+import json
+import logging
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from cotenant.daemon.auth import impersonation
+from cotenant.daemon.estimation.exchange import Exchange, WorkerOutputError, has_output
+from cotenant.engines.leftovers import kill_leftovers
+from cotenant.osutil import cgroups
+
+logger = logging.getLogger(__name__)
 
 WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
+TAG = "COTENANT_ESTIMATOR"
+"""Variable in the environment of every estimator process; its value names the daemon's state folder and the worker."""
 
-
-MAX_ANSWER_BYTES = 2**20
-
-
-class AnswerTooLongError(Exception):
-    """The process wrote more than `MAX_ANSWER_BYTES` without ending the line; it was ended."""
+END_TIMEOUT_S = 20.0
+"""A process in uninterruptible sleep outlives SIGKILL; it is left behind then."""
+LEFTOVERS_TIMEOUT_S = 2.0
 
 
 class WorkerExited(Exception):
@@ -35,60 +43,87 @@ class WorkerExited(Exception):
         self.code = code
 
 
-class EstimatorWorker:
-    """At most one process at a time, of one user at a time.
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Whose code a process runs, and the limits of the process that submitted it, as in `JobSpec`."""
 
-    `lifeline`: descriptor of a pipe; when its other end closes, the watchdog ends the process. `log`: file with the
-    stderr of the last request.
+    uid: int
+    limits: Mapping[str, tuple[int, int]] | None = None
+
+
+class EstimatorWorker:
+    """At most one process at a time, of one submitter at a time.
+
+    `lifeline`: descriptor of a pipe; when its other end closes, the watchdog ends the process. `folder`: its working
+    folder, unless it is another user's. `name`: value of `TAG`. `cgroup`: name of the cgroup to put it in.
+
+    Attributes:
+        submitter: whose process there is, or None.
+        log: the end of what it wrote to stderr during the last request.
+        used_at_s: monotonic time of the end of the last request; set by the pool.
     """
 
-    def __init__(self, command: Sequence[str], *, lifeline: int, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, lifeline: int, folder: Path, name: str, cgroup: str | None = None
+    ) -> None:
         self._command = tuple(command)
         self._lifeline = lifeline
-        self._log = log
+        self._folder = folder
+        self.name = name
+        self._cgroup = None if cgroup is None else cgroups.create(cgroup)
         self._process: subprocess.Popen[bytes] | None = None
-        self._uid: int | None = None
+        self.submitter: Submitter | None = None
+        self.used_at_s = 0.0
+        self.log = b""
         self._lock = threading.Lock()
         self._stopped = False
 
-    def exchange(self, request: bytes, *, uid: int, timeout_s: float) -> bytes:
+    def exchange(self, request: bytes, *, submitter: Submitter, timeout_s: float) -> bytes:
         """Send the line `request`; returns the line that answers it.
 
         Raises:
             WorkerExited: there was none.
             TimeoutError: not within `timeout_s`; the process has been ended.
-            AnswerTooLongError: the answer exceeds `MAX_ANSWER_BYTES`; the process has been ended.
+            WorkerOutputError: it wrote too much; the process has been ended.
             OSError: it cannot be started.
-            KeyError: there is no user `uid`.
+            KeyError: there is no such user.
         """
         with self._lock:
             if self._stopped:
                 raise WorkerExited(128 + signal.SIGTERM)
-            used = self._uid == uid and self._process is not None and self._process.poll() is None
-            process = self._process if used else self._start(uid)
-            with contextlib.suppress(OSError):
-                os.truncate(self._log, 0)
+            used = self._is_ready_for(submitter)
+            process = self._process if used else self._start(submitter)
+            self.log = b""
         assert process is not None
-        answer = self._send_and_read(process, request, timeout_s)
-        if (
-            answer is None and used and not self._stopped
-        ):  # it ended before it read the request: retry with a new process
+        exchange = Exchange(process, request)
+        try:
+            answer = exchange.run(timeout_s)
+        except (TimeoutError, WorkerOutputError):
             self.close()
-            return self.exchange(request, uid=uid, timeout_s=timeout_s)
-        if answer is None:
-            raise WorkerExited(process.wait())
-        return answer
+            raise
+        finally:
+            self.log = exchange.log
+        if answer is not None:
+            return answer
+        code = process.wait()
+        with self._lock:
+            stopped = self._stopped
+        self.close()
+        if used and not stopped:  # it ended before it read the request: retry with a new process
+            return self.exchange(request, submitter=submitter, timeout_s=timeout_s)
+        raise WorkerExited(128 - code if code < 0 else code)
 
-    def copy_log(self, path: Path) -> None:
-        """Copy the stderr of the last request; skipped on a full disk."""
+    def save_log(self, path: Path) -> None:
+        """Write the end of the stderr of the last request; skipped on a full disk."""
         with contextlib.suppress(OSError):
-            shutil.copyfile(self._log, path)
+            path.write_bytes(self.log)
 
     def stop(self) -> None:
         """End the process and the request in progress, from any thread; the next `exchange` is refused."""
         with self._lock:
             self._stopped = True
-            self._end()
+            if self._process is not None:
+                self._process.send_signal(signal.SIGTERM)  # the watchdog then kills its descendants
 
     def allow(self) -> None:
         """Accept requests again after `stop`."""
@@ -98,82 +133,66 @@ class EstimatorWorker:
     def close(self) -> None:
         """End the process and wait for its end."""
         with self._lock:
-            self._end()
-            process, self._process, self._uid = self._process, None, None
-        if process is not None:
+            process, self._process = self._process, None
+            submitter, self.submitter = self.submitter, None
+        if process is not None and submitter is not None:
+            self._end(process, submitter)
+
+    def dispose(self) -> None:
+        """Close it for good."""
+        self.close()
+        if self._cgroup is not None:
+            cgroups.remove(self._cgroup)
+
+    def _is_ready_for(self, submitter: Submitter) -> bool:
+        """Whether the process is this submitter's, alive, and has not written what would answer the request."""
+        process = self._process
+        if process is None or self.submitter != submitter or process.poll() is not None:
+            return False
+        return not has_output(process)
+
+    def _end(self, process: subprocess.Popen[bytes], submitter: Submitter) -> None:
+        process.send_signal(signal.SIGTERM)  # ignored if it has ended
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            logger.warning("an estimator process cannot be killed", extra={"fields": {"uid": submitter.uid}})
+            process.kill()
             process.wait()
-            _close(process.stdin)
-            _close(process.stdout)
+        if process.returncode < 0:  # the watchdog was killed, by its child or by the kernel
+            if self._cgroup is not None:
+                with contextlib.suppress(OSError):
+                    cgroups.kill(self._cgroup)
+            kill_leftovers((), {TAG: self.name}, uid=submitter.uid, timeout_s=LEFTOVERS_TIMEOUT_S)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            _close(pipe)
 
-    def _end(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)  # the watchdog then kills its descendants
-
-    def _start(self, uid: int) -> subprocess.Popen[bytes]:
-        """Start the process as the submitter, whose code it runs."""
-        other = impersonation.identity(uid)
-        home = impersonation.home_of(uid) if other else {}
+    def _start(self, submitter: Submitter) -> subprocess.Popen[bytes]:
+        """Start the process as the submitter, whose code it runs. Call with the lock held."""
+        other = impersonation.identity(submitter.uid)
+        env = impersonation.environment_of(submitter.uid)
         previous, self._process = self._process, None
-        if previous is not None:
-            with contextlib.suppress(ProcessLookupError):
-                previous.send_signal(signal.SIGTERM)
-            previous.wait()
-            _close(previous.stdin)
-            _close(previous.stdout)
-        with contextlib.ExitStack() as stack:
-            try:
-                log = stack.enter_context(self._log.open("ab"))
-            except OSError:  # on a full disk, estimate without a log
-                log = stack.enter_context(Path(os.devnull).open("ab"))
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WATCHDOG), str(self._lifeline), *self._command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/" if other else self._log.parent,  # other users cannot enter the log folder
-                # No GPU is visible, and modules in the working folder do not shadow installed ones.
-                env={**os.environ, **home, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
-                pass_fds=(self._lifeline,),
-                start_new_session=True,
-                **other,
-            )
-        self._uid = uid
+        if previous is not None and self.submitter is not None:
+            self._end(previous, self.submitter)
+        settings: dict[str, object] = {"limits": submitter.limits or {}}
+        if other:
+            settings |= {"user": other["user"], "group": other["group"], "groups": other["extra_groups"]}
+        if self._cgroup is not None:
+            settings["cgroup"] = str(self._cgroup)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WATCHDOG), str(self._lifeline), json.dumps(settings), *self._command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd="/" if other else self._folder,  # other users cannot enter the folder
+            # No GPU is visible, and modules in the working folder do not shadow installed ones.
+            env={**env, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1", TAG: self.name},
+            pass_fds=(self._lifeline,),
+            start_new_session=True,
+        )
+        self.submitter = submitter
         return self._process
-
-    def _send_and_read(self, process: subprocess.Popen[bytes], request: bytes, timeout_s: float) -> bytes | None:
-        """Write a line and read one; returns None if the process ended first."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        deadline_s = time.monotonic() + timeout_s
-        unsent, heard = memoryview(request + b"\n"), bytearray()
-        for end in (process.stdin, process.stdout):
-            os.set_blocking(end.fileno(), False)
-        with selectors.DefaultSelector() as ends:
-            ends.register(process.stdin, selectors.EVENT_WRITE)
-            ends.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in heard:
-                ready = ends.select(max(0.0, deadline_s - time.monotonic()))
-                if not ready:
-                    self.close()
-                    raise TimeoutError
-                for key, _ in ready:
-                    if key.fileobj is process.stdout:
-                        piece = os.read(process.stdout.fileno(), 1 << 16)
-                        if not piece:
-                            return bytes(heard) or None
-                        heard += piece
-                        if len(heard) > MAX_ANSWER_BYTES:
-                            self.close()
-                            raise AnswerTooLongError
-                        continue
-                    try:
-                        unsent = unsent[os.write(process.stdin.fileno(), unsent) :]
-                    except BrokenPipeError:
-                        unsent = unsent[:0]
-                    if not unsent:
-                        ends.unregister(process.stdin)
-        return bytes(heard)
 
 
 def _close(pipe: IO[bytes] | None) -> None:

@@ -18,13 +18,13 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections import deque
 from pathlib import Path
 from typing import IO, Any
 
 from cotenant.core.job import Job
 from cotenant.daemon.api.views import end_message
 from cotenant.daemon.auth import impersonation
+from cotenant.daemon.fair_queue import FairQueue
 from cotenant.daemon.services.base import AttemptService
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Notifier(AttemptService):
     def __init__(self, *, enabled: bool, timeout_s: float) -> None:
         self._enabled = enabled
         self._timeout_s = timeout_s
-        self._queue = FairQueue()
+        self._queue: FairQueue[tuple[str, dict[str, Any]]] = FairQueue(max_queued=MAX_QUEUED)
         self._threads = [threading.Thread(target=self._work, name=f"notify-{i}", daemon=True) for i in range(THREADS)]
 
     def start(self) -> None:
@@ -120,54 +120,6 @@ class Notifier(AttemptService):
             start_new_session=True,
             **impersonation.identity(uid),
         )
-
-
-class FairQueue:
-    """A queue of messages per owner, served round-robin; at most one message of an owner is in flight."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: dict[int, deque[tuple[str, dict[str, Any]]]] = {}  # in round-robin order
-        self._busy: set[int] = set()
-        self._closed = False
-
-    def put(self, uid: int, message: tuple[str, dict[str, Any]]) -> bool:
-        """Append a message; returns False if `MAX_QUEUED` of this owner wait already."""
-        with self._changed:
-            waiting = self._waiting.setdefault(uid, deque())
-            if len(waiting) >= MAX_QUEUED:
-                return False
-            waiting.append(message)
-            self._changed.notify()
-            return True
-
-    def get(self) -> tuple[int, tuple[str, dict[str, Any]]] | None:
-        """Wait for the next message of an owner who has none in flight; returns None once closed."""
-        with self._changed:
-            while not self._closed:
-                uid = next((owner for owner in self._waiting if owner not in self._busy), None)
-                if uid is None:
-                    self._changed.wait()
-                    continue
-                waiting = self._waiting.pop(uid)
-                message = waiting.popleft()
-                if waiting:
-                    self._waiting[uid] = waiting  # behind the other owners
-                self._busy.add(uid)
-                return uid, message
-            return None
-
-    def task_done(self, uid: int) -> None:
-        """The message of this owner is no longer in flight."""
-        with self._changed:
-            self._busy.discard(uid)
-            self._changed.notify()
-
-    def close(self) -> None:
-        """Make `get` return None; waiting messages are dropped."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
 
 def is_url(target: str) -> bool:

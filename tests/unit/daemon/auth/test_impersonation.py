@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 
 import pytest
 
 from cotenant.daemon.auth import impersonation
+from cotenant.daemon.auth.impersonation import NOBODY
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
@@ -37,3 +39,13 @@ def test_only_root_can_act_as_another_user(monkeypatch):
     monkeypatch.setattr(impersonation.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(impersonation.sys, "executable", "/no/such/python")
     assert impersonation.why_root_only() is None
+
+
+def test_the_environment_of_another_user_holds_only_public_variables(monkeypatch):
+    for name in ("SECRET_TOKEN", "LC_TIME", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, "x")
+    assert impersonation.environment_of(os.geteuid())["SECRET_TOKEN"] == "x"
+    theirs = impersonation.environment_of(NOBODY)
+    assert (theirs["LC_TIME"], theirs["LD_LIBRARY_PATH"], theirs["USER"]) == ("x", "x", pwd.getpwuid(NOBODY).pw_name)
+    allowed = impersonation.PUBLIC_VARIABLES | {"HOME", "USER", "LOGNAME", "SHELL", "LC_TIME"}
+    assert {name for name in theirs if not name.startswith("LC_")} <= allowed

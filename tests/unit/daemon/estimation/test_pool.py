@@ -11,22 +11,24 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from builders import a_spec, an_estimate
 from cotenant.core.codec import encode
 from cotenant.daemon.config.schema import EstimatesSection
-from cotenant.daemon.estimation.pool import EstimatePool
-from cotenant.daemon.estimation.worker import WATCHDOG, EstimatorWorker
+from cotenant.daemon.estimation.pool import EstimatePool, default_concurrency
+from cotenant.daemon.estimation.worker import TAG, WATCHDOG, EstimatorWorker, Submitter
 
 TIMEOUT_S = 60
+NO_USER = 4_000_000_000
 HANGS = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(1000)"
 
 
 def spec_of(**changes):
     """A job of whoever runs the tests: an estimate runs as the job's user."""
-    return a_spec(uid=os.geteuid(), **changes)
+    return a_spec(**{"uid": os.geteuid(), **changes})
 
 
 @contextlib.contextmanager
@@ -64,9 +66,10 @@ def test_a_request_contains_the_job_and_the_estimator(tmp_path):
     with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
         pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
         assert answers.get(timeout=TIMEOUT_S).error == "no"
-    asked = json.loads((tmp_path / "asked").read_text())
-    assert (asked["estimator"], asked["command"], asked["gpu"]) == ("traced", ["python", "t.py"], "A100-40GB")
-    assert (asked["env"], asked["timeout_s"], asked["workdir"]) == ({"A": "1"}, 9.0, "/tmp")
+    request = json.loads((tmp_path / "asked").read_text())
+    assert (request["estimator"], request["command"], request["gpu"]) == ("traced", ["python", "t.py"], "A100-40GB")
+    assert request["env"].pop(TAG).startswith(f"{tmp_path}/estimates#")
+    assert (request["env"], request["timeout_s"], request["workdir"]) == ({"A": "1"}, 9.0, "/tmp")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,12 @@ def test_a_request_contains_the_job_and_the_estimator(tmp_path):
         pytest.param("print('{}')", "answer is refused", id="neither"),
         pytest.param("print('[]')", "answer is refused", id="an array"),
         pytest.param("print('x' * 2**21)", "it is longer than 1048576 bytes", id="a line of 2 MiB"),
+        pytest.param("print('{}\\n{}')", "it has more than one line", id="two lines"),
+        pytest.param(
+            "import os\nwhile True: os.write(2, b'x' * 65536)",
+            "more than 16777216 bytes to stderr",
+            id="endless stderr",
+        ),
         pytest.param(answering({"estimate": {"type": "Estimate", "version": 1}}), "answer is refused", id="half"),
         pytest.param("import os; os.kill(os.getpid(), 9)", "ended with exit code 137", id="killed"),
     ],
@@ -136,7 +145,7 @@ def test_a_cancelled_estimate_is_killed_and_not_reported(tmp_path):
 
 def test_close_ends_running_estimators(tmp_path):
     os.mkfifo(tmp_path / "pid")
-    with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
+    with a_pool(tmp_path, HANGS, str(tmp_path / "pid"), concurrency=1) as (pool, answers):
         pool.request(1, spec_of())
         pool.request(2, spec_of())
         pid = pid_in(tmp_path / "pid")
@@ -189,7 +198,7 @@ def test_leash_ends_a_tree_when_its_owner_is_killed(tmp_path):
     owner_code = (
         "import os, subprocess, sys\n"
         "read_end, write_end = os.pipe()\n"
-        "argv = [sys.executable, '-I', '-S', sys.argv[1], str(read_end), sys.executable, '-c', sys.argv[2]]\n"
+        "argv = [sys.executable, '-I', '-S', sys.argv[1], str(read_end), '{}', sys.executable, '-c', sys.argv[2]]\n"
         "subprocess.Popen(argv, pass_fds=(read_end,)).wait()\n"
     )
     code = escapee + "\nimport time; time.sleep(1000)"
@@ -208,30 +217,30 @@ ECHO = (
 """Answers every request with its pid, until there are no more."""
 
 
-def told_by(pool, answers, job_id):
+def answer_of(pool, answers, job_id):
     pool.request(job_id, spec_of())
     return answers.get(timeout=TIMEOUT_S).error
 
 
 def test_an_estimator_stays_for_the_next_request(tmp_path):
     with a_pool(tmp_path, ECHO) as (pool, answers):
-        first = told_by(pool, answers, 1)
-        assert told_by(pool, answers, 2) == first
+        first = answer_of(pool, answers, 1)
+        assert answer_of(pool, answers, 2) == first
     assert ends(int(first))
 
 
 def test_an_idle_estimator_ends(tmp_path):
     with a_pool(tmp_path, ECHO, idle_timeout_s=0.01) as (pool, answers):
-        first = told_by(pool, answers, 1)
+        first = answer_of(pool, answers, 1)
         assert ends(int(first))
-        assert told_by(pool, answers, 2) != first
+        assert answer_of(pool, answers, 2) != first
 
 
 def test_an_estimator_that_died_meanwhile_is_started_again(tmp_path):
     with a_pool(tmp_path, ECHO) as (pool, answers):
-        first = int(told_by(pool, answers, 1))
+        first = int(answer_of(pool, answers, 1))
         os.kill(first, signal.SIGKILL)
-        second = told_by(pool, answers, 2)
+        second = answer_of(pool, answers, 2)
         assert second.isdecimal()
         assert int(second) != first
 
@@ -264,25 +273,128 @@ def test_the_log_of_a_request_is_its_own(tmp_path):
     )
     with a_pool(tmp_path, code) as (pool, answers):
         for job_id in (1, 2):
-            told_by(pool, answers, job_id)
+            answer_of(pool, answers, job_id)
         assert pool.log_path(1).read_text() == "warning 0\n"
         assert pool.log_path(2).read_text() == "warning 1\n"
 
 
-def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(tmp_path, monkeypatch):
-    """Its pipes are closed already, and nobody knows of its end yet."""
+@pytest.fixture
+def a_worker(tmp_path):
+    """Makes a worker that runs a program."""
     lifeline, life = os.pipe()
-    kept = EstimatorWorker((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
-    try:
-        first = kept.exchange(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
-        process = kept._process
-        os.kill(int(json.loads(first)["error"]["message"]), signal.SIGKILL)
-        process.wait()
-        monkeypatch.setattr(process, "poll", lambda: None)
-        second = kept.exchange(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
-    finally:
-        kept.close()
-        os.close(life)
-        os.close(lifeline)
-    assert b"message" in second
+    made = []
+
+    def make(code):
+        made.append(EstimatorWorker((sys.executable, "-c", code), lifeline=lifeline, folder=tmp_path, name="one"))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.dispose()
+    os.close(life)
+    os.close(lifeline)
+
+
+def pid_from(worker, request=b"{}"):
+    """The pid that `ECHO` answers."""
+    answer = worker.exchange(request, submitter=Submitter(os.geteuid()), timeout_s=TIMEOUT_S)
+    return int(json.loads(answer)["error"]["message"])
+
+
+def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(a_worker, monkeypatch):
+    """Its pipes are closed already, and nobody knows of its end yet."""
+    worker = a_worker(ECHO)
+    first = pid_from(worker)
+    process = worker._process
+    os.kill(first, signal.SIGKILL)
+    process.wait()
+    monkeypatch.setattr(process, "poll", lambda: None)
+    assert pid_from(worker) != first
+
+
+def test_an_answer_in_single_bytes_is_searched_once(tmp_path):
+    """A search of all that has come, for each byte that comes, would compare 2**37 bytes."""
+    code = "import os\nfor _ in range(2**19): os.write(1, b' ')\nprint('{}')"
+    with a_pool(tmp_path, code) as (pool, answers):
+        pool.request(1, spec_of())
+        assert "answer is refused" in answers.get(timeout=TIMEOUT_S).error
+
+
+def test_what_another_process_writes_between_requests_answers_nobody(a_worker):
+    worker = a_worker(ECHO)
+    first = pid_from(worker)
+    Path(f"/proc/{first}/fd/1").write_text("{}\n")
+    second = pid_from(worker)
     assert second != first
+    assert pid_from(worker) == second
+
+
+ESCAPES = (
+    "import os, signal, sys, time\n"
+    "read_end, write_end = os.pipe()\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)\n"
+    "        os.write(write_end, b'x')\n"
+    "        time.sleep(1000)\n"
+    "    os._exit(0)\n"
+    "os.read(read_end, 1)\n"
+    "os.kill(os.getppid(), signal.SIGKILL)\n"
+    "time.sleep(1000)\n"
+)
+"""Starts a process in a session of its own, and kills the watchdog."""
+
+
+@pytest.mark.parametrize("has_cgroup", [True, False], ids=["with a cgroup", "without"])
+def test_what_kills_its_watchdog_does_not_live_on(tmp_path, monkeypatch, has_cgroup):
+    if not has_cgroup:
+        monkeypatch.setattr("cotenant.osutil.cgroups.own_folder", lambda: None)
+    os.mkfifo(tmp_path / "pid")
+    with a_pool(tmp_path, ESCAPES, str(tmp_path / "pid")) as (pool, answers):
+        pool.request(1, spec_of())
+        pid = pid_in(tmp_path / "pid")
+        assert "ended with exit code 137" in answers.get(timeout=TIMEOUT_S).error
+        assert ends(pid)
+
+
+def test_an_estimator_has_the_limits_of_its_submitter(tmp_path):
+    code = (
+        "import json, resource, sys\n"
+        "for line in sys.stdin:\n"
+        "    limits = resource.getrlimit(resource.RLIMIT_NOFILE) + resource.getrlimit(resource.RLIMIT_CORE)\n"
+        "    print(json.dumps({'error': {'message': str(limits)}}), flush=True)\n"
+    )
+    with a_pool(tmp_path, code, concurrency=1) as (pool, answers):
+        for job_id, files in ((1, 400), (2, 300)):
+            pool.request(job_id, spec_of(limits={"nofile": (files, 500), "core": (0, 0), "unknown": (1, 1)}))
+            assert answers.get(timeout=TIMEOUT_S).error == f"({files}, 500, 0, 0)"
+
+
+def test_the_jobs_of_one_user_do_not_delay_another(tmp_path):
+    """Two workers, three jobs of one user that hang: the other's estimate is made at once."""
+    code = "import sys, time; 'hang' in sys.stdin.readline() and time.sleep(1000); print('{}')"
+    answers = queue.SimpleQueue()
+    pool = EstimatePool(
+        EstimatesSection(concurrency=2),
+        gpu="A100-40GB",
+        folder=tmp_path / "estimates",
+        now=lambda: 5.0,
+        emit=answers.put,
+        many_users=True,
+        command=(sys.executable, "-c", code),
+    )
+    pool.start()
+    try:
+        for job_id in (1, 2, 3):
+            pool.request(job_id, spec_of(command=("hang",)))
+        pool.request(4, spec_of(uid=NO_USER))
+        event = answers.get(timeout=TIMEOUT_S)
+    finally:
+        pool.close()
+    assert (event.job_id, f"no user with uid {NO_USER}" in event.error) == (4, True)
+
+
+@pytest.mark.parametrize(("cores", "estimates"), [(1, 2), (8, 2), (32, 4), (256, 8)])
+def test_estimates_at_once_by_default(cores, estimates):
+    assert default_concurrency(cores) == estimates
