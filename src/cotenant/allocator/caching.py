@@ -99,15 +99,18 @@ class CachingAllocator:
             if self._divisions
             else (request_bytes + _BLOCK_MASK) & ~_BLOCK_MASK
         )
+        # `get_pool`: a request of up to 1 MiB never shares a segment with a larger one.
         pools = self._small if size <= SMALL_REQUEST_BYTES else self._large
         pool = pools.get(stream)
         if pool is None:
             pool = pools[stream] = self._new_pool(stream, small=pools is self._small)
         keys = pool.keys
+        # `BlockComparatorSize`: by size, then by address; so the best fit with the lowest address.
         at = bisect_left(keys, size << ADDRESS_BITS)
         if not self._takes_smallest_fit:
             at = self._find_free_block(pool, size, at)
         block = pool.blocks.pop(keys.pop(at)) if at < len(keys) else self._grow(pool, size)
+        # `should_split`: a rest of 512 B or more in small and expandable pools, of more than 1 MiB in large ones.
         rest_bytes = block.size - size
         if rest_bytes >= pool.min_remainder_bytes and size < pool.split_below:
             above = block.next
@@ -155,6 +158,7 @@ class CachingAllocator:
 
     def _cache(self, block: Block) -> None:
         """Add a block to its pool, merged with its free neighbors."""
+        # In `free_block`, not in `free`: torch counts requested bytes until other streams are done with the block.
         self.requested_bytes -= block.requested
         block.requested = 0
         pool = block.pool
@@ -269,6 +273,8 @@ class CachingAllocator:
         Source: `get_free_block`.
         """
         none = len(pool.keys)
+        # `get_free_blocks_call_count`, the clock of garbage collection, counts per pool; only large blocks are
+        # collected.
         if self._collects and not pool.small:
             self._searches += 1
         if at == none:
@@ -276,8 +282,10 @@ class CachingAllocator:
         if self.options.expandable_segments:
             at = expandable.best_fit(pool, at)
         found, limit = pool.keys[at] >> ADDRESS_BITS, self._max_split_bytes
+        # A block of `max_split_size_mb` or more is never split, so a smaller request would waste the rest of it ...
         if size < limit <= found:
             return none
+        # ... and a request as large gets one only if the rest is below `max_non_split_rounding_mb`.
         if size >= limit and found >= size + self.options.max_non_split_rounding_bytes:
             return none
         return at
@@ -286,6 +294,7 @@ class CachingAllocator:
         """A block of new memory, after a release of cached memory if the driver has none left. Source: `malloc`."""
         segment_size = segment_bytes(size, self.options.large_segment_bytes)
         if self._collects and self._allowed_bytes is not None:
+            # `garbage_collect_cached_blocks` runs before every new segment, and skips expandable ones.
             threshold = int(self.options.garbage_collection_threshold * self._allowed_bytes)
             wanted = self.driver.reserved_bytes - threshold
             if not self.options.expandable_segments:
@@ -298,6 +307,7 @@ class CachingAllocator:
                 block = self._allocate_segment(pool, size, segment_size) if enough else None
             if block is None:
                 self.empty_cache()
+                # `num_alloc_retries` counts the attempt after `release_cached_blocks`, whether it succeeds or not.
                 self.retries += 1
                 block = self._allocate_segment(pool, size, segment_size)
         if block is None:

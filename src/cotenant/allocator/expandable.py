@@ -29,6 +29,7 @@ def grow(pool: BlockPool, size: int, driver: MemoryDriver, space_bytes: int) -> 
     Pages that were mapped before the driver refused stay cached. `space_bytes`: address space of a new segment.
     """
     block = _find_address_range(pool, size) or _new_segment(pool, driver, max(space_bytes, size))
+    # `try_allocate_expandable_block` maps the first block, then each unmapped neighbor, until the request fits.
     if block.state == UNMAPPED and not _map(pool, block, min(block.size, size), driver):
         return None
     while block.size < size:
@@ -71,6 +72,7 @@ def _find_address_range(pool: BlockPool, size: int) -> Block | None:
 
 
 def _new_segment(pool: BlockPool, driver: MemoryDriver, space_bytes: int) -> Block:
+    # The address space is reserved at once, for 1 1/8 of the GPU's memory; only mapped pages take memory.
     pages = -(-space_bytes // pool.page_bytes)
     size = pages * pool.page_bytes
     block = Block(driver.address_space(size, pool.page_bytes), size, pool, None, None)

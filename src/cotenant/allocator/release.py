@@ -25,6 +25,7 @@ def release_oversize(pool: BlockPool, size: int, max_split_bytes: int, driver: M
     One block that is large enough, or else the largest ones until their sum is, even if that is not reached.
     """
     oversize = [block for block in pool.by_size() if block.size >= max_split_bytes and not block.is_split]
+    # `lower_bound` in `release_available_cached_blocks` finds one block; only without one are several released.
     large_enough = next((block for block in oversize if block.size >= size), None)
     if large_enough is not None:
         _release(pool, large_enough, driver)
@@ -50,6 +51,7 @@ def collect_garbage(pools: Iterable[BlockPool], searches: int, wanted_bytes: int
         oldest, progress = ages / len(candidates), False
         for pool, block in list(candidates):
             age = searches - block.gc_base
+            # "At least the average": with equal ages all are released, and the loop ends.
             if age >= oldest:
                 progress = True
                 freed += block.size

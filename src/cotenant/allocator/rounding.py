@@ -29,6 +29,7 @@ def block_bytes(request_bytes: int, divisions: Sequence[int] = ()) -> int:
         interval = max(0, min(request_bytes.bit_length() - _FIRST_INTERVAL_BITS, len(divisions) - 1))
         count = divisions[interval]
         if count > 1 and request_bytes > MIN_BLOCK_BYTES * count:
+            # `roundup_power2_next_division`: steps of the power of 2 at or below the request.
             step = (1 << (request_bytes.bit_length() - 1)) // count
             return -(-request_bytes // step) * step
     return max(1, -(-request_bytes // MIN_BLOCK_BYTES)) * MIN_BLOCK_BYTES

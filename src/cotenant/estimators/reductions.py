@@ -55,6 +55,7 @@ class ReductionRule:
         `sum_bytes` of the accumulator of a thread.
         """
         shape, strides, dims = (cast("Sequence[int]", op.params[name]) for name in ("shape", "strides", "dims"))
+        # A view may begin anywhere; the kernel loads vectors only from aligned addresses.
         offset, item_bytes, sum_bytes = (cast("int", op.params[name]) for name in ("offset", "item_bytes", "sum_bytes"))
         grid = _Grid(_iteration(shape, strides, dims), offset, item_bytes)
         blocks = self._blocks_of_result(grid)
@@ -65,6 +66,7 @@ class ReductionRule:
         wanted = self.sm_count * (self.sm_threads // grid.threads)
         if grid.values < _MAX_VALUES or grid.width > wanted:
             return 1
+        # `ctas_per_output1`, 2 and 3: fill the GPU, at least 16 values for a thread, at most 256.
         fill = -(-wanted // grid.width)
         return max(min(fill, -(-grid.values // _MIN_VALUES)), -(-grid.values // _MAX_VALUES))
 
@@ -158,6 +160,7 @@ def _compare(one: _Dim, other: _Dim) -> int:
     if one.is_reduced != other.is_reduced:
         return 1 if other.is_reduced else -1
     for mine, its in ((one.out_stride, other.out_stride), (one.stride, other.stride)):
+        # A stride of 0 is a broadcast or a reduced dimension: `should_swap` leaves the choice to the next operand.
         if not mine or not its:
             continue
         if mine != its:

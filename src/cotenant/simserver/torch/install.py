@@ -120,6 +120,7 @@ def _autograd_activity() -> list[str]:
     found = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
+            # Named by torch/csrc/autograd/engine.cpp, `Engine::thread_init`: `pt_autograd_N`.
             if (task / "comm").read_text().startswith("pt_autograd"):
                 lines = (task / "status").read_text().splitlines()
                 found.append(
@@ -163,4 +164,5 @@ def _patch_memory_queries(torch: Any, gpus: ProcessGpus) -> None:
         "mem_get_info": info,
     }.items():
         setattr(torch.cuda, name, value)
+        # Libraries import these from where they are defined.
         setattr(torch.cuda.memory, name, value)

@@ -65,6 +65,7 @@ class ProcessGpu:
             return self.allocator.malloc(size_bytes, stream)
         except OutOfMemory as error:
             refusal = self.driver.refusal
+            # torch's message names the fraction there, and no driver was involved.
             if refusal is None:  # the script set a memory fraction
                 raise GpuOutOfMemory(f"CUDA out of memory. {error.message}") from error
             message = out_of_memory_message(refusal, device=self.device, allocated_bytes=self.allocator.allocated_bytes)
@@ -109,6 +110,7 @@ class ProcessGpus:
                     self._uuids[device], context_bytes=self._context_bytes, label=self._label
                 )
             except SimulatedOutOfMemory:
+                # A context that does not fit is the driver's error, without the numbers of the allocator.
                 raise GpuOutOfMemory("CUDA error: out of memory") from None
             found = self._gpus[device] = self._make(device, attachment)
             if self._activity is not None:

@@ -98,6 +98,8 @@ class AllocatingRecorder(TraceRecorder):
 
     def _take(self, device: int, size_bytes: int) -> int:
         full = ""
+        # A weak reference may die within `malloc`, whenever Python collects: freeing then would change pools in
+        # mid-search.
         self._busy = True
         try:
             address = self.gpus[device].malloc(size_bytes, self.streams.get(device, 0))

@@ -76,6 +76,7 @@ class FakeStream:
         self.priority = priority
         self.device = torch.device("cuda", max(0, _device_index(device)))
         self.device_index = self.device.index
+        # c10::DeviceType::CUDA. Libraries make streams again from `stream_id`, `device_index` and `device_type`.
         self.device_type = 1
         self.stream_id = number
         self.cuda_stream = number
@@ -227,6 +228,7 @@ def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
 
 def _exchange_device(index: int) -> int:
     """Make GPU `index` the current one and return the one before; a negative index changes nothing and returns -1."""
+    # `torch.cuda.device_of` passes -1 for a CPU tensor (torch/cuda/__init__.py).
     if index < 0:
         return -1
     before = libtorch_patch.current_device()
@@ -242,6 +244,7 @@ def _random_state(spec: FakeGpuSpec) -> dict[str, Any]:
         "seed": lambda: None,
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
+        # 16 bytes: the seed and the offset of Philox (ATen/cuda/CUDAGeneratorImpl.cpp, `get_state`).
         "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(spec.count)],
         "set_rng_state": lambda state, device="cuda": None,

@@ -97,6 +97,8 @@ def _capture_class(recorder: TraceRecorder) -> type:
             self.cuda_graph, self._pool = cuda_graph, pool
 
         def __enter__(self) -> None:
+            # `graph.__enter__` collects cyclic garbage and empties the cache, so that the pool can have the memory; the
+            # first only by `force_cudagraph_gc` in versions that have it.
             if getattr(getattr(torch.compiler, "config", None), "force_cudagraph_gc", True):
                 gc.collect()
             recorder.empty_cache()

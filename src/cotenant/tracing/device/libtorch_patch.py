@@ -90,6 +90,9 @@ def start_autograd_threads() -> None:
     Autograd counts GPUs once, at its first backward pass. Source: torch/csrc/autograd/engine.cpp,
     `start_device_threads`.
     """
+    # A script that ran a backward pass on the CPU before has started the threads for 0 GPUs, and `std::call_once` in
+    # `Engine::initialize_device_threads_pool` never starts them again: so `start_device_threads` is called by its
+    # symbol.
     x = torch.zeros((), device="cuda", requires_grad=True)
     try:
         (x * 1).backward()
@@ -115,6 +118,8 @@ def _machine_code(count: int, key: int, get: int, put: int) -> dict[str, bytes]:
     machine = platform.machine()
     if machine == "x86_64":
         number = struct.Struct("<Bi").pack
+        # System V ABI: `this` is in rdi, the first argument in rsi, a result of two words in rax and rdx.
+        # A c10::Device is two int8: the type in the low byte, the index in the next.
         back = bytes.fromhex("31d2c3")  # xor edx, edx; ret
         return {
             "one": number(0xB8, 1) + back,  # mov eax, 1
@@ -126,6 +131,7 @@ def _machine_code(count: int, key: int, get: int, put: int) -> dict[str, bytes]:
         }
     if machine == "aarch64":
         word = struct.Struct("<I").pack
+        # AAPCS64: `this` is in x0, the first argument in x1, a result of two words in x0 and x1.
         back = bytes.fromhex("010080d2c0035fd6")  # mov x1, #0; ret
         return {
             "one": word(0x52800000 | 1 << 5) + back,  # mov w0, #1
@@ -172,6 +178,7 @@ def _functions(count: int) -> dict[str, int]:
     get, put = _address(_pthread.pthread_getspecific), _address(_pthread.pthread_setspecific)
     codes = _machine_code(count, _create_tls_key(), get, put)
     try:
+        # Written and executed through one mapping: SELinux denies it without `execmem`, PaX by MPROTECT.
         page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except OSError as error:
         raise TraceError(
@@ -196,6 +203,7 @@ def _virtual_names(header: Path, known: list[str]) -> list[str]:
         raise TraceError(
             "unsupported", f"torch {torch.__version__} ships without `{header.name}`, which tracing reads"
         ) from error
+    # Comments and attributes hold parentheses and semicolons, at which statements are told apart below.
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"\[\[[^\]]*\]\]", "", text)
     start = text.index("{", text.index("Interface", text.index("struct "))) + 1
@@ -222,6 +230,7 @@ def _patch_guard(include: Path, functions: dict[str, int]) -> None:
     instance = ctypes.c_void_p(ctypes.addressof(vtable))
     library = _library("libc10.so")
     try:
+        # One atomic pointer per device type, read anew by each call (DeviceGuardImplInterface.h, `getDeviceGuardImpl`).
         registry = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     except ValueError as error:
         raise TraceError("unsupported", f"torch {torch.__version__} has no device guard registry to patch") from error
@@ -254,6 +263,7 @@ def _patch_hooks(include: Path, one: int) -> None:
     get_hooks.restype = ctypes.c_void_p
     address = get_hooks()
     pointer = ctypes.c_void_p.from_address(address)
+    # Only a copy is changed: the vtable itself is in memory that the loader has made read-only.
     length = len(names) + 2  # two words before the first entry: offset to top, type information
     table = (ctypes.c_void_p * length).from_address((pointer.value or 0) - 2 * _WORD)
     copy = (ctypes.c_void_p * length)(*table)

@@ -66,6 +66,8 @@ class MemoryLimit:
 
     def _is_awaited(self) -> bool:
         """Whether a frame of this thread, or of the main thread, which waits for autograd's, catches the error."""
+        # Backward runs on autograd's thread for the GPU, and its error is raised again in the thread that called
+        # `backward()`.
         frames = [sys._getframe(), sys._current_frames().get(self._main)]
         return any(self._catches(frame) for first in frames for frame in _callers(first))
 
@@ -106,6 +108,7 @@ def _protected_ranges(table: bytes) -> Iterator[tuple[int, int]]:
     """Ranges of bytecode offsets with an exception handler. Source: CPython, Objects/exception_handling_notes.txt."""
     values = iter(table)
 
+    # Varints of six bits, most significant first; bit 6 says that another byte follows.
     def number() -> int:
         byte = next(values)
         found = byte & 63

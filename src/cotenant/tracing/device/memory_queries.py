@@ -19,6 +19,7 @@ from cotenant.tracing.recorder import TraceRecorder
 if TYPE_CHECKING:
     from cotenant.tracing.device.cuda_api import FakeGpuSpec
 
+# c10/core/AllocatorConfig.h, `kRoundLarge`; small segments have the same size.
 _SEGMENT_BYTES = 2 << 20
 _POOLS = ("all", "small_pool", "large_pool")
 _STATISTICS = ("current", "peak", "allocated", "freed")
@@ -64,6 +65,7 @@ def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable
 
     def set_fraction(fraction: float, device: object = None) -> None:
         if not 0 <= fraction <= 1:
+            # The message of torch/cuda/memory.py, `set_per_process_memory_fraction`.
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         recorder.header = replace(recorder.header, memory_fraction=float(fraction))
 

@@ -15,6 +15,7 @@ _BaseMeta: Any = type(_Base)
 class _GeneratorMeta(_BaseMeta):
     """Makes generators that PyTorch created instances of the replaced class."""
 
+    # PyTorch's own generators, such as `torch.default_generator`, were made before the class was replaced.
     def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, _Base)
 

@@ -65,15 +65,23 @@ def choose(
         return "math"
     if not (query.shape[0] == key.shape[0] == value.shape[0]):
         return "math"
+    # sdp_utils_cpp.h, `check_last_dim_stride_equals_1_dense` and `check_nonzero_sequence_lengths_dense`: no fused
+    # kernel takes such operands, so all scores are materialized.
     if any(tensor.stride(-1) != 1 for tensor in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
         return "math"
     half = query.dtype in (torch.float16, torch.bfloat16)
     order = ["flash", "efficient"]
+    # `check_prefer_cudnn_attention`: cuDNN comes first on Hopper and Blackwell, above 9.15.0, which computed lengths
+    # that are not multiples of 128 wrong (pytorch issue 169849).
     prefers_cudnn = capability[0] in (9, 10) and cudnn > 91500
     prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     order.insert(0 if prefers_cudnn else len(order), "cudnn")
     fits = usable_kernels(query, key, value, mask, dropout_p, enable_gqa, capability)
+    # `check_flash_causal_non_square_seqlens`: FlashAttention 2 aligns a causal mask to the lower right corner, PyTorch
+    # to the upper left; they agree where the lengths do.
     fits["flash"] = fits["flash"] and not (is_causal and query.shape[-2] != key.shape[-2])
+    # `can_use_cudnn_attention`, `check_cudnn_tensor_shapes`, and `check_cudnn_dropout`: cuDNN draws dropout in steps of
+    # 1/16. Not modeled: heads above 128, which newer cuDNN frontends take on Hopper and Blackwell.
     fits["cudnn"] = (
         torch._C._get_cudnn_sdp_enabled()
         and half
@@ -107,6 +115,8 @@ def usable_kernels(
 
 
 def _flash_backward_fits(head: int, dropout_p: float, capability: tuple[int, int], training: bool) -> bool:
+    # `check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120`: the backward kernel of larger heads does
+    # not fit into the 99 KiB of shared memory that a block gets on these GPUs.
     small_chip = (8, 6) <= capability <= (8, 9) or capability >= (12, 0)
     if not (training and small_chip):
         return True
@@ -118,10 +128,12 @@ def _efficient_fits(
 ) -> bool:
     if query.dtype not in (torch.float32, torch.float16, torch.bfloat16) or capability < (5, 0):
         return False
+    # `can_use_mem_efficient_attention`, `less_than_sm80_mem_efficient_dtypes`.
     if query.dtype is torch.bfloat16 and capability < (8, 0):
         return False
     if enable_gqa and query.shape[1] != key.shape[1]:
         return False
+    # `minimum_gemm_alignment`: tensor cores read 128 bits at once; from sm_80 on they serve float32, too.
     alignment = 4 if capability >= (8, 0) else 1
     if capability >= (8, 0) or (capability >= (7, 0) and half):
         alignment = max(alignment, 128 // (16 if half else 32))
@@ -142,14 +154,17 @@ def _run(
     enable_gqa: bool,
 ) -> Any:
     training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    # attention.cpp, `convert_boolean_attn_mask`: a copy of the mask in the dtype of the query, on every call.
     if mask is not None and mask.dtype is torch.bool and kernel != "cudnn":
         additive = torch.zeros_like(mask, dtype=query.dtype)
         mask = additive.masked_fill_(mask.logical_not(), float("-inf"))
     if kernel == "flash":
         head = query.shape[-1]
+        # attention.cpp, `pad_last_dim`: the flash kernel is compiled for heads that are multiples of 8.
         extra = -head % 8
         if extra:
             query, key, value = (torch.nn.functional.pad(tensor, (0, extra)) for tensor in (query, key, value))
+        # The default scale is that of the head before it was padded.
         scale = scale if scale is not None else head**-0.5
         out = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :head] if extra else out

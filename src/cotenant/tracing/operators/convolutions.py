@@ -22,6 +22,7 @@ operators = OperatorTable()
 
 
 def _memory_format(x: Any, w: Any) -> torch.memory_format:
+    # ConvUtils.h, `_conv_suggest_memory_format_impl`: one operand in channels-last is enough.
     if torch.backends.cudnn.enabled and (is_channels_last(x) or is_channels_last(w)):
         return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
     return torch.contiguous_format
@@ -62,6 +63,7 @@ def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
     if bias is not None and bias.dtype != x.dtype:
         return NotImplemented
     sides = []
+    # A list of one number stands for all dimensions: native/utils/ParamUtils.h, `expand_param_if_needed`.
     for i, (size, kernel) in enumerate(zip(x.shape[2:], w.shape[2:], strict=True)):
         s, p, d = (values[i if len(values) > 1 else 0] for values in (stride, padding, dilation))
         reach = d * (kernel - 1) + 1

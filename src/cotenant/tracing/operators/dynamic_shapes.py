@@ -78,6 +78,7 @@ def _is_mask_or_cpu(index: Any) -> bool:
 def _positions_of_masks(ctx: OpContext, func: OpOverload, source: FakeTensor, indices: Sequence[Any]) -> list[Any]:
     out: list[Any] = []
     for index in indices:
+        # `expandTensors` converts masks only; `index.Tensor` then copies indices that are on the CPU to the GPU.
         if index is None or (isinstance(index, FakeTensor) and not _is_mask(index)):
             out.append(index)
         elif _is_mask(index):
@@ -97,7 +98,7 @@ def _positions_of_masks(ctx: OpContext, func: OpOverload, source: FakeTensor, in
 def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`x[mask] = y`. One value for a whole mask is a `masked_fill`, without positions.
 
-    Source: ATen/native/TensorAdvancedIndexing.cpp, `canDispatchToMaskedFill`.
+    Source: ATen/native/TensorAdvancedIndexingUtils.h, `canDispatchToMaskedFill`.
     """
     target, indices, values = args[0], args[1], args[2]
     if not isinstance(target, FakeTensor) or not any(_is_mask_or_cpu(index) for index in indices):

@@ -94,6 +94,7 @@ def _grouped_mm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) ->
     else:
         lead = (first.shape[1],) if second.dim() == 2 else (first.shape[0], first.shape[1])
     shape = (*lead, second.shape[-1])
+    # The tensor memory accelerator of Hopper writes rows whose stride is a multiple of 16 bytes only.
     step = _ROW_ALIGNMENT_BYTES // dtype.itemsize
     width = -(-shape[-1] // step) * step
     strides = (shape[1] * width, width, 1) if len(shape) == 3 else (width, 1)

@@ -55,6 +55,8 @@ def run_meta_kernel(fake: FakeTensorMode, func: OpOverload, *args: Any, **kwargs
     Does what `in_kernel_invocation_manager` of torch/_subclasses/fake_tensor.py does, whose generator-based context
     takes longer than most kernels.
     """
+    # The guard restores the dispatch keys: resetting the meta key alone can leave `Dense` on, which it implies
+    # (torch/_subclasses/fake_tensor.py, `in_kernel_invocation_manager`).
     with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
         before, fake.in_kernel_invocation = fake.in_kernel_invocation, True
         torch._C._set_meta_in_tls_dispatch_include(True)
@@ -130,6 +132,7 @@ def _append_key(parts: list[Any], values: Iterable[Any], device: torch.device) -
     for value in values:
         cls = type(value)
         if cls is FakeTensor or issubclass(cls, FakeTensor):
+            # A conjugate view has the shape, strides and dtype of its base, so complex tensors have no key.
             if value.fake_device != device or value.layout is not torch.strided or value.dtype.is_complex:
                 return False
             parts += (value.dtype, value.shape, value.stride())
@@ -160,6 +163,7 @@ def _output_spec(out: Any, storages: set[int]) -> Any:
         return _UNCACHEABLE
     storage = out.untyped_storage()
     spans = sum((size - 1) * stride for size, stride in zip(out.shape, out.stride(), strict=True)) + 1
+    # A result that does not own its whole storage is a view into something, and must not be made anew.
     nbytes = spans * out.element_size() if out.numel() else 0
     if out.storage_offset() or storage._cdata in storages or storage.nbytes() != nbytes:
         return _UNCACHEABLE

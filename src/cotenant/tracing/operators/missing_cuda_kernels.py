@@ -50,6 +50,8 @@ def patches(context: PatchContext) -> list[KernelPatch]:
 
 def _linear_in_place(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's own name
     """`linear`, with the bias of a non-contiguous input added to the product in place, as CUDA does."""
+    # Linear.cpp adds the bias out of place where `isTensorSubclassLike(*bias)`, which is true of a fake tensor.
+    # Contiguous inputs take the fused `addmm` before that test.
     if not isinstance(bias, FakeTensor) or input.dim() == 2 or input.is_contiguous():
         # Not by `decompose`, which would find this function first.
         return _linear._op_dk(_COMPOSITE_IMPLICIT, input, weight, bias)

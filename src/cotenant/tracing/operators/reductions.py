@@ -45,6 +45,7 @@ _VECTOR_WIDTH = 4
 
 def split_reduction(ctx: OpContext, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
     """Record a reduction of `x` over `dims`, if it may need a buffer; `sum_bytes`: of a thread's partial result."""
+    # Reduce.cuh, `setReduceConfig`: a result is split over blocks if a thread would add `max_values_per_thread`, 256.
     if math.prod(x.shape[dim] for dim in dims) < _MIN_SPLIT_ELEMENTS or not x.numel():
         return
     ctx.record_call(

@@ -103,6 +103,8 @@ def _call_cudnn_rnn(
     h, c = (hx[0], hx[1]) if number == _LSTM else (hx, None)
     hidden = c.shape[2] if c is not None else h.shape[2]
     projected = h.shape[2] if h.shape[2] != hidden else 0
+    # ATen/cudnn/AutocastRNN.cpp: autocast has a kernel of its own for `_cudnn_rnn`, which also copies the weights to
+    # one block of low precision.
     if torch.is_autocast_enabled("cuda"):
         low = torch.get_autocast_dtype("cuda")
         x, h = x.to(low), h.to(low)
@@ -136,6 +138,7 @@ def _flatten_parameters(self: Any) -> None:
         return
     if any(weight.device.type != "cuda" or weight.dtype != weights[0].dtype for weight in weights):
         return
+    # nn/modules/rnn.py compares addresses, to leave out parameters that share memory; a fake tensor has none.
     if len({id(weight) for weight in weights}) != len(weights) or not torch.backends.cudnn.enabled:
         return
     if _weight_block(weights) is not None:
@@ -171,6 +174,7 @@ def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
         ctx.record(made)
         return made
 
+    # RNN.cpp, `_cudnn_rnn`: cuDNN reads time-major input, so a batch-first one is transposed, and made contiguous.
     copies = [new(x.shape)] if not (x.transpose(0, 1) if batch_first else x).is_contiguous() else []
     if batch_sizes:
         out = new((rows, width * directions))
@@ -179,6 +183,7 @@ def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
         out = out.transpose(0, 1) if batch_first else out
     hy = new((layers * directions, batch, width))
     cy = new((layers * directions, batch, hidden)) if cx is not None else new((0,))
+    # Weights that are not in one block are copied to one on every call: `weight_buf = at::empty(num_weights, ...)`.
     if block is None:
         block = new((sum(weight.numel() for weight in weights),))
     copies.append(

@@ -20,6 +20,7 @@ operators = OperatorTable()
 
 
 def _make_sparse(ctx: OpContext, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
+    # Checks of invariants read the indices, which a meta tensor does not have.
     shell = torch.sparse_coo_tensor(size=tuple(size), dtype=values.dtype, device="meta", check_invariants=False)
     shell.sparse_resize_(tuple(size), sparse_dims, len(size) - sparse_dims)
     made = FakeTensor(ctx.fake, shell, values.device)

@@ -46,12 +46,14 @@ _libraries: list[Any] = []
 
 def load_or_declare(folder: Path | None) -> bool:
     """Load the compiled library in torchvision's `folder`, or else declare its operators; True if it declared them."""
+    # An OSError: the library is linked against libcudart or libtorch_cuda, which a CPU build of torch does not bring.
     for file in folder.glob("_C*.so") if folder else ():
         try:
             torch.ops.load_library(str(file))
         except OSError:
             continue
         return False
+    # A FRAGMENT may extend a namespace that another library defines later; a second DEF would raise.
     library: Any = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         if not _is_declared(schema.partition("(")[0]):

@@ -129,6 +129,8 @@ class Patch(Entry):
         owner = _owner_of(self.target, create=self.create)
         if owner is None:
             return
+        # Modules that ran `from x import f` hold a reference of their own, which setting an attribute of `x` does not
+        # change.
         present = getattr(owner, name, None)
         new = self.replacement(present) if self.wraps else self.replacement
         table.set(owner, name, new)
@@ -155,6 +157,7 @@ class KernelPatch(Entry):
         import torch
 
         namespace, _, name = self.target.partition("::")
+        # The kernel is registered for as long as this object lives: torch/library.py, `Library._destroy`.
         library = torch.library.Library(namespace, "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a CUDA build warns of each kernel that is overridden
@@ -267,6 +270,7 @@ class PatchTable:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute, and remember what it was."""
+        # An inherited attribute must be deleted again: setting it back would shadow later changes of the base class.
         if name in vars(owner):
             self._undo.append(functools.partial(setattr, owner, name, vars(owner)[name]))
         else:

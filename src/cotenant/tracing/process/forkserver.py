@@ -117,6 +117,7 @@ def _preload() -> dict[str, Any]:
 def _run(request_path: Path, libc: ctypes.CDLL) -> NoReturn:
     try:
         request = json.loads(request_path.read_text())
+        # A process group of its own, which `_kill_descendants` can end; prctl(2): a fork does not inherit PDEATHSIG.
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -126,6 +127,7 @@ def _run(request_path: Path, libc: ctypes.CDLL) -> NoReturn:
         os.chdir(request["workdir"])
         os.environ.clear()
         os.environ.update(request["env"])
+        # All forks begin with one state of the generators: two scripts would draw the same numbers.
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()

@@ -101,12 +101,15 @@ class ForkServerClient:
         if self._link is not None and self._key == key and unchanged:
             return True
         self.close()
+        # SEQPACKET keeps the boundaries of messages (unix(7)): one `recv` is one message.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 self._process = subprocess.Popen(
                     [*command, "--serve", str(theirs.fileno())],
                     cwd="/",
+                    # OpenMP and OpenBLAS start threads at import, which a fork does not have; a driver that is open
+                    # does not survive it.
                     env={**env, **_ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

@@ -42,6 +42,8 @@ def trace_function(
         answer = Path(folder, "answer")
         options = TraceOptions(steps=steps, cudnn_version=cudnn_version)
         request = {"gpu": dict(gpu), "options": asdict(options)}
+        # By fork, since a closure over models and optimizers cannot be pickled, as `spawn` and `forkserver` would have
+        # to.
         process = multiprocessing.get_context("fork").Process(target=_child, args=(step, request, answer))
         process.start()
         try:
@@ -53,6 +55,7 @@ def trace_function(
                     hint="does it call `optimizer.step()`? if it is only slow, raise `timeout_s`",
                 )
         finally:
+            # Not SIGTERM: a handler that the script installed would run in the child.
             process.kill()
             process.join()
         if not answer.exists():
