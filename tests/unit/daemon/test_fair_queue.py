@@ -25,6 +25,15 @@ def test_owners_are_served_round_robin_one_item_at_a_time():
     assert queue.get() is None
 
 
+def test_an_owner_who_was_served_is_behind_the_others():
+    queue = a_queue((1, "a"), (1, "b"), (2, "c"), (2, "d"))
+    served = []
+    for _ in range(4):
+        served.append(queue.get())
+        queue.task_done(served[-1][0])
+    assert served == [(1, "a"), (2, "c"), (1, "b"), (2, "d")]
+
+
 def test_an_owner_has_no_more_in_flight_than_allowed():
     queue = a_queue((1, "a"), (1, "b"), (1, "c"), max_in_flight=2)
     assert [queue.get() for _ in range(2)] == [(1, "a"), (1, "b")]

@@ -115,3 +115,19 @@ def test_every_variable_of_the_tag_must_match_in_full(child):
     assert has_env_tag(child.pid, {"MARK": "yes", "OTHER": "x"})
     assert not has_env_tag(child.pid, {"MARK": "ye"})
     assert not has_env_tag(child.pid, {"MARK": "yes", "OTHER": "y"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start a process of another user")
+def test_processes_of_other_users_are_spared_whatever_they_share():
+    """Both are in a session of ours, as `sudo` leaves it; the other user's process has the tag."""
+    script = "sleep 1000 & echo $!; exec setpriv --reuid 65534 --clear-groups env MARK=yes sleep 1000"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True) as tagged:
+        ours = int(tagged.stdout.readline())
+        while not has_env_tag(tagged.pid, {"MARK": "yes"}):
+            os.sched_yield()
+        assert kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
+        assert tagged.poll() is None
+        assert kill_leftovers((), {"MARK": "yes"}, uid=65534, timeout_s=5) == 0
+        assert tagged.wait() == -signal.SIGKILL
+        assert procfs.read_stat(ours).state != "Z", "it shares the session, but is not the user's"
+        os.kill(ours, signal.SIGKILL)
