@@ -1,57 +1,89 @@
-"""The ASGI application: routes, access control, and errors as JSON."""
+"""The ASGI application: routes, access control, and errors as JSON.
+
+It takes the requests and responses of Starlette, and not its routing: `starlette.applications.Starlette` passes each
+request through six layers that this API does not need, a tenth of the CPU time of a submission (0.375 to 0.342 ms).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as StarletteRoute
+from starlette.types import Receive, Scope, Send
 
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.daemon.api.context import ApiContext
+from cotenant.daemon.api.context import ApiContext, peer_of
 from cotenant.daemon.api.requests import error_response
-from cotenant.daemon.api.routes import ROUTES
+from cotenant.daemon.api.routes import PATH_KINDS, PATH_PARAMETER, ROUTES, Route
 from cotenant.daemon.auth.permissions import AccessPolicy
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Any, Request], Awaitable[Response]]
 
 
-def application(context: ApiContext) -> Starlette:
-    """The application. It expects the peer of every request in `request.state.peer`."""
-    handlers = {kind: kind(context) for kind in {route.handlers for route in ROUTES}}
-    routes = [
-        StarletteRoute(
-            route.path,
-            _guarded(partial(route.handler, handlers[route.handlers]), context.access),
-            methods=[route.method],
-            name=f"{route.method} {route.path}",
-        )
-        for route in ROUTES
-    ]
-    return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
+class Application:
+    """Answers the calls of `routes`. It expects the peer of every request in `scope["state"]["peer"]`.
 
+    `methods_of` has the object whose method a route's handler is, by its class.
+    """
 
-def _guarded(handler: Handler, access: AccessPolicy) -> Handler:
-    """`handler` behind the check that the daemon serves the peer; exceptions become JSON."""
+    def __init__(self, routes: tuple[Route, ...], methods_of: Mapping[type[Any], Any], access: AccessPolicy) -> None:
+        self._access = access
+        self._methods_of = methods_of
+        self._by_path: dict[tuple[str, str], Route] = {}
+        self._by_pattern: list[tuple[re.Pattern[str], Route]] = []
+        for route in routes:
+            if PATH_PARAMETER.search(route.path):
+                self._by_pattern.append((_pattern(route.path), route))
+            else:
+                self._by_path[route.method, route.path] = route
 
-    async def handle(request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive, send)
+        response = await self._response(request)
+        await response(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        """The answer of the route behind the check that the daemon serves the peer; exceptions become JSON."""
+        scope = request.scope
         try:
-            access.admit(request.state.peer)
-            return await handler(request)
+            route, scope["path_params"] = self._find(scope["method"], scope["path"])
+            self._access.admit(peer_of(request))
+            return await route.handler(self._methods_of[route.handlers], request)
         except CotenantError as error:
             return error_response(error)
         except Exception as error:
-            logger.exception("request failed", extra={"fields": {"path": request.url.path}})
+            logger.exception("request failed", extra={"fields": {"path": scope["path"]}})
             return error_response(CotenantError(f"the daemon failed on this request ({type(error).__name__})"))
 
-    return handle
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, Any]]:
+        """The route of a call, and the parameters in its path.
+
+        Raises:
+            UsageError: there is none.
+        """
+        wanted = "GET" if method == "HEAD" else method  # the server leaves out the body of the answer
+        route = self._by_path.get((wanted, path))
+        if route is not None:
+            return route, {}
+        for pattern, route in self._by_pattern:
+            if route.method == wanted and (match := pattern.fullmatch(path)):
+                kinds = dict(PATH_PARAMETER.findall(route.path))
+                return route, {name: PATH_KINDS[kinds[name]].type(text) for name, text in match.groupdict().items()}
+        raise UsageError(f"no such call: {method} {path}")
 
 
-async def _unknown(request: Request, _: Exception) -> Response:
-    return error_response(UsageError(f"no such call: {request.method} {request.url.path}"))
+def application(context: ApiContext) -> Application:
+    """The application over the daemon's parts."""
+    return Application(ROUTES, {kind: kind(context) for kind in {route.handlers for route in ROUTES}}, context.access)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """`/v1/jobs/{job_id:int}` as a regular expression with the group `job_id`."""
+    return re.compile(PATH_PARAMETER.sub(lambda found: f"(?P<{found[1]}>{PATH_KINDS[found[2]].pattern})", path))

@@ -98,5 +98,5 @@ class Handlers:
 
 def peer_of(request: Request) -> Peer:
     """Who sent the request."""
-    peer: Peer = request.state.peer
+    peer: Peer = request.scope["state"]["peer"]
     return peer

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import cotenant
 from cotenant.core.job import JobSpec
 from cotenant.core.json_schema import schema_of
 from cotenant.daemon.api.answers import ErrorAnswer
-from cotenant.daemon.api.routes import ROUTES, Route
-
-_PATH_PARAMETER = re.compile(r"{(\w+):(\w+)}")
-_PATH_KINDS = {"int": int, "str": str}
+from cotenant.daemon.api.routes import PATH_KINDS, PATH_PARAMETER, ROUTES, Route
 
 
 def openapi() -> dict[str, Any]:
@@ -20,7 +16,7 @@ def openapi() -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        path = _PATH_PARAMETER.sub(r"{\1}", route.path)
+        path = PATH_PARAMETER.sub(r"{\1}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, components)
     schema_of(JobSpec, components)
     return {
@@ -42,8 +38,8 @@ def openapi() -> dict[str, Any]:
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"operationId": route.operation_id, "summary": route.summary}
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": schema_of(_PATH_KINDS[kind], components)}
-        for name, kind in _PATH_PARAMETER.findall(route.path)
+        {"name": name, "in": "path", "required": True, "schema": schema_of(PATH_KINDS[kind].type, components)}
+        for name, kind in PATH_PARAMETER.findall(route.path)
     ]
     parameters += [
         {

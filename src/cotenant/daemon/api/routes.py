@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,21 @@ from cotenant.daemon.job_verbs import JOB_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathKind:
+    """A kind of parameters in paths: its Python type, and the regular expression of its text."""
+
+    type: Callable[[str], Any]
+    pattern: str
+
+
+PATH_PARAMETER = re.compile(r"{(\w+):(\w+)}")
+PATH_KINDS: Mapping[str, PathKind] = {
+    "int": PathKind(type=int, pattern="[0-9]{1,15}"),
+    "str": PathKind(type=str, pattern="[^/]+"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParameter:
     """A parameter of the query string."""
 
@@ -34,7 +50,7 @@ class Route:
     """One call.
 
     Attributes:
-        path: in Starlette's syntax.
+        path: with parameters as `{NAME:KIND}`, see `PATH_KINDS`.
         handlers: the class that `handler` is a method of.
         summary: one line for the reference.
         query: parameters of the query string.
