@@ -30,10 +30,12 @@ AT_S = 1000.0
 OOM = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True))
 
 
-def a_retry(job_id: int, gib: float, *, end: AttemptExit = OOM):
-    """One that needs so much after its first attempt ended so."""
+def a_retry(job_id: int, gib: float, *, end: AttemptExit = OOM, seen_gib: float = 1):
+    """One that needs so much after its first attempt, of 1 GiB, ended so and was seen to hold so much."""
     place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
-    attempt = Attempt(number=1, placement=place, placed_at_s=0.0, exit=end)
+    attempt = Attempt(
+        number=1, placement=place, placed_at_s=0.0, exit=end, peak_observed_bytes={"GPU-0": int(seen_gib * GiB)}
+    )
     job = a_job(job_id, 1, at_s=float(job_id))
     return replace(job, attempts=(attempt,), min_memory_bytes=int(gib * GiB), state=Queued(since_s=AT_S))
 
@@ -118,6 +120,15 @@ def test_only_the_job_that_ran_out_of_memory_bypasses_the_gates():
     placer.add(a_retry(1, 2, end=AttemptExit(exit_code=1, signal=None, reason="exited")))
     placer.add(a_retry(2, 2))
     assert [placement.job_id for placement in placer.decide(AT_S)] == [2]
+
+
+@pytest.mark.parametrize("name", SHARE)
+def test_a_forged_oom_message_bypasses_no_gate(name):
+    """The process printed the message and was seen to hold next to nothing."""
+    placer = create(name).placer()
+    placer.update(busy(0, [4]))
+    placer.add(a_retry(1, 2, seen_gib=0.01))
+    assert placer.decide(AT_S) == []
 
 
 def test_aegis_applies_its_own_rule_to_retries():

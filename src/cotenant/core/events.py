@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import Gpu, GpuSample
-from cotenant.core.job import AttemptExit, CoRun, JobSpec, ProcessId, ResourceUsage
+from cotenant.core.job import AttemptExit, CoRun, JobSpec, Overrun, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 
 
@@ -66,6 +66,7 @@ class AttemptExited:
     peak_observed_bytes: Mapping[str, int]
     co_runs: tuple[CoRun, ...] = ()
     usage: ResourceUsage | None = None
+    overruns: tuple[Overrun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

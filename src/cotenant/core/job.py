@@ -202,6 +202,9 @@ class ResourceUsage:
     def __add__(self, other: ResourceUsage) -> ResourceUsage:
         return ResourceUsage(**{name: getattr(self, name) + getattr(other, name) for name in USAGE_FIELDS})
 
+    def __mul__(self, share: float) -> ResourceUsage:
+        return ResourceUsage(**{name: getattr(self, name) * share for name in USAGE_FIELDS})
+
     @property
     def mean_bytes(self) -> float | None:
         """Mean memory on each GPU; None if it never held any."""
@@ -222,6 +225,41 @@ USAGE_FIELDS = tuple(field_.name for field_ in fields(ResourceUsage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overrun:
+    """An attempt that held more than its promise on a GPU where a neighbor ran out of memory.
+
+    Attributes:
+        uid: the user whose job it is.
+        observed_bytes: the most that samples showed there shortly before.
+    """
+
+    job_id: int
+    attempt: int
+    uid: int
+    gpu_uuid: str
+    promised_bytes: int
+    observed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What an attempt that exceeded its promise cost a neighbor.
+
+    Attributes:
+        victim_id, victim_uid: the job that ran out of memory within its promise, and its user.
+        observed_bytes: what the attempt that is charged held on the GPU.
+        usage: share of the usage that the victim lost; None if it was in no sample.
+    """
+
+    at_s: float
+    victim_id: int
+    victim_uid: int
+    gpu_uuid: str
+    observed_bytes: int
+    usage: ResourceUsage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One run of a job. A retry is the next attempt of the same job.
 
@@ -232,6 +270,8 @@ class Attempt:
         stop_reason: why it is being stopped, or None.
         spells: what it was seen to do, by neighbors; known at its end.
         usage: its resource usage; known at its end, None where it was in no sample.
+        overruns: neighbors beyond their promise when it ran out of memory.
+        charges: what it cost neighbors when it was beyond its own.
     """
 
     number: int
@@ -245,6 +285,8 @@ class Attempt:
     ended_at_s: float | None = None
     exit: AttemptExit | None = None
     usage: ResourceUsage | None = None
+    overruns: tuple[Overrun, ...] = ()
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

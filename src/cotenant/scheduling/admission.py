@@ -17,6 +17,7 @@ from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.placement.refusal import Refusal
 
 
 class AdmissionControl:
@@ -28,7 +29,7 @@ class AdmissionControl:
         self._ready: dict[int, Job] = {}
         self._limited: set[int] = set()  # ready jobs whose array or user has a limit
         self._begin_times: list[tuple[float, int]] = []
-        self._over_limit: dict[int, str] = {}
+        self._over_limit: dict[int, Refusal] = {}
         self._queue_ids: list[int] | None = None
         self._changed: set[int] = set()
 
@@ -84,10 +85,10 @@ class AdmissionControl:
         offered = {job_id for job_id in changed if job_id in self._ready and job_id not in over}
         return [self._ready[job_id] for job_id in sorted(offered)], sorted(changed - offered)
 
-    def _held_by_limits(self) -> dict[int, str]:
-        """Ready jobs blocked by a limit: the reason by job id."""
+    def _held_by_limits(self) -> dict[int, Refusal]:
+        """Ready jobs blocked by a limit, by job id."""
         counts = _RunningCounts(self._table, self._config)
-        over: dict[int, str] = {}
+        over: dict[int, Refusal] = {}
         for job in sorted((self._ready[job_id] for job_id in self._limited), key=_queue_key):
             why = counts.refusal(job)
             if why is None:
@@ -96,18 +97,19 @@ class AdmissionControl:
                 over[job.id] = why
         return over
 
-    def refusal(self, job: Job, at_s: float) -> str | None:
-        """Why a queued job is not offered to the policy, as a sentence; None if it is offered."""
-        if job.id in self._over_limit:
-            return self._over_limit[job.id]
+    def refusal(self, job: Job, at_s: float) -> Refusal | None:
+        """Why a queued job is not offered to the policy; None if it is offered."""
+        over_limit = self._over_limit.get(job.id)
+        if over_limit is not None:
+            return over_limit
         if job.id in self._ready:
             return None
         older_singletons = self._table.older_singletons(job)
         if older_singletons or open_dependencies(job, self._table.jobs):
-            return dependency_text(job, self._table.jobs, older_singletons)
+            return Refusal("dependency", lambda: dependency_text(job, self._table.jobs, older_singletons))
         begin_at_s = job.spec.begin_at_s
         if begin_at_s is not None and begin_at_s > at_s:
-            return f"begins in {format_duration(begin_at_s - at_s)}"
+            return Refusal("begin_time", lambda: f"begins in {format_duration(begin_at_s - at_s)}", begin_at_s)
         return None
 
     def pending(self, job_id: int) -> str:
@@ -128,7 +130,7 @@ class _RunningCounts:
         self._arrays: dict[int, int] = {}
         self._jobs: dict[str, int] = {}
         self._gpus: dict[str, int] = {}
-        self._blocked_users: dict[str, str] = {}
+        self._blocked_users: dict[str, Refusal] = {}
         for job_id in table.live:
             self.count(table.jobs[job_id])
 
@@ -140,24 +142,26 @@ class _RunningCounts:
         if array is not None:
             self._arrays[array.array_id] = self._arrays.get(array.array_id, 0) + 1
 
-    def refusal(self, job: Job) -> str | None:
+    def refusal(self, job: Job) -> Refusal | None:
         """Why `job` waits for other jobs of its array or user to end; None if it is within all limits."""
         user, array = job.spec.user, job.spec.array
         if array is not None and array.limit is not None and self._arrays.get(array.array_id, 0) >= array.limit:
-            return f"array {array.array_id} runs at most {array.limit} at once"
+            why = f"array {array.array_id} runs at most {array.limit} at once"
+            return Refusal("array_limit", lambda: why)
         known = self._blocked_users.get(user)
         if known is not None:
             return known
         quota = self._config.quota_of(user)
-        why = None
+        text = None
         if quota.max_running is not None and self._jobs.get(user, 0) >= quota.max_running:
-            why = f"quota: {user} may run {quota.max_running} jobs at once"
+            text = f"quota: {user} may run {quota.max_running} jobs at once"
         elif quota.gpus is not None and self._gpus.get(user, 0) + job.spec.gpus > quota.gpus:
             have = self._gpus.get(user, 0)
-            why = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"
-        if why is not None:
-            self._blocked_users[user] = why
-        return why
+            text = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"
+        if text is None:
+            return None
+        self._blocked_users[user] = Refusal("quota", lambda: text)
+        return self._blocked_users[user]
 
 
 def _queue_key(job: Job) -> tuple[float, ...]:

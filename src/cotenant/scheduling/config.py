@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.scheduling.overrun import OverrunPolicy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
@@ -34,6 +36,7 @@ class ManagerConfig:
         time_slice_grace_s: the same for a job whose time slice is over; it may save its state in that time.
         eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
         quota: of every user without an entry in `user_quotas`.
+        overrun: what is done about attempts that hold more than their promise.
         pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """
 
@@ -45,6 +48,7 @@ class ManagerConfig:
     eager_queue: int = 200
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)
+    overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
     pace: float = 1.0
 
     def quota_of(self, user: str) -> Quota:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cotenant.core.job import Job, SharingRequest
 from cotenant.core.units import MiB, format_bytes
-from cotenant.scheduling.recovery import effective_sharing, has_oomed
+from cotenant.scheduling.recovery import effective_sharing, has_precedence
 
 MAX_IDLE_BYTES = 2**30
 """A GPU without residents counts as empty with up to this much foreign memory: a display server, driver overhead."""
@@ -30,7 +30,8 @@ class Demand:
         min_gpu_bytes: smaller GPUs are not admitted.
         headroom_bytes: must be available in addition, but are not promised.
         sharing: how the job shares, unless `exclusive`. `mig` stands for an exclusive MIG instance.
-        ignores_activity: the job ran out of memory and is retried: rules on GPU activity do not hold it back.
+        ignores_activity: the job ran out of memory, as samples bear out, and is retried: rules on GPU activity do not
+            hold it back.
         profile: what the pairing rule of the policy compares.
         bytes_per_gpu: `bytes` and headroom.
     """
@@ -131,7 +132,7 @@ def demand_of(
         return Demand(gpus, needed, exclusive=True, exclusive_reason=reason, min_gpu_bytes=capacity)
     if job.spec.exclusive:
         return Demand(gpus, needed, exclusive=True, exclusive_reason="it was submitted as exclusive")
-    return Demand(gpus, needed, sharing=sharing, ignores_activity=has_oomed(job))
+    return Demand(gpus, needed, sharing=sharing, ignores_activity=has_precedence(job))
 
 
 def _round_up(needed_bytes: int) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cotenant.core.job import Done, Held, Job, Queued, Running, Starting
+from cotenant.core.job import Charge, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Deferral
-from cotenant.core.units import format_bytes
+from cotenant.core.units import format_bytes, format_duration
+from cotenant.scheduling.overrun import job_text
+from cotenant.scheduling.placement.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class CoRunStatus:
 def explanation(
     job: Job,
     *,
-    refusal: str | None,
+    refusal: Refusal | None,
     wait: Deferral | None,
     pending: Callable[[], str],
     indices: Mapping[str, int],
@@ -48,17 +50,18 @@ def explanation(
     """
     match job.state:
         case Queued() if refusal is not None:
-            return _deferral(job, refusal)
-        case Queued() if wait is not None:
-            return wait
+            return Deferral(job_id=job.id, reason=refusal.reason, rule=refusal.rule)
+        case Queued(reason=reason) if wait is not None:
+            return replace(wait, reason=f"{reason}; {wait.reason}") if reason else wait
         case Queued(reason=reason):
             return _deferral(job, f"{reason}; {pending()}" if reason else pending())
         case Held(reason=reason):
             return _deferral(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():
-            return _deferral(job, _live_text(job, indices, peak_bytes) + _co_run_text(co_run_status))
+            text = _live_text(job, indices, peak_bytes) + _co_run_text(co_run_status)
+            return _deferral(job, text + _charges_text(job))
         case Done(outcome=outcome, reason=reason):
-            return _deferral(job, f"{outcome}: {reason}" if reason else outcome)
+            return _deferral(job, (f"{outcome}: {reason}" if reason else outcome) + _charges_text(job))
 
 
 def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
@@ -94,6 +97,23 @@ def name_neighbors(neighbor_ids: Sequence[int | None]) -> str:
         return "another user's job" if hidden == 1 else f"{hidden} jobs of other users"
     named = f"{'job' if len(known) == 1 else 'jobs'} {', '.join(known)}"
     return f"{named} and {hidden} of other users" if hidden else named
+
+
+def _charges_text(job: Job) -> str:
+    """What its overruns cost neighbors, attempt by attempt."""
+    return "".join(
+        f"; {charge_text(charge, attempt.placement.promised_bytes, job.spec.uid)}"
+        for attempt in job.attempts
+        for charge in attempt.charges
+    )
+
+
+def charge_text(charge: Charge, promised_bytes: int, uid: int) -> str:
+    """One charge, as the user `uid` of the job that is charged may see it."""
+    victim = job_text(charge.victim_id, same_user=charge.victim_uid == uid)
+    cost = "" if charge.usage is None else f", {format_duration(charge.usage.gpu_s)} of GPU time charged"
+    held, promised = format_bytes(charge.observed_bytes), format_bytes(promised_bytes)
+    return f"{victim} ran out of memory because it held {held}, {promised} promised{cost}"
 
 
 def _deferral(job: Job, sentence: str) -> Deferral:

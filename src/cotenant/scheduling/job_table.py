@@ -24,7 +24,8 @@ from cotenant.core.events import (
 from cotenant.core.job import Attempt, Done, Held, Job, JobState, Queued, Running, Starting
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.dependencies import all_dependencies, open_dependencies, unsatisfiable_reason
-from cotenant.scheduling.recovery import REQUEUE, after_exit
+from cotenant.scheduling.overrun import charges
+from cotenant.scheduling.recovery import REQUEUE, after_exit, is_forgiven
 
 
 class JobTable:
@@ -199,12 +200,27 @@ class JobTable:
             peak_observed_bytes=dict(event.peak_observed_bytes),
             co_runs=event.co_runs,
             usage=event.usage,
+            overruns=event.overruns,
         )
+        if is_forgiven(attempt):
+            self._charge(event, job)
         after = after_exit(job, attempt)
         if isinstance(after.state, Done):
             return self._end(after, after.state)
         self._set(after)
         return []
+
+    def _charge(self, event: AttemptExited, victim: Job) -> None:
+        """Charge the attempts that exceeded their promise for the usage of the attempt that ended because of them."""
+        for overrun, charge in charges(
+            event.overruns, event.usage, victim_id=victim.id, victim_uid=victim.spec.uid, at_s=event.at_s
+        ):
+            job = self.jobs.get(overrun.job_id)
+            if job is not None and 0 < overrun.attempt <= len(job.attempts):
+                attempts = list(job.attempts)
+                charged = attempts[overrun.attempt - 1]
+                attempts[overrun.attempt - 1] = replace(charged, charges=(*charged.charges, charge))
+                self._set(replace(job, attempts=tuple(attempts)))
 
     def _cancelled(self, event: JobCancelled) -> list[Command]:
         job = self.jobs.get(event.job_id)

@@ -36,10 +36,11 @@ from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.explain import CoRunStatus, explanation
 from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.overrun import find_overruns
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.policy_driver import PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
-from cotenant.scheduling.recovery import is_time_slice_over
+from cotenant.scheduling.recovery import is_time_slice_over, ran_out_of_memory
 from cotenant.scheduling.telemetry.samples import Telemetry
 
 __all__ = ["Manager", "ManagerConfig"]
@@ -56,6 +57,10 @@ class Manager:
     def __init__(self, policy: Policy, config: ManagerConfig | None = None) -> None:
         self._policy = policy
         self._config = config or ManagerConfig()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as before the first event. `restore` may follow."""
         self._table = JobTable(self._config)
         self._admission = AdmissionControl(self._table, self._config)
         self._watched_attempts: dict[int, int] = {}  # attempt number by id of live job
@@ -66,7 +71,7 @@ class Manager:
             smact_of=lambda job: self._history.activity(job).smact,
         )
         self._history = WorkloadHistory(pace=self._config.pace)
-        self._driver = PolicyDriver(policy, self._table, self._telemetry, self._history)
+        self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         self._time_limited: set[int] = set()  # live jobs with a time limit or a time slice
         self._stop_sent_at_s: dict[int, float] = {}
         self._at_s = 0.0
@@ -94,6 +99,14 @@ class Manager:
         if self._is_decision_due(event, queued_before):
             commands += self._decide(event)
         return commands
+
+    def handle_batch(self, events: Sequence[Event], *, decide: bool = True) -> list[Command]:
+        """Apply `events` with at most one decision, at the end, and return the commands to execute, in order."""
+        if len(events) == 1 and decide:
+            return self.handle(events[0])
+        applied, decisive = (events[:-1], events[-1:]) if decide else (events, ())
+        commands = [command for event in applied for command in self._apply(event)]
+        return commands + [command for event in decisive for command in self.handle(event)]
 
     def restore(self, events: Iterable[Journaled], since: ManagerSnapshot | None = None) -> list[Command]:
         """Replay journaled `events` without placing jobs, and return the commands that a crash may have lost.
@@ -217,7 +230,12 @@ class Manager:
         attempt = job.last_attempt if job is not None else None
         uuids = attempt.placement.gpu_uuids if attempt is not None and attempt.number == event.attempt else ()
         event = self._telemetry.with_telemetry(event, uuids)
-        return event if job is None else replace(event, co_runs=self._history.measured(job, event.co_runs))
+        if job is None:
+            return event
+        if uuids and not event.overruns and ran_out_of_memory(event.exit):
+            held = {uuid: self._telemetry.held_near(uuid, event.at_s) for uuid in uuids}
+            event = replace(event, overruns=find_overruns(held, self._table.jobs, victim_id=job.id))
+        return replace(event, co_runs=self._history.measured(job, event.co_runs))
 
     def server_snapshot(self, at_s: float) -> ServerSnapshot:
         """All GPUs as the policy would see them at `at_s`."""

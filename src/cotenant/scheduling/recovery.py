@@ -13,12 +13,16 @@ The next attempt may start at once, wherever its new minimum fits. The published
 - The process needed `in_use + tried` bytes, a lower bound of its peak: the minimum becomes that and 10 %. Without these
   figures it becomes 1.5 times the promise. It grows by at least a quarter of the promise, so that few attempts reach
   any size, and is at most the whole GPU.
-- If `in_use + tried` was within the promise, a neighbor took the memory: the minimum stays.
+- If `in_use + tried` and what was seen were within the promise, others took the memory: the minimum stays. If samples
+  show a neighbor beyond its promise, the attempt is forgiven, too: it counts against no limit.
 - After two such exits, before the last attempt, and when the minimum reaches the whole GPU, the job gets its GPUs
   exclusively.
 - Out of memory on an exclusive GPU ends the job, unless a foreign process took the memory. The third time on an
   exclusive GPU ends it in any case, and so does `max_attempts`: a memory limit that a script sets for itself looks like
   a foreign process, and retries precede other jobs.
+
+Anybody can print such a message. What it claims is believed up to what was seen (`is_confirmed`): a retry after an exit
+that no sample bears out waits like any other job.
 
 `JobSpec.retries` allows further attempts after other failures. Two in a row that fail within a minute of their start
 are a crash loop and end the job. An attempt that used up its time slice and was stopped to make room is requeued; its
@@ -34,6 +38,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence, Outcome, Queued, SharingRequest
 from cotenant.core.units import format_bytes
+from cotenant.scheduling.overrun import OVERRUN_STOP, overruns_text, tolerated_bytes
 
 FULL_BELOW = 0.03
 """A GPU counts as full if a smaller share of its memory is free. Caching allocators request segments of 2-20 MiB, but
@@ -44,6 +49,14 @@ MIN_STEP = 1.25
 BLIND_STEP = 1.5
 MAX_SHARED_OOMS = 2
 MAX_EXCLUSIVE_OOMS = 3
+MAX_FORGIVEN = 8
+
+SEEN_SHARE = 0.5
+"""An attempt that was seen to hold this share of its promise may have exceeded it before the next sample: a process
+that grows steadily is halfway there for as long as samples are apart."""
+DEPRIVED_BELOW = 0.9
+"""An attempt was deprived of its promise if what it held and what was free came to less than this share of it."""
+
 CRASH_LOOP_S = 60.0
 
 TERMINATED = (15, 9)
@@ -108,6 +121,8 @@ def next_step(job: Job) -> Retry | Finish:
         return Finish(outcome="lost", reason=end.detail or "its exit was not observed")
     if end.reason == "never-ran":
         return _same_again(job, f"retry: {end.detail}")
+    if end.reason == "stopped" and end.detail.startswith(OVERRUN_STOP):
+        return _after_overrun(job, attempt, end)
     if end.reason == "stopped" and is_time_slice_over(job, attempt):
         return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
     if end.reason == "stopped":
@@ -146,9 +161,59 @@ def _oomed(attempt: Attempt) -> bool:
     return attempt.exit is not None and ran_out_of_memory(attempt.exit)
 
 
+def is_confirmed(attempt: Attempt) -> bool:
+    """Whether samples bear out that an attempt ran out of memory, whatever its output claims.
+
+    It was seen to hold half of its promise or more, or the GPU could not provide the promise. Neither is true of a
+    process that only prints the message; both may be missed of one that grew and ended between two samples.
+    """
+    promised = attempt.placement.promised_bytes
+    peak = max(attempt.peak_observed_bytes.values(), default=0)
+    if peak >= SEEN_SHARE * promised:
+        return True
+    free = None if attempt.exit is None else attempt.exit.oom.free_bytes
+    return free is not None and peak + free < DEPRIVED_BELOW * promised
+
+
+def is_forgiven(attempt: Attempt) -> bool:
+    """Whether an attempt ran out of memory because a neighbor exceeded its promise, and kept its own."""
+    return bool(attempt.overruns) and _oomed(attempt) and _is_within_promise(attempt) and is_confirmed(attempt)
+
+
+def _is_within_promise(attempt: Attempt) -> bool:
+    """Whether an attempt that ran out of memory needed no more than its promise, by its message and by samples."""
+    oom = attempt.exit.oom if attempt.exit is not None else OomEvidence()
+    promised = attempt.placement.promised_bytes
+    if max(attempt.peak_observed_bytes.values(), default=0) > tolerated_bytes(promised):
+        return False
+    if oom.tried_bytes is None or oom.in_use_bytes is None:
+        return bool(attempt.overruns)
+    return oom.tried_bytes + oom.in_use_bytes <= promised
+
+
+def _last_oom(job: Job) -> Attempt | None:
+    """The newest attempt that ran out of memory since the job was last requeued."""
+    return next((attempt for attempt in reversed(_counted(job)) if _oomed(attempt)), None)
+
+
 def has_oomed(job: Job) -> bool:
-    """Whether the job ran out of memory since it was last requeued; it then restarts at once, wherever it fits."""
-    return any(_oomed(attempt) for attempt in _counted(job))
+    """Whether the job ran out of memory since it was last requeued, by its own account."""
+    return _last_oom(job) is not None
+
+
+def has_precedence(job: Job) -> bool:
+    """Whether the job ran out of memory, as samples bear out: it restarts at once, wherever it fits."""
+    last = _last_oom(job)
+    return last is not None and is_confirmed(last)
+
+
+def is_first(job: Job) -> bool:
+    """Whether another user's job took its memory: it gets the next room, whatever the order of the queue.
+
+    Not for jobs of the same user: two of them could make a third one first.
+    """
+    last = _last_oom(job)
+    return last is not None and is_forgiven(last) and any(found.uid != job.spec.uid for found in last.overruns)
 
 
 def failures(job: Job) -> int:
@@ -194,7 +259,9 @@ def _failed(attempt: Attempt) -> bool:
 
 def _counted_attempts(job: Job) -> int:
     """Attempts that count against `max_attempts`."""
-    return sum(1 for attempt in _counted(job) if attempt.exit is None or not attempt.exit.mps_fault)
+    counted = _counted(job)
+    faults = sum(1 for attempt in counted if attempt.exit is not None and attempt.exit.mps_fault)
+    return len(counted) - faults - min(MAX_FORGIVEN, sum(1 for attempt in counted if is_forgiven(attempt)))
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
@@ -224,10 +291,11 @@ def _exceeded_time_limit(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
 
 
 def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
-    promised = attempt.placement.promised_bytes
     exclusive = attempt.placement.sharing == "exclusive"
     wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
-    is_victim = wanted is not None and wanted <= promised
+    is_victim = _is_within_promise(attempt)
+    if is_forgiven(attempt) and sum(1 for past in _counted(job) if is_forgiven(past)) <= MAX_FORGIVEN:
+        return _same_again(job, f"retry after out of memory: {overruns_text(attempt.overruns, job.spec.uid)}")
     counted = _counted_attempts(job)
     if counted >= job.spec.max_attempts:
         return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
@@ -238,7 +306,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
     if not is_victim and oom.total_bytes is not None:
         minimum = max(job.min_memory_bytes, min(minimum, oom.total_bytes))
     needs_whole_gpu = oom.total_bytes is not None and minimum >= oom.total_bytes
-    ooms = 1 + sum(1 for earlier in job.attempts[:-1] if _oomed(earlier))
+    ooms = 1 + sum(1 for earlier in job.attempts[:-1] if _oomed(earlier) and not is_forgiven(earlier))
     is_last = counted + 1 >= job.spec.max_attempts
     cause = "neighbors took its memory" if is_victim else _memory_text(oom, attempt)
     return Retry(
@@ -246,6 +314,15 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
         exclusive=exclusive or needs_whole_gpu or is_last or ooms >= MAX_SHARED_OOMS,
         reason=f"retry after out of memory: {cause}",
     )
+
+
+def _after_overrun(job: Job, attempt: Attempt, end: AttemptExit) -> Retry | Finish:
+    """The daemon stopped it for what it held beyond its promise: the next attempt is promised that and 10 %."""
+    counted = _counted_attempts(job)
+    if counted >= job.spec.max_attempts:
+        return Finish(outcome="oom", code=_code(attempt), reason=f"{end.detail}, in {_attempts(counted)}")
+    minimum = next_min_memory_bytes(job, attempt, None)
+    return Retry(min_memory_bytes=minimum, exclusive=job.exclusive_retry, reason=f"retry: it {end.detail}")
 
 
 def _exclusive_ooms(job: Job) -> int:

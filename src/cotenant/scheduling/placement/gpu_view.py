@@ -68,7 +68,7 @@ class GpuView:
         is_exclusive: a resident has it exclusively.
         is_open: its available memory is known, and no resident has it exclusively.
         is_empty: it has no residents and at most `MAX_IDLE_BYTES` of foreign use; False while that is unknown.
-        reserved_for: the job that this GPU is reserved for, or None.
+        reserved_for: the job that this GPU is reserved for, or None; `reservation_reason` is why, for people.
         eligible_modes: which jobs it admits, of `SHARED` and `EXCLUSIVE`, as of the last change.
         opens_at_s: when its closed gates open; infinite if only a change here can open them.
         measured_activity: stands in for the samples; None: the samples count.
@@ -88,6 +88,7 @@ class GpuView:
         "measured_activity",
         "opens_at_s",
         "place",
+        "reservation_reason",
         "reserved_for",
         "residents",
         "server",
@@ -101,6 +102,7 @@ class GpuView:
         self.uuid = snapshot.gpu.uuid
         self.server = snapshot.gpu.server
         self.reserved_for: int | None = None
+        self.reservation_reason = ""
         self.opens_at_s = -math.inf
         self.eligible_modes = 0
         self.gpu_class: Hashable = None

@@ -28,6 +28,7 @@ from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
 from cotenant.scheduling.placement.reservation import Reservation, include_busy, mig_instances
 from cotenant.scheduling.placement.rules import head_of_line_wait
 from cotenant.scheduling.prediction.interference import GpuActivity
+from cotenant.scheduling.recovery import is_first
 
 _placement: Callable[[int, tuple[str, ...], Sharing, int], Placement] = fast_constructor(Placement)
 
@@ -74,7 +75,9 @@ class IncrementalPlacer:
         if job_id in queue.entries:
             queue.remove(queue.entries[job_id])
         demand_class = self._class_of(job)
-        pending = PendingJob(job, self._order(job, self._predictions), demand_class)
+        # A job that lost its memory to another user's overrun is ahead of all, in whatever order they are.
+        key = (-1.0 if job.attempts and is_first(job) else 0.0, *self._order(job, self._predictions))
+        pending = PendingJob(job, key, demand_class)
         queue.push(pending)
         if demand_class.blocked:
             self._reserve_if_due(pending)
@@ -320,4 +323,4 @@ class IncrementalPlacer:
         if demand_class.explained_as_of != as_of or deferral is None:
             deferral = pool.rules.deferral(demand, job_id, pool.views, at_s)
             demand_class.explained_as_of, demand_class.deferral = as_of, deferral
-        return Deferral(job_id=job_id, reason=deferral.reason, rejections=deferral.rejections)
+        return replace(deferral, job_id=job_id)

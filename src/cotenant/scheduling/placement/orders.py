@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, Queued
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
+from cotenant.scheduling.recovery import has_oomed, has_precedence
 
 Order = Callable[[Job, JobPredictions], tuple[float, ...]]
 
@@ -25,8 +26,12 @@ def fifo(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[float, ...]
 
 
 def retries_first(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[float, ...]:
-    """As `fifo`, but jobs that were tried before go ahead of all others of their priority (CARMA's recovery queue)."""
-    return (-job.spec.priority, -bool(job.attempts), queued_at_s(job), job.id)
+    """As `fifo`, but jobs that were tried before go ahead of all others of their priority (CARMA's recovery queue).
+
+    Except those of which no sample bears out that they ran out of memory.
+    """
+    is_ahead = bool(job.attempts) and (has_precedence(job) or not has_oomed(job))
+    return (-job.spec.priority, -is_ahead, queued_at_s(job), job.id)
 
 
 def least_work_first(job: Job, facts: JobPredictions) -> tuple[float, ...]:

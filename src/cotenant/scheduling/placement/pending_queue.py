@@ -10,7 +10,7 @@ from cotenant.core.gpu import Sharing
 from cotenant.core.job import Job, Queued, SharingRequest
 from cotenant.core.placement import Deferral
 from cotenant.scheduling.demand import Demand
-from cotenant.scheduling.recovery import effective_sharing, has_oomed
+from cotenant.scheduling.recovery import effective_sharing, has_precedence
 
 Key = tuple[float, ...]
 
@@ -51,12 +51,12 @@ class PendingJob:
         return bool(self.job.attempts)
 
     @property
-    def needs_more(self) -> bool:
-        """Whether it ran out of memory: it was placed once and needs more now.
+    def has_precedence(self) -> bool:
+        """Whether it ran out of memory, as samples bear out: it was placed once and may need more now.
 
         On a busy server no GPU gets more memory available while others may take it.
         """
-        return self.job.min_memory_bytes > 0 or self.job.exclusive_retry
+        return bool(self.job.attempts) and has_precedence(self.job)
 
     def __lt__(self, other: PendingJob) -> bool:
         """Decides between equal keys, that is between entries of a job that was added again: one of them is dead."""
@@ -239,7 +239,7 @@ def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[
         job.min_memory_bytes,
         spec.exclusive,
         job.exclusive_retry,
-        bool(job.attempts) and (effective_sharing(job), has_oomed(job)),
+        bool(job.attempts) and (effective_sharing(job), has_precedence(job)),
         spec.sharing,
         learned_bytes,
         profile,

@@ -11,6 +11,7 @@ from cotenant.scheduling.placement.node_packing import pack_fewest_nodes
 from cotenant.scheduling.placement.pending_queue import PendingJob
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.placement.rules import AdmissionRules, fits
+from cotenant.scheduling.recovery import is_first
 
 
 def mig_instances(
@@ -73,7 +74,7 @@ class Reservation:
         if self._after_s is None or self.job_id is not None:
             return None
         demand = pending.demand_class.demand
-        at_once = (pending.needs_more or demand.ignores_activity) and demand.gpus < gpus
+        at_once = (pending.has_precedence or demand.ignores_activity) and demand.gpus < gpus
         return -math.inf if at_once else pending.since_s + self._after_s
 
     def begin(self, pending: PendingJob, views: Sequence[GpuView]) -> Sequence[GpuView]:
@@ -92,8 +93,11 @@ class Reservation:
         self.retry_pending = True
         suitable.sort(key=lambda view: (len(view.residents), view.place))
         self._views = pack_fewest_nodes([(len(view.residents), view) for view in suitable], demand.gpus)
+        reason = "which ran out of memory and needs more" if pending.has_precedence else "which has waited long"
+        if is_first(pending.job):
+            reason = "which lost its memory to a neighbor"
         for view in self._views:
-            view.reserved_for = pending.job.id
+            view.reserved_for, view.reservation_reason = pending.job.id, reason
         return self._views
 
     def end(self) -> Sequence[GpuView]:

@@ -34,7 +34,7 @@ def gpu_refusal(view: GpuView, at_s: float, job_id: int | None = None) -> Refusa
         return Refusal("held_exclusively", lambda: _owner_text(view))
     reserved_for = view.reserved_for
     if reserved_for is not None and reserved_for != job_id:
-        return Refusal("reserved", lambda: f"reserved for job {reserved_for}, which has waited long")
+        return Refusal("reserved", lambda: f"reserved for job {reserved_for}, {view.reservation_reason}")
     return None
 
 
@@ -140,23 +140,52 @@ class AdmissionRules:
         return self.refusal(view, demand, job_id, at_s) is None
 
     def deferral(self, demand: Demand, job_id: int, views: Sequence[GpuView], at_s: float) -> Deferral:
-        """Why a job is not placed: one rejection per GPU, and a sentence for all of them."""
+        """Why a job is not placed: one rejection per GPU, and a sentence about the GPU that comes closest."""
         refusals = [self.refusal(view, demand, job_id, at_s) for view in views]
-        qualify = refusals.count(None)
-        tally = f"{qualify} of {len(views)} qualif{'y' if qualify > 1 else 'ies'}"
-        if not views:
-            tally = "no GPU is known"
-        elif not qualify:
-            tally = f"none of {len(views)} qualifies"
         too_few = Refusal("too_few_gpus", lambda: f"qualifies, but {demand.gpus} GPUs are needed at once")
         rejections = tuple(_rejection(view, refusal or too_few) for view, refusal in zip(views, refusals, strict=True))
-        return Deferral(job_id=job_id, reason=f"{demand.text}, {tally}", rejections=rejections)
+        refused = [(view, refusal) for view, refusal in zip(views, refusals, strict=True) if refusal is not None]
+        if not refused:
+            tally = f"{len(views)} of {len(views)} qualify" if views else "no GPU is known"
+            return Deferral(
+                job_id=job_id, reason=f"{demand.text}, {tally}", rejections=rejections, rule=too_few.rule if views else ""
+            )
+        view, refusal = max(refused, key=lambda pair: (_closeness(pair[1]), pair[0].available_bytes or 0))
+        reason = f"GPU {view.snapshot.gpu.index}: {refusal.reason}"
+        qualify = len(views) - len(refused)
+        if qualify:
+            reason = f"{demand.text}, {qualify} of {len(views)} qualif{'y' if qualify > 1 else 'ies'}; {reason}"
+        elif len(views) > 1:
+            reason += f"; the other {len(views) - 1} are no closer" if len(views) > 2 else "; the other is no closer"
+        return Deferral(job_id=job_id, reason=reason, rejections=rejections, rule=refusal.rule)
+
+
+def _closeness(refusal: Refusal) -> int:
+    """How many of the rules a GPU passed before this one: of the largest, a job waits for the least."""
+    return _STAGES.get(refusal.rule, len(_STAGES))
+
+
+_STAGES = {
+    rule: stage
+    for stage, rule in enumerate(
+        (
+            "stale_telemetry",
+            "gpu_too_small",
+            "no_mig_instance",
+            "held_exclusively",
+            "reserved",
+            "not_empty",
+            "insufficient_memory",
+        )
+    )
+}
 
 
 def head_of_line_wait(job_id: int, head: int, views: Sequence[GpuView]) -> Deferral:
     """Why a job is not placed by a policy that starts jobs strictly in order: job `head` waits before it."""
     blocked = Refusal("head_of_line", lambda: f"job {head} is ahead, and this policy starts jobs in order")
-    return Deferral(job_id=job_id, reason=blocked.reason, rejections=tuple(_rejection(view, blocked) for view in views))
+    rejections = tuple(_rejection(view, blocked) for view in views)
+    return Deferral(job_id=job_id, reason=blocked.reason, rejections=rejections, rule=blocked.rule)
 
 
 def _rejection(view: GpuView, refusal: Refusal) -> Rejection:

@@ -31,7 +31,7 @@ from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.policies._options import gib_to_bytes
 from cotenant.scheduling.prediction.interference import InterferencePredictor, PriorInterference
-from cotenant.scheduling.recovery import has_oomed
+from cotenant.scheduling.recovery import has_precedence
 
 MAX_CACHED = 100_000
 
@@ -85,7 +85,7 @@ class MarginalGainPairing(ActivityPairing):
     def profile(self, job: Job, predictions: JobPredictions) -> CoRunner:
         """Its activity and its bound, and whether it ran out of memory."""
         co_runner = expected_co_runner_of(job, predictions)
-        return co_runner._replace(ignores_activity=True) if job.attempts and has_oomed(job) else co_runner
+        return co_runner._replace(ignores_activity=True) if job.attempts and has_precedence(job) else co_runner
 
     def judge(self, profile: CoRunner, gpu_class: Residents) -> float | Refusal:
         """The gain, negated."""

@@ -37,10 +37,32 @@ class _ObservedPeak:
 
     Attributes:
         at_s: time of the first sample that showed it.
+        latest_at_s: time of the newest one.
+        recent_bytes: the most since `recent_since_s`, which moves on every `NEAR_END_S`; `before_bytes`: the most in
+            the `NEAR_END_S` before that.
     """
 
     at_s: float
     peak_bytes: int
+    latest_at_s: float = -math.inf
+    recent_since_s: float = -math.inf
+    recent_bytes: int = 0
+    before_bytes: int = 0
+
+    def add(self, used_bytes: int, at_s: float) -> None:
+        """Add what a sample shows."""
+        self.peak_bytes = max(self.peak_bytes, used_bytes)
+        self.latest_at_s = at_s
+        if at_s - self.recent_since_s >= NEAR_END_S:
+            is_adjacent = at_s - self.recent_since_s < 2 * NEAR_END_S
+            self.before_bytes = self.recent_bytes if is_adjacent else 0
+            self.recent_since_s, self.recent_bytes = at_s, used_bytes
+        else:
+            self.recent_bytes = max(self.recent_bytes, used_bytes)
+
+    def near_bytes(self, at_s: float) -> int:
+        """The most that it held in the last `NEAR_END_S` or up to twice as long; 0 where it was seen in no sample."""
+        return 0 if abs(at_s - self.latest_at_s) > NEAR_END_S else max(self.recent_bytes, self.before_bytes)
 
 
 class Telemetry:
@@ -71,6 +93,7 @@ class Telemetry:
         self._tuples: dict[str, tuple[GpuSample, ...]] = {}
         self._foreign_bytes_by_gpu: dict[str, int | None] = {}
         self._seen: dict[Key, dict[str, _ObservedPeak]] = {}
+        self._seen_before_end: dict[Key, dict[str, _ObservedPeak]] = {}  # of attempts that ended a moment ago
         self._co_runs: dict[Key, CoRunSampler] = {}
 
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
@@ -85,6 +108,9 @@ class Telemetry:
                 present.setdefault(uuid, []).append(observed)
                 ours[uuid] = ours.get(uuid, 0) + observed.used_bytes
                 self._record_peak((observed.job_id, observed.attempt), uuid, observed.used_bytes, event.at_s)
+        for key, on_gpu in list(self._seen_before_end.items()):
+            if not any(peak.near_bytes(event.at_s) for peak in on_gpu.values()):
+                del self._seen_before_end[key]
         for gpu in event.gpus:
             sample = event.samples.get(gpu.uuid)
             if sample is not None and self._append(gpu.uuid, sample):
@@ -122,9 +148,8 @@ class Telemetry:
             return
         seen = on_gpu.get(uuid)
         if seen is None:
-            on_gpu[uuid] = _ObservedPeak(at_s, used_bytes)
-        elif used_bytes > seen.peak_bytes:
-            seen.peak_bytes = used_bytes
+            seen = on_gpu[uuid] = _ObservedPeak(at_s, used_bytes)
+        seen.add(used_bytes, at_s)
 
     def _append(self, uuid: str, sample: GpuSample) -> bool:
         """Append `sample` unless it is out of order; if the clock was set back, the window starts anew."""
@@ -146,8 +171,10 @@ class Telemetry:
         self._meter.watch((job_id, attempt))
 
     def forget(self, job_id: int, attempt: int) -> None:
-        """Drop the telemetry of an attempt that has ended."""
-        self._seen.pop((job_id, attempt), None)
+        """Drop the telemetry of an attempt that has ended, but what it held a moment ago."""
+        seen = self._seen.pop((job_id, attempt), None)
+        if seen:
+            self._seen_before_end[job_id, attempt] = seen
         self._co_runs.pop((job_id, attempt), None)
         self._meter.forget((job_id, attempt))
 
@@ -173,6 +200,15 @@ class Telemetry:
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
         """Peak memory of a live attempt in bytes, by UUID of the GPUs where samples showed it."""
         return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
+
+    def held_near(self, uuid: str, at_s: float) -> dict[Key, int]:
+        """The most bytes that each attempt held on a GPU shortly before `at_s`, ended ones included."""
+        found = {}
+        for key, on_gpu in (*self._seen_before_end.items(), *self._seen.items()):
+            held = on_gpu[uuid].near_bytes(at_s) if uuid in on_gpu else 0
+            if held:
+                found[key] = held
+        return found
 
     def with_telemetry(self, event: AttemptExited, uuids: Iterable[str]) -> AttemptExited:
         """`event` completed from samples: peaks, free memory near the end, co-runs, usage. Values that it has stay."""

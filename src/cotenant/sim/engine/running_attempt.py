@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cotenant.core.fast_constructor import fast_constructor
 from cotenant.core.gpu import Resident
-from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Overrun
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
+from cotenant.scheduling.overrun import is_overrun
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.scheduling.recovery import after_exit
 from cotenant.scheduling.telemetry.co_run import CoRunAccumulator
@@ -167,4 +169,22 @@ def job_after_oom(attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s:
         total_bytes=gpu.total_bytes,
     )
     end = AttemptExit(exit_code=1, signal=None, reason="exited", oom=evidence)
-    return after_exit(attempt.job, attempt.ended(at_s, end, held_bytes))
+    ended = attempt.ended(at_s, end, held_bytes)
+    return after_exit(attempt.job, replace(ended, overruns=_overruns(attempt, gpu, at_s)))
+
+
+def _overruns(victim: RunningAttempt, gpu: SimGpu, at_s: float) -> tuple[Overrun, ...]:
+    """Neighbors that the readings up to `at_s` show beyond their promise."""
+    return tuple(
+        Overrun(
+            job_id=neighbor.job.id,
+            attempt=len(neighbor.job.attempts) + 1,
+            uid=neighbor.job.spec.uid,
+            gpu_uuid=gpu.device.uuid,
+            promised_bytes=neighbor.placement.promised_bytes,
+            observed_bytes=neighbor.held_bytes,
+        )
+        for neighbor in gpu.residents
+        if neighbor is not victim and at_s >= neighbor.visible_s
+        if is_overrun(neighbor.placement.promised_bytes, neighbor.held_bytes)
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_job, a_resident, a_server, a_snapshot
-from cotenant.core.job import Attempt, Queued
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling.placement import gates, orders, scores
@@ -214,9 +214,11 @@ def test_a_later_job_of_the_same_demand_inherits_the_reservation():
     assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
 
 
-def after_oom(job, **learned):
+def after_oom(job, seen_gib=20, **learned):
     place = Placement(job_id=job.id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=20 * GiB)
-    attempt = Attempt(number=1, placement=place, placed_at_s=0.0)
+    oom = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=bool(learned)))
+    peaks = {"GPU-0": int(seen_gib * GiB)}
+    attempt = Attempt(number=1, placement=place, placed_at_s=0.0, exit=oom, peak_observed_bytes=peaks)
     return replace(job, attempts=(attempt,), state=Queued(since_s=100.0), **learned)
 
 
@@ -226,6 +228,7 @@ def after_oom(job, **learned):
         pytest.param({"min_memory_bytes": 30 * GiB}, True, id="needs more than its promise"),
         pytest.param({"exclusive_retry": True}, True, id="is to be alone"),
         pytest.param({}, False, id="failed for another reason"),
+        pytest.param({"min_memory_bytes": 30 * GiB, "seen_gib": 0}, False, id="says so, and held nothing"),
     ],
 )
 def test_a_retry_after_oom_reserves_memory_before_smaller_jobs_take_it(learned, reserved):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from builders import a_job, a_resident, a_snapshot
-from cotenant.core.job import Queued
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
+from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement import scores
@@ -16,13 +17,19 @@ from cotenant.scheduling.placement.gpu_index import make_index
 from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView
 from cotenant.scheduling.placement.pending_queue import DemandClass, PendingJob
 from cotenant.scheduling.placement.reservation import Reservation
-from cotenant.scheduling.placement.rules import AdmissionRules
+from cotenant.scheduling.placement.rules import AdmissionRules, gpu_refusal
 
 RULES = AdmissionRules(gates=(), pairing=None)
 
 
-def an_entry(*, gpus: int = 1, gib: float = 8, since_s: float = 100.0, **learned) -> PendingJob:
-    job = replace(a_job(1, gib, at_s=50.0, gpus=gpus), state=Queued(since_s=since_s), **learned)
+def an_entry(*, gpus: int = 1, gib: float = 8, since_s: float = 100.0, oom_gib: float = 0) -> PendingJob:
+    """`oom_gib`: it was seen to hold so much of the 8 GiB promised to an attempt that ran out of memory."""
+    place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=8 * GiB)
+    end = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True))
+    peaks = {"GPU-0": int(oom_gib * GiB)}
+    attempt = Attempt(number=1, placement=place, placed_at_s=60.0, exit=end, peak_observed_bytes=peaks)
+    attempts = (attempt,) if oom_gib else ()
+    job = replace(a_job(1, gib, at_s=50.0, gpus=gpus), state=Queued(since_s=since_s), attempts=attempts)
     return PendingJob(job, (0.0,), DemandClass(Demand(gpus=gpus, bytes=int(gib * GiB))))
 
 
@@ -47,17 +54,33 @@ def others(among: list[GpuView]):
 
 
 @pytest.mark.parametrize(
-    ("reserve_after_s", "learned", "gpus", "due_at_s"),
+    ("reserve_after_s", "oom_gib", "gpus", "due_at_s"),
     [
-        pytest.param(600.0, {}, 4, 700.0, id="has waited too long"),
-        pytest.param(None, {}, 4, None, id="never"),
-        pytest.param(600.0, {"min_memory_bytes": 1}, 4, -math.inf, id="ran out of memory"),
-        pytest.param(600.0, {"exclusive_retry": True}, 4, -math.inf, id="is to be alone after that"),
-        pytest.param(600.0, {"min_memory_bytes": 1}, 1, 700.0, id="there would be none for others"),
+        pytest.param(600.0, 0, 4, 700.0, id="has waited too long"),
+        pytest.param(None, 0, 4, None, id="never"),
+        pytest.param(600.0, 8, 4, -math.inf, id="ran out of memory"),
+        pytest.param(600.0, 0.5, 4, 700.0, id="says that it ran out of memory"),
+        pytest.param(600.0, 8, 1, 700.0, id="there would be none for others"),
     ],
 )
-def test_a_reservation_is_due_after_reserve_after_s_or_an_oom(reserve_after_s, learned, gpus, due_at_s):
-    assert Reservation(RULES, reserve_after_s).due_at_s(an_entry(**learned), gpus) == due_at_s
+def test_a_reservation_is_due_after_reserve_after_s_or_an_oom(reserve_after_s, oom_gib, gpus, due_at_s):
+    assert Reservation(RULES, reserve_after_s).due_at_s(an_entry(oom_gib=oom_gib), gpus) == due_at_s
+
+
+@pytest.mark.parametrize(
+    ("oom_gib", "reason"),
+    [
+        pytest.param(0, "which has waited long", id="overdue"),
+        pytest.param(8, "which ran out of memory and needs more", id="out of memory"),
+        pytest.param(0.5, "which has waited long", id="forged"),
+    ],
+)
+def test_a_reservation_says_why(oom_gib, reason):
+    gpus = views(0)
+    Reservation(RULES, 600.0).begin(an_entry(oom_gib=oom_gib), gpus)
+    refusal = gpu_refusal(gpus[0], 0.0, 2)
+    assert refusal is not None
+    assert refusal.reason == f"reserved for job 1, {reason}"
 
 
 def test_no_second_reservation_while_one_is_active():

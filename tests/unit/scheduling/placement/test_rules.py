@@ -108,7 +108,7 @@ def test_a_mig_request_is_refused_on_a_whole_gpu():
 
 def test_a_reserved_gpu_admits_the_job_it_is_reserved_for():
     view = GpuView(a_snapshot())
-    view.reserved_for = 12
+    view.reserved_for, view.reservation_reason = 12, "which has waited long"
     assert refused(view, SHARED) == ("reserved", "reserved for job 12, which has waited long")
     assert refused(view, SHARED, job_id=12) is None
 

@@ -69,6 +69,7 @@ def failed(job, *promised_gib):
             ),
             placed_at_s=0.0,
             exit=AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True)),
+            peak_observed_bytes={"GPU-0": int(gib * GiB)},
         )
         for number, gib in enumerate(promised_gib, start=1)
     )

@@ -1,0 +1,170 @@
+"""Attempts that hold more than their promise: which of them are to blame for a neighbor, and what is done about them.
+
+Promises on a GPU never add up to more than its memory. So when an attempt runs out of memory within its promise, either
+a neighbor or a foreign process holds what was promised to it. Samples show which neighbor (decision 0054).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cotenant.core.gpu import GpuSnapshot, Resident
+from cotenant.core.job import Charge, Job, Overrun, ResourceUsage
+from cotenant.core.units import MiB, format_bytes
+
+OverrunAction = Literal["tell", "pause", "stop"]
+
+TOLERANCE = 0.02
+"""Share of a promise by which samples may exceed it without blame: the driver rounds, and so do promises."""
+MIN_TOLERANCE_BYTES = 64 * MiB
+
+OVERRUN_STOP = "exceeded its promise"
+"""The reasons for which the daemon stops an attempt with `overrun = "stop"` begin so."""
+
+
+def tolerated_bytes(promised_bytes: int, margin: float = TOLERANCE) -> int:
+    """The most that an attempt with this promise may hold without being an overrun."""
+    return promised_bytes + max(MIN_TOLERANCE_BYTES, int(promised_bytes * margin))
+
+
+def is_overrun(promised_bytes: int, held_bytes: int) -> bool:
+    """Whether an attempt that holds so much has broken its promise; one without a promise (0) has not."""
+    return promised_bytes > 0 and held_bytes > tolerated_bytes(promised_bytes)
+
+
+def find_overruns(
+    held_bytes: Mapping[str, Mapping[tuple[int, int], int]], jobs: Mapping[int, Job], *, victim_id: int
+) -> tuple[Overrun, ...]:
+    """Attempts of other jobs than the victim that held more than their promise.
+
+    `held_bytes`: what attempts (job id, number) held at that time, by GPU.
+    """
+    return tuple(
+        Overrun(
+            job_id=job_id,
+            attempt=number,
+            uid=jobs[job_id].spec.uid,
+            gpu_uuid=uuid,
+            promised_bytes=jobs[job_id].attempts[number - 1].placement.promised_bytes,
+            observed_bytes=held,
+        )
+        for uuid, on_gpu in held_bytes.items()
+        for (job_id, number), held in sorted(on_gpu.items())
+        if job_id != victim_id and job_id in jobs
+        if is_overrun(jobs[job_id].attempts[number - 1].placement.promised_bytes, held)
+    )
+
+
+def charges(
+    overruns: Iterable[Overrun], usage: ResourceUsage | None, *, victim_id: int, victim_uid: int, at_s: float
+) -> list[tuple[Overrun, Charge]]:
+    """What each overrun is charged of the usage that its victim lost: in proportion to the excess."""
+    excess = {overrun: overrun.observed_bytes - overrun.promised_bytes for overrun in overruns}
+    total = sum(excess.values())
+    return [
+        (
+            overrun,
+            Charge(
+                at_s=at_s,
+                victim_id=victim_id,
+                victim_uid=victim_uid,
+                gpu_uuid=overrun.gpu_uuid,
+                observed_bytes=overrun.observed_bytes,
+                usage=None if usage is None else usage * (over_bytes / total),
+            ),
+        )
+        for overrun, over_bytes in excess.items()
+    ]
+
+
+def job_text(job_id: int, *, same_user: bool) -> str:
+    """`job 7`, `another user's job 7`: a job as the user of another one may see it."""
+    return f"job {job_id}" if same_user else f"another user's job {job_id}"
+
+
+def overruns_text(overruns: Iterable[Overrun], uid: int) -> str:
+    """`another user's job 7 held 32.0 GiB, 4.0 GiB promised`, for the user `uid`."""
+    return ", ".join(
+        f"{job_text(overrun.job_id, same_user=overrun.uid == uid)} held {format_bytes(overrun.observed_bytes)}, "
+        f"{format_bytes(overrun.promised_bytes)} promised"
+        for overrun in overruns
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverrunPolicy:
+    """When to act on an attempt that outgrows its promise, and how.
+
+    Attributes:
+        action: `tell`: only say so; `pause`: suspend its processes while promises to neighbors are at risk, which
+            prevents further growth and frees nothing; `stop`: stop it, and retry it with what it was seen to need.
+        margin: share of the promise that it may exceed it by.
+        samples: in so many samples in a row.
+    """
+
+    action: OverrunAction = "tell"
+    margin: float = 0.1
+    samples: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Offense:
+    """A resident that exceeds its promise for long enough while promises to its neighbors are at risk."""
+
+    resident: Resident
+    gpu_uuid: str
+    missing_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The reason for people."""
+        held, promised = format_bytes(self.resident.observed_bytes or 0), format_bytes(self.resident.promised_bytes)
+        return (
+            f"{OVERRUN_STOP}: held {held}, {promised} promised, {format_bytes(self.missing_bytes)} missing for others"
+        )
+
+
+class OverrunWatch:
+    """Counts, from sample to sample, for how long each resident has exceeded its promise at the cost of others."""
+
+    def __init__(self, policy: OverrunPolicy) -> None:
+        self._policy = policy
+        self._counts: dict[tuple[str, int, int], int] = {}  # samples in a row, by GPU, job and attempt
+
+    def observe(self, gpus: Iterable[GpuSnapshot]) -> list[Offense]:
+        """The offenses of this sample, on each GPU the largest excess first; call it once for each sample."""
+        counts: dict[tuple[str, int, int], int] = {}
+        offenses = []
+        for gpu in gpus:
+            missing_bytes = _missing_bytes(gpu)
+            for resident in _offenders(gpu, self._policy.margin) if missing_bytes > 0 else ():
+                key = (gpu.gpu.uuid, resident.job_id, resident.attempt)
+                counts[key] = self._counts.get(key, 0) + 1
+                if counts[key] >= self._policy.samples:
+                    offenses.append(Offense(resident, gpu.gpu.uuid, missing_bytes))
+        self._counts = counts
+        return offenses
+
+
+def _missing_bytes(gpu: GpuSnapshot) -> int:
+    """By how much promises and what is held exceed the memory of the GPU; 0 while foreign use is unknown."""
+    if gpu.foreign_bytes is None:
+        return 0
+    held = sum(resident.held_bytes for resident in gpu.residents)
+    return max(0, gpu.foreign_bytes + held - gpu.gpu.memory_total_bytes)
+
+
+def _offenders(gpu: GpuSnapshot, margin: float) -> list[Resident]:
+    """Residents beyond their promise and its margin, the largest excess first; none if nobody else is there."""
+    found = [
+        resident
+        for resident in gpu.residents
+        if (resident.observed_bytes or 0) > tolerated_bytes(resident.promised_bytes, margin)
+    ]
+    if len(found) == len(gpu.residents) == 1:
+        return []
+    return sorted(
+        found, key=lambda resident: (resident.promised_bytes - (resident.observed_bytes or 0), resident.job_id)
+    )
