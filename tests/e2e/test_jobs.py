@@ -165,7 +165,7 @@ def test_explain_names_the_rule_and_the_numbers_of_each_gpu(server):
         server.started(job)
     waits = server.submit("true", declared_bytes=20 * GiB)
     assert server.cli("explain", str(waits)).stdout == (
-        f"job {waits} waits: 1 GPU with 20.0 GiB available, none of 2 qualifies\n"
+        f"job {waits} waits: GPU 0, best of 2: needs 20.0 GiB, 10.0 GiB available\n"
         "  GPU 0  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
         "  GPU 1  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
     )
@@ -187,7 +187,7 @@ def test_dry_run_says_what_would_happen_and_queues_nothing(server):
     for _ in range(2):
         server.started(server.submit("sleep 1000", exclusive=True))
     would = server.cli("submit", "--dry-run", "--gpu-mem", "10G", "--", "true")
-    assert would.stdout.splitlines()[1] == "would wait: 1 GPU with 10.0 GiB available, none of 2 qualifies"
+    assert would.stdout.splitlines()[1] == "would wait: GPU 0, best of 2: job 1 has it exclusively"
     assert len(server.client.jobs()) == 2
 
 

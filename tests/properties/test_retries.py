@@ -110,7 +110,7 @@ def test_an_oom_retry_passes_a_blocked_head_of_line(name):
     assert placer.explain(3, AT_S).reason == "job 1 is ahead, and this policy starts jobs in order"
     placer.add(a_retry(4, 30))
     assert placer.decide(AT_S) == []
-    assert placer.explain(4, AT_S).reason == "1 GPU with 30.0 GiB available, none of 1 qualifies"
+    assert placer.explain(4, AT_S).reason == "GPU 0: needs 30.0 GiB, 17.0 GiB available"
 
 
 def test_only_the_job_that_ran_out_of_memory_bypasses_the_gates():

@@ -46,7 +46,7 @@ def explain(job: str, *, json: bool, connection: Connection) -> None:
     """Show why a job waits: for each GPU, the rule that rejected it, with its numbers.
 
     $ cotenant explain 17
-    job 17 waits: 1 GPU with 13.1 GiB available, none of 2 qualifies
+    job 17 waits: GPU 1, best of 2: SMACT 0.91, limit 0.80
       GPU 0  insufficient_memory  needs 13.1 GiB, 9.8 GiB available
       GPU 1  smact_too_high       SMACT 0.91, limit 0.80
     """

@@ -34,8 +34,15 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """A job that is not placed now. `reason` is complete by itself; `rejections` has one entry per GPU considered."""
+    """A job that is not placed now.
+
+    Attributes:
+        reason: a sentence with the numbers, complete by itself.
+        rejections: one for each GPU that was considered.
+        rule: name of the rule that decides, e.g. `insufficient_memory` or `dependency`; empty if there is none.
+    """
 
     job_id: int
     reason: str
     rejections: tuple[Rejection, ...] = ()
+    rule: str = ""

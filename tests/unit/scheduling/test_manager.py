@@ -238,8 +238,8 @@ def test_restore_repeats_pending_estimates_and_stops_and_places_nothing():
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        ("first-fit", "1 GPU with 30.0 GiB available, none of 1 qualifies"),
-        ("exclusive", "1 empty GPU with 30.0 GiB available, none of 1 qualifies"),
+        ("first-fit", "GPU 0: needs 30.0 GiB, 10.0 GiB available"),
+        ("exclusive", "GPU 0: job 1 has it exclusively"),
     ],
 )
 def test_explain_gives_the_newest_decision_of_the_policy(policy, reason):

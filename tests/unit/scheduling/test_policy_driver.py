@@ -58,7 +58,7 @@ def test_a_new_gpu_is_used_and_a_missing_one_is_not():
     life.gpus = life.gpus[1:]
     life.pass_(1)
     life.submit(3)
-    assert life.manager.explain(3).reason == "1 empty GPU with 8.0 GiB available, none of 1 qualifies"
+    assert life.manager.explain(3).reason == "GPU 1: job 2 has it exclusively"
 
 
 def test_a_cancelled_job_is_not_placed():

@@ -64,7 +64,7 @@ def test_a_mig_request_without_a_free_instance_is_deferred_with_the_reason():
     server = a_server(a_snapshot(0), instance(1, 20, residents=(a_resident(2),)))
     (answer,) = TURNS.decide([a_job(gib=12, sharing="mig")], server)
     assert isinstance(answer, Deferral)
-    assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
+    assert answer.reason == "GPU 1, best of 2: must be empty (an instance of its own was requested), job 100 on it"
     assert [(rejection.rule, rejection.reason) for rejection in answer.rejections] == [
         ("no_mig_instance", "is not a MIG instance, which was requested"),
         ("not_empty", "must be empty (an instance of its own was requested), job 100 on it"),

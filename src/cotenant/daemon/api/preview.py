@@ -42,6 +42,7 @@ def preview(
             **fields,
             "decision": "wait",
             "reason": dependency_text(job, manager.jobs, older_singletons),
+            "rule": "dependency",
             "rejections": [],
         }
     if isinstance(answer, Placement):

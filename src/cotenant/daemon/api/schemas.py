@@ -108,12 +108,34 @@ class AttemptSummary(TypedDict):
     exit: ExitView | None
 
 
+class OverrunView(TypedDict):
+    """A neighbor that held more than its promise when the attempt ran out of memory."""
+
+    job_id: int
+    gpu_uuid: str
+    promised_bytes: int
+    observed_bytes: int
+
+
+class ChargeView(TypedDict):
+    """What the attempt cost a neighbor when it held more than its promise."""
+
+    at: str | None
+    victim_id: int
+    gpu_uuid: str
+    observed_bytes: int
+    usage: UsageView | None
+
+
 class AttemptView(AttemptSummary):
     """One run of a job, with telemetry."""
 
     gpu_indices: list[int | None]
     usage: UsageView | None
     co_runs: list[AttemptCoRun]
+    forgiven: Annotated[bool, "lost its memory to a neighbor's overrun: counts against no limit and costs nothing"]
+    overruns: list[OverrunView]
+    charges: list[ChargeView]
 
 
 class EstimateView(TypedDict):
@@ -148,6 +170,7 @@ class JobView(TypedDict):
     state: str
     state_short: str
     reason: str
+    rule: Annotated[str, "name of the rule for which it waits, or empty"]
     exit_code: Annotated[int | None, "128 + N after signal N, 124 after the time limit, 143 after a cancellation"]
     gpus: int
     gpu_uuids: list[str]
@@ -220,6 +243,7 @@ class DeferralView(TypedDict):
     """Why a job waits."""
 
     reason: str
+    rule: Annotated[str, "name of the rule that decides, or empty"]
     rejections: list[RejectionView]
 
 

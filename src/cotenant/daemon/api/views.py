@@ -31,6 +31,7 @@ from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.recovery import is_forgiven
 
 
 def rfc3339(at_s: float | None) -> str | None:
@@ -129,6 +130,7 @@ class JsonViews:
         ended_at_s = job.state.at_s if isinstance(job.state, Done) else None
         name = state_name(job)
         array = job.spec.array
+        explanation = self._manager.explain(job.id)
         return {
             "id": job.id,
             "label": label(job),
@@ -138,7 +140,8 @@ class JsonViews:
             "user": job.spec.user,
             "state": name,
             "state_short": SHORT[name],
-            "reason": self._manager.explain(job.id).reason,
+            "reason": explanation.reason,
+            "rule": explanation.rule,
             "exit_code": exit_code(job),
             "gpus": job.spec.gpus,
             "gpu_uuids": [] if attempt is None else list(attempt.placement.gpu_uuids),
@@ -202,6 +205,26 @@ class JsonViews:
                 {**co_run_view(co_run), "neighbor_ids": list(self._manager.redact_ids(job, co_run.neighbor_ids))}
                 for co_run in self._manager.co_runs(job, attempt.number)
             ],
+            "forgiven": is_forgiven(attempt),
+            "overruns": [
+                {
+                    "job_id": overrun.job_id,
+                    "gpu_uuid": overrun.gpu_uuid,
+                    "promised_bytes": overrun.promised_bytes,
+                    "observed_bytes": overrun.observed_bytes,
+                }
+                for overrun in attempt.overruns
+            ],
+            "charges": [
+                {
+                    "at": rfc3339(charge.at_s),
+                    "victim_id": charge.victim_id,
+                    "gpu_uuid": charge.gpu_uuid,
+                    "observed_bytes": charge.observed_bytes,
+                    "usage": usage_view(charge.usage),
+                }
+                for charge in attempt.charges
+            ],
         }
 
     def explanation(self, job: Job) -> Explanation:
@@ -219,7 +242,7 @@ class JsonViews:
             }
             for rejection in wait.rejections
         ]
-        return {"reason": wait.reason, "rejections": rejections}
+        return {"reason": wait.reason, "rule": wait.rule, "rejections": rejections}
 
     def placement(self, placement: Placement) -> PlacementView:
         """A placement by the policy."""

@@ -148,15 +148,17 @@ class AdmissionRules:
         if not refused:
             tally = f"{len(views)} of {len(views)} qualify" if views else "no GPU is known"
             return Deferral(
-                job_id=job_id, reason=f"{demand.text}, {tally}", rejections=rejections, rule=too_few.rule if views else ""
+                job_id=job_id,
+                reason=f"{demand.text}, {tally}",
+                rejections=rejections,
+                rule=too_few.rule if views else "",
             )
         view, refusal = max(refused, key=lambda pair: (_closeness(pair[1]), pair[0].available_bytes or 0))
-        reason = f"GPU {view.snapshot.gpu.index}: {refusal.reason}"
         qualify = len(views) - len(refused)
+        best = f", best of {len(views)}" if len(views) > 1 and not qualify else ""
+        reason = f"GPU {view.snapshot.gpu.index}{best}: {refusal.reason}"
         if qualify:
             reason = f"{demand.text}, {qualify} of {len(views)} qualif{'y' if qualify > 1 else 'ies'}; {reason}"
-        elif len(views) > 1:
-            reason += f"; the other {len(views) - 1} are no closer" if len(views) > 2 else "; the other is no closer"
         return Deferral(job_id=job_id, reason=reason, rejections=rejections, rule=refusal.rule)
 
 

@@ -153,12 +153,14 @@ def test_rejections_report_the_memory_available_after_the_whole_decision():
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        pytest.param(a_job(1, 13.1), "1 GPU with 13.1 GiB available, none of 2 qualifies", id="one"),
+        pytest.param(a_job(1, 13.1), "GPU 1, best of 2: needs 13.1 GiB, 9.5 GiB available", id="one"),
         pytest.param(
-            a_job(1, 13.1, exclusive=True), "1 empty GPU with 13.1 GiB available, none of 2 qualifies", id="alone"
+            a_job(1, 13.1, exclusive=True),
+            "GPU 1, best of 2: must be empty (it was submitted as exclusive), job 100 on it",
+            id="alone",
         ),
-        pytest.param(a_job(1, None), "1 empty GPU, none of 2 qualifies", id="unknown"),
-        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies", id="too_few_gpus"),
+        pytest.param(a_job(1, None), "GPU 1, best of 2: must be empty (its memory need is not known), job 100 on it", id="unknown"),
+        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies; GPU 0: needs 9.2 GiB, 9.0 GiB available", id="too_few_gpus"),
         pytest.param(a_job(1, 1, gpus=3), "3 GPUs with 1.0 GiB available each, 2 of 2 qualify", id="too wide"),
     ],
 )
