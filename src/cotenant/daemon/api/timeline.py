@@ -25,8 +25,9 @@ from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS, Unit
 from cotenant.daemon.api.schemas import JobEvent
 from cotenant.daemon.api.views import rfc3339
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.explain import name_neighbors
+from cotenant.scheduling.explain import charge_text, name_neighbors
 from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.overrun import overruns_text
 
 RedactIds = Callable[[Iterable[int]], Sequence[int | None]]
 
@@ -35,7 +36,8 @@ def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, jo
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
     `state` is the state after the event, from the job's own events alone. If an event of another job changed the state
-    of `job` since, e.g. a dependency failed, a last entry `JobState` says so.
+    of `job` since, e.g. a dependency failed, a last entry `JobState` says so. `NeighborCharged` is a neighbor that
+    ran out of memory because the job exceeded its promise.
     `mates` replaces the ids of jobs that the reader may not see by None.
     """
     table = JobTable(ManagerConfig(estimate=False))
@@ -44,7 +46,7 @@ def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, jo
     for event in events:
         text = _text(event, spec)
         if isinstance(event, AttemptExited):
-            text += _measured(event, neighbor_ids)
+            text += _measured(event, neighbor_ids) + _blamed(event, spec)
         if isinstance(event, (JobSubmitted, JobUpdated)):
             spec = event.spec
         if isinstance(event, JobSubmitted):
@@ -64,6 +66,8 @@ def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, jo
                 "state": None if known is None else _state(known),
             }
         )
+    if job is not None:
+        entries = _with_charges(entries, job)
     if job is not None and isinstance(job.state, (Done, Held)) and entries and entries[-1]["state"] != _state(job):
         at_s = job.state.at_s if isinstance(job.state, Done) else job.state.since_s
         reason = job.state.reason
@@ -77,6 +81,24 @@ def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, jo
                 "state": _state(job),
             }
         )
+    return entries
+
+
+def _with_charges(entries: list[JobEvent], job: Job) -> list[JobEvent]:
+    """`entries` and what the job's overruns cost neighbors, in order of time: events of other jobs say so."""
+    for attempt in job.attempts:
+        for charge in attempt.charges:
+            before = [entry for entry in entries if entry["at_s"] <= charge.at_s]
+            after = entries[len(before) :]
+            entry: JobEvent = {
+                "at": rfc3339(charge.at_s),
+                "at_s": charge.at_s,
+                "event": "NeighborCharged",
+                "cause": "exceeded its promise",
+                "text": charge_text(charge, attempt.placement.promised_bytes, job.spec.uid),
+                "state": before[-1]["state"] if before else None,
+            }
+            entries = [*before, entry, *after]
     return entries
 
 
@@ -135,6 +157,13 @@ def _measured(event: AttemptExited, named: RedactIds) -> str:
                 f"{co_run.slowdown:.2f} times as long a step beside {name_neighbors(named(co_run.neighbor_ids))}"
             )
     return "".join(f", {word}" for word in words)
+
+
+def _blamed(event: AttemptExited, spec: JobSpec | None) -> str:
+    """The neighbors beyond their promise when it ran out of memory."""
+    if not event.overruns or spec is None:
+        return ""
+    return f", while {overruns_text(event.overruns, spec.uid)}"
 
 
 def _difference(old: JobSpec | None, new: JobSpec) -> str:

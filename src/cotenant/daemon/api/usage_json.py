@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cotenant.core.job import CoRun, Job, ResourceUsage
+from cotenant.core.job import Attempt, CoRun, Job, ResourceUsage
 from cotenant.daemon.api.schemas import CoRunView, GpuHistory, UsageView, UserUsage, WorkloadUsage
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
 from cotenant.scheduling.prediction.interference import LearnedInterference
 from cotenant.scheduling.prediction.workloads import workload_key
+from cotenant.scheduling.recovery import is_forgiven
 
 
 def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
@@ -24,6 +25,18 @@ def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
         if found is not None:
             total = found if total is None else total + found
     return total
+
+
+def billed_usage(attempt: Attempt, usage: ResourceUsage | None) -> ResourceUsage | None:
+    """What an attempt's user is billed for it, of the `usage` that was measured.
+
+    One that lost its memory to a neighbor's overrun costs nothing; the neighbor is billed instead (decision 0054).
+    """
+    bill = None if is_forgiven(attempt) else usage
+    for charge in attempt.charges:
+        if charge.usage is not None:
+            bill = charge.usage if bill is None else bill + charge.usage
+    return bill
 
 
 def usage_view(usage: ResourceUsage | None) -> UsageView | None:
@@ -61,25 +74,28 @@ class _User:
 
 
 def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
-    """Sums of `jobs` by user, sorted by name."""
+    """Sums of what users are billed for `jobs`, sorted by name."""
     found: dict[str, _User] = {}
     for job in jobs:
-        usage = usage_of(job, manager)
-        if usage is None:
+        billed = (billed_usage(attempt, manager.usage(job, attempt.number)) for attempt in job.attempts)
+        bills = [bill for bill in billed if bill is not None]
+        if not bills:
             continue
         user = found.setdefault(job.spec.user, _User(0, ResourceUsage()))
         user.jobs += 1
-        user.usage += usage
+        for bill in bills:
+            user.usage += bill
     return [{"user": name, "jobs": user.jobs, **_usage_view(user.usage)} for name, user in sorted(found.items())]
 
 
 def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
-    """Sums of ended attempts by user. They never decrease, over restarts too."""
+    """Sums of what users are billed for ended attempts. They never decrease, over restarts too."""
     found: dict[str, ResourceUsage] = {}
     for job in jobs:
         for attempt in job.attempts:
-            if attempt.usage is not None:
-                found[job.spec.user] = found.get(job.spec.user, ResourceUsage()) + attempt.usage
+            bill = billed_usage(attempt, attempt.usage)
+            if bill is not None:
+                found[job.spec.user] = found.get(job.spec.user, ResourceUsage()) + bill
     return found
 
 

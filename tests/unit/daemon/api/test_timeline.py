@@ -16,7 +16,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import AttemptExit, CoRun, Done, OomEvidence, ProcessId, ResourceUsage
+from cotenant.core.job import Attempt, AttemptExit, Charge, CoRun, Done, OomEvidence, Overrun, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.daemon.api.timeline import timeline
@@ -55,6 +55,28 @@ def test_every_event_has_its_sentence_and_the_state_after_it():
         ("done", "cancel by root"),
     ]
     assert timeline(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
+
+
+OVERRUN = Overrun(job_id=7, attempt=1, uid=2000, gpu_uuid="GPU-0", promised_bytes=4 * GiB, observed_bytes=32 * GiB)
+
+
+def test_a_victim_reads_who_exceeded_the_promise():
+    blamed = replace(EVENTS[-2], overruns=(OVERRUN,))
+    text = timeline((*EVENTS[:-2], blamed))[-1]["text"]
+    assert text.endswith(", while another user's job 7 held 32.0 GiB, 4.0 GiB promised")
+    own = replace(blamed, overruns=(replace(OVERRUN, uid=SPEC.uid),))
+    assert timeline((*EVENTS[:-2], own))[-1]["text"].endswith(", while job 7 held 32.0 GiB, 4.0 GiB promised")
+
+
+def test_who_exceeded_the_promise_reads_what_it_was_charged_when_it_happened():
+    usage = ResourceUsage(gpu_s=120.0)
+    charge = Charge(at_s=6.5, victim_id=3, victim_uid=3000, gpu_uuid="GPU-0", observed_bytes=32 * GiB, usage=usage)
+    attempt = Attempt(number=1, placement=PLACE, placed_at_s=5.0, charges=(charge,))
+    entries = timeline(EVENTS[:-1], job=replace(a_job(1), attempts=(attempt,)))
+    assert [entry["event"] for entry in entries[-3:]] == ["AttemptStarted", "NeighborCharged", "AttemptExited"]
+    assert entries[-2]["text"] == (
+        "another user's job 3 ran out of memory because it held 32.0 GiB, 8.0 GiB promised, 2m00s of GPU time charged"
+    )
 
 
 def test_a_change_of_the_environment_is_not_shown():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from builders import a_gpu, a_job
-from cotenant.core.job import Attempt, AttemptExit, CoRun, ResourceUsage
+from cotenant.core.job import Attempt, AttemptExit, Charge, CoRun, OomEvidence, Overrun, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.daemon.api.usage_json import by_user, by_workload, ended_by_user, history_view, usage_of, usage_view
@@ -38,6 +38,23 @@ def ran(job_id, *usages, user="ann", co_runs=()):
         for number, usage in enumerate(usages, start=1)
     )
     return replace(a_job(job_id, user=user, command=("python", f"{job_id}.py")), attempts=attempts)
+
+
+OOM = AttemptExit(
+    exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True, free_bytes=0, total_bytes=40 * GiB)
+)
+BLAMED = Overrun(job_id=2, attempt=1, uid=2000, gpu_uuid="GPU-0", promised_bytes=GiB, observed_bytes=30 * GiB)
+
+
+def test_the_usage_of_a_victim_is_billed_to_who_exceeded_the_promise():
+    victim, liar = ran(1, HOUR, user="ann"), ran(2, UNMETERED, user="bob")
+    lost = replace(victim.attempts[0], exit=OOM, overruns=(BLAMED,))
+    charge = Charge(at_s=1.0, victim_id=1, victim_uid=1000, gpu_uuid="GPU-0", observed_bytes=30 * GiB, usage=HOUR)
+    charged = replace(liar.attempts[0], charges=(charge,))
+    jobs = [replace(victim, attempts=(lost,)), replace(liar, attempts=(charged,))]
+    assert ended_by_user(jobs) == {"bob": UNMETERED + HOUR}
+    assert [(user["user"], user["gpu_s"]) for user in by_user(jobs, FakeManager())] == [("bob", 3660.0)]
+    assert usage_of(jobs[0], FakeManager()) == HOUR, "what it used is still shown"
 
 
 class FakeManager:
