@@ -23,7 +23,7 @@ from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.core.units import GiB
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.inbox import Inbox
-from cotenant.daemon.messages import JobChange
+from cotenant.daemon.messages import BulkChange, JobChange
 from cotenant.daemon.services.base import AttemptService
 from cotenant.daemon.startup import recovered_reports
 from cotenant.scheduling.manager import Manager
@@ -293,7 +293,11 @@ class CrashSchedule:
             self._inbox.put_sample(self._machine.sample(self._at_s))
         if submits and self._promised and self._rng.random() < 0.1:
             kind: Any = self._rng.choice(("cancel", "hold", "release", "requeue"))
-            self._loop.change(JobChange(kind, self._rng.choice(sorted(self._promised)), "schedule"))
+            chosen = tuple(self._rng.sample(sorted(self._promised), min(len(self._promised), self._rng.randint(1, 3))))
+            if len(chosen) == 1:
+                self._loop.change(JobChange(kind, chosen[0], "schedule"))
+            else:
+                self._loop.change_many(BulkChange(kind, chosen, "schedule"))
         if not submits:
             for job_id in self._promised:
                 self._loop.change(JobChange("release", job_id, "schedule"))

@@ -5,10 +5,11 @@ the decisions between them does not matter. Changes of jobs by clients get one t
 disk before anybody learns of them or anything is launched because of them, but not earlier: the next decision syncs
 them. Estimates are synced with whatever is written next; one that a power cut takes is made again.
 
-When the journal cannot be written (a full disk), requests are refused with its error. What has already happened, such
-as the exit of an attempt, waits in memory and is written as soon as possible; until then nothing is decided or
-launched. Running attempts are not affected. An event that can never be written is replaced by one without its payload,
-so that it affects its own job only.
+When the journal cannot be written (a full disk), requests are refused with its error, except cancellations, for which
+space is set aside. What has already happened, such as the exit of an attempt, waits in memory and is written as soon as
+possible; until then nothing is decided or launched. Running attempts are not affected. An event that can never be
+written is replaced by one without its payload, and one that cannot be applied is set aside, see `quarantine`, so that
+it affects its own job only.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import dataclasses
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from cotenant.core.errors import BackendError, JournalError, NoSuchJob
+from cotenant.core.errors import CotenantError, JournalError, NoSuchJob
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -31,20 +32,29 @@ from cotenant.core.events import (
     JobCancelled,
     JobSubmitted,
     Journaled,
-    Launch,
-    RequestEstimate,
     ServerSampled,
-    Stop,
     Tick,
 )
-from cotenant.core.job import AttemptExit, Job, JobSpec, Running, Starting
-from cotenant.core.ports import AttemptRef, Engine, Journal
+from cotenant.core.job import Job, JobSpec, Running, Starting
+from cotenant.core.ports import Engine, Journal
 from cotenant.daemon.api.submission import SubmissionHandler
 from cotenant.daemon.api.waiters import Waiters
+from cotenant.daemon.command_executor import CommandExecutor, EstimateSource
 from cotenant.daemon.inbox import Inbox
-from cotenant.daemon.job_verbs import JOB_VERBS
+from cotenant.daemon.job_verbs import JOB_VERBS, ChangeEvent
 from cotenant.daemon.journal_writer import JournalWriter, UnwritableEventError
-from cotenant.daemon.messages import JobChange, Message, Query, Report, SubmitRequest, WaitRequest, batches, resolve
+from cotenant.daemon.messages import (
+    BulkChange,
+    JobChange,
+    Message,
+    Query,
+    Report,
+    SubmitRequest,
+    WaitRequest,
+    batches,
+    resolve,
+)
+from cotenant.daemon.quarantine import Quarantine, refused, without_payload
 from cotenant.daemon.services.base import AttemptService
 from cotenant.scheduling.manager import Manager
 
@@ -56,18 +66,6 @@ RETRY_S = 0.5
 """Between two attempts to write to a journal that fails."""
 
 _Accepted = tuple[SubmitRequest[Any], list[JobSubmitted]]
-
-
-class EstimateSource(Protocol):
-    """Makes estimates in the background and puts `EstimateReady` into the inbox."""
-
-    def request(self, job_id: int, spec: JobSpec) -> None:
-        """Begin to estimate `spec`."""
-        ...
-
-    def cancel(self, job_id: int) -> None:
-        """Stop the estimate of a job; it delivers nothing any more."""
-        ...
 
 
 class ControlLoop:
@@ -93,19 +91,20 @@ class ControlLoop:
     ) -> None:
         self._manager = manager
         self._journal = JournalWriter(journal)
-        self._engine = engine
         self._inbox = inbox
-        self._estimates = estimates
         self._services = services
         self._now = now
         self._tick_s = tick_s
         self._on_exit = on_exit
         self._on_failure = on_failure
         self._backlog: deque[Report] = deque()
-        self._unsaved_launches: list[Launch] = []
         self._failed = False
-        self._waiters = Waiters(manager.jobs)
+        self._waiters = Waiters(manager)
         self._submissions = SubmissionHandler(manager, now)
+        self._quarantine = Quarantine(manager, journal, now)
+        self._executor = CommandExecutor(
+            journal=self._journal, engine=engine, estimates=estimates, services=services, inbox=inbox, now=now
+        )
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
 
     def start(self, recovered: Sequence[Report], commands: Sequence[Command]) -> None:
@@ -117,7 +116,7 @@ class ControlLoop:
         """Like `start`, without a thread: the caller calls `turn`."""
         for report in recovered:
             self._inbox.put(report)
-        self._execute(commands)
+        self._executor.execute(commands)
 
     def submit(self, specs: Sequence[JobSpec]) -> Future[list[int]]:
         """Queue `specs`, all or none; the answer is their ids, once they are on disk."""
@@ -131,6 +130,11 @@ class ControlLoop:
 
     def change(self, change: JobChange) -> Future[Job]:
         """Apply a verb to a job."""
+        self._inbox.put(change)
+        return change.answer
+
+    def change_many(self, change: BulkChange) -> Future[list[CotenantError | None]]:
+        """Apply a verb to many jobs in one transaction."""
         self._inbox.put(change)
         return change.answer
 
@@ -158,7 +162,7 @@ class ControlLoop:
 
     def is_consistent(self) -> bool:
         """Whether, after `close`, the manager's state is exactly what the journal's events lead to."""
-        return not (self._unsaved_launches or self._backlog or self._failed or self._thread.is_alive())
+        return not (self._executor.has_unsaved or self._backlog or self._failed or self._thread.is_alive())
 
     def running_jobs(self) -> list[Job]:
         """Jobs with an attempt at the moment. Call it in the loop's thread, or before `start`."""
@@ -177,14 +181,17 @@ class ControlLoop:
 
     def turn(self) -> bool:
         """Process the messages that are there, or wait a tick for one; returns False at the end."""
-        is_blocked = bool(self._backlog or self._unsaved_launches)
+        is_blocked = bool(self._backlog or self._executor.has_unsaved)
         messages = self._inbox.get_batch(RETRY_S if is_blocked else self._tick_s)
         if is_blocked:
             self._catch_up()
-        if not messages:
+        if not messages and not self._quarantine.is_paused:
             self._handle([Tick(at_s=self._now(), cause="clock")])
         for batch in batches(message for message in messages if message is not None):
-            self._process(batch)
+            try:
+                self._process(batch)
+            except Exception as error:  # noqa: BLE001 (one batch must not end the service for all)
+                self._survive(batch, error)
         if self._journal.flush():
             self._waiters.answer()
         return None not in messages
@@ -198,29 +205,72 @@ class ControlLoop:
             self._waiters.add(first)
         elif isinstance(first, ServerSampled):
             newest = self._inbox.take_sample()
-            if newest is not None:
-                self._handle([newest])
+            admitted = None if newest is None else self._quarantine.admitted(newest)
+            if admitted is not None and self._handle([admitted]) is None:
+                self._quarantine.decided()
         elif isinstance(first, JobChange):
             resolve(first.answer, lambda: self._change(first))
+        elif isinstance(first, BulkChange):
+            resolve(first.answer, lambda: self._change_many(first))
         else:
             self._process_facts(batch)
 
     def _change(self, change: JobChange) -> Job:
-        job = self._manager.jobs.get(change.job_id)
+        event = self._change_event(change.verb, change.job_id, change.cause, change.fields)
+        self._journal_changes([event])
+        problem = self._handle([event])
+        if problem is not None:
+            raise refused(problem)
+        return self._manager.jobs[change.job_id]
+
+    def _change_event(self, name: str, job_id: int, cause: str, fields: Mapping[str, Any]) -> ChangeEvent:
+        """The event of a change.
+
+        Raises:
+            CotenantError: it is refused.
+        """
+        job = self._manager.jobs.get(job_id)
         if job is None:
-            raise NoSuchJob(f"no job {change.job_id}", hint="see `cotenant ls`")
-        verb = JOB_VERBS[change.verb]
+            raise NoSuchJob(f"no job {job_id}", hint="see `cotenant ls`")
+        verb = JOB_VERBS[name]
         verb.check(job)
-        self._ensure_writable()
-        spec = verb.new_spec(job, change.fields)
+        spec = verb.new_spec(job, fields)
         if spec is not job.spec:
             self._submissions.check_update(job, spec)
-        event = verb.new_event(job, spec, at_s=self._now(), cause=change.cause)
-        self._journal.append([event])
-        if isinstance(event, JobCancelled):
-            self._estimates.cancel(job.id)
-        self._handle([event])
-        return self._manager.jobs[job.id]
+        return verb.new_event(job, spec, at_s=self._now(), cause=cause)
+
+    def _change_many(self, change: BulkChange) -> list[CotenantError | None]:
+        events: list[ChangeEvent] = []
+        problems: list[CotenantError | None] = []
+        for job_id in change.job_ids:
+            try:
+                events.append(self._change_event(change.verb, job_id, change.cause, {}))
+                problems.append(None)
+            except CotenantError as error:
+                problems.append(error)
+        if events:
+            self._journal_changes(events)
+            self._handle(events, one_decision=True)
+        return problems
+
+    def _journal_changes(self, events: Sequence[ChangeEvent]) -> None:
+        """Journal changes by clients; cancellations also on a full disk.
+
+        Raises:
+            JournalError: none was written.
+        """
+        urgent = all(isinstance(event, JobCancelled) for event in events)
+        try:
+            self._ensure_writable()
+        except JournalError:
+            if not urgent:
+                raise
+            # Decisions that could not be written were not acted on, and are made again once the disk has room.
+            self._executor.resume(self._quarantine.rebuild())
+        self._journal.append(events, urgent=urgent)
+        for event in events:
+            if isinstance(event, JobCancelled):
+                self._executor.cancel_estimate(event.job_id)
 
     def _process_facts(self, batch: Sequence[Message]) -> None:
         """Journal and handle submissions and reports; refuse or postpone them if the journal fails."""
@@ -228,18 +278,27 @@ class ControlLoop:
         reports: list[Report] = [
             message for message in batch if isinstance(message, (EstimateReady, AttemptStarted, AttemptExited))
         ]
-        if self._backlog or self._unsaved_launches:
+        if self._backlog or self._executor.has_unsaved:
             self._backlog.extend(reports)
             reports = []
         reports = [self._with_evidence(report) for report in reports]
-        self._commit(self._submissions.accepted(submits), reports)
+        try:
+            accepted = self._submissions.accepted(submits)
+        except Exception as error:
+            logger.exception("submissions cannot be checked")
+            for message in submits:
+                if not message.answer.done():
+                    message.answer.set_exception(refused(error))
+            self._submissions.reset_ids()
+            accepted = []
+        self._commit(accepted, reports)
 
     def _commit(self, accepted: Sequence[_Accepted], reports: Sequence[Report]) -> None:
         submitted = [event for _, events in accepted for event in events]
         events: list[Journaled] = [*submitted, *reports]
         try:
             self._ensure_writable()
-            self._journal.append(events, durable=bool(submitted))
+            self._journal.append(events, durable=bool(submitted), urgent=not submitted)
         except UnwritableEventError as error:
             self._commit_apart(accepted, reports, error)
             return
@@ -249,8 +308,11 @@ class ControlLoop:
                 request.answer.set_exception(error)
             self._backlog.extend(reports)
             return
-        self._handle(events)
+        problem = self._handle(events)
         for request, own_events in accepted:
+            if problem is not None and any(event.job_id not in self._manager.jobs for event in own_events):
+                request.answer.set_exception(refused(problem))
+                continue
             query = partial(request.query, self._manager, [event.job_id for event in own_events])
             resolve(request.answer, query, expected=Exception)  # the jobs are queued, whatever the query raises
         self._after(events)
@@ -269,36 +331,28 @@ class ControlLoop:
             self._submissions.reset_ids()
             request.answer.set_exception(error)
         for report in reports:
-            replacement = self._without_payload(report, error)
+            logger.error("a report cannot be journaled", extra={"fields": {"job": report.job_id, "why": error.message}})
+            replacement = without_payload(report, "cannot be journaled", self._now())
             if replacement is not None:
                 self._commit([], [replacement])
 
-    def _without_payload(self, report: Report, error: UnwritableEventError) -> Report | None:
-        """`report` reduced to what a journal can hold; None if there is nothing left to reduce."""
-        logger.error("a report cannot be journaled", extra={"fields": {"job": report.job_id, "why": error.message}})
-        reduced: Report | None = None
-        if isinstance(report, EstimateReady):
-            reduced = dataclasses.replace(report, estimate=None, error="the estimate cannot be journaled")
-        elif isinstance(report, AttemptExited):
-            end = AttemptExit(exit_code=None, signal=None, reason="lost", detail="its exit cannot be journaled")
-            reduced = AttemptExited(
-                at_s=self._now(),
-                cause=report.cause,
-                job_id=report.job_id,
-                attempt=report.attempt,
-                exit=end,
-                peak_observed_bytes={},
-            )
-        return None if reduced == report else reduced
-
     def _with_evidence(self, report: Report) -> Report:
+        """`report` with what services and telemetry know of it, or as it came if they fail."""
+        if isinstance(report, EstimateReady):
+            self._executor.estimated(report)
+            return report
+        try:
+            return self._completed(report)
+        except Exception:
+            logger.exception("the evidence of an attempt is lost", extra={"fields": {"job": report.job_id}})
+            return report
+
+    def _completed(self, report: AttemptStarted | AttemptExited) -> AttemptStarted | AttemptExited:
         """`report` on the daemon's clock, with what services and telemetry know of an exit.
 
         A runner stamps its reports with the wall clock, which may have been set since the daemon started: a start that
         seemed a day old would exceed any time limit.
         """
-        if isinstance(report, EstimateReady):
-            return report
         job = self._manager.jobs.get(report.job_id)
         attempt = None if job is None else job.last_attempt
         if job is not None and attempt is not None and attempt.number == report.attempt:
@@ -317,22 +371,19 @@ class ControlLoop:
 
     def _ensure_writable(self) -> None:
         """Raise the journal's error while decisions wait to be journaled: later events must not overtake them."""
-        if self._unsaved_launches:
+        if self._executor.has_unsaved:
             self._catch_up()
-        if self._unsaved_launches and self._journal.error is not None:
+        if self._executor.has_unsaved and self._journal.error is not None:
             raise self._journal.error
 
     def _catch_up(self) -> None:
         """Journal and execute what had to wait, as far as the journal permits."""
         try:
-            if self._unsaved_launches:
-                self._journal.append([launch.placed for launch in self._unsaved_launches])
-                waiting, self._unsaved_launches = self._unsaved_launches, []
-                self._launch(waiting)
-            while self._backlog and not self._unsaved_launches:
+            self._executor.save()
+            while self._backlog and not self._executor.has_unsaved:
                 report = self._with_evidence(self._backlog[0])
                 try:
-                    self._journal.append([report])
+                    self._journal.append([report], urgent=True)
                 except UnwritableEventError as error:
                     self._backlog.popleft()
                     self._commit_apart([], [report], error)
@@ -345,52 +396,50 @@ class ControlLoop:
 
     # -- executing
 
-    def _handle(self, events: Sequence[Any]) -> None:
-        """Hand events to the manager and execute its commands.
+    def _handle(self, events: Sequence[Any], *, one_decision: bool = False) -> Exception | None:
+        """Hand events to the manager and execute its commands; returns what an event made the manager raise.
 
         Samples and ticks only lead to decisions, which are useless while they cannot be journaled.
         """
         commands: list[Command] = []
-        for event in events:
-            if self._unsaved_launches and isinstance(event, (ServerSampled, Tick)):
+        problem: Exception | None = None
+        decide = not self._executor.has_unsaved
+        if self._journal.uses_reserve:
+            events, decide, one_decision = [event for event in events if not _is_reading(event)], False, True
+        for group in [events] if one_decision and events else [[event] for event in events]:
+            if not decide and _is_reading(group[0]):
                 continue
-            commands += self._manager.handle(event)
-        self._execute(commands)
+            try:
+                commands += self._manager.handle_batch(group, decide=decide or not one_decision)
+            except Exception as error:  # noqa: BLE001 (one event must not end the service for all)
+                problem = error
+                self._executor.execute(commands)  # what the events before it led to
+                commands = []
+                self._recover(group[-1], error)
+                break  # the events after it are in the journal, and the restored manager has them
+        self._executor.execute(commands)
         if self._journal.flush():
             for job in self._manager.take_ended():
                 self._services.job_done(job)
+        return problem
 
-    def _execute(self, commands: Sequence[Command]) -> None:
-        launches = [command for command in commands if isinstance(command, Launch)]
-        for command in commands:
-            if isinstance(command, RequestEstimate):
-                self._estimates.request(command.job_id, command.spec)
-            elif isinstance(command, Stop):
-                ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
-                self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
-        if not launches:
-            return
-        try:
-            self._journal.append([launch.placed for launch in launches])
-        except JournalError:
-            self._unsaved_launches += launches
-            return
-        self._launch(launches)
+    def _recover(self, event: Any, error: Exception) -> None:
+        """Go on after `event` made the manager raise `error`."""
+        successor, commands = self._quarantine.failed(event, error)
+        if successor is not None:
+            self._journal.append([successor], urgent=True)
+            commands += self._manager.handle_batch([successor], decide=False)
+        self._executor.resume(commands)
 
-    def _launch(self, launches: Sequence[Launch]) -> None:
-        for launch in launches:
-            placed = launch.placed
-            try:
-                env = self._services.prepare(launch.spec, placed.placement)
-                self._engine.launch(launch.spec, placed.attempt, placed.placement, env)
-            except BackendError as error:
-                self._inbox.put(
-                    AttemptExited(
-                        at_s=self._now(),
-                        cause=f"engine {self._engine.name}",
-                        job_id=placed.job_id,
-                        attempt=placed.attempt,
-                        exit=AttemptExit(exit_code=None, signal=None, reason="not-started", detail=error.message),
-                        peak_observed_bytes={},
-                    )
-                )
+    def _survive(self, batch: Sequence[Message], error: Exception) -> None:
+        """Go on after an exception outside the manager: answer who waits, and restore the manager from the journal."""
+        logger.error("the control loop failed on a message", exc_info=error)
+        for message in batch:
+            answer = getattr(message, "answer", None)
+            if answer is not None and not answer.done():
+                answer.set_exception(refused(error))
+        self._executor.resume(self._quarantine.rebuild())
+
+
+def _is_reading(event: Any) -> bool:
+    return isinstance(event, (ServerSampled, Tick))

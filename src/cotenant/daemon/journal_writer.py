@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from cotenant.core.codec import CodecError, to_json
@@ -14,12 +15,19 @@ from cotenant.daemon.log import log_event
 logger = logging.getLogger(__name__)
 
 
+RESERVE_RETRY_S = 5.0
+"""Between two attempts to set space aside again."""
+
+
 class UnwritableEventError(JournalError):
     """An event has no JSON form, so no journal can hold it. The journal itself works."""
 
 
 class JournalWriter:
     """Appends events to `journal` and logs them.
+
+    When the disk is full, the space that the journal has set aside is given up for what is `urgent`: cancellations, and
+    what has happened already. All else is refused until the space could be set aside again.
 
     Attributes:
         error: why the journal cannot be written at present, or None.
@@ -28,9 +36,21 @@ class JournalWriter:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._has_unsynced_exits = False
+        self._uses_reserve = False
+        self._reserve_due_s = 0.0
         self.error: JournalError | None = None
 
-    def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
+    @property
+    def uses_reserve(self) -> bool:
+        """Whether only urgent events are taken, because the disk is full."""
+        if self._uses_reserve and time.monotonic() >= self._reserve_due_s:
+            self._reserve_due_s = time.monotonic() + RESERVE_RETRY_S
+            if self._journal.restore_reserve():
+                logger.info("the disk has room again")
+                self._uses_reserve, self.error = False, None
+        return self._uses_reserve
+
+    def append(self, events: Sequence[Journaled], *, durable: bool = True, urgent: bool = False) -> None:
         """Write `events`, and sync them to disk if `durable`.
 
         Raises:
@@ -39,16 +59,22 @@ class JournalWriter:
         """
         if not events:
             return
+        if self._uses_reserve and not urgent and self.uses_reserve:
+            raise self.error or JournalError("the disk of the journal is full")
         try:
             self._write(lambda: self._journal.append(events, durable=durable))
         except JournalError as error:
             unwritable = next((event for event in events if not _is_writable(event)), None)
-            if unwritable is None:
+            if unwritable is not None:
+                self.error = None
+                raise UnwritableEventError(
+                    f"{type(unwritable).__name__} of job {unwritable.job_id} cannot be written: {error.message}"
+                ) from error
+            if not urgent or not self._journal.release_reserve():
                 raise
-            self.error = None
-            raise UnwritableEventError(
-                f"{type(unwritable).__name__} of job {unwritable.job_id} cannot be written: {error.message}"
-            ) from error
+            logger.warning("the disk of the journal is full: only cancellations and ends of jobs are written")
+            self._uses_reserve, self._reserve_due_s = True, time.monotonic() + RESERVE_RETRY_S
+            self._write(lambda: self._journal.append(events, durable=durable))
         # An unsynced start costs nothing in a power cut: the engine reports it again.
         exits = any(isinstance(event, AttemptExited) for event in events)
         self._has_unsynced_exits = not durable and (self._has_unsynced_exits or exits)
@@ -73,7 +99,7 @@ class JournalWriter:
                 logger.error("cannot write the journal", extra={"fields": {"why": error.message}})
             self.error = error
             raise
-        if self.error is not None:
+        if self.error is not None and not self._uses_reserve:
             logger.info("the journal can be written again")
             self.error = None
 

@@ -41,6 +41,19 @@ class JobChange:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkChange:
+    """Apply a verb without fields to many jobs, in this order, in one transaction.
+
+    The answer is why it had no effect, or None, for each of them.
+    """
+
+    verb: str
+    job_ids: tuple[int, ...]
+    cause: str
+    answer: Future[list[CotenantError | None]] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
     """Call `function(manager)` in the thread that owns the manager; the answer is its result or its exception."""
 
@@ -63,7 +76,7 @@ class WaitRequest:
         return self.until == "started" and any(attempt.started_at_s is not None for attempt in job.attempts)
 
 
-Message = SubmitRequest[Any] | JobChange | Query[Any] | WaitRequest | Report | ServerSampled
+Message = SubmitRequest[Any] | JobChange | BulkChange | Query[Any] | WaitRequest | Report | ServerSampled
 
 
 def batches(messages: Iterable[Message]) -> Iterable[list[Message]]:

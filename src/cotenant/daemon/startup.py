@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from cotenant.core.events import AttemptExited, Command
 from cotenant.core.job import AttemptExit, Job, Starting
 from cotenant.core.ports import AttemptRef, Journal, RecoveredAttempt
 from cotenant.daemon.messages import Report
+from cotenant.daemon.quarantine import Quarantine
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -23,12 +25,13 @@ MIN_EVENTS = 1000
 def restore_manager(manager: Manager, journal: Journal) -> list[Command]:
     """Bring an empty manager to the end of the journal; returns the commands that it issues then.
 
+    Events that cannot be applied are set aside.
+
     Raises:
-        JournalError: the journal cannot be read.
+        JournalError: the journal cannot be read, or too many events cannot be applied.
     """
     with _gc_paused():
-        snapshot, events = journal.load_snapshot()
-        commands = manager.restore(events, snapshot)
+        commands = Quarantine(manager, journal, time.time).restore()
         save_snapshot_if_due(manager, journal)
     return commands
 

@@ -289,8 +289,8 @@ def test_setting_the_wall_clock_makes_no_attempt_overdue(bench, wrong_by_s):
     assert bench.state(1).at_s == 10.0
 
 
-def test_a_bug_ends_the_daemon(bench):
-    bench.manager.handle = None
+def test_state_that_cannot_be_restored_ends_the_daemon(bench):
+    bench.manager.handle = bench.manager.restore = None
     bench.loop.submit([a_spec()])
     assert bench.failed.wait(TIMEOUT_S)
 

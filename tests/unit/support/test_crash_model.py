@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.core.events import Launch
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
-from cotenant.daemon.control_loop import ControlLoop
+from cotenant.daemon.command_executor import CommandExecutor
 from tests.support import crash_model
 from tests.support.crash_model import CrashSchedule
 
@@ -32,13 +32,13 @@ def test_random_schedules_have_no_faults_and_meet_every_kind_of_crash():
 
 
 def test_a_daemon_that_launches_before_it_writes_the_decision_is_detected(monkeypatch):
-    act = ControlLoop._execute
+    act = CommandExecutor.execute
 
     def act_early(self, commands):
         self._launch([command for command in commands if isinstance(command, Launch)])
         act(self, commands)
 
-    monkeypatch.setattr(ControlLoop, "_execute", act_early)
+    monkeypatch.setattr(CommandExecutor, "execute", act_early)
     assert any(CrashSchedule(seed).run().faults for seed in range(20))
 
 

@@ -1,0 +1,128 @@
+"""Executes the commands of the manager: placements are journaled first, then launched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from cotenant.core.errors import BackendError, CotenantError, JournalError
+from cotenant.core.events import AttemptExited, Command, EstimateReady, Launch, RequestEstimate, Stop
+from cotenant.core.job import AttemptExit, JobSpec
+from cotenant.core.ports import AttemptRef, Engine
+from cotenant.daemon.inbox import Inbox
+from cotenant.daemon.journal_writer import JournalWriter
+from cotenant.daemon.services.base import AttemptService
+
+logger = logging.getLogger(__name__)
+
+
+class EstimateSource(Protocol):
+    """Makes estimates in the background and puts `EstimateReady` into the inbox."""
+
+    def request(self, job_id: int, spec: JobSpec) -> None:
+        """Begin to estimate `spec`."""
+        ...
+
+    def cancel(self, job_id: int) -> None:
+        """Stop the estimate of a job; it delivers nothing any more."""
+        ...
+
+
+class CommandExecutor:
+    """Requests estimates, launches and stops attempts. Used in the control loop's thread only."""
+
+    def __init__(
+        self,
+        *,
+        journal: JournalWriter,
+        engine: Engine,
+        estimates: EstimateSource,
+        services: AttemptService,
+        inbox: Inbox,
+        now: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._engine = engine
+        self._estimates = estimates
+        self._services = services
+        self._inbox = inbox
+        self._now = now
+        self._unsaved: list[Launch] = []
+        self._estimating: set[int] = set()
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether launches wait until their placements can be journaled."""
+        return bool(self._unsaved)
+
+    def execute(self, commands: Sequence[Command]) -> None:
+        """Execute `commands`; launches whose placements cannot be journaled wait for `save`."""
+        launches = [command for command in commands if isinstance(command, Launch)]
+        for command in commands:
+            if isinstance(command, RequestEstimate):
+                self._estimating.add(command.job_id)
+                self._estimates.request(command.job_id, command.spec)
+            elif isinstance(command, Stop):
+                ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
+                self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
+        if not launches:
+            return
+        try:
+            self._journal.append([launch.placed for launch in launches])
+        except JournalError:
+            self._unsaved += launches
+            return
+        self._launch(launches)
+
+    def resume(self, commands: Iterable[Command]) -> None:
+        """Execute the commands of a restored manager: estimates that are being made are not requested again."""
+        self._unsaved.clear()  # never launched, and the restored manager decides anew
+        self.execute(
+            [
+                command
+                for command in commands
+                if not (isinstance(command, RequestEstimate) and command.job_id in self._estimating)
+            ]
+        )
+
+    def save(self) -> None:
+        """Journal and launch what had to wait.
+
+        Raises:
+            JournalError: it cannot be journaled.
+        """
+        if self._unsaved:
+            self._journal.append([launch.placed for launch in self._unsaved])
+            waiting, self._unsaved = self._unsaved, []
+            self._launch(waiting)
+
+    def estimated(self, event: EstimateReady) -> None:
+        """An estimate was delivered."""
+        self._estimating.discard(event.job_id)
+
+    def cancel_estimate(self, job_id: int) -> None:
+        """Stop the estimate of a job."""
+        self._estimating.discard(job_id)
+        self._estimates.cancel(job_id)
+
+    def _launch(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            placed = launch.placed
+            try:
+                env = self._services.prepare(launch.spec, placed.placement)
+                self._engine.launch(launch.spec, placed.attempt, placed.placement, env)
+            except Exception as error:
+                detail = error.message if isinstance(error, CotenantError) else f"{type(error).__name__}: {error}"
+                if not isinstance(error, BackendError):
+                    logger.exception("an attempt could not be launched", extra={"fields": {"job": placed.job_id}})
+                self._inbox.put(
+                    AttemptExited(
+                        at_s=self._now(),
+                        cause=f"engine {self._engine.name}",
+                        job_id=placed.job_id,
+                        attempt=placed.attempt,
+                        exit=AttemptExit(exit_code=None, signal=None, reason="not-started", detail=detail),
+                        peak_observed_bytes={},
+                    )
+                )
