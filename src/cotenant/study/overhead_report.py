@@ -155,7 +155,8 @@ def write_report(rows: Sequence[Row], out: Path) -> Path:
     for job in dict.fromkeys(cost.job for cost in costs):
         of_job = [cost for cost in costs if cost.job == job]
         page.heading(f"Job `{job}`")
-        page.table(HEAD, [table_cells(cost) for cost in of_job])
+        page.table(HEAD[:-1], [table_cells(cost)[:-1] for cost in of_job if not cost.missing])
+        page.items(f"{cost.title}: {cost.missing}" for cost in of_job if cost.missing)
         tones = {cost.title: tone(index) for index, cost in enumerate(of_job)}
         measured = [
             Bar(

@@ -149,9 +149,18 @@ def test_the_profiler_and_the_probe_run_the_script_to_its_end(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{}", "[1]", '{"began_s": 5, "ended_s": 4}', '{"began_s": NaN, "ended_s": 4}',
-     '{"began_s": 1, "ended_s": 1e999}', '{"began_s": "x", "ended_s": 2}', "[" * 100_000, '{"began_s": 1, "ended_s": 1' + "0" * 5000 + "}"],
-)  # fmt: skip
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"began_s": 5, "ended_s": 4}',
+        '{"began_s": NaN, "ended_s": 4}',
+        '{"began_s": 1, "ended_s": 1e999}',
+        '{"began_s": "x", "ended_s": 2}',
+        "[" * 100_000,
+        '{"began_s": 1, "ended_s": 1' + "0" * 5000 + "}",
+    ],
+)
 def test_a_line_that_is_no_epoch_is_skipped(tmp_path, line):
     path = tmp_path / "epochs.jsonl"
     path.write_text(f'{line}\n{{"began_s": 1.0, "ended_s": 3.5}}\n')
