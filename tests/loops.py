@@ -65,6 +65,7 @@ class Engine:
         self.disk = disk
         self.launched = []
         self.stopped = []
+        self.paused = []
         self.broken = False
         self.committed_at_launch = []
 
@@ -77,6 +78,12 @@ class Engine:
 
     def stop(self, ref, *, reason, grace_s):
         self.stopped.append((ref.job_id, ref.attempt, reason))
+
+    def pause(self, ref):
+        self.paused.append(("pause", ref.job_id))
+
+    def resume(self, ref):
+        self.paused.append(("resume", ref.job_id))
 
 
 class Services(AttemptService):

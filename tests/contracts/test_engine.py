@@ -13,6 +13,7 @@ import pytest
 from cotenant.core.errors import UnknownName
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.engines import ENGINES, create
+from cotenant.osutil import procfs
 from engine_bench import IGNORES_TERM, TIMEOUT_S, is_running, opened, ref, wait_until
 
 
@@ -69,6 +70,41 @@ def test_script_without_interpreter(bench, tmp_path):
     ended = bench.wait(AttemptExited)
     assert "has no `#!` line" in ended.exit.detail
     assert bench.reported == [ended]
+
+
+def test_a_paused_attempt_makes_no_progress_until_it_is_resumed(bench, tmp_path):
+    count = tmp_path / "count"
+    bench.launch("sh", "-c", f"(while :; do echo >>{count}; sleep 0.01; done) & while :; do sleep 0.01; done")
+    bench.wait(AttemptStarted)
+    wait_until(count.exists)
+    bench.engine.pause(ref(1, 1))
+    size = count.stat().st_size
+    states = {procfs.read_stat(pid).state for pid in procfs.descendants(bench.reported[0].process.pid)}
+    assert states == {"T"}
+    assert count.stat().st_size == size
+    bench.engine.resume(ref(1, 1))
+    wait_until(lambda: count.stat().st_size > size)
+    bench.engine.stop(ref(1, 1), reason="end", grace_s=0)
+    assert bench.wait(AttemptExited).exit.reason == "stopped"
+
+
+def test_a_paused_attempt_is_stopped_with_its_own_handler(bench, tmp_path):
+    ready = tmp_path / "ready"
+    bench.launch("sh", "-c", f"trap 'exit 3' TERM; touch {ready}; while :; do sleep 0.01; done")
+    bench.wait(AttemptStarted)
+    wait_until(ready.exists)
+    bench.engine.pause(ref(1, 1))
+    bench.engine.stop(ref(1, 1), reason="end", grace_s=TIMEOUT_S)
+    ended = bench.wait(AttemptExited)
+    assert (ended.exit.reason, ended.exit.exit_code) == ("stopped", 3)
+
+
+def test_nothing_is_paused_that_is_unknown_or_over(bench):
+    bench.launch("true")
+    bench.wait(AttemptExited)
+    for attempt in (ref(1, 1), ref(9, 1)):
+        bench.engine.pause(attempt)
+        bench.engine.resume(attempt)
 
 
 def test_second_launch_starts_nothing(bench, tmp_path):

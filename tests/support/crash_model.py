@@ -113,6 +113,12 @@ class _Machine:
             run.exit = AttemptExit(exit_code=None, signal=15, reason="stopped", detail=reason)
         self._may_crash("after the stop")
 
+    def pause(self, ref: AttemptRef) -> None:
+        """Nothing: an attempt of this model has no processes."""
+
+    def resume(self, ref: AttemptRef) -> None:
+        """Nothing, as `pause`."""
+
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """State of the attempts; an attempt that has not started is voided and never will."""
         found = []

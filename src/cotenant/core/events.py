@@ -189,4 +189,24 @@ class Stop:
     grace_s: float
 
 
-Command = RequestEstimate | Launch | Stop
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Suspend the processes of an attempt, which keep their memory."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Let the processes of an attempt continue; no effect if it is not paused."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    attempt: int
+
+
+Command = RequestEstimate | Launch | Stop | Pause | Resume

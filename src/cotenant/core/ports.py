@@ -76,6 +76,14 @@ class Engine(Protocol):
         """Send SIGTERM to an attempt, and kill what is left of it after `grace_s`; ignored if it is unknown or over."""
         ...
 
+    def pause(self, ref: AttemptRef) -> None:
+        """Suspend the processes of an attempt; ignored if it is unknown or over. `stop` works on a paused attempt."""
+        ...
+
+    def resume(self, ref: AttemptRef) -> None:
+        """Let a paused attempt continue; ignored if it is not paused. It may have been paused by an earlier daemon."""
+        ...
+
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """After a restart: what became of these attempts. One without any event never started, and never will."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cotenant.core.errors import BackendError, CotenantError, JournalError
-from cotenant.core.events import AttemptExited, Command, EstimateReady, Launch, RequestEstimate, Stop
+from cotenant.core.events import AttemptExited, Command, EstimateReady, Launch, Pause, RequestEstimate, Resume, Stop
 from cotenant.core.job import AttemptExit, JobSpec
 from cotenant.core.ports import AttemptRef, Engine
 from cotenant.daemon.inbox import Inbox
@@ -63,9 +63,8 @@ class CommandExecutor:
             if isinstance(command, RequestEstimate):
                 self._estimating.add(command.job_id)
                 self._estimates.request(command.job_id, command.spec)
-            elif isinstance(command, Stop):
-                ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
-                self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
+            elif isinstance(command, (Stop, Pause, Resume)):
+                self._signal(command)
         if not launches:
             return
         try:
@@ -74,6 +73,16 @@ class CommandExecutor:
             self._unsaved += launches
             return
         self._launch(launches)
+
+    def _signal(self, command: Stop | Pause | Resume) -> None:
+        ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
+        if isinstance(command, Stop):
+            self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
+        elif isinstance(command, Pause):
+            logger.warning("an attempt is paused", extra={"fields": {"job": command.job_id, "why": command.cause}})
+            self._engine.pause(ref)
+        else:
+            self._engine.resume(ref)
 
     def resume(self, commands: Iterable[Command]) -> None:
         """Execute the commands of a restored manager: estimates that are being made are not requested again."""

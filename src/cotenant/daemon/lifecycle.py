@@ -42,6 +42,7 @@ from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.overrun_watch import OverrunPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,11 @@ def _manager_config(config: Config) -> ManagerConfig:
         window_s=config.scheduling.window_s,
         stop_grace_s=config.scheduling.stop_grace_s,
         time_slice_grace_s=config.scheduling.time_slice_grace_s,
+        overrun=OverrunPolicy(
+            action=config.scheduling.overrun,
+            margin=config.scheduling.overrun_margin,
+            samples=config.scheduling.overrun_samples,
+        ),
         pace=config.gpus.time_scale,
         quota=config.quotas.of_all(),
         user_quotas=config.quotas.of_users(),

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Collection, Mapping
 
-from cotenant.core.job import ProcessId
+from cotenant.core.job import AttemptExit, ProcessId
 from cotenant.osutil import procfs
 from cotenant.osutil.procfs import ProcessStat
 
@@ -63,6 +63,18 @@ def kill_leftovers(
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
+
+
+def exit_without_runner(stop_reason: str, *, started: bool, left: int) -> AttemptExit:
+    """The end of an attempt whose runner left no result; `left` processes could not be killed."""
+    remains = f"; {left} processes could not be killed" if left else ""
+    if stop_reason:
+        number = signal.SIGKILL if started else None
+        return AttemptExit(exit_code=None, signal=number, reason="stopped", detail=stop_reason + remains)
+    if not started:
+        return AttemptExit(exit_code=None, signal=None, reason="not-started", detail="its runner ended too early")
+    detail = "its runner was killed, or the machine restarted"
+    return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
 
 
 def _session_members(stats: Collection[ProcessStat], pids: Collection[int]) -> set[int]:

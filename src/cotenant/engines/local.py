@@ -16,12 +16,13 @@ from pathlib import Path
 
 from cotenant.core.errors import BackendError
 from cotenant.core.events import AttemptExited, AttemptStarted
-from cotenant.core.job import AttemptExit, JobSpec, ProcessId
+from cotenant.core.job import JobSpec, ProcessId
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
+from cotenant.engines import pausing
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
-from cotenant.engines.leftovers import kill_leftovers
+from cotenant.engines.leftovers import exit_without_runner, kill_leftovers
 from cotenant.engines.runner_spec import GRACE_S, RUNNER_DIR, runner_spec
 from cotenant.osutil import procfs
 
@@ -143,6 +144,21 @@ class LocalEngine:
                 procfs.send_signal(runner, signal.SIGTERM)
         self._wake()
 
+    def pause(self, ref: AttemptRef) -> None:
+        """Suspend the processes of an attempt, but not its runner."""
+        self._with_runner(ref, pausing.pause)
+
+    def resume(self, ref: AttemptRef) -> None:
+        """Let a paused attempt continue."""
+        self._with_runner(ref, pausing.resume)
+
+    def _with_runner(self, ref: AttemptRef, function: Callable[[Path, ProcessId], None]) -> None:
+        # Under the lock: once it is no longer watched, its runner may be at another attempt.
+        with self._lock:
+            watched = self._watched.get(ref)
+            if watched is not None and (runner := self._runner_of(watched)) is not None:
+                function(watched.attempt_dir.path, runner)
+
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """What became of attempts of an earlier daemon; those that still run are watched from now on."""
         return tuple(self._recover(AttemptDir(self._root, ref)) for ref in refs)
@@ -249,9 +265,7 @@ class LocalEngine:
         exited = attempt_dir.exited(CAUSE)  # the runner may have written it as its last act
         if exited is not None:
             return exited
-        attempt_exit = _exit_without_runner(
-            stop_reason, started=attempt_dir.read("started.json") is not None, left=left
-        )
+        attempt_exit = exit_without_runner(stop_reason, started=attempt_dir.read("started.json") is not None, left=left)
         at_s = time.time()
         try:
             attempt_dir.write_result(attempt_exit, at_s)
@@ -330,9 +344,11 @@ class LocalEngine:
 
     def _signal(self, watched: _WatchedAttempt, number: signal.Signals) -> None:
         """Signal the runner of a watched attempt, whether it has claimed it yet or not."""
-        runner = watched.attempt_dir.runner() if watched.runner is None else watched.runner.process
-        if runner is not None:
+        if (runner := self._runner_of(watched)) is not None:
             procfs.send_signal(runner, number)
+
+    def _runner_of(self, watched: _WatchedAttempt) -> ProcessId | None:
+        return watched.attempt_dir.runner() if watched.runner is None else watched.runner.process
 
     def _report_start(self, watched: _WatchedAttempt) -> None:
         started = None if watched.start_reported else watched.attempt_dir.started(CAUSE)
@@ -360,18 +376,6 @@ class LocalEngine:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"\0")
-
-
-def _exit_without_runner(stop_reason: str, *, started: bool, left: int) -> AttemptExit:
-    """The end of an attempt whose runner left no result; `left` processes could not be killed."""
-    remains = f"; {left} processes could not be killed" if left else ""
-    if stop_reason:
-        number = signal.SIGKILL if started else None
-        return AttemptExit(exit_code=None, signal=number, reason="stopped", detail=stop_reason + remains)
-    if not started:
-        return AttemptExit(exit_code=None, signal=None, reason="not-started", detail="its runner ended too early")
-    detail = "its runner was killed, or the machine restarted"
-    return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
 
 
 def _await_start(attempt_dir: AttemptDir, runner: ProcessId) -> bool:

@@ -111,6 +111,20 @@ def all_stats() -> list[ProcessStat]:
     return [stat for stat in found if stat is not None]
 
 
+def descendants(root: int) -> list[int]:
+    """Living children, grandchildren and so on of `root`, zombies left out."""
+    children: dict[int, list[ProcessStat]] = {}
+    for found in all_stats():
+        children.setdefault(found.parent, []).append(found)
+    family, front = [], [root]
+    while front:
+        for child in children.get(front.pop(), ()):
+            front.append(child.pid)
+            if child.state != "Z":
+                family.append(child.pid)
+    return family
+
+
 def ancestors(pid: int) -> Iterator[ProcessStat]:
     """`pid` itself, its parent, and so on up to init."""
     seen = set()

@@ -202,6 +202,7 @@ class Supervisor:
         for pid in procfs.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a paused process receives SIGTERM when it continues
 
     def _reap(self) -> bool:
         """Reap the children that have ended; whether others are left."""

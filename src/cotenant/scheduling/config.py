@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cotenant.scheduling.overrun import OverrunPolicy
+from cotenant.scheduling.overrun_watch import OverrunPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ def explanation(
     indices: Mapping[str, int],
     peak_bytes: int = 0,
     co_run_status: CoRunStatus | None = None,
+    is_paused: bool = False,
 ) -> Deferral:
     """The explanation of the state of `job`.
 
@@ -47,6 +48,7 @@ def explanation(
         indices: display indices of the GPUs, by UUID.
         peak_bytes: the largest observed memory use of a live attempt on one GPU.
         co_run_status: slowdown of a live job; None if it has no neighbors.
+        is_paused: its newest attempt is paused, because it exceeded its promise.
     """
     match job.state:
         case Queued() if refusal is not None:
@@ -59,7 +61,8 @@ def explanation(
             return _deferral(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():
             text = _live_text(job, indices, peak_bytes) + _co_run_text(co_run_status)
-            return _deferral(job, text + _charges_text(job))
+            paused = ", paused until all promises fit" if is_paused else ""
+            return _deferral(job, text + paused + _charges_text(job))
         case Done(outcome=outcome, reason=reason):
             return _deferral(job, (f"{outcome}: {reason}" if reason else outcome) + _charges_text(job))
 

@@ -24,6 +24,7 @@ from cotenant.core.events import (
     JobUpdated,
     Journaled,
     Launch,
+    Resume,
     ServerSampled,
     Tick,
 )
@@ -37,6 +38,7 @@ from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.explain import CoRunStatus, explanation
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.overrun import find_overruns
+from cotenant.scheduling.overrun_watch import OverrunWatch
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.policy_driver import PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
@@ -72,6 +74,7 @@ class Manager:
         )
         self._history = WorkloadHistory(pace=self._config.pace)
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
+        self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
         self._time_limited: set[int] = set()  # live jobs with a time limit or a time slice
         self._stop_sent_at_s: dict[int, float] = {}
         self._at_s = 0.0
@@ -95,6 +98,7 @@ class Manager:
         if isinstance(event, ServerSampled):
             self._telemetry.add(event, self._table.jobs)
             self._driver.sampled()
+            commands += self._overruns.commands(lambda: self._driver.snapshot(event.at_s).gpus, event.at_s)
         commands += self._stop_overdue(event.at_s)
         if self._is_decision_due(event, queued_before):
             commands += self._decide(event)
@@ -111,8 +115,9 @@ class Manager:
     def restore(self, events: Iterable[Journaled], since: ManagerSnapshot | None = None) -> list[Command]:
         """Replay journaled `events` without placing jobs, and return the commands that a crash may have lost.
 
-        These are requests for missing estimates, and stops of attempts with a stop reason. The engine finds the
-        attempts that were `Starting` or `Running`. `since` is the snapshot that precedes the events.
+        These are requests for missing estimates, stops of attempts with a stop reason, and `Resume` for all others: who
+        was paused is not journaled. The engine finds the attempts that were `Starting` or `Running`. `since` is the
+        snapshot that precedes the events.
         """
         if since is not None:
             self._table.load(since.jobs)
@@ -131,8 +136,10 @@ class Manager:
             if not job.is_done and self._table.lacks_estimate(job):
                 commands.append(self._table.request(job, at_s, "restart"))
             attempt = job.last_attempt
-            if job.id in self._table.live and attempt is not None and attempt.stop_reason is not None:
-                commands.append(self._table.stop(job, at_s, attempt.stop_reason))
+            if job.id in self._table.live and attempt is not None:
+                why = attempt.stop_reason
+                resume = Resume(at_s=at_s, cause="restart", job_id=job.id, attempt=attempt.number)
+                commands.append(resume if why is None else self._table.stop(job, at_s, why))
         return commands
 
     def snapshot(self) -> ManagerSnapshot:
@@ -261,6 +268,7 @@ class Manager:
             if is_live
             else 0,
             co_run_status=self.co_run_status(job) if is_live else None,
+            is_paused=self._overruns.is_paused(job_id, len(job.attempts)),
         )
 
     def _apply(self, event: Event) -> list[Command]:

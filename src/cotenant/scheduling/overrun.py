@@ -1,4 +1,4 @@
-"""Attempts that hold more than their promise: which of them are to blame for a neighbor, and what is done about them.
+"""Attempts that hold more than their promise: which of them are to blame for a neighbor, and what they are charged.
 
 Promises on a GPU never add up to more than its memory. So when an attempt runs out of memory within its promise, either
 a neighbor or a foreign process holds what was promised to it. Samples show which neighbor (decision 0054).
@@ -7,14 +7,9 @@ a neighbor or a foreign process holds what was promised to it. Samples show whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from cotenant.core.gpu import GpuSnapshot, Resident
 from cotenant.core.job import Charge, Job, Overrun, ResourceUsage
 from cotenant.core.units import MiB, format_bytes
-
-OverrunAction = Literal["tell", "pause", "stop"]
 
 TOLERANCE = 0.02
 """Share of a promise by which samples may exceed it without blame: the driver rounds, and so do promises."""
@@ -90,81 +85,4 @@ def overruns_text(overruns: Iterable[Overrun], uid: int) -> str:
         f"{job_text(overrun.job_id, same_user=overrun.uid == uid)} held {format_bytes(overrun.observed_bytes)}, "
         f"{format_bytes(overrun.promised_bytes)} promised"
         for overrun in overruns
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverrunPolicy:
-    """When to act on an attempt that outgrows its promise, and how.
-
-    Attributes:
-        action: `tell`: only say so; `pause`: suspend its processes while promises to neighbors are at risk, which
-            prevents further growth and frees nothing; `stop`: stop it, and retry it with what it was seen to need.
-        margin: share of the promise that it may exceed it by.
-        samples: in so many samples in a row.
-    """
-
-    action: OverrunAction = "tell"
-    margin: float = 0.1
-    samples: int = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Offense:
-    """A resident that exceeds its promise for long enough while promises to its neighbors are at risk."""
-
-    resident: Resident
-    gpu_uuid: str
-    missing_bytes: int
-
-    @property
-    def text(self) -> str:
-        """The reason for people."""
-        held, promised = format_bytes(self.resident.observed_bytes or 0), format_bytes(self.resident.promised_bytes)
-        return (
-            f"{OVERRUN_STOP}: held {held}, {promised} promised, {format_bytes(self.missing_bytes)} missing for others"
-        )
-
-
-class OverrunWatch:
-    """Counts, from sample to sample, for how long each resident has exceeded its promise at the cost of others."""
-
-    def __init__(self, policy: OverrunPolicy) -> None:
-        self._policy = policy
-        self._counts: dict[tuple[str, int, int], int] = {}  # samples in a row, by GPU, job and attempt
-
-    def observe(self, gpus: Iterable[GpuSnapshot]) -> list[Offense]:
-        """The offenses of this sample, on each GPU the largest excess first; call it once for each sample."""
-        counts: dict[tuple[str, int, int], int] = {}
-        offenses = []
-        for gpu in gpus:
-            missing_bytes = _missing_bytes(gpu)
-            for resident in _offenders(gpu, self._policy.margin) if missing_bytes > 0 else ():
-                key = (gpu.gpu.uuid, resident.job_id, resident.attempt)
-                counts[key] = self._counts.get(key, 0) + 1
-                if counts[key] >= self._policy.samples:
-                    offenses.append(Offense(resident, gpu.gpu.uuid, missing_bytes))
-        self._counts = counts
-        return offenses
-
-
-def _missing_bytes(gpu: GpuSnapshot) -> int:
-    """By how much promises and what is held exceed the memory of the GPU; 0 while foreign use is unknown."""
-    if gpu.foreign_bytes is None:
-        return 0
-    held = sum(resident.held_bytes for resident in gpu.residents)
-    return max(0, gpu.foreign_bytes + held - gpu.gpu.memory_total_bytes)
-
-
-def _offenders(gpu: GpuSnapshot, margin: float) -> list[Resident]:
-    """Residents beyond their promise and its margin, the largest excess first; none if nobody else is there."""
-    found = [
-        resident
-        for resident in gpu.residents
-        if (resident.observed_bytes or 0) > tolerated_bytes(resident.promised_bytes, margin)
-    ]
-    if len(found) == len(gpu.residents) == 1:
-        return []
-    return sorted(
-        found, key=lambda resident: (resident.promised_bytes - (resident.observed_bytes or 0), resident.job_id)
     )

@@ -6,20 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_job, a_resident, a_snapshot
+from builders import a_job
 from cotenant.core.events import AttemptExited
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Overrun, Queued, ResourceUsage, Starting
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import recovery
-from cotenant.scheduling.overrun import (
-    OVERRUN_STOP,
-    OverrunPolicy,
-    OverrunWatch,
-    charges,
-    is_overrun,
-    overruns_text,
-)
+from cotenant.scheduling.overrun import OVERRUN_STOP, charges, is_overrun, overruns_text
 from cotenant.scheduling.recovery import Finish, Retry, next_step
 from managers import Life
 
@@ -227,36 +220,6 @@ def test_who_lost_memory_to_another_users_overrun_is_next_whatever_the_order():
     end(life, in_use_bytes=3, tried_bytes=2)
     end(life, job_id=2, in_use_bytes=36, tried_bytes=9)
     assert [life.state(job_id) for job_id in (1, 2, 3)] == [Starting, Queued, Queued]
-
-
-# The policy that acts before a neighbor fails.
-
-
-@pytest.mark.parametrize(
-    ("residents", "foreign", "offenders"),
-    [
-        pytest.param([(4, 32), (16, 2)], 0, [100], id="takes what its neighbor was promised"),
-        pytest.param([(4, 20), (16, 2)], 0, [], id="takes what nobody was promised"),
-        pytest.param([(4, 38)], 4, [], id="alone"),
-        pytest.param([(4, 12), (4, 20), (16, 2)], 0, [101, 100], id="the largest excess first"),
-        pytest.param([(20, 21), (20, 2)], 0, [], id="within its margin"),
-        pytest.param([(20, 15), (20, 2)], 8, [], id="a stranger takes it"),
-    ],
-)
-def test_an_overrun_is_an_offense_where_promises_are_at_risk(residents, foreign, offenders):
-    watch = OverrunWatch(OverrunPolicy(samples=2))
-    gpu = a_snapshot(
-        foreign=foreign,
-        residents=tuple(a_resident(*sizes, job_id=100 + place) for place, sizes in enumerate(residents)),
-    )
-    assert watch.observe([gpu]) == []
-    assert [offense.resident.job_id for offense in watch.observe([gpu])] == offenders
-
-
-def test_samples_in_a_row_are_counted():
-    watch = OverrunWatch(OverrunPolicy(samples=2))
-    calm, risky = (a_snapshot(residents=(a_resident(4, held), a_resident(16, 2, job_id=1))) for held in (4, 32))
-    assert [len(watch.observe([gpu])) for gpu in (risky, calm, risky, risky, risky)] == [0, 0, 0, 1, 1]
 
 
 def test_an_attempt_stopped_for_its_overrun_is_retried_with_what_it_held():

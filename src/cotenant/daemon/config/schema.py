@@ -89,6 +89,13 @@ class SchedulingSection:
     window_s: float = key(30.0, "length of the window of samples that policies see", above_zero=True)
     stop_grace_s: float = key(10.0, "time between SIGTERM and SIGKILL for a stopped attempt")
     time_slice_grace_s: float = key(120.0, "the same at the end of a time slice: the time to write a checkpoint")
+    overrun: Literal["tell", "pause", "stop"] = key(
+        "tell",
+        "what is done about an attempt that outgrows its promise while neighbors miss memory of theirs: `tell` who it "
+        "was when one fails, `pause` it until all promises fit, or `stop` it and retry it with what it held",
+    )
+    overrun_margin: float = key(0.1, "share of its promise that an attempt may exceed before `pause` or `stop`")
+    overrun_samples: int = key(3, "samples in a row that must show it", above_zero=True)
     aging_per_hour: float = key(0.0, "points that the priority of a waiting job gains per hour")
 
 
