@@ -13,7 +13,7 @@ from cotenant.cli.options import CONNECTION, cli_argument, flag, option, option_
 from cotenant.cli.output import Column, emit_json, print_line, print_table, report_error
 from cotenant.cli.parameter_types import PATH
 from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
-from cotenant.daemon.client import Client
+from cotenant.daemon.client import Client, error_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +143,18 @@ def apply_to_jobs(client: Client, refs: Sequence[str], act: Callable[[int], Mapp
                 print_line(f"job {view['label']}: {view['reason']}")
     if len(failures) == 1 and not views:
         raise failures[0]
+    return _report(views, failures, json=json)
+
+
+def report_changes(views: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]], *, json: bool) -> int:
+    """Print the states of jobs after a change of many, as `Client.change_many` returns them; the exit code."""
+    if not json:
+        for view in views:
+            print_line(f"job {view['label']}: {view['reason']}")
+    return _report(views, [error_of(problem) for problem in problems], json=json)
+
+
+def _report(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
     for failure in failures:
         report_error(failure)
     if json:

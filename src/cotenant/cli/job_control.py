@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotenant.cli.common import Connection, apply_to_jobs, connection_options, job_ids_argument, jobs_argument
+from cotenant.cli.common import (
+    Connection,
+    apply_to_jobs,
+    connection_options,
+    job_ids_argument,
+    jobs_argument,
+    report_changes,
+)
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.core.errors import UsageError
 
@@ -26,9 +33,9 @@ def cancel(jobs: Sequence[str], *, all_jobs: bool, json: bool, connection: Conne
     if bool(jobs) == all_jobs:
         raise UsageError("no jobs given" if not jobs else "both ids and --all given", hint="give ids, or --all")
     client = connection.client()
-    # The newest first: a job is cancelled before the one it waits for, so that none starts on memory that became free.
-    refs = jobs or [job["label"] for job in reversed(client.jobs(active=True))]
-    return apply_to_jobs(client, refs, client.cancel, json=json)
+    if all_jobs:
+        return report_changes(*client.change_many("cancel", active=1), json=json)
+    return apply_to_jobs(client, jobs, client.cancel, json=json)
 
 
 @cli_command()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.errors import CotenantError, UnknownName
+from cotenant.core.text import printable
 
 SCHEMA = 1
 """Version of all JSON of the command line and the daemon; it changes when a field is removed or changes its meaning."""
@@ -27,14 +28,6 @@ def wants_json(argv: Sequence[str]) -> bool:
     """Whether the command line has `--json`; known before it is parsed, so that its errors can be JSON too."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     return "--json" in own
-
-
-_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped: the name of a job could clear the screen or forge a row."""
-    return text.translate(_ESCAPES)
 
 
 MAX_INDENTED_CHARS = 64 * 1024

@@ -12,9 +12,9 @@ from textual.binding import BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from cotenant.cli.common import gpu_names
-from cotenant.cli.output import printable
 from cotenant.cli.sparkline import UNICODE_BLOCKS, sparkline, time_buckets
 from cotenant.core.errors import CotenantError
+from cotenant.core.text import printable
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.daemon.client import Client
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
 
 CHUNK_BYTES = 64 * 1024
+BULK_S = 300.0
+"""Longest wait for the answer to a change of many jobs."""
 POLL_S = 25.0
 """Longest duration of one request to `wait`; further ones follow."""
 
@@ -116,6 +118,17 @@ class Client:
         """
         body = {**({"reason": reason} if reason else {}), **({} if fields is None else {"fields": dict(fields)})}
         return dict(self._call("POST", f"/v1/jobs/{job_id}/{verb}", body)["job"])
+
+    def change_many(
+        self, verb: str, refs: Sequence[str] | None = None, *, reason: str = "", **filters: Any
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Apply a verb to the jobs that `refs` name, or else to those that pass `filters` (as for `jobs`).
+
+        Returns the views of the changed jobs, newest first, and the errors of the others, with `id`.
+        """
+        chosen = {"filters": filters} if refs is None else {"refs": list(refs)}
+        answer = self._call("POST", "/v1/jobs/change", {"verb": verb, "reason": reason, **chosen}, timeout_s=BULK_S)
+        return list(answer["jobs"]), list(answer["errors"])
 
     def update(self, job_id: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of the spec of a pending job."""
@@ -254,10 +267,18 @@ def _raise_for(response: http.client.HTTPResponse) -> None:
 def _error_in(response: http.client.HTTPResponse) -> CotenantError:
     """The error in a response, as the class that the daemon raised."""
     try:
-        body = json.loads(response.read())["error"]
-        kind, message, hint = str(body["kind"]), str(body["message"]), body.get("hint")
+        return error_of(json.loads(response.read())["error"])
     except (ValueError, KeyError, TypeError):
         return CotenantError(f"the daemon answered with status {response.status}")
+
+
+def error_of(body: Mapping[str, Any]) -> CotenantError:
+    """The error in an answer of the daemon, as the class that it raised.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    kind, message, hint = str(body["kind"]), str(body["message"]), body.get("hint")
     found: Any = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, CotenantError) and found.__init__ is CotenantError.__init__:
         return found(message, hint=hint)

@@ -44,6 +44,14 @@ class UpdateBody(ChangeBody, total=False):
     fields: Annotated[dict[str, Any], "new values of fields of `JobSpec`"]
 
 
+class ChangeManyBody(ChangeBody, total=False):
+    """Request to change many jobs: those of `refs`, or those that pass `filters`."""
+
+    verb: Annotated[str, "`cancel`, `hold`, `release` or `requeue`"]
+    refs: Annotated[list[str], "`17`, `17_3` and `17_[3-5]`"]
+    filters: Annotated[dict[str, Any], 'as in the query of `GET /v1/jobs`, e.g. `{"active": 1}`']
+
+
 class TokenBody(TypedDict, total=False):
     """Request to create a token."""
 
@@ -82,6 +90,23 @@ class JobAnswer(Answer):
     """A job."""
 
     job: JobDetail
+
+
+class ChangeError(TypedDict):
+    """Why a job was not changed."""
+
+    id: int
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+class ChangeManyAnswer(Answer):
+    """Jobs right after a change, newest first, and why others were not changed."""
+
+    jobs: list[JobView]
+    errors: list[ChangeError]
 
 
 class WaitAnswer(JobAnswer):

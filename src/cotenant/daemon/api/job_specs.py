@@ -13,6 +13,7 @@ from dataclasses import replace
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.job import ArrayTask, JobSpec
+from cotenant.core.text import TextKind, check_bytes, check_text
 from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
 from cotenant.daemon.auth.resource_limits import limits_of
 from cotenant.daemon.auth.unix_socket import Peer
@@ -30,6 +31,15 @@ MAX_ARG_CHARS = 128 * 1024
 MAX_ARGS_CHARS = 6 * 1024 * 1024
 """The kernel passes no more to a program. Source: execve(2), "Limits on size of arguments"."""
 MAX_DURATION_S = 10 * 366 * 86400.0
+
+_TEXT_KINDS: Mapping[str, TextKind] = {
+    "workdir": "path",
+    "stdout_path": "path",
+    "stderr_path": "path",
+    "source": "label",
+    "notify": "lines",
+    "progress": "lines",
+}
 
 _MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
 
@@ -95,9 +105,8 @@ def parse_spec(job: object, peer: Peer) -> JobSpec:
 def _check(spec: JobSpec) -> None:
     if not spec.command or not spec.command[0]:
         raise UsageError("the job has no command")
+    _check_texts(spec)
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
-    if any("\0" in text for text in (*texts, spec.name, spec.notify or "")):
-        raise UsageError("the job has a NUL byte in its command, its environment, its name or a path")
     sizes = [len(text) for text in texts]
     if max(sizes) >= MAX_ARG_CHARS or sum(sizes) > MAX_ARGS_CHARS:
         raise UsageError(
@@ -134,6 +143,17 @@ def _check_durations(spec: JobSpec) -> None:
     for what, duration_s in (("time limit", spec.time_limit_s), ("time slice", spec.time_slice_s)):
         if duration_s is not None and duration_s > MAX_DURATION_S:
             raise UsageError(f"a {what} of {duration_s:g} s is beyond ten years", hint="leave it out for none")
+
+
+def _check_texts(spec: JobSpec) -> None:
+    """Check the characters of every text; see `core.text`."""
+    check_bytes("the command of the job", spec.command)
+    check_bytes("the environment of the job", (*spec.env, *spec.env.values()))
+    check_text("the name of the job", spec.name, "label")
+    for name, kind in _TEXT_KINDS.items():
+        text = getattr(spec, name)
+        if text is not None:
+            check_text(f"`{name}`", text, kind)
 
 
 def _check_words(spec: JobSpec) -> None:

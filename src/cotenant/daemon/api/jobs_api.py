@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cotenant.core.codec import encode
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, JobSpec
 from cotenant.core.ports import AttemptRef
+from cotenant.core.text import check_text
 from cotenant.daemon.api.context import Handlers, peer_of
 from cotenant.daemon.api.job_specs import parse_specs, user_name
 from cotenant.daemon.api.preview import preview
@@ -26,15 +28,18 @@ from cotenant.daemon.api.schemas import FilePaths, JobDetail, JobEvent, JobView,
 from cotenant.daemon.api.sharing_modes import check_available
 from cotenant.daemon.api.timeline import timeline
 from cotenant.daemon.api.views import JsonViews, counts
-from cotenant.daemon.job_verbs import JOB_VERBS
+from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.daemon.job_verbs import JOB_VERBS, JobVerb
 from cotenant.daemon.log_stream import OutputLocation, follow
-from cotenant.daemon.messages import JobChange, WaitRequest
+from cotenant.daemon.messages import BulkChange, JobChange, WaitRequest
 from cotenant.daemon.services.notifier import why_invalid_url
 from cotenant.scheduling.manager import Manager
 
 MAX_JOBS = 10_000
 MAX_POLL_S = 60.0
 MAX_CAUSE_CHARS = 1000
+CHUNK_JOBS = 500
+"""Jobs of one transaction of a change of many: some 50 ms, in which nobody else is served."""
 
 
 class JobsApi(Handlers):
@@ -118,13 +123,65 @@ class JobsApi(Handlers):
             spec = verb.new_spec(job, fields)
             self._check_notify([spec] if "notify" in fields else [])
             check_available([spec] if "sharing" in fields else [], self._context.refusals())
-        # The peer comes first: the reason is the client's text, which could otherwise name somebody else.
-        cause = f"{verb.name} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
-        if body.get("reason"):
-            cause = f"{cause}: {body['reason']}"[:MAX_CAUSE_CHARS]
+        cause = _cause(verb, peer, body)
         self._context.access.note(peer, verb.name, job)
         await asyncio.wrap_future(self._context.loop.change(JobChange(verb.name, job.id, cause, fields)))
         return json_response({"job": await self._detail(request)})
+
+    async def change_many(self, request: Request) -> Response:
+        """Apply a verb to the jobs that references or a filter name, the newest first.
+
+        Jobs that wait for others are thus changed before those, and none starts on what became free. Other requests are
+        served between chunks.
+        """
+        body = await read_object(request)
+        peer = peer_of(request)
+        verb = JOB_VERBS.get(str(body.get("verb")))
+        if verb is None or verb.takes_fields:
+            known = [name for name, known_verb in JOB_VERBS.items() if not known_verb.takes_fields]
+            raise UsageError(f"`verb` is {body.get('verb')!r}, wanted one of {', '.join(known)}")
+        cause = _cause(verb, peer, body)
+        ids = await self._query(lambda manager: self._chosen(manager, peer, body))
+        jobs: list[JobView] = []
+        errors: list[dict[str, Any]] = []
+        for first in range(0, len(ids), CHUNK_JOBS):
+            chunk = ids[first : first + CHUNK_JOBS]
+            change = BulkChange(verb.name, tuple(chunk), cause)
+            outcome = await self._bridge.of(self._context.loop.change_many(change))
+            changed = [job_id for job_id, error in zip(chunk, outcome, strict=True) if error is None]
+            errors += [
+                {"id": job_id, **error.as_json()}
+                for job_id, error in zip(chunk, outcome, strict=True)
+                if error is not None
+            ]
+            jobs += await self._view(partial(_views_of, changed))
+        self._context.access.note_many(peer, verb.name, len(jobs))
+        return json_response({"jobs": jobs, "errors": errors})
+
+    def _chosen(self, manager: Manager, peer: Peer, body: Mapping[str, Any]) -> list[int]:
+        """Ids of the jobs that `refs` or `filters` of a request name, newest first.
+
+        Raises:
+            UsageError: it has neither or both, or a value is wrong.
+            NoSuchJob, NotPermitted: a reference names no job, or another user's.
+        """
+        refs, filters, access = body.get("refs"), body.get("filters"), self._context.access
+        if (refs is None) == (filters is None):
+            raise UsageError("a change of many jobs needs either `refs` or `filters`")
+        if refs is not None:
+            if not isinstance(refs, list) or not all(isinstance(ref, str) for ref in refs):
+                raise UsageError("`refs` is not an array of texts")
+            ids = resolve_ids(refs, manager.jobs)
+            for job_id in ids:
+                access.check_job(peer, manager.jobs[job_id])
+            return sorted(ids, reverse=True)
+        if not isinstance(filters, dict):
+            raise UsageError("`filters` is not a JSON object")
+        job_filter = JobFilter.of(
+            {name: str(int(value) if isinstance(value, bool) else value) for name, value in filters.items()}
+        )
+        visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
+        return [job.id for job in reversed(job_filter.of_jobs(visible))]
 
     async def wait(self, request: Request) -> Response:
         until: Any = request.query_params.get("until", "done")
@@ -206,6 +263,20 @@ class JobsApi(Handlers):
             return True
         answer.cancel()
         return False
+
+
+def _views_of(ids: Sequence[int], views: JsonViews, manager: Manager) -> list[JobView]:
+    return [views.job(manager.jobs[job_id]) for job_id in ids if job_id in manager.jobs]
+
+
+def _cause(verb: JobVerb, peer: Peer, body: Mapping[str, Any]) -> str:
+    """The cause to journal. The peer comes first: the client's reason could otherwise name somebody else."""
+    cause = f"{verb.name} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
+    reason = body.get("reason")
+    if not reason:
+        return cause
+    check_text("`reason`", str(reason), "label")
+    return f"{cause}: {reason}"[:MAX_CAUSE_CHARS]
 
 
 def _record(job: Job) -> Any:

@@ -1,7 +1,8 @@
 """Metrics for Prometheus: GPUs, promises, activity, energy, and running jobs.
 
 Only running jobs have series of their own, so the number of series is bounded by what fits on the GPUs. An unknown
-value has no sample; it is never 0.
+value has no sample; it is never 0. `prometheus_client` escapes backslashes, quotes and newlines in labels, and fails on
+what UTF-8 cannot hold: names from before they were checked are made `encodable`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.job import Job, Queued, ResourceUsage, Running
+from cotenant.core.text import encodable
 from cotenant.daemon.api.usage_json import ended_by_user
 from cotenant.daemon.api.views import JsonViews, counts
 from cotenant.scheduling.manager import Manager
@@ -142,7 +144,7 @@ class PrometheusCollector(Collector):
         observed = GaugeMetricFamily("cotenant_job_memory_observed_bytes", "used by the job", labels=labels)
         for gpu in gpus:
             for resident in gpu["residents"]:
-                values = [str(resident["job_id"]), str(resident["name"]), *_labels(gpu)]
+                values = [str(resident["job_id"]), encodable(str(resident["name"])), *_labels(gpu)]
                 promised.add_metric(values, resident["promised_bytes"])
                 if resident["observed_bytes"] is not None:
                     observed.add_metric(values, resident["observed_bytes"])
@@ -190,14 +192,14 @@ def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         for job in jobs:
             value = None if job["usage"] is None else value_of(job["usage"])
             if value is not None:
-                family.add_metric([job[label] for label in labels], value)
+                family.add_metric([encodable(job[label]) for label in labels], value)
         yield family
     slowdown = GaugeMetricFamily(
         "cotenant_job_slowdown_ratio", "measured step time relative to the step time alone", labels=labels
     )
     for job in jobs:
         if job["slowdown"] is not None:
-            slowdown.add_metric([job[label] for label in labels], job["slowdown"])
+            slowdown.add_metric([encodable(job[label]) for label in labels], job["slowdown"])
     yield slowdown
 
 
@@ -208,7 +210,8 @@ def _users(users: Mapping[str, ResourceUsage]) -> Iterator[Metric]:
         "cotenant_user_gpu_share_seconds", "GPU time where a second shared by n attempts counts 1/n", labels=["user"]
     )
     energy = CounterMetricFamily("cotenant_user_energy_joules", "energy of ended attempts", labels=["user"])
-    for user, usage in sorted(users.items()):
+    for name, usage in sorted(users.items()):
+        user = encodable(name)
         seconds.add_metric([user], usage.gpu_s)
         parts.add_metric([user], usage.gpu_share_s)
         if usage.metered_s:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from starlette.datastructures import QueryParams
-
 from cotenant.core.errors import NoSuchJob, UsageError
 from cotenant.core.job import Done, Held, Job, Queued
 from cotenant.daemon.api.views import state_name
@@ -81,7 +79,7 @@ class JobFilter:
     max_done: int | None = None
 
     @staticmethod
-    def of(query: QueryParams) -> JobFilter:
+    def of(query: Mapping[str, str]) -> JobFilter:
         """The filter in a query string.
 
         Raises:
@@ -133,12 +131,12 @@ class JobFilter:
         return True
 
 
-def _count(query: QueryParams, name: str) -> int | None:
+def _count(query: Mapping[str, str], name: str) -> int | None:
     value = _seconds(query, name)
     return None if value is None else int(value)
 
 
-def _seconds(query: QueryParams, name: str) -> float | None:
+def _seconds(query: Mapping[str, str], name: str) -> float | None:
     text = query.get(name)
     if text is None:
         return None

@@ -108,6 +108,15 @@ ROUTES: tuple[Route, ...] = (
         answer=answers.JobsAnswer,
     ),
     Route(
+        method="POST",
+        path="/v1/jobs/change",
+        handlers=JobsApi,
+        handler=JobsApi.change_many,
+        summary="Change many jobs, newest first.",
+        body=answers.ChangeManyBody,
+        answer=answers.ChangeManyAnswer,
+    ),
+    Route(
         method="GET",
         path="/v1/ids",
         handlers=JobsApi,

@@ -80,6 +80,12 @@ class AccessPolicy:
                 fields["token"] = peer.token
             logger.warning("admin action", extra={"fields": fields if job is None else {**fields, "job": job.id}})
 
+    def note_many(self, peer: Peer, what: str, count: int) -> None:
+        """Log an action of an admin on many jobs."""
+        if count and self.is_admin(peer):
+            fields = {"uid": peer.uid, "pid": peer.pid, "action": what, "jobs": count}
+            logger.warning("admin action", extra={"fields": fields})
+
 
 def admin_uids(names: Iterable[str]) -> frozenset[int]:
     """The uids of users, who may be given by number.

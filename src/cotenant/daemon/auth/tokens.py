@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cotenant.core.errors import BackendError, NotPermitted, UsageError
+from cotenant.core.text import check_text
 from cotenant.osutil import atomic
 
 SCHEMA = 1
@@ -77,8 +78,9 @@ class TokenStore:
             UsageError: the name or the lifetime is invalid, or there are `MAX_TOKENS` already.
             BackendError: the file cannot be written.
         """
-        if len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise UsageError(f"the name of a token may have {MAX_NAME_CHARS} printable characters")
+        check_text("the name of the token", name, "label")
+        if len(name) > MAX_NAME_CHARS:
+            raise UsageError(f"the name of the token has {len(name)} characters, wanted at most {MAX_NAME_CHARS}")
         if lifetime_s is not None and not 0 < lifetime_s < 2**40:
             raise UsageError(
                 f"a token cannot last {lifetime_s:g} s", hint="write e.g. --expires 30-0, which is 30 days"

@@ -118,7 +118,7 @@ def test_a_token_that_cannot_be_saved_is_not_issued(store, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "lifetime_s", "says"),
-    [("x" * 101, None, "100 printable"), ("a\nb", None, "printable"), ("x", 0, "cannot last"), ("x", -1, "cannot")],
+    [("x" * 101, None, "at most 100"), ("a\nb", None, r"U\+000A"), ("x", 0, "cannot last"), ("x", -1, "cannot")],
 )
 def test_invalid_token_requests_are_refused(store, name, lifetime_s, says):
     with pytest.raises(UsageError, match=says):
