@@ -19,6 +19,7 @@ from cotenant.learn.data_collection.configs import config_id, parse_id
 from cotenant.learn.data_collection.generate import generate, read_configs
 from cotenant.learn.data_collection.ranges import load_ranges
 from cotenant.learn.datasets.dataset_files import read_dataset
+from json_shapes import shape_problems
 
 torch = pytest.importorskip("torch", reason="networks are traced")
 
@@ -38,7 +39,9 @@ def test_fifty_configurations_become_tables(tmp_path, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert (len(lines), lines[-1].split()[0]) == (50, "[50/50]")
     assert main(["learn", "clean", "runs", "--out", "data", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert shape_problems("learn clean", out) == []
+    found = json.loads(out)
     assert (found["rows"], found["findings"]) == (FAMILIES, [])
     for family, count in FAMILIES.items():
         rows = read_dataset(tmp_path / "data" / f"{family}.csv")
@@ -52,6 +55,8 @@ def test_fifty_configurations_become_tables(tmp_path, capsys, monkeypatch):
             assert row.peak_bytes > 400 * MiB + 8 * row.parameters
     assert main(["learn", "run", *files, "--out", "runs", "--trace", "--resume"]) == 0
     assert capsys.readouterr().err.endswith("nothing to do in 0.0s\n")
+    assert main(["learn", "run", *files, "--out", "runs", "--trace", "--resume", "--json"]) == 0
+    assert shape_problems("learn run", capsys.readouterr().out) == []
 
 
 def test_a_worker_of_a_killed_parent_prints_nothing(tmp_path):

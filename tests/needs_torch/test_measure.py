@@ -13,6 +13,7 @@ from cotenant.measurement.campaign import CampaignSetup, run_campaign
 from cotenant.measurement.job_list import JobList, MeasureJob, read_jobs
 from cotenant.measurement.pairs import run_pairs
 from cotenant.measurement.result_table import read_rows
+from json_shapes import shape_problems
 from measured_scripts import FAKE_CUDA, TRAIN
 
 pytest.importorskip("torch")
@@ -158,7 +159,9 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
     )
     (tmp_path / "b.py").write_text("raise SystemExit(2)\n")
     assert main(["measure", str(tmp_path / "jobs.toml"), "--dry-run", "--json"]) == 1
-    estimates = json.loads(capsys.readouterr().out)["estimates"]
+    out = capsys.readouterr().out
+    assert shape_problems("measure --dry-run", out) == []
+    estimates = json.loads(out)["estimates"]
     assert [estimate["job"] for estimate in estimates] == ["a", "b"]
     assert estimates[0]["peak_reserved_bytes"] > 0
     assert estimates[1]["device_bytes"] is None

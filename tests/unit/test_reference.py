@@ -45,6 +45,18 @@ def test_links_within_a_page_have_a_target(path):
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGES[path])) - headings == set()
 
 
+def test_every_verb_with_json_has_a_schema():
+    documented = {
+        " ".join(word for word in words.split() if not word.startswith("-")) for words in write_reference.OUTPUTS
+    }
+    with_json = {
+        words
+        for words, command, _ in write_reference.verbs()
+        if not isinstance(command, click.Group) and any(option.name == "json" for option in command.params)
+    }
+    assert with_json - documented == set()
+
+
 def test_schemas_refer_only_to_what_is_there():
     document = json.loads(PAGES[Path("docs/reference/outputs.schema.json")])
     referred = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(document)))

@@ -6,11 +6,15 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import output_files
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH
+
+if TYPE_CHECKING:
+    from cotenant.measurement.calibrate import CalibrationReading
 
 
 @cli_command()
@@ -46,16 +50,17 @@ def command(*, out: Path | None, python: str | None, json: bool) -> None:
         out.write_text(text, encoding="utf-8")
         note(f"specification written to `{out}`")
     if json:
-        steps = [
-            {
-                "step": reading.step,
-                "outside_bytes": reading.outside_bytes,
-                "by": reading.by,
-                "problem": reading.problem,
-                **reading.answer,
-            }
-            for reading in readings
-        ]
-        emit_json({"profile": text, "steps": steps})
+        emit_json({"profile": text, "steps": [step_json(reading) for reading in readings]})
     elif out is None:
         sys.stdout.write(text)
+
+
+def step_json(reading: CalibrationReading) -> dict[str, Any]:
+    """One process of the calibration, as `--json` prints it."""
+    return {
+        "step": reading.step,
+        "outside_bytes": reading.outside_bytes,
+        "by": reading.by,
+        "problem": reading.problem,
+        **reading.answer,
+    }

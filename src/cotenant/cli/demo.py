@@ -85,10 +85,11 @@ def _estimates(examples: Path | None, say: Callable[[str], None]) -> dict[str, A
     say("Measured: peak of the device by nvidia-smi, and FakeTensor's estimate, both published with CARMA (2025).\n")
     real = measure_mlp(folder)
     say(gpu_line(real) + "\n")
-    return {"gpu": GPU, "scripts": [_estimate_json(script) for script in done], "real_gpu": dataclasses.asdict(real)}
+    return {"gpu": GPU, "scripts": [script_json(script) for script in done], "real_gpu": dataclasses.asdict(real)}
 
 
-def _estimate_json(script: ScriptEstimate) -> dict[str, Any]:
+def script_json(script: ScriptEstimate) -> dict[str, Any]:
+    """One script of the first part, as `--json` prints it."""
     return {
         "script": script.measured.script,
         "args": list(script.measured.args),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
+from cotenant.cli.json_study_outputs import STUDY_OUTPUTS
 from cotenant.daemon.api import answers, schemas
 
 
@@ -288,12 +289,17 @@ class ForecastOutput(TypedDict):
     jobs: list[PlannedStart]
 
 
-class ConfigurationsOutput(TypedDict):
-    """Ids of networks."""
+class GpuMemory(TypedDict):
+    """A GPU model or MIG profile that estimates can be made for."""
 
-    family: str
-    seed: int
-    configurations: list[str]
+    name: str
+    memory_bytes: int
+
+
+class GpuModelsOutput(TypedDict):
+    """`cotenant estimate --gpu list`."""
+
+    profiles: list[GpuMemory]
 
 
 OUTPUTS: Mapping[str, Any] = {
@@ -327,9 +333,10 @@ OUTPUTS: Mapping[str, Any] = {
     "token revoke": TokensOutput,
     "estimate": EstimateOutput,
     "compare": CompareOutput,
-    "simulate": ForecastOutput,
+    "estimate --gpu list": GpuModelsOutput,
+    "simulate --forecast": ForecastOutput,
     "doctor": DoctorOutput,
     "completion": CompletionOutput,
-    "learn generate": ConfigurationsOutput,
+    **STUDY_OUTPUTS,
 }
-"""By verb. `simulate`: of --forecast. Those that are absent print what their help text or their report describes."""
+"""By verb, with the option that changes what is printed."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from builders import a_job, an_estimate
+from cotenant.cli.demo import GPU, script_json
 from cotenant.cli.demo_text import (
     BAR_WIDTH,
     HEAD,
@@ -25,7 +27,9 @@ from cotenant.core.units import GiB
 from cotenant.demo.examples import ScriptEstimate
 from cotenant.demo.gpu import DemoMeasurement
 from cotenant.demo.published import MeasuredScript
+from cotenant.demo.run_summary import RunSummary
 from cotenant.demo.server import DemoStatus
+from json_shapes import shape_problems
 
 
 def a_result(gib=9.0, *, fake=5.0, problem=None) -> ScriptEstimate:
@@ -141,3 +145,16 @@ def test_comparison_line_has_no_trailing_space():
 )
 def test_gpu_line_has_the_measured_and_estimated_memory_or_the_reason(real, wanted):
     assert gpu_line(real) == wanted
+
+
+def test_json_of_the_demo_has_the_documented_shape():
+    run = RunSummary(
+        jobs=2, makespan_s=9.0, mean_jct_s=4.0, mean_delay_s=1.0, ooms=1, recoveries=("one",), unfinished=("two",)
+    )
+    estimates = {
+        "gpu": GPU,
+        "scripts": [script_json(a_result()), script_json(a_result(fake=None, problem="the script raised KeyError"))],
+        "real_gpu": dataclasses.asdict(DemoMeasurement(reason="no GPU here")),
+    }
+    body = {"schema": 1, "estimates": estimates, "runs": {"exclusive": dataclasses.asdict(run)}}
+    assert shape_problems("demo", json.dumps(body)) == []

@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.learn.data_collection.generate import read_configs
+from json_shapes import shape_problems
 
 SUMMARY = """\
 Net(
@@ -17,8 +18,11 @@ Net(
 """
 
 
-def json_output(capsys):
-    return json.loads(capsys.readouterr().out)
+def json_output(capsys, words):
+    """What the verb `words` printed, after a comparison with its schema."""
+    out = capsys.readouterr().out
+    assert shape_problems(words, out) == []
+    return json.loads(out)
 
 
 def test_configurations_on_stdout_or_in_a_file(tmp_path, capsys):
@@ -27,7 +31,7 @@ def test_configurations_on_stdout_or_in_a_file(tmp_path, capsys):
     assert len(lines) == 3
     path = tmp_path / "configs.txt"
     assert main(["learn", "generate", "cnn-small", "--count", "3", "--seed", "4", "--out", str(path), "--json"]) == 0
-    assert json_output(capsys)["configurations"] == lines
+    assert json_output(capsys, "learn generate")["configurations"] == lines
     assert path.read_text().splitlines()[1:] == lines
     assert len(read_configs(path)) == 3
 
@@ -40,7 +44,7 @@ def test_a_summary_is_printed_as_a_table_and_as_json(tmp_path, capsys):
     assert out.splitlines()[1].split() == ["embedding", "Embedding", "8", "x", "16", "800"]
     assert err == "2 layers, 851 parameters, batch unknown (modelsummary)\n"
     assert main(["learn", "summary", str(path), "--json"]) == 0
-    found = json_output(capsys)
+    found = json_output(capsys, "learn summary")
     assert (found["format"], found["parameters"], found["layers"][1]["output_shape"]) == ("modelsummary", 851, [3])
 
 

@@ -12,6 +12,7 @@ from cotenant.cli.main import main
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.dataset_files import write_dataset
 from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
+from json_shapes import shape_problems
 
 pytest.importorskip("sklearn", reason="the models are scikit-learn's")
 
@@ -43,13 +44,16 @@ def table(tmp_path):
     return write_dataset(tmp_path, "mlp", [a_row(number) for number in range(40)], {})[0]
 
 
-def json_output(capsys):
-    return json.loads(capsys.readouterr().out)
+def json_output(capsys, words):
+    """What the verb `words` printed, after a comparison with its schema."""
+    out = capsys.readouterr().out
+    assert shape_problems(words, out) == []
+    return json.loads(out)
 
 
 def test_cross_validation_prints_baselines_for_every_fold(table, capsys):
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
-    found = json_output(capsys)["families"]["mlp"]
+    found = json_output(capsys, "learn cross-validate")["families"]["mlp"]
     assert [result["model"] for result in found] == ["majority", "line", "extra-trees"]
     assert [len(result["folds"]) for result in found] == [4, 4, 4]
     assert all(result["rows"] == 40 and sum(map(sum, result["confusion"])) == 40 for result in found)
@@ -66,11 +70,11 @@ def test_weights_are_trained_and_tested(table, tmp_path, capsys):
     assert (
         main(["learn", "train", str(table), "--model", "extra-trees", "--out", str(out), "--folds", "2", "--json"]) == 0
     )
-    found = json_output(capsys)
+    found = json_output(capsys, "learn train")
     assert (found["rows"], found["weights"]) == (40, str(out / "extra-trees-mlp.npz"))
     assert "extra-trees" in (out / "extra-trees-mlp.md").read_text()
     assert main(["learn", "test", found["weights"], str(table), "--json"]) == 0
-    scores = json_output(capsys)
+    scores = json_output(capsys, "learn test")
     assert (scores["model"], scores["rows"], scores["accuracy"]) == ("extra-trees", 40, 1.0)
     assert main(["learn", "test", found["weights"], str(table)]) == 0
     assert "  accuracy  1\n" in capsys.readouterr().out
@@ -80,7 +84,7 @@ def test_the_utilization_verb_cross_validates_and_writes_weights(tmp_path, capsy
     rows = [replace(a_row(number % 40), config_id=f"mlp-{number}", smact=(number % 40) / 50) for number in range(120)]
     table = write_dataset(tmp_path, "mlp", rows, {})[0]
     assert main(["learn", "utilization", str(table), "--folds", "3", "--out", str(tmp_path / "w"), "--json"]) == 0
-    (found,) = json_output(capsys)["measures"]
+    (found,) = json_output(capsys, "learn utilization")["measures"]
     assert (found["family"], found["measure"], found["rows"]) == ("mlp", "smact", 120)
     assert found["mae"] < found["constant_mae"] / 3
     assert Path(found["weights"]).name == "smact-mlp.npz"
@@ -97,6 +101,8 @@ def test_analyze_and_report_write_pages(table, tmp_path, capsys):
     assert main(["learn", "analyze", str(table), "--out", str(tmp_path / "pages")]) == 0
     (page,) = capsys.readouterr().out.splitlines()
     assert "40 jobs: 40 ok" in Path(page).read_text()
+    assert main(["learn", "analyze", str(table), "--out", str(tmp_path / "pages"), "--json"]) == 0
+    assert json_output(capsys, "learn analyze")["rows"] == {"mlp": 40}
     report = [
         "learn",
         "report",
@@ -109,7 +115,7 @@ def test_analyze_and_report_write_pages(table, tmp_path, capsys):
         "2",
     ]
     assert main([*report, "--json"]) == 0
-    found = json_output(capsys)
+    found = json_output(capsys, "learn report")
     assert [result["model"] for result in found["families"]["mlp"]] == ["majority", "line", "extra-trees"]
     assert "extra-trees" in Path(found["pages"][0]).read_text()
 

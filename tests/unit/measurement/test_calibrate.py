@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from cotenant.cli.calibrate import step_json
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import MiB
 from cotenant.gpu_specs import parse_gpu_spec
@@ -14,6 +15,7 @@ from cotenant.measurement import calibrate as module
 from cotenant.measurement.calibrate import CalibrationReading, calibrate, profile_text, report
 from cotenant.measurement.calibrate_child import workspaces
 from cotenant.measurement.campaign import CampaignSetup
+from json_shapes import SCHEMAS, problems
 
 FACTS = {
     "gpu": "NVIDIA H200",
@@ -38,6 +40,11 @@ READINGS = [
     a_reading("cudnn", 450),
     a_reading("many", 480),
 ]
+
+
+def test_json_of_a_calibration_has_the_documented_shape():
+    body = {"profile": "", "steps": [step_json(reading) for reading in READINGS]}
+    assert problems(body, SCHEMAS["calibrate"]) == []
 
 
 def test_the_profile_reads_back():

@@ -9,6 +9,7 @@ from cotenant.estimators.cudnn.table import cudnn_table
 from cotenant.measurement.conv_child import freed_sizes
 from cotenant.measurement.conv_workspaces import CALLS, COLUMNS, MAX_BYTES, conv_rows, grid, summary
 from cotenant.measurement.result_table import ResultTable
+from json_shapes import SCHEMAS, problems
 
 GPU = {"name": "NVIDIA H200", "capability": [9, 0], "sm_count": 132, "cudnn": 91900, "torch": "2.11.0"}
 
@@ -68,5 +69,6 @@ def test_rows_and_summary(tmp_path):
     for said, took in ((100 * 2**20, 100 * 2**20), (10 * 2**20, 100 * 2**20), (0, 0)):
         table.add({**rows[0], "rule_bytes": said, "table_bytes": None, "workspace_bytes": took, "problem": None})
     lines = summary(table)
+    assert problems(lines, SCHEMAS["measure --convs"]) == []
     assert (lines["calls"], lines["rule_near"], lines["rule_low"], lines["without_workspace"]) == (3, "2 of 3", 1, 1)
     assert lines["table_near"] == "0 of 0"

@@ -11,10 +11,11 @@ import pytest
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB, MiB
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.datasets.published import is_plain, read_published
+from cotenant.learn.datasets.published import ENCODER_COLUMNS, is_plain, read_published
 from cotenant.learn.synthetic_traces.backward_steps import InputGradient, PassGradient, WeightGradient
 from cotenant.learn.synthetic_traces.simulation import reserved_within, simulate, synthetic_trace
 from cotenant.learn.synthetic_traces.tape import Parameter, Tape
+from cotenant.learn.synthetic_traces.transformer import EncoderShape
 from learn_rows import cnn_row, mlp_row
 
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
@@ -105,3 +106,7 @@ def test_simulations_are_near_the_measured_peaks(name, every, outside_mib, media
     assert len(errors) >= 8
     assert statistics.median(errors) <= median
     assert max(errors) <= most
+
+
+def test_columns_of_published_encoders_name_every_size_of_a_synthetic_one():
+    assert set(ENCODER_COLUMNS) == {field.name for field in dataclasses.fields(EncoderShape)}
