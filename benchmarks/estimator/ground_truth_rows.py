@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cotenant.core.units import MiB
+from cotenant.learn.datasets.published import ENCODER_COLUMNS
 
 Cells = Mapping[str, str]
 
@@ -142,18 +143,7 @@ def transformer_row(cells: Cells) -> Row | str:
     """A row of `transformer_sample.csv`."""
     if cells["status"] == "oom":
         return "oom"
-    options = {
-        "vocabulary": "vocab",
-        "width": "d_model",
-        "layers": "num_layers",
-        "heads": "num_heads",
-        "feedforward": "ffn_dim",
-        "dropout": "dropout_p",
-        "length": "seq_len",
-        "classes": "num_classes",
-        "samples": "num_samples",
-        "batch-size": "batch",
-    }
+    options = {**ENCODER_COLUMNS, "dropout": "dropout_p", "samples": "num_samples", "batch-size": "batch"}
     args = [word for option, column in options.items() for word in (f"--{option}", cells[column])]
     title = f"width {cells['d_model']}, {cells['num_layers']} layers, {cells['batch']} x {cells['seq_len']} tokens"
     row = _nvidia_smi_row("transformer_row.py", args, title, cells)

@@ -240,7 +240,7 @@ def _cnn_sample(cells: Cells) -> DatasetRow:
 
 # -- Transformer ----------------------------------------------------------------------------------------------------
 
-_ENCODER = {
+ENCODER_COLUMNS = {
     "vocabulary": "vocab",
     "width": "d_model",
     "length": "seq_len",
@@ -249,10 +249,11 @@ _ENCODER = {
     "feedforward": "ffn_dim",
     "classes": "num_classes",
 }
+"""Columns of GPUMemNet's table, by the names that the encoder of a synthetic trace and the job script's options have."""
 
 
 def _transformer(cells: Cells) -> DatasetRow:
-    shape = {name: int(cells[column]) for name, column in _ENCODER.items()}
+    shape = {name: int(cells[column]) for name, column in ENCODER_COLUMNS.items()}
     layers = _encoder_layers(shape)
     counted = sum(layer.parameters for layer in layers)
     if counted != int(cells["params_exact"]):

@@ -6,7 +6,7 @@ Shapes: `D` width, `F` width of the feed-forward part, `L` tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cotenant.core.errors import UsageError
 from cotenant.learn.datasets.dataset_row import DatasetRow
@@ -74,7 +74,7 @@ def encoder_of(row: DatasetRow) -> EncoderShape:
     Raises:
         UsageError: one of its sizes is missing.
     """
-    names = ("vocabulary", "width", "length", "layers", "heads", "feedforward", "classes")
+    names = [field.name for field in fields(EncoderShape)]
     missing = [name for name in names if name not in row.extras]
     if missing:
         raise UsageError(f"row `{row.config_id}` lacks {', '.join(missing)} of its encoder")
