@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cotenant
-from cotenant.core.errors import BackendError
+from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.events import ServerSampled
 from cotenant.core.ports import AttemptRef, Engine, GpuBackend, Journal
 from cotenant.daemon.api.application import application
@@ -22,7 +22,7 @@ from cotenant.daemon.api.context import ApiContext
 from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector, metrics_snapshot
 from cotenant.daemon.api.sharing_modes import unavailable_modes
 from cotenant.daemon.api.views import rfc3339
-from cotenant.daemon.auth.http import new_server
+from cotenant.daemon.auth.http import UvicornServer, new_server
 from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 TELEMETRY_FILE = "telemetry.json"
 GPU_HISTORY_FILE = "gpu-history.jsonl"
+SOCKET_CHECK_S = 2.0
+"""How often the daemon looks whether its socket is still there."""
 QUERY_TIMEOUT_S = 10.0
 """Longest time that a scrape of the metrics, or the telemetry checkpoint, waits for the control loop."""
 
@@ -157,8 +159,9 @@ class Daemon:
         metrics = PrometheusCollector(lambda: self._metrics_snapshot(info))
         with self._threads_running(), self._metrics_port(metrics):
             app = application(self._api_context(info, metrics, closing))
-            server = new_server(app)
+            server = new_server(app, max_per_user=self._config.access.connections_per_user)
             serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
+            guarding = asyncio.create_task(_guard_socket(listening, server))
             guarded = TokenAuthMiddleware(app, self._resources.tokens, self._resources.access)
             remote = None if tcp is None else asyncio.create_task(tcp.serve(guarded, closing))
             on_ready()
@@ -166,6 +169,7 @@ class Daemon:
             logger.info("daemon serves", extra={"fields": fields})
             await asyncio.wait({serving, asyncio.ensure_future(closing.wait())}, return_when=asyncio.FIRST_COMPLETED)
             closing.set()
+            guarding.cancel()
             server.should_exit = True
             await serving
             if remote is not None:
@@ -262,6 +266,20 @@ class Daemon:
             "notifications": self._config.notifications.enabled,
             "estimator": self._config.estimates.estimator if self._config.estimates.enabled else None,
         }
+
+
+async def _guard_socket(listening: ListeningSocket, server: UvicornServer) -> None:
+    """Make the socket again when its path was removed: no client could reach the daemon, not even to stop it."""
+    while True:
+        await asyncio.sleep(SOCKET_CHECK_S)
+        if not listening.is_lost:
+            continue
+        try:
+            await server.add_socket(listening.rebind())
+        except CotenantError as error:
+            logger.error("the socket is gone", extra={"fields": {"socket": listening.path, "why": error.message}})
+        else:
+            logger.warning("the socket was removed, and is made again", extra={"fields": {"socket": listening.path}})
 
 
 def _manager_config(config: Config) -> ManagerConfig:

@@ -19,6 +19,7 @@ from cotenant.daemon.config.validation import check_plugins
 from cotenant.daemon.lifecycle import Daemon, Resources
 from cotenant.daemon.setup import access_of, open_gpus, services_of, state_folder, state_mode
 from cotenant.engines import ENGINES
+from cotenant.osutil.open_files import raise_open_files
 from cotenant.store.sqlite import SqliteJournal
 
 JOURNAL_FILE = "journal.db"
@@ -35,6 +36,7 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
         BackendError, JournalError, UsageError, NotPermitted: something that it needs is missing.
     """
     check_plugins(config)
+    raise_open_files()
     access = access_of(config)
     state_dir = paths.private_folder(state_folder(config), mode=state_mode(config))
     with ExitStack() as stack:

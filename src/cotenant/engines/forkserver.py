@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cotenant.core.job import ProcessId
 from cotenant.osutil import procfs
+from cotenant.osutil.open_files import restore_open_files
 
 REPLY_TIMEOUT_S = 30.0
 """A fork takes a millisecond; a fork server that needs this long hangs, and another is started."""
@@ -166,6 +167,7 @@ class RunnerForkServer:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        restore_open_files(self._process.pid)  # before it forks: jobs get the limit that the daemon was started with
         self._channel = ours
         return ours
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cotenant.daemon.auth.unix_socket import PeerCredentialsMixin
+from cotenant.daemon.auth.connections import ConnectionTable, PeerConnectionMixin
 
 SHUTDOWN_GRACE_S = 3
 """Time that open requests get to finish when the daemon ends."""
 
 
-class PeerH11(PeerCredentialsMixin, H11Protocol):
+class PeerH11(PeerConnectionMixin, H11Protocol):
     """HTTP parsed in Python by h11."""
 
 
@@ -27,10 +29,23 @@ class UvicornServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def add_socket(self, listening: socket.socket) -> None:
+        """Serve connections to one more socket. Call it after `startup`, which `serve` does."""
 
-def new_server(application: Any) -> UvicornServer:
-    """A server of `application` for unix sockets, which `serve` gets."""
-    return UvicornServer(server_config(application, peer_protocol()))
+        def protocol() -> Any:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=listening))
+
+
+def new_server(application: Any, *, max_per_user: int | None = None) -> UvicornServer:
+    """A server of `application` for unix sockets, which `serve` gets; `max_per_user`: connections of one user."""
+    config: Any = server_config(application, peer_protocol())
+    if max_per_user is not None:
+        config.connections = ConnectionTable(max_per_user)
+    return UvicornServer(config)
 
 
 def peer_protocol() -> type[Any]:

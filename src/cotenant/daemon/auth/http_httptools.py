@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from cotenant.daemon.auth.unix_socket import PeerCredentialsMixin
+from cotenant.daemon.auth.connections import PeerConnectionMixin
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 256 * 2**20
 """Of a request in all, into however many pieces its body is cut; how long that may be, `calls.requests` says."""
 
 
-class PeerHttpTools(PeerCredentialsMixin, HttpToolsProtocol):
+class PeerHttpTools(PeerConnectionMixin, HttpToolsProtocol):
     """Closes a connection whose head or trailers exceed the limits: uvicorn's httptools protocol has no limit."""
 
     _is_in_head = False

@@ -7,7 +7,6 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cotenant.core.errors import BackendError, DaemonRunning, UsageError
 from cotenant.daemon.config.paths import private_folder
@@ -59,18 +58,48 @@ class ListeningSocket:
                 f"socket path `{path}` is longer than {MAX_PATH_BYTES} bytes",
                 hint="choose a shorter one with --socket",
             )
+        self._for_all = for_all
         private_folder(path.parent, mode=0o755 if for_all else 0o700)
         self._lock = _lock(path)
         try:
             self.socket = _bind(path, 0o666 if for_all else 0o600)
+            self._inode = path.stat().st_ino
         except OSError as error:
             os.close(self._lock)
             raise BackendError(f"cannot listen on `{path}`: {error.strerror}") from error
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the path leads to this socket no more: somebody removed it, as cleaners of /tmp do."""
+        try:
+            return self.path.stat().st_ino != self._inode
+        except OSError:
+            return True
+
+    def rebind(self) -> socket.socket:
+        """A socket on the path anew; open connections stay.
+
+        Raises:
+            DaemonRunning: another daemon has the path by now.
+            BackendError, NotPermitted: it cannot be made.
+        """
+        private_folder(self.path.parent, mode=0o755 if self._for_all else 0o700)
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            if not lock.exists() or lock.stat().st_ino != os.fstat(self._lock).st_ino:
+                held, self._lock = self._lock, _lock(self.path)
+                os.close(held)
+            found = _bind(self.path, 0o666 if self._for_all else 0o600)
+            self._inode = self.path.stat().st_ino
+        except OSError as error:
+            raise BackendError(f"cannot listen on `{self.path}`: {error.strerror}") from error
+        return found
+
     def close(self) -> None:
         """Stop listening and remove the socket. The lock's file stays: removing it would race with the next."""
         self.socket.close()
-        self.path.unlink(missing_ok=True)
+        if not self.is_lost:
+            self.path.unlink(missing_ok=True)
         os.close(self._lock)
 
 
@@ -97,13 +126,3 @@ def _bind(path: Path, mode: int) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-class PeerCredentialsMixin:
-    """HTTP protocol mixin that puts the peer into `request.state.peer`."""
-
-    app_state: dict[str, Any]
-
-    def connection_made(self, transport: Any) -> None:
-        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
-        super().connection_made(transport)  # type: ignore[misc]

@@ -126,6 +126,9 @@ class AccessSection:
         "own", "`own`: the daemon's user and root; `all`: every user of the machine, with a daemon that root runs"
     )
     admins: str = key("", "users, or uids, who may see and change all jobs besides root; separated by commas")
+    connections_per_user: int = key(
+        256, "connections of one user to the socket at the same time; root has no limit", above_zero=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

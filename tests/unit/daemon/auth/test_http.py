@@ -9,8 +9,10 @@ import os
 import pytest
 from starlette.responses import JSONResponse
 
+from cotenant.daemon.auth import connections
+from cotenant.daemon.auth.connections import ConnectionTable
 from cotenant.daemon.auth.http import PeerH11, UvicornServer, peer_protocol, server_config
-from cotenant.daemon.auth.unix_socket import ListeningSocket
+from cotenant.daemon.auth.unix_socket import ListeningSocket, Peer
 
 
 def protocols():
@@ -109,3 +111,100 @@ def test_endless_trailers_end_the_connection(protocol, tmp_path, monkeypatch):
 @pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n"])
 def test_a_request_that_is_not_http_is_refused(protocol, tmp_path, nonsense):
     assert answer_to(protocol, tmp_path, nonsense + b"\r\n\r\n", b"").startswith("HTTP/1.1 400")
+
+
+# Connections.
+
+
+def served(tmp_path, protocol, use, **limits):
+    """What `use(path)`, a coroutine, returns while a server with these limits runs."""
+
+    async def run():
+        listening = ListeningSocket(tmp_path / "sock")
+        config = server_config(who, protocol)
+        config.connections = ConnectionTable(**{"max_per_user": 100, **limits})
+        server = UvicornServer(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            return await asyncio.wait_for(use(listening, server), 30)
+        finally:
+            server.should_exit = True
+            await serving
+            listening.close()
+
+    return asyncio.run(run())
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("protocol", protocols())
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost:"], ids=["nothing", "half a head"])
+def test_a_connection_that_sends_no_complete_head_is_closed(tmp_path, protocol, sent):
+    async def idle(listening, _):
+        reader, writer = await asyncio.open_unix_connection(str(listening.path))
+        writer.write(sent)
+        answer = await read(reader)
+        writer.close()
+        return answer
+
+    assert served(tmp_path, protocol, idle, head_timeout_s=0.0) == ""
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_a_user_has_a_limited_number_of_connections_and_a_closed_one_counts_no_more(tmp_path, protocol, monkeypatch):
+    monkeypatch.setattr(connections, "peer_of", lambda _: Peer(pid=1, uid=1000, gid=1000))
+
+    async def crowd(listening, _):
+        idle = [await asyncio.open_unix_connection(str(listening.path)) for _ in range(3)]
+        answers = []
+        for close_one in (False, True):
+            if close_one:
+                idle.pop()[1].close()
+                await asyncio.sleep(0.1)
+            reader, writer = await asyncio.open_unix_connection(str(listening.path))
+            with contextlib.suppress(ConnectionError):
+                writer.write(REQUEST)
+            answers.append(await reader.readuntil(b"}"))
+            writer.close()
+        for _, writer in idle:
+            writer.close()
+        return answers
+
+    refused, answered = served(tmp_path, protocol, crowd, max_per_user=3)
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"you have 3 connections open, the limit is 3" in refused
+    assert answered.startswith(b"HTTP/1.1 200 ")
+
+
+def test_root_has_no_limit_of_connections(monkeypatch):
+    async def add():
+        table = ConnectionTable(1)
+        found = [table.add(object(), 0) for _ in range(5)]
+        table._timer.cancel()
+        return found
+
+    assert asyncio.run(add()) == [None] * 5
+
+
+def test_a_removed_socket_is_made_again_and_open_connections_stay(tmp_path):
+    async def use(listening, server):
+        reader, writer = await asyncio.open_unix_connection(str(listening.path))
+        assert not listening.is_lost
+        listening.path.unlink()
+        listening.path.with_name("sock.lock").unlink()
+        assert listening.is_lost
+        await server.add_socket(listening.rebind())
+        assert not listening.is_lost
+        found = []
+        for connection in ((reader, writer), await asyncio.open_unix_connection(str(listening.path))):
+            connection[1].write(REQUEST)
+            found.append(await connection[0].readuntil(b"}"))
+            connection[1].close()
+        return found
+
+    first, second = served(tmp_path, peer_protocol(), use)
+    assert b" 200 " in first
+    assert b" 200 " in second
