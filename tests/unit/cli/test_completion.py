@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -64,13 +68,19 @@ def test_the_script_of_each_shell_parses(shell, capsys, tmp_path, monkeypatch):
     assert installed.read_text() == script
 
 
-def test_bash_completes_a_verb_with_the_script_sourced(tmp_path):
+@pytest.fixture
+def program(tmp_path):
+    """A folder with `cotenant` to put on the PATH of a shell."""
+    path = tmp_path / "cotenant"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -m cotenant "$@"\n')
+    path.chmod(0o755)
+    return tmp_path
+
+
+def test_bash_completes_a_verb_with_the_script_sourced(program):
     """The script is sourced, and its function called as bash does at TAB."""
-    program = tmp_path / "cotenant"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m cotenant "$@"\n')
-    program.chmod(0o755)
     code = f"""
-        PATH="{tmp_path}:$PATH"
+        PATH="{program}:$PATH"
         eval "$(cotenant completion bash)"
         COMP_WORDS=(cotenant subm); COMP_CWORD=1
         _cotenant_completion cotenant
@@ -78,3 +88,41 @@ def test_bash_completes_a_verb_with_the_script_sourced(tmp_path):
     """
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "submit\n", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_a_verb_and_its_options(program):
+    """`complete -C` gives what TAB would offer."""
+    code = f'set -x PATH {program} $PATH; cotenant completion fish | source; complete -C "cotenant submi"'
+    code += '; complete -C "cotenant submit --gpu-m"'
+    env = {**os.environ, "HOME": str(program), "XDG_CONFIG_HOME": str(program)}
+    done = subprocess.run(["fish", "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["submit", "--gpu-mem"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_a_verb_at_tab(program):
+    """In a terminal, since zsh has no completions without its line editor."""
+    parent, child = pty.openpty()
+    env = {**os.environ, "HOME": str(program), "ZDOTDIR": str(program), "TERM": "dumb"}
+    shell = subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=child, stdout=child, stderr=child, env=env, start_new_session=True
+    )
+    os.close(child)
+    try:
+        os.write(parent, f"PATH={program}:$PATH; autoload -U compinit; compinit -u -D\n".encode())
+        os.write(parent, b'eval "$(cotenant completion zsh)"; print rea""dy\n')
+        _read_until(parent, b"ready")
+        os.write(parent, b"cotenant submi\t")
+        _read_until(parent, b"cotenant submit")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(parent)
+
+
+def _read_until(terminal, wanted):
+    seen, end_s = b"", time.monotonic() + 60
+    while wanted not in seen:
+        assert select.select([terminal], [], [], max(0.0, end_s - time.monotonic()))[0], seen
+        seen += os.read(terminal, 4096)
