@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,10 @@ from cotenant.daemon.client import Client
 
 
 class Server:
-    """A daemon process on simulated GPUs, with socket and state in `root`."""
+    """A daemon process on simulated GPUs, with socket and state in `root`.
+
+    `python`, `env`: its interpreter, and variables for it; jobs of other users need one that they may run.
+    """
 
     def __init__(
         self,
@@ -32,12 +35,16 @@ class Server:
         tick_s: float = 0.1,
         time_scale: float = 1.0,
         flags: Sequence[str] = (),
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root
         self.socket = root / "sock"
         simulation = ("--simulate", gpus, "--time-scale", str(time_scale), "--tick", str(tick_s))
         places = ("--socket", str(self.socket), "--state-dir", str(root / "state"))
         self._flags = (*simulation, *places, "--log-level", "error", *flags)
+        self._python = python
+        self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.client = Client(self.socket, timeout_s=120)
 
@@ -45,7 +52,8 @@ class Server:
         read_end, write_end = os.pipe()
         with (self.root / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cotenant", "daemon", *self._flags, "--ready-fd", str(write_end)],
+                [self._python, "-m", "cotenant", "daemon", *self._flags, "--ready-fd", str(write_end)],
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,12 +1,15 @@
 """Soak test: a simulated server under load, with wrong memory declarations and `kill -9` at random times.
 
-    python -m benchmarks.daemon.soak [--minutes M] [--jobs N] [--seed N] [--write]
+    python -m benchmarks.daemon.soak [--minutes M] [--jobs N] [--seed N] [--attackers] [--write]
 
 The jobs are the 90 of mix-90, on four A100s whose clock is scaled so that the trace takes M minutes. Every fourth job
 declares 30 % of its peak memory, so that it may run out of memory. At times a foreign process allocates all free memory
 of a GPU on which a job still grows, so that this job runs out of memory, too. The daemon is killed every 10 to 30 s and
 restarted. Each attempt appends a line to a file of its job, so that attempts missing in the journal are found. As root,
 the daemon serves all users and the jobs belong to three of them in turn, if they can run some Python.
+
+With --attackers three more users attack all the time: a liar whose jobs promise 4 GiB and take 32, a forger who answers
+for the estimator processes, and a flooder with idle connections, endless output and large environments.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks._lib.daemon_process import Server, server
 from benchmarks._lib.results import add_write_option, today, write_result
-from cotenant.core.errors import CotenantError
+from benchmarks.daemon.soak_attackers import LIAR_PROMISES_GIB, LIAR_TAKES_GIB, Attackers
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import MiB
 from cotenant.sim import traces
 from cotenant.sim.trace import Trace
@@ -40,6 +45,8 @@ from cotenant.simserver.server import Attachment, SimulatedServer
 TRACE_SPAN_S = 26_000.0
 """Duration of the trace on four shared GPUs, in simulated seconds; sets the time scale."""
 POLL_S = 0.25
+ATTACK_EVERY_S = 1.0
+CANCEL_TIMEOUT_S = 60.0
 FOREIGN_S = 3.0
 TOO_SMALL_EVERY = 4
 TOO_SMALL = 0.3
@@ -88,7 +95,7 @@ def wait_with_memory_s(earlier: dict[str, Any], later: dict[str, Any], polls: li
 class Soak:
     """One soak run: submits, kills, polls, and checks the outcome."""
 
-    def __init__(self, found: Server, *, time_scale: float, seed: int, jobs: int) -> None:
+    def __init__(self, found: Server, *, time_scale: float, seed: int, jobs: int, attacked: bool = False) -> None:
         self.server = found
         self.time_scale = time_scale
         self.rng = random.Random(seed)
@@ -109,12 +116,22 @@ class Soak:
         for number in range(len(self.users)):
             (found.root / f"of-{number}").mkdir()
             (found.root / f"of-{number}").chmod(0o777)
+        self.attackers: Attackers | None = None
+        self.poll_s: list[float] = []
+        self.max_rss_bytes = 0
+        if attacked:
+            if self.python is None:
+                raise UsageError("attackers need root, and a Python that other users can run")
+            self.attackers = Attackers(
+                found.root, found.socket, self._submit_as, python=self.python, python_path=python_path(), seed=seed
+            )
 
     def run(self) -> list[dict[str, Any]]:
-        """Submit all jobs on schedule, kill and poll in between; returns the views of all jobs at the end."""
+        """Submit all jobs on schedule, kill and poll in between; returns the views of the honest jobs at the end."""
         began_s = time.monotonic()
         kill_at_s = began_s + self.rng.uniform(10, 30)
         self.foreign_at_s = began_s + self.rng.uniform(15, 30)
+        attack_at_s = began_s
         while True:
             now_s = time.monotonic()
             while len(self.submitted) < self.count and self._due_s() <= now_s - began_s:
@@ -124,8 +141,12 @@ class Soak:
                 kill_at_s = time.monotonic() + self.rng.uniform(10, 30)
             self._poll()
             self._start_foreign_process()
-            if len(self.submitted) == self.count and not self.server.client.jobs(active=True):
-                return self.server.client.jobs()
+            active = {job["id"] for job in self.server.client.jobs(active=True)}
+            if self.attackers is not None and now_s >= attack_at_s:
+                self.attackers.submit_jobs(self.server.client, active)
+                attack_at_s = now_s + ATTACK_EVERY_S
+            if len(self.submitted) == self.count and active.isdisjoint(self.submitted):
+                return [job for job in self.server.client.jobs() if job["id"] in set(self.submitted)]
             time.sleep(POLL_S)
 
     def _due_s(self) -> float:
@@ -166,13 +187,15 @@ class Soak:
                 os.setuid(user.pw_uid)
                 os.write(write_end, str(self.server.client.submit([job])[0]["id"]).encode())
                 code = 0
+            except CotenantError:
+                pass  # the parent sees that there is no id
             finally:
                 os._exit(code)
         os.close(write_end)
         with os.fdopen(read_end, "rb") as pipe:
             answer = pipe.read()
         os.waitpid(child, 0)
-        return int(answer)
+        return int(answer)  # ValueError: it was refused
 
     def _kill(self) -> None:
         self.server.kill()
@@ -183,7 +206,10 @@ class Soak:
 
     def _poll(self) -> None:
         self.poll_count += 1
+        began_s = time.monotonic()
         gpus = self.server.client.gpus()
+        self.poll_s.append(time.monotonic() - began_s)
+        self.max_rss_bytes = max(self.max_rss_bytes, self.server.process.memory_info().rss)
         shared = sorted((gpu["available_bytes"] or 0 for gpu in gpus), reverse=True)
         empty = sorted((gpu["available_bytes"] or 0 for gpu in gpus if not gpu["residents"]), reverse=True)
         self.polls.append((time.time(), shared, empty))
@@ -228,7 +254,7 @@ class Soak:
     def faults(self, views: list[dict[str, Any]]) -> list[str]:
         """Violated invariants: jobs lost, started without an attempt, not completed, run as the wrong user."""
         found = list(self.over_promised)
-        if sorted(job["id"] for job in views) != self.submitted:
+        if sorted(job["id"] for job in views) != sorted(self.submitted):
             found.append(f"{len(self.submitted)} jobs submitted, {len(views)} known")
         for number, job_id in enumerate(self.submitted):
             view = self.server.client.job(job_id)
@@ -272,7 +298,7 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
         f"# Soak test of {took_s / 60:.1f} minutes, {today()}",
         "",
         f"{machine}; simulated 4 x A100-40GB, time scale {scale:.0f}. Waits are in simulated seconds.",
-        "Repeat with `python -m benchmarks.daemon.soak --write`.",
+        f"Repeat with `python -m benchmarks.daemon.soak{' --attackers' if soak.attackers else ''} --write`.",
         "",
         f"- {len(soak.submitted)} jobs of mix-90, submitted by {users}: {states}.",
         f"- Queueing time: median {statistics.median(queued_s):.0f} s, max {max(queued_s):.0f} s.",
@@ -284,6 +310,7 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
         "- From enough available memory to the next placement, whatever other rules of the policy apply:",
         f"  {waited_with_memory}; {sum(wait_s <= 60 for wait_s in with_memory_s)} within 60 s.",
         f"  GPUs were polled every {POLL_S * scale:.0f} s while the daemon was up.",
+        *attack_lines(soak),
         f"- {soak.poll_count} polls of the GPUs; promises above a GPU's memory: {len(soak.over_promised)}.",
         f"- Faults (job lost, start without an attempt, not completed, over-promised): {len(faults)}.",
         *(f"  - {fault}" for fault in faults[:20]),
@@ -292,8 +319,52 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
     return "\n".join(lines)
 
 
+def attack_lines(soak: Soak) -> list[str]:
+    """What the attackers did, and what it cost the daemon."""
+    if soak.attackers is None:
+        return []
+    views = {job["id"]: job for job in soak.server.client.jobs() if job["id"] in soak.attackers.jobs}
+    by_role: dict[str, Counter[str]] = {}
+    for job_id, role in soak.attackers.jobs.items():
+        by_role.setdefault(role, Counter())[views[job_id]["state"] if job_id in views else "UNKNOWN"] += 1
+    states = "; ".join(
+        f"{role}: " + ", ".join(f"{count} {state}" for state, count in found.items()) for role, found in by_role.items()
+    )
+    forger = [soak.server.client.job(job_id) for job_id, role in soak.attackers.jobs.items() if role == "forger"]
+    refused = sum((job["estimate_error"] or "").startswith("the estimator's answer is refused") for job in forger)
+    answered = sum(job["estimate_error"] is not None or job["estimate"] is not None for job in forger)
+    tracebacks = (soak.server.root / "log").read_text().count("Traceback")
+    poll_s = sorted(soak.poll_s)
+    ms = [1e3 * poll_s[int(share * (len(poll_s) - 1))] for share in (0.5, 0.99, 1.0)]
+    victims = sum(view["attempts"] > 1 for view in soak.server.client.jobs() if view["id"] in soak.submitted)
+    return [
+        f"- Attackers' jobs: {states}.",
+        f"  The liar promises {LIAR_PROMISES_GIB} GiB and takes {LIAR_TAKES_GIB}; {victims} honest jobs were retried.",
+        f"  {answered} estimates of the forger had an answer, {refused} of them were refused.",
+        f"- `gpus` was answered in {ms[0]:.0f} ms (median), {ms[1]:.0f} ms (P99), {ms[2]:.0f} ms (max, real time);",
+        f"  largest resident set {soak.max_rss_bytes / MiB:.0f} MiB; tracebacks in its log: {tracebacks}.",
+    ]
+
+
 def _seconds(text: str) -> float:
     return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+@contextlib.contextmanager
+def attacked(soak: Soak, minutes: float) -> Iterator[None]:
+    """Let the attackers work; afterwards their programs end and their jobs are cancelled."""
+    if soak.attackers is None:
+        yield
+        return
+    soak.attackers.start(2 * minutes)
+    try:
+        yield
+    finally:
+        soak.attackers.close()
+        soak.attackers.cancel_all(soak.server.client)
+        give_up_s = time.monotonic() + CANCEL_TIMEOUT_S
+        while soak.server.client.jobs(active=True, last=1) and time.monotonic() < give_up_s:
+            time.sleep(POLL_S)
 
 
 def main() -> int:
@@ -301,22 +372,27 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="real duration (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=90, help="submit only the first N jobs, at the same rate")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--attackers", action="store_true", help="three more users attack the daemon (needs root)")
     add_write_option(parser)
     args = parser.parse_args()
     time_scale = TRACE_SPAN_S / (60 * args.minutes)
     began_s = time.monotonic()
     try:
-        flags = ("--all-users",) if public_python() is not None else ()
-        with server(gpus="4xA100-40GB", time_scale=time_scale, flags=flags) as found:
-            soak = Soak(found, time_scale=time_scale, seed=args.seed, jobs=args.jobs)
-            views = soak.run()
+        python = public_python()
+        options: dict[str, Any] = {}
+        if python is not None:
+            options = {"flags": ("--all-users",), "python": python, "env": {"PYTHONPATH": python_path()}}
+        with server(gpus="4xA100-40GB", time_scale=time_scale, **options) as found:
+            soak = Soak(found, time_scale=time_scale, seed=args.seed, jobs=args.jobs, attacked=args.attackers)
+            with attacked(soak, args.minutes):
+                views = soak.run()
             text = report(soak, views, took_s=time.monotonic() - began_s, seed=args.seed)
     except CotenantError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(text)
     if args.write:
-        write_result("soak", text)
+        write_result("soak-attacked" if args.attackers else "soak", text)
     return 0
 
 

@@ -24,6 +24,10 @@ MAX_TEXT_CHARS = 10_000
 MAX_ERROR_CHARS = 2000
 
 
+REFUSED = "the estimator's answer is refused: "
+"""How the reason begins where an answer cannot be one."""
+
+
 class _AnswerError(CotenantError):
     """A value of the answer is out of range."""
 
@@ -37,9 +41,9 @@ def parse_answer(answer: bytes) -> EstimateOrError:
         estimate: Estimate = decode(Estimate, message["estimate"])
         _check(estimate)
     except (CodecError, _AnswerError) as error:
-        return None, f"the estimator's answer is refused: {error.message}"[:MAX_ERROR_CHARS]
+        return None, f"{REFUSED}{error.message}"[:MAX_ERROR_CHARS]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        return None, f"the estimator's answer is refused: {error}"[:MAX_ERROR_CHARS]
+        return None, f"{REFUSED}{error}"[:MAX_ERROR_CHARS]
     return estimate, None
 
 

@@ -90,12 +90,15 @@ class Exchange:
         self._answer += piece
         if len(self._answer) > MAX_ANSWER_BYTES:
             raise WorkerOutputError(f"it is longer than {MAX_ANSWER_BYTES} bytes")
-        if piece and b"\n" not in piece:  # earlier pieces were searched before
+        if not piece:
+            self._line = bytes(self._answer) or None
+            return False
+        if b"\n" not in piece:  # earlier pieces were searched before
             return True
         line, _, excess = self._answer.partition(b"\n")
         if excess:
             raise WorkerOutputError("it has more than one line")
-        self._line = bytes(line) or None
+        self._line = bytes(line)
         return False
 
     def _add_log(self, piece: bytes | None) -> bool:

@@ -23,7 +23,7 @@ from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
 from cotenant.daemon.config.paths import private_folder
 from cotenant.daemon.config.schema import EstimatesSection
-from cotenant.daemon.estimation.answer import EstimateOrError, parse_answer
+from cotenant.daemon.estimation.answer import REFUSED, EstimateOrError, parse_answer
 from cotenant.daemon.estimation.exchange import WorkerOutputError
 from cotenant.daemon.estimation.worker import TAG, EstimatorWorker, Submitter, WorkerExited
 from cotenant.daemon.fair_queue import FairQueue
@@ -230,14 +230,17 @@ class EstimatePool:
         except WorkerExited as end:
             return None, f"the estimator ended with exit code {end.code}{_last_line(worker.log)}"
         except WorkerOutputError as error:
-            return None, f"the estimator's answer is refused: {error}"
+            return None, f"{REFUSED}{error}"
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
         except KeyError:
             return None, f"the estimator could not be started: this machine has no user with uid {spec.uid}"
         finally:
             worker.save_log(self.log_path(job_id))
-        return parse_answer(answer)
+        estimate, why = parse_answer(answer)
+        if why is not None and why.startswith(REFUSED):
+            worker.close()  # it may still be busy, and would answer the next request with this one's answer
+        return estimate, why
 
     def _request(self, spec: JobSpec) -> EstimateRequest:
         return EstimateRequest(

@@ -105,10 +105,10 @@ class EstimatorWorker:
             self.log = exchange.log
         if answer is not None:
             return answer
-        code = process.wait()
         with self._lock:
             stopped = self._stopped
         self.close()
+        code = process.returncode
         if used and not stopped:  # it ended before it read the request: retry with a new process
             return self.exchange(request, submitter=submitter, timeout_s=timeout_s)
         raise WorkerExited(128 - code if code < 0 else code)

@@ -55,3 +55,9 @@ def test_of_a_long_stderr_the_end_is_in_memory(an_exchange, monkeypatch):
     assert an_exchange.log == b"%100d" % 99
     with pytest.raises(WorkerOutputError, match="more than 10000 bytes to stderr"):
         an_exchange._add_log(b"x")
+
+
+def test_an_empty_line_is_an_answer(an_exchange):
+    """Its process goes on: whoever took it for the end would wait for that."""
+    an_exchange._add_answer(b"\n")
+    assert an_exchange._line == b""

@@ -269,7 +269,7 @@ def test_the_log_of_a_request_is_its_own(tmp_path):
         "import sys\n"
         "for n, line in enumerate(sys.stdin):\n"
         "    print('warning', n, file=sys.stderr, flush=True)\n"
-        "    print('{}', flush=True)\n"
+        '    print(\'{"error": {"message": "no"}}\', flush=True)\n'
     )
     with a_pool(tmp_path, code) as (pool, answers):
         for job_id in (1, 2):
