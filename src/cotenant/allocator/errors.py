@@ -1,4 +1,7 @@
-"""The allocator's error."""
+"""The allocator's error.
+
+A module of its own: callers catch it without the allocator.
+"""
 
 from __future__ import annotations
 

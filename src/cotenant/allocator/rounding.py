@@ -1,4 +1,7 @@
-"""Sizes of blocks and segments for a request."""
+"""Sizes of blocks and segments for a request.
+
+A module of its own: these are the only numbers that torch computes without state, and they are tested as tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`cotenant top`: the server on a screen that refreshes; see `top_screen`."""
+"""`cotenant top`: the server on a screen that refreshes; see `top_screen`.
+
+A module of its own: `top_screen` needs textual, which is imported when the verb runs and not when it is listed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Constructors of frozen dataclasses that are created by the million, several for each event of the simulator."""
+"""Constructors of frozen dataclasses that are created by the million, several for each event of the simulator.
+
+A module of its own: the decoder of the journal, the scheduler and the simulator use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a policy decides: a placement for a job, or why it waits."""
+"""What a policy decides: a placement for a job, or why it waits.
+
+A module of its own: jobs hold placements and events hold jobs, so it stands below both.
+"""
 
 from __future__ import annotations
 

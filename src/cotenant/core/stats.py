@@ -1,4 +1,7 @@
-"""Means and quantiles of a few numbers, without numpy."""
+"""Means and quantiles of a few numbers, without numpy.
+
+A module of its own: rooms that must not import numpy share it.
+"""
 
 from __future__ import annotations
 

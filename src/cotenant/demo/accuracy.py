@@ -1,4 +1,7 @@
-"""Errors of estimates against measurements."""
+"""Errors of estimates against measurements.
+
+A module of its own: it is arithmetic, tested without running the demo.
+"""
 
 from __future__ import annotations
 

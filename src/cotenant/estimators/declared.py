@@ -1,4 +1,7 @@
-"""The estimator that returns what the user declared."""
+"""The estimator that returns what the user declared.
+
+One file for each estimator.
+"""
 
 from __future__ import annotations
 

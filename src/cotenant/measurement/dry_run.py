@@ -1,4 +1,7 @@
-"""Dry run of a campaign, without a GPU: traces and estimates every job, which shows that its script runs."""
+"""Dry run of a campaign, without a GPU: traces and estimates every job, which shows that its script runs.
+
+A module of its own: it needs the estimators and no GPU, a campaign a GPU and no estimators.
+"""
 
 from __future__ import annotations
 

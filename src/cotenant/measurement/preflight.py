@@ -1,4 +1,7 @@
-"""Checks once that the jobs' torch can use a GPU, before many processes fail for the same reason."""
+"""Checks once that the jobs' torch can use a GPU, before many processes fail for the same reason.
+
+A module of its own: two verbs need it, and it loads no campaign.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The style sheet of every report, and its colors: `t0` to `t15`, and `base` for a baseline."""
+"""The style sheet of every report, and its colors: `t0` to `t15`, and `base` for a baseline.
+
+A module of its own: pages, plots and the reports of several rooms use the same colors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Configuration of a manager: estimates, telemetry, stopping, quotas."""
+"""Configuration of a manager: estimates, telemetry, stopping, quotas.
+
+A module of its own: the daemon, the simulator and the demo configure a manager without importing it.
+"""
 
 from __future__ import annotations
 

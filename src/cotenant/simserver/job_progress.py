@@ -1,4 +1,7 @@
-"""Work done by a fake job: exact, however rarely it is computed."""
+"""Work done by a fake job: exact, however rarely it is computed.
+
+A module of its own: arithmetic on virtual time, tested without processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Torch's out-of-memory messages, so that code which parses them can be tested without a GPU."""
+"""Torch's out-of-memory messages, so that code which parses them can be tested without a GPU.
+
+A module of its own: fake jobs and fake CUDA devices print the same text.
+"""
 
 from __future__ import annotations
 

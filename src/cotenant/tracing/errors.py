@@ -1,4 +1,7 @@
-"""The error of an operation that cannot be traced. Needs no torch."""
+"""The error of an operation that cannot be traced. Needs no torch.
+
+A module of its own: the session catches it before torch is imported.
+"""
 
 
 class Untraceable(Exception):

@@ -1,4 +1,7 @@
-"""Published estimators that count the bytes of live tensors, without an allocator."""
+"""Published estimators that count the bytes of live tensors, without an allocator.
+
+One file for each rule of counting; a plug-in of the registry.
+"""
 
 from __future__ import annotations
 

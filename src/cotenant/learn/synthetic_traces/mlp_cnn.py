@@ -1,4 +1,7 @@
-"""The synthetic job of a row that lists its layers: MLPs and CNNs."""
+"""The synthetic job of a row that lists its layers: MLPs and CNNs.
+
+One file for each kind of network, as `transformer`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a rule answers that does not admit a job to a GPU."""
+"""What a rule answers that does not admit a job to a GPU.
+
+A module of its own: gates, rules and pairings return it, and import nothing of each other.
+"""
 
 from __future__ import annotations
 

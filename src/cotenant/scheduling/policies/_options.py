@@ -1,4 +1,7 @@
-"""Options that several policies have: the preferred GPU, and sizes in GiB."""
+"""Options that several policies have: the preferred GPU, and sizes in GiB.
+
+A module of its own: policies share it, one file for each policy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attributes the measured SM activity of a GPU to the jobs that share it."""
+"""Attributes the measured SM activity of a GPU to the jobs that share it.
+
+A module of its own: pure numbers, tested against the interference model they invert.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GPU faults: a GPU goes down under its jobs and comes back repaired."""
+"""GPU faults: a GPU goes down under its jobs and comes back repaired.
+
+A module of its own: without a failure rate a simulation does not use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sources of pair costs: measured pairs, and a law of the partner's SM activity."""
+"""Sources of pair costs: measured pairs, and a law of the partner's SM activity.
+
+A module of its own: `model` combines any sources, these are the ones that ship.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where a script last read unknown values into Python, which may be the cause of an error that it raises later."""
+"""Where a script last read unknown values into Python, which may be the cause of an error that it raises later.
+
+A module of its own: the operators and the session share it, which must not import each other.
+"""
 
 from __future__ import annotations
 

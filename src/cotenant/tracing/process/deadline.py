@@ -1,4 +1,7 @@
-"""Ends a trace shortly before the parent would kill it, so that the answer can say where the script was."""
+"""Ends a trace shortly before the parent would kill it, so that the answer can say where the script was.
+
+A module of its own: it starts before torch is imported, and must not import it.
+"""
 
 from __future__ import annotations
 
