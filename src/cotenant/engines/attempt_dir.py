@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, cast, get_args
@@ -22,12 +24,36 @@ MAX_TIME_S = 1e11
 
 
 class AttemptDir:
-    """Reads and writes the files of one attempt, in `<root>/<job>/<attempt>`."""
+    """Reads and writes the files of one attempt, in `<root>/<job>/<attempt>`.
 
-    def __init__(self, root: Path, ref: AttemptRef) -> None:
+    Every launch comes by here, and joining paths by `pathlib` would cost more than making the files.
+
+    Attributes:
+        text: its path.
+    """
+
+    def __init__(self, root: Path | str, ref: AttemptRef) -> None:
         self.ref = ref
-        self.path = root / str(ref.job_id) / str(ref.attempt)
-        self._text = str(self.path)  # a file is read and written with each launch: pathlib would cost as much as that
+        self.text = f"{root}/{ref.job_id}/{ref.attempt}"
+
+    @property
+    def path(self) -> Path:
+        """Its path."""
+        return Path(self.text)
+
+    def create(self) -> bool:
+        """Create the directory; False if it exists.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(self.text.rpartition("/")[0], mode=0o700)  # noqa: PTH103
+        try:
+            os.mkdir(self.text, 0o700)  # noqa: PTH102
+        except FileExistsError:
+            return False
+        return True
 
     @property
     def claim_path(self) -> Path:
@@ -35,18 +61,18 @@ class AttemptDir:
         return self.path / "claim"
 
     @property
-    def stdout_path(self) -> Path:
+    def stdout_path(self) -> str:
         """Where standard output goes unless the spec names a file."""
-        return self.path / "stdout.log"
+        return f"{self.text}/stdout.log"
 
     @property
-    def stderr_path(self) -> Path:
+    def stderr_path(self) -> str:
         """Where standard error goes unless the spec names a file."""
-        return self.path / "stderr.log"
+        return f"{self.text}/stderr.log"
 
     def env_tag(self) -> Mapping[str, str]:
         """Environment that every process of this attempt inherits, and no other process has."""
-        return {"COTENANT_ATTEMPT_DIR": self._text}
+        return {"COTENANT_ATTEMPT_DIR": self.text}
 
     def write(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
         """Write a JSON file, complete or not at all.
@@ -54,13 +80,12 @@ class AttemptDir:
         Raises:
             OSError: it cannot be written.
         """
-        atomic.write_bytes(f"{self._text}/{name}", json.dumps(value).encode(), durable=durable)
+        atomic.write_bytes(f"{self.text}/{name}", json.dumps(value).encode(), durable=durable)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A JSON object from a file; None if the file is absent or holds something else."""
         try:
-            with open(f"{self._text}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
-                value = json.loads(file.read())
+            value = json.loads(atomic.read_bytes(f"{self.text}/{name}"))
         except (OSError, ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None

@@ -35,7 +35,7 @@ class ReusableRunner:
     process: ProcessId
     channel: socket.socket
 
-    def assign(self, attempt_dir: Path) -> None:
+    def assign(self, attempt_dir: str | Path) -> None:
         """Let it run the attempt in `attempt_dir`.
 
         Raises:
@@ -69,7 +69,7 @@ class RunnerForkServer:
         self._idle: list[ReusableRunner] = []  # the last one is the newest
         self._idle_since_s = 0.0
 
-    def start_runner(self, attempt_dir: Path) -> ReusableRunner:
+    def start_runner(self, attempt_dir: str | Path) -> ReusableRunner:
         """A runner, idle before or new, that has been assigned the attempt in `attempt_dir`.
 
         Raises:

@@ -103,15 +103,14 @@ class LocalEngine:
                 hint="start the daemon as root to serve several users",
             )
         try:
-            attempt_dir.path.mkdir(mode=0o700, parents=True)
-        except FileExistsError:
-            return
+            if not attempt_dir.create():
+                return
         except OSError as error:
             raise BackendError(f"cannot create `{attempt_dir.path}`: {error.strerror}") from error
         try:
             attempt_dir.write("spec.json", runner_spec(spec, attempt_dir, attempt, placement, env), durable=False)
             with self._lock:
-                runner = self._forkserver.start_runner(attempt_dir.path)
+                runner = self._forkserver.start_runner(attempt_dir.text)
                 self._add(
                     _WatchedAttempt(
                         attempt_dir=attempt_dir,

@@ -21,6 +21,9 @@ EXIT_CLAIMED = 0
 CLEANUP_TIMEOUT_S = 2.0  # between SIGTERM and SIGKILL for what is left of a job that ended
 MAX_WAIT_S = 86400.0  # of one sigtimedwait(2), which refuses more than 292 years
 UNKILLABLE_S = 20.0  # a process in uninterruptible sleep (state D) outlives SIGKILL; the result then says so
+# If this runner is killed, the engine finds what is left of the job by the session, by the environment, and by the
+# identity of the job's first process. A job that is over sooner than this needs none: it costs a twentieth of a launch.
+RECORD_AFTER_S = 0.05
 RESULT_RETRY_S = 24 * 3600.0
 
 
@@ -79,6 +82,7 @@ class Supervisor:
         self.detail = ""
         self.deadline_s: float | None = None  # when the next, harder step of stopping is due
         self.limit_at_s: float | None = None
+        self.record_at_s: float | None = None  # when the identity of the first process is recorded
         self.user_s = self.system_s = 0.0  # of what was reaped
         self.max_rss_bytes = 0
         self.is_clean = True  # nothing of the attempt is left in this process or among its children
@@ -135,16 +139,15 @@ class Supervisor:
         limit_s = self.spec.get("time_limit_s")
         self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
         self._notify("started")
+        self.record_at_s = time.monotonic() + RECORD_AFTER_S
         if self.spec.get("progress_file"):
             progress.start(str(self.folder), self.pid)
-        # If this runner is killed, the engine finds what is left of the job by this identity.
-        with contextlib.suppress(OSError):
-            files.fill(f"{self.folder}/{files.RESERVED}", {"job": _identity(self.pid)})
 
     def _wait(self) -> None:
         """Wait until the first process has ended, and enforce stops and the time limit."""
         while self.pid is not None:
-            due = min((at_s for at_s in (self.deadline_s, self.limit_at_s) if at_s is not None), default=None)
+            times_s = (self.deadline_s, self.limit_at_s, self.record_at_s)
+            due = min((at_s for at_s in times_s if at_s is not None), default=None)
             got = _next_signal(due)
             self._reap()
             if self.pid is None:
@@ -152,6 +155,10 @@ class Supervisor:
             if got in (signal.SIGTERM, signal.SIGINT):
                 self._stop_requested()
             now_s = time.monotonic()
+            if self.record_at_s is not None and now_s >= self.record_at_s:
+                self.record_at_s = None
+                with contextlib.suppress(OSError):
+                    files.fill(f"{self.folder}/{files.RESERVED}", {"job": _identity(self.pid)})
             if self.limit_at_s is not None and now_s >= self.limit_at_s:
                 self.limit_at_s = None
                 self._begin_stop("timeout", f"longer than its limit of {self.spec['time_limit_s']:g} s", None)

@@ -9,9 +9,11 @@ closes, but not before the attempt that it runs, and after an attempt that left 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import socket
+import sys
 
 from cotenant.runner import files
 from cotenant.runner.attempt import SIGNALS, attempt, prepare
@@ -24,7 +26,7 @@ def serve(channel: int) -> int:
     me = prepare()
     with socket.socket(fileno=channel) as link:
         while folder := _next_folder(link):
-            _log_to(f"{folder}/runner.log")
+            sys.stdout = sys.stderr = _Log(f"{folder}/runner.log")
             _discard_pending_signals()
             _, is_clean = attempt(folder, me, channel, durable=False)
             if not _report_end(link):
@@ -44,12 +46,20 @@ def _next_folder(link: socket.socket) -> str:
         return ""
 
 
-def _log_to(path: str) -> None:
-    """Write this process' own output, e.g. a traceback, to the log of the attempt that it runs."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for target in (1, 2):
-        os.dup2(log, target)
-    os.close(log)
+class _Log(io.TextIOBase):
+    """The log for this process' own output, e.g. a traceback. Most attempts have none, and so no file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, text: str) -> int:
+        """Append `text` to the file."""
+        log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(log, text.encode(errors="replace"))
+        finally:
+            os.close(log)
+        return len(text)
 
 
 def _discard_pending_signals() -> None:

@@ -242,7 +242,7 @@ class Manager:
         if uuids and not event.overruns and ran_out_of_memory(event.exit):
             held = {uuid: self._telemetry.held_near(uuid, event.at_s) for uuid in uuids}
             event = replace(event, overruns=find_overruns(held, self._table.jobs, victim_id=job.id))
-        return replace(event, co_runs=self._history.measured(job, event.co_runs))
+        return replace(event, co_runs=self._history.measured(job, event.co_runs)) if event.co_runs else event
 
     def server_snapshot(self, at_s: float) -> ServerSnapshot:
         """All GPUs as the policy would see them at `at_s`."""

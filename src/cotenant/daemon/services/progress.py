@@ -30,22 +30,24 @@ class ProgressService(AttemptService):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._text = str(folder)  # every launch makes a file; joining paths by `pathlib` costs more than that
         self._last: dict[AttemptRef, tuple[float, float]] = {}
         self._made = CLEANUP_AFTER  # an earlier daemon may have left some
 
     def prepare(self, spec: JobSpec, placement: Placement) -> Mapping[str, str]:
         path = self.create_file(placement.job_id, spec.uid)
-        return {} if path is None else {"COTENANT_PROGRESS": str(path)}
+        return {} if path is None else {"COTENANT_PROGRESS": path}
 
-    def create_file(self, job_id: int, uid: int) -> Path | None:
+    def create_file(self, job_id: int, uid: int) -> str | None:
         """Create an empty file of user `uid` for the next attempt of a job; None if that fails."""
-        path = self._folder / str(job_id)
+        path = f"{self._text}/{job_id}"
         try:
             try:
                 descriptor = os.open(path, _NEW, 0o600)
             except (FileExistsError, FileNotFoundError):  # an earlier attempt's file, or no folder yet
                 self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # noqa: PTH108
                 descriptor = os.open(path, _NEW, 0o600)
             try:
                 if uid != os.geteuid():
@@ -91,7 +93,7 @@ class ProgressService(AttemptService):
     def _read(self, job_id: int) -> tuple[float, float] | None:
         """Return the number of steps and the job's clock in seconds; None if the file is absent or malformed."""
         try:
-            descriptor = os.open(self._folder / str(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(f"{self._text}/{job_id}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from cotenant.core.gpu import GpuSnapshot, Resident, Sharing
 from cotenant.scheduling.demand import MAX_IDLE_BYTES
@@ -77,6 +77,7 @@ class GpuView:
     __slots__ = (
         "_has_smact",
         "_means",
+        "_means_since_s",
         "_smact",
         "at_s",
         "available_bytes",
@@ -107,10 +108,19 @@ class GpuView:
         self.eligible_modes = 0
         self.gpu_class: Hashable = None
         self.at_s = -math.inf
+        self.snapshot = snapshot
+        self._means_since_s: float = math.nan
+        self._forget_means()
         self.refresh(snapshot)
 
     def refresh(self, snapshot: GpuSnapshot) -> None:
         """Replace everything by `snapshot`, which includes the residents placed until now."""
+        since_s = _newest_activity_s(snapshot.residents)
+        # The means stay while only residents come and go that were never active: where jobs are short, a GPU changes
+        # several times between two samples, and a window may have thousands of these.
+        if self.snapshot.samples is not snapshot.samples or self._means_since_s != since_s:
+            self._forget_means()
+            self._means_since_s = since_s
         self.snapshot = snapshot
         if snapshot.samples:
             self.at_s = max(self.at_s, snapshot.samples[-1].at_s)
@@ -118,10 +128,13 @@ class GpuView:
         self.available_bytes = snapshot.available_bytes
         self.residents: tuple[AnyResident, ...] = snapshot.residents
         self.measured_activity: GpuActivity | None = None
+        self._update_occupancy()
+
+    def _forget_means(self) -> None:
         self._means: dict[str, float | None] = {}
         self._has_smact = False
         self._smact: float | None = None
-        self._update_occupancy()
+        self._means_since_s = math.nan  # equals nothing: the next snapshot has new ones in any case
 
     def _update_occupancy(self) -> None:
         residents = self.residents
@@ -157,8 +170,7 @@ class GpuView:
         self.residents = residents[:index] + residents[index + 1 :]
         self.measured_activity = None
         if leaver.first_active_at_s is not None:
-            self._means = {}
-            self._has_smact = False
+            self._forget_means()
         if self.is_exclusive or not self.residents:
             self._update_occupancy()
 
@@ -167,8 +179,7 @@ class GpuView:
         for resident in self.residents:
             if resident.job_id == job_id and isinstance(resident, NewResident) and resident.first_active_at_s is None:
                 resident.first_active_at_s = at_s
-                self._means = {}
-                self._has_smact = False
+                self._forget_means()
 
     @property
     def smact(self) -> float | None:
@@ -213,12 +224,15 @@ class GpuView:
             return []
         if len(samples) == 1:
             return [newest]
-        since_s = max(
-            [resident.first_active_at_s for resident in self.residents if resident.first_active_at_s is not None],
-            default=-math.inf,
-        )
+        since_s = _newest_activity_s(self.residents)
         if samples[-1].at_s < since_s:
             return [newest]
         readings = ((sample.at_s, getattr(sample, measure)) for sample in samples)
         since = [value for at_s, value in readings if at_s >= since_s and value is not None and not math.isnan(value)]
         return since or [newest]
+
+
+def _newest_activity_s(residents: Iterable[AnyResident]) -> float:
+    """When the newest of `residents` was first active; -inf if none was."""
+    times_s = [resident.first_active_at_s for resident in residents if resident.first_active_at_s is not None]
+    return max(times_s, default=-math.inf)

@@ -220,9 +220,8 @@ class Telemetry:
         noted = self._co_runs.get((event.job_id, event.attempt))
         co_runs = event.co_runs or (noted.co_runs() if noted is not None else ())
         usage = event.usage or self.usage(event.job_id, event.attempt)
-        return replace(
-            event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, co_runs=co_runs, usage=usage
-        )
+        attempt_exit = event.exit if oom is event.exit.oom else replace(event.exit, oom=oom)
+        return replace(event, exit=attempt_exit, peak_observed_bytes=peaks, co_runs=co_runs, usage=usage)
 
     def state(self) -> dict[str, Any]:
         """The telemetry of live attempts as plain values, without the windows of samples."""
@@ -252,15 +251,16 @@ class Telemetry:
                 co_runs.restore(saved)
 
     def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
-        totals = self._totals_bytes
-        readings = (
-            (totals[uuid] - sample.used_bytes, totals[uuid])
-            for uuid in uuids
-            if uuid in totals
-            for sample in self._windows.get(uuid, ())
-            if _is_bytes(sample.used_bytes, totals[uuid]) and abs(at_s - sample.at_s) <= NEAR_END_S
-            if sample.used_bytes is not None
-        )
+        readings = []
+        for uuid in uuids:
+            total_bytes = self._totals_bytes.get(uuid, -1)  # of a GPU that is gone nothing is plausible
+            for sample in reversed(self._windows.get(uuid, ())):
+                if at_s - sample.at_s > NEAR_END_S:
+                    break  # windows are in order of time, and may have thousands of older samples
+                used_bytes = sample.used_bytes
+                is_near = abs(at_s - sample.at_s) <= NEAR_END_S  # false of a sample from the future, and of NaN
+                if is_near and used_bytes is not None and _is_bytes(used_bytes, total_bytes):
+                    readings.append((total_bytes - used_bytes, total_bytes))
         return min(readings, default=None)
 
     def observed(self, resident: Resident, uuid: str) -> Resident:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ def write(path, text):
 
 
 def test_rates_use_the_jobs_own_timestamps(files):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     assert files.observe(JOB) is None
     rates = []
     for text in ("10 100.0\n", "10 100.0\n", "30 104.0\n", "30 105.0\n", "31 109.0\n"):
@@ -36,7 +37,7 @@ def test_rates_use_the_jobs_own_timestamps(files):
 
 @pytest.mark.parametrize("text", ["5 101.0\n", "50 99.0\n"], ids=["fewer steps", "an earlier time"])
 def test_a_restarted_counter_restarts_the_rate(files, text):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     write(path, "10 100.0\n")
     files.observe(JOB)
     write(path, text)
@@ -50,7 +51,7 @@ def test_a_restarted_counter_restarts_the_rate(files, text):
     ["", "10", "10 100", "nan 100\n", "10 inf\n", "-1 100\n", "a b\n", "1 2 3\n", "1e300 5\n", "\0" * 500 + "\n"],
 )
 def test_malformed_records_are_ignored(files, text):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     write(path, "1 1.0\n")
     files.observe(JOB)
     write(path, text)
@@ -60,16 +61,16 @@ def test_malformed_records_are_ignored(files, text):
 
 
 def test_attempts_are_counted_separately(files):
-    write(files.create_file(7, os.geteuid()), "10 100.0\n")
+    write(Path(files.create_file(7, os.geteuid())), "10 100.0\n")
     files.observe(JOB)
-    again = files.create_file(7, os.geteuid())
+    again = Path(files.create_file(7, os.geteuid()))
     assert again.read_text() == ""
     write(again, "20 105.0\n")
     assert files.observe(AttemptRef(job_id=7, attempt=2)) is None
 
 
 def test_a_symlink_instead_of_the_file_is_not_followed(files, tmp_path):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     (tmp_path / "secret").write_text("1 1.0\n")
     path.unlink()
     path.symlink_to(tmp_path / "secret")
@@ -104,7 +105,7 @@ def run(code, path):
 
 
 def test_a_script_reports_steps_with_one_call(files):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     run("from cotenant.progress import step\nfor _ in range(1000): step()\nstep(5)", path)
     count, at_s = path.read_text().split()
     assert (float(count), float(at_s) > 0) == (1005.0, True)
@@ -117,7 +118,7 @@ def test_reporting_without_a_daemon_does_nothing(path):
 
 
 def test_only_rank_0_reports(files):
-    path = files.create_file(7, os.geteuid())
+    path = Path(files.create_file(7, os.geteuid()))
     code = (
         "import os, subprocess, sys\nfrom cotenant.progress import step\nstep(3)\n"
         "if len(sys.argv) < 2: subprocess.run([sys.executable, '-c', sys.orig_argv[2], 'x'], check=True)\n"

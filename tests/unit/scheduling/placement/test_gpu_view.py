@@ -37,6 +37,22 @@ def test_activity_follows_the_newest_sample():
     assert view.smact == 0.7
 
 
+def test_activity_of_a_new_snapshot_with_the_same_samples_follows_the_residents():
+    old, young = a_resident(8, job_id=1, first_active_at_s=0.0), a_resident(8, job_id=2, first_active_at_s=10.0)
+    silent = a_resident(8, job_id=3)
+    snapshot = a_view(old).snapshot
+    view = GpuView(snapshot)
+    found = []
+    for residents in ((old,), (old, silent), (old, young), (silent, old)):
+        view.refresh(replace(snapshot, residents=residents))
+        found.append((view.smact, view.mean("smact")))
+    assert found == [(pytest.approx(mean),) * 2 for mean in (0.5, 0.5, 0.9, 0.5)]
+    view.refresh(replace(snapshot, residents=(old, young)))
+    view.leave(2)
+    view.refresh(replace(snapshot, residents=(old,)))
+    assert view.smact == pytest.approx(0.5)
+
+
 def test_removing_a_resident_frees_only_its_memory():
     view = a_view(*(a_resident(8, job_id=each) for each in (1, 2, 3)))
     view.leave(2)
