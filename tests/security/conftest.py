@@ -30,6 +30,12 @@ def site(users):
 
 
 @pytest.fixture
+def people_of(users):
+    """The three users at terminals on a site."""
+    return lambda site: [Person(site, account) for account in users]
+
+
+@pytest.fixture
 def people(site, users):
     """Three users of a daemon of their own: for attacks that may break it."""
     start_for_all(site)
@@ -38,7 +44,7 @@ def people(site, users):
 
 @pytest.fixture(scope="module")
 def shared_people(users):
-    """Three users of one daemon for all tests of a file, for attacks that leave nothing behind; `.site` has the daemon."""
+    """Three users of one daemon for all tests of a file, for attacks that leave nothing behind."""
     with open_site() as site:
         start_for_all(open_to_users(site))
         yield [Person(site, account) for account in users]
