@@ -87,12 +87,13 @@ class Site:
             timeout=TIMEOUT_S,
         )
 
-    def popen(self, *args):
+    def popen(self, *args, stdin=None):
         """Start a command line that goes on."""
         return subprocess.Popen(
             [*self.command, *args],
             env=self.env,
             cwd=self.root,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -22,7 +22,14 @@ NAMES = [*VERB_NAMES, *ALIASES]
 WITHOUT_DAEMON = {"doctor", "simulate"}
 """Verbs with --socket that do something useful if no daemon listens there."""
 
-ARGUMENTS = {"submit": ["true"], "run": ["true"], "update": ["--priority=3", "1"], "cancel": ["1"]}
+ARGUMENTS = {
+    "submit": ["true"],
+    "run": ["true"],
+    "update": ["--priority=3", "1"],
+    "cancel": ["1"],
+    "sbatch": ["--wrap", "true"],
+    "scancel": ["1"],
+}
 """Command lines that reach the daemon, where one placeholder for each required argument would not."""
 
 

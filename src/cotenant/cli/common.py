@@ -143,7 +143,7 @@ def apply_to_jobs(client: Client, refs: Sequence[str], act: Callable[[int], Mapp
                 print_line(f"job {view['label']}: {view['reason']}")
     if len(failures) == 1 and not views:
         raise failures[0]
-    return _report(views, failures, json=json)
+    return report_outcome(views, failures, json=json)
 
 
 def report_changes(views: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]], *, json: bool) -> int:
@@ -151,10 +151,11 @@ def report_changes(views: Sequence[Mapping[str, Any]], problems: Sequence[Mappin
     if not json:
         for view in views:
             print_line(f"job {view['label']}: {view['reason']}")
-    return _report(views, [error_of(problem) for problem in problems], json=json)
+    return report_outcome(views, [error_of(problem) for problem in problems], json=json)
 
 
-def _report(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
+def report_outcome(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
+    """Print the failures of a change of many jobs, and with `json` all of its results; the exit code."""
     for failure in failures:
         report_error(failure)
     if json:

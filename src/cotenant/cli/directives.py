@@ -46,12 +46,17 @@ def parse_directives(path: Path, *groups: type) -> ParsedDirectives:
             text = file.read(MAX_HEADER_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ParsedDirectives({}, ())  # whoever runs the script reports what is wrong with it
-    slurms, warnings = _sbatch_lines(str(path), text, groups)
+    return parse_directive_text(str(path), text, *groups)
+
+
+def parse_directive_text(path: str, text: str, *groups: type) -> ParsedDirectives:
+    """As `parse_directives`, for a script that was read already; `path` is for messages."""
+    slurms, warnings = _sbatch_lines(path, text, groups)
     ours: dict[str, Any] = {}
     lines = [(number, line) for number, line in _header(text) if _has_mark(line)]
     options = _options_by_spelling(groups) if lines else {}
     for number, line in lines:
-        ours |= _cotenant_line(str(path), number, line, options)
+        ours |= _cotenant_line(path, number, line, options)
     return ParsedDirectives({**slurms.values, **ours}, tuple(warnings), frozenset(slurms.behaviors))
 
 

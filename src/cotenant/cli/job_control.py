@@ -12,29 +12,39 @@ from cotenant.cli.common import (
     jobs_argument,
     report_changes,
 )
-from cotenant.cli.options import cli_command, cli_option, json_option
+from cotenant.cli.ls import JobSelection
+from cotenant.cli.options import cli_command, cli_option, json_option, option_group
+from cotenant.cli.output import note
 from cotenant.core.errors import UsageError
 
 
 @cli_command()
 @job_ids_argument(required=False)
 @cli_option("-a", "--all", "all_jobs", is_flag=True, help="All jobs that are not over.")
+@option_group("selection", JobSelection)
 @json_option
 @connection_options
-def cancel(jobs: Sequence[str], *, all_jobs: bool, json: bool, connection: Connection) -> int:
+def cancel(jobs: Sequence[str], selection: JobSelection, *, all_jobs: bool, json: bool, connection: Connection) -> int:
     """Stop running jobs, and remove pending ones from the queue.
 
     A running job receives SIGTERM, and after a grace period SIGKILL with its whole process tree.
 
       cotenant cancel 17 18
       cotenant cancel 17_[3-5]         three tasks of an array
+      cotenant cancel -u ann -s PD     all pending jobs of Ann
+      cotenant cancel -J "sweep-*"     all jobs of such names
       cotenant cancel --all
     """
-    if bool(jobs) == all_jobs:
-        raise UsageError("no jobs given" if not jobs else "both ids and --all given", hint="give ids, or --all")
+    filters = selection.query()
+    if bool(jobs) == bool(all_jobs or filters):
+        found = "no jobs given" if not jobs else "both ids and filters or --all given"
+        raise UsageError(found, hint="give ids, filters such as --name, or --all")
     client = connection.client()
-    if all_jobs:
-        return report_changes(*client.change_many("cancel", active=1), json=json)
+    if not jobs:
+        views, problems = client.change_many("cancel", active=1, **filters)
+        if not views and not problems:
+            note("no job to cancel")
+        return report_changes(views, problems, json=json)
     return apply_to_jobs(client, jobs, client.cancel, json=json)
 
 

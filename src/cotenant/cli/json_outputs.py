@@ -49,6 +49,34 @@ class JobsOutput(TypedDict):
     counts: dict[str, int]
 
 
+class NodeJob(schemas.JobView):
+    """A job, and the machine that it is on."""
+
+    node: str
+
+
+class NodeJobsOutput(TypedDict):
+    """Jobs, oldest first."""
+
+    jobs: list[NodeJob]
+
+
+class NodeView(TypedDict):
+    """The daemon's machine, as the one node of a cluster."""
+
+    name: str
+    state: Annotated[list[str], "long and short: `mixed`, `mix`"]
+    cpus: int
+    memory_mib: int
+    gpus: int
+
+
+class NodesOutput(TypedDict):
+    """The nodes."""
+
+    nodes: list[NodeView]
+
+
 class EventsOutput(TypedDict):
     """Transitions of a job, oldest first."""
 
@@ -318,6 +346,11 @@ OUTPUTS: Mapping[str, Any] = {
     "update": CallOutcome,
     "requeue": CallOutcome,
     "history": HistoryOutput,
+    "sbatch": SubmitOutput,
+    "squeue": NodeJobsOutput,
+    "scancel": CallOutcome,
+    "sinfo": NodesOutput,
+    "sacct": NodeJobsOutput,
     "top": TopOutput,
     "gpus": GpusOutput,
     "mig plan": MigPlanOutput,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cotenant.cli.common import Connection, TableOptions, connection_options, gpu_names, table_options
 from cotenant.cli.completion import complete_states
-from cotenant.cli.options import cli_command, cli_option, json_option
+from cotenant.cli.options import cli_command, cli_option, json_option, option, option_group
 from cotenant.cli.output import Column, emit_json, note
 from cotenant.cli.parameter_types import Parsed
 from cotenant.core.errors import UnknownName
@@ -42,6 +43,29 @@ def parse_states(text: str) -> str:
     return ",".join(sorted({_state_named(word.strip()) for word in text.split(",")}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSelection:
+    """Which jobs a verb is about."""
+
+    SECTION = "Filters"
+
+    states: str | None = option(
+        "-s",
+        "--state",
+        type=Parsed("states", parse_states),
+        metavar="S,...",
+        shell_complete=complete_states,
+        help="Only jobs in these states: PD, R, FAILED, ...",
+    )
+    user: str | None = option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
+    name: str | None = option("-J", "--name", metavar="NAME", help="Only jobs of this name; * and ? match any text.")
+
+    def query(self) -> dict[str, str]:
+        """The filters as the daemon takes them."""
+        given = {"states": self.states, "user": self.user, "name": self.name}
+        return {key: value for key, value in given.items() if value is not None}
+
+
 @cli_command()
 @cli_option(
     "-a",
@@ -51,20 +75,18 @@ def parse_states(text: str) -> str:
     help=f"All jobs, not only {MAX_WAITING} waiting and {MAX_DONE} finished ones.",
 )
 @cli_option("--active", is_flag=True, help="Only jobs that are not over.")
-@cli_option(
-    "-s",
-    "--state",
-    "states",
-    type=Parsed("states", parse_states),
-    metavar="S,...",
-    shell_complete=complete_states,
-    help="Only jobs in these states: PD, R, FAILED, ...",
-)
+@option_group("selection", JobSelection)
 @table_options
 @json_option
 @connection_options
 def command(
-    *, all_jobs: bool, active: bool, states: str | None, table: TableOptions, json: bool, connection: Connection
+    selection: JobSelection,
+    *,
+    all_jobs: bool,
+    active: bool,
+    table: TableOptions,
+    json: bool,
+    connection: Connection,
 ) -> None:
     """List jobs, oldest first.
 
@@ -73,12 +95,14 @@ def command(
 
       cotenant ls                         running, waiting and recently finished jobs
       cotenant ls -s R,PD                 only running and pending jobs
+      cotenant ls -u ann -J "sweep-*"     only Ann's jobs of such names
       cotenant ls --no-header --format id,state
     """
-    is_limited = not all_jobs and states is None
+    filters = selection.query()
+    is_limited = not all_jobs and not filters
     overview = connection.client().overview(
         active=active,
-        states=states,
+        **filters,
         max_waiting=MAX_WAITING if is_limited else None,
         max_done=MAX_DONE if is_limited else None,
     )

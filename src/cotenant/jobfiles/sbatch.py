@@ -130,7 +130,7 @@ def _long(word: str, place: int, known: Mapping[str, SbatchOption]) -> Setting:
     start, equals, value = word[2:].partition("=")
     names = [start] if start in known else [name for name in known if name.startswith(start)]
     if not names:
-        raise InvalidWord(f"no option `--{start}`", place)
+        raise InvalidWord(f"no such option: `--{start}`", place)
     if len(names) > 1:
         raise InvalidWord(f"`--{start}` may be {', '.join(f'--{name}' for name in sorted(names))}", place)
     option = known[names[0]]
@@ -143,7 +143,7 @@ def _letters(word: str, place: int) -> Iterator[Setting]:
     for at, letter in enumerate(word[1:], start=1):
         option = _BY_LETTER.get(letter)
         if option is None:
-            raise InvalidWord(f"no option `-{letter}`", place)
+            raise InvalidWord(f"no such option: `-{letter}`", place)
         rest = word[at + 1 :]
         takes_rest = option.value != "none" and bool(rest)
         yield Setting(option=option, written=f"-{letter}", value=rest if takes_rest else None, place=place)

@@ -34,8 +34,8 @@ def test_options_are_split_as_getopt_does(line, wanted):
 @pytest.mark.parametrize(
     ("line", "message", "place"),
     [
-        ("-J a --bogus", "no option `--bogus`", 2),
-        ("-HZ", "no option `-Z`", 0),
+        ("-J a --bogus", "no such option: `--bogus`", 2),
+        ("-HZ", "no such option: `-Z`", 0),
         ("--hold=1", "`--hold` takes no value, found `1`", 0),
         ("-H -J", "`-J` has no value", 1),
         ("--no", "`--no` may be --no-kill, --no-requeue, --nodefile, --nodelist, --nodes", 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from cotenant.core.errors import NoSuchJob, UsageError
 from cotenant.core.job import Done, Held, Job, Queued
@@ -60,8 +61,10 @@ class JobFilter:
         over: 1: only jobs that are done
         states: names of states, separated by commas
         user: login name or uid
-        name: name of the job
+        name: name of the job; `*`, `?` and `[...]` match as in file names
         since_s, until_s: jobs that ended in this interval, and unfinished ones; seconds since 1970
+        after: only jobs with a larger id
+        limit: only the oldest n jobs; with `after`, the next page
         last: only the newest n jobs
         max_waiting: of the pending and held jobs, only the oldest n
         max_done: of the done jobs, only the newest n
@@ -74,6 +77,8 @@ class JobFilter:
     name: str | None = None
     since_s: float | None = None
     until_s: float | None = None
+    after: int | None = None
+    limit: int | None = None
     last: int | None = None
     max_waiting: int | None = None
     max_done: int | None = None
@@ -94,6 +99,8 @@ class JobFilter:
             name=query.get("name"),
             since_s=_seconds(query, "since_s"),
             until_s=_seconds(query, "until_s"),
+            after=_count(query, "after"),
+            limit=_count(query, "limit"),
             last=_count(query, "last"),
             max_waiting=_count(query, "max_waiting"),
             max_done=_count(query, "max_done"),
@@ -104,6 +111,7 @@ class JobFilter:
         found = [job for job in jobs if self._takes(job)]
         if self.max_waiting is not None or self.max_done is not None:
             found = self._shortened(found)
+        found = found[: self.limit]
         return found if self.last is None else found[len(found) - min(self.last, len(found)) :]
 
     def _shortened(self, jobs: list[Job]) -> list[Job]:
@@ -116,11 +124,13 @@ class JobFilter:
 
     def _takes(self, job: Job) -> bool:
         done = isinstance(job.state, Done)
+        if self.after is not None and job.id <= self.after:
+            return False
         if (self.active and done) or (self.over and not done):
             return False
         if self.user is not None and self.user not in (job.spec.user, str(job.spec.uid)):
             return False
-        if self.name is not None and self.name != job.spec.name:
+        if self.name is not None and self.name != job.spec.name and not fnmatchcase(job.spec.name, self.name):
             return False
         if self.states is not None and state_name(job) not in self.states:
             return False

@@ -1,0 +1,375 @@
+"""`cotenant squeue`, `scancel`, `sinfo` and `sacct`: Slurm's commands with the formats that scripts parse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cotenant.cli import slurm_fields as fields
+from cotenant.cli.common import Connection, connection_options, report_outcome
+from cotenant.cli.options import cli_argument, cli_command, cli_option, flag, json_option, option, option_group
+from cotenant.cli.output import emit_json, note, print_line
+from cotenant.cli.parameter_types import Parsed
+from cotenant.cli.slurm_formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
+from cotenant.cli.slurm_times import parse_past_until_now
+from cotenant.core.errors import CotenantError, NoSuchJob, UsageError
+from cotenant.core.units import MiB
+from cotenant.daemon.client import Client, error_of
+from cotenant.engines.slurm_environment import PARTITION
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["--help"]}
+"""-h is --noheader, as in Slurm."""
+
+SQUEUE_FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+SQUEUE_LONG_FORMAT = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+SINFO_FORMAT = "%9P %.5a %.10l %.6D %.6t %N"
+SINFO_LONG_FORMAT = "%9P %.5a %.10l %.10s %.9h %.6D %.11T %N"
+SINFO_NODE_FORMAT = "%10N %.6D %.9P %6t"
+SINFO_SUMMARY_FORMAT = "%9P %.5a %.10l %.16F %N"
+SACCT_FORMAT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+
+_STATES = Parsed("states", fields.parse_slurm_states)
+_PAST = Parsed("time", parse_past_until_now)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, text.split(","))))
+
+
+_LIST = Parsed("list", _words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which jobs are meant; a job must pass all that is given."""
+
+    SECTION = "Filters"
+
+    users: frozenset[str] | None = option(
+        "-u", "--user", "--users", type=_LIST, metavar="NAME,...", help="Of these users."
+    )
+    me: bool = flag("--me", help="Of the user who asks.")
+    names: frozenset[str] | None = option("-n", "--name", type=_LIST, metavar="NAME,...", help="With these names.")
+    states: frozenset[str] | None = option(
+        "-t", "--state", "--states", type=_STATES, metavar="STATE,...", help="In these states: PD, RUNNING, all."
+    )
+    partitions: frozenset[str] | None = option(
+        "-p", "--partition", type=_LIST, metavar="NAME,...", help=f"Of these partitions; there is one, {PARTITION}."
+    )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it takes all jobs."""
+        return not self.me and all(part is None for part in (self.users, self.names, self.states, self.partitions))
+
+    def of(self, jobs: Sequence[fields.Job]) -> list[fields.Job]:
+        """The jobs that pass."""
+        users = self.users
+        if self.me:
+            users = frozenset((_own_name(),)) | (users or frozenset())
+        return [
+            job
+            for job in jobs
+            if (users is None or job["user"] in users)
+            and (self.names is None or job["name"] in self.names)
+            and (self.states is None or job["state"] in self.states)
+            and (self.partitions is None or PARTITION in self.partitions)
+        ]
+
+
+def _own_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _node_name(connection: Connection) -> str:
+    """The name of the daemon's machine, the only node."""
+    host = connection.host or os.environ.get("COTENANT_HOST", "")
+    return host.rpartition(":")[0] or host if connection.is_remote else os.uname().nodename
+
+
+def _jobs(client: Client, connection: Connection, refs: Sequence[str] | None, **filters: Any) -> list[fields.Job]:
+    """Jobs by id, or all that the daemon's filters pass, with the name of their node.
+
+    Raises:
+        CotenantError: there is no such job.
+    """
+    try:
+        wanted = None if refs is None else set(client.ids(fields.expand_refs(refs)))
+    except NoSuchJob as error:
+        raise CotenantError("invalid job id specified", hint=error.hint) from error
+    node = _node_name(connection)
+    found = client.jobs(**filters)
+    return [{**job, "node": node} for job in found if wanted is None or job["id"] in wanted]
+
+
+@cli_command(context_settings=CONTEXT)
+@cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs.")
+@option_group("selection", Selection)
+@cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
+@cli_option("-o", "--format", "short_format", metavar="FORMAT", help='Fields by letter, e.g. "%.18i %.8j %T".')
+@cli_option("-O", "--Format", "long_format", metavar="FIELDS", help='Fields by name, e.g. "JobID:10,Name,State".')
+@cli_option("-l", "--long", is_flag=True, help="Print the full state and the time limit as well.")
+@cli_option("-r", "--array", is_flag=True, help="Print every task of an array.")
+@cli_option("-S", "--sort", metavar="FIELDS", help='Order by letters of fields, e.g. "-t,i"; a minus reverses.')
+@cli_option("-a", "--all", is_flag=True, hidden=True, expose_value=False)
+@json_option
+@connection_options
+def squeue(
+    refs: frozenset[str] | None,
+    selection: Selection,
+    *,
+    noheader: bool,
+    short_format: str | None,
+    long_format: str | None,
+    long: bool,
+    array: bool,
+    sort: str | None,
+    json: bool,
+    connection: Connection,
+) -> None:
+    """List jobs as Slurm's squeue does.
+
+    Pending, held and running jobs are listed, others with -t. Held jobs are PD (JobHeldUser); REASON is Slurm's word,
+    `cotenant explain` has the numbers. --json prints jobs as `cotenant ls --json` does.
+
+      cotenant squeue --me
+      cotenant squeue -h -o "%i %T" -t R,PD
+      cotenant squeue -O JobID:10,Name,State,TimeLeft
+    """
+    pieces = (
+        parse_long_format(long_format, fields.SQUEUE_FIELDS.values())
+        if long_format is not None
+        else parse_format(short_format or (SQUEUE_LONG_FORMAT if long else SQUEUE_FORMAT), fields.SQUEUE_FIELDS)
+    )
+    keys = _sort_keys(sort)
+    client = connection.client()
+    listed = None if refs is None else sorted(refs)
+    jobs = selection.of(_jobs(client, connection, listed, active=selection.states is None))
+    if json:
+        emit_json({"jobs": jobs})
+        return
+    if any(piece.field is not None and piece.field.title in fields.DETAIL_TITLES for piece in pieces):
+        jobs = [{**job, **client.job(job["id"])} for job in jobs]
+    if not array:
+        jobs = fields.collapse_arrays(jobs)
+    for letter, reverse in reversed(keys):
+        jobs.sort(key=lambda job: _sort_key(fields.SQUEUE_FIELDS[letter].value(job)), reverse=reverse)
+    if long and not noheader:
+        print_line(datetime.now().astimezone().strftime("%a %b %d %H:%M:%S %Y"))
+    for line in render(pieces, jobs, header=not noheader):
+        print_line(line)
+
+
+def _sort_keys(text: str | None) -> list[tuple[str, bool]]:
+    """Letters and whether they are reversed; by default pending before running jobs, each by priority."""
+    keys = []
+    for part in (text or "-Q").split(","):
+        letter = part.strip().lstrip("+-")
+        if letter not in fields.SQUEUE_FIELDS:
+            raise UsageError(f"invalid sort specification: {part}", hint=f"letters: {' '.join(fields.SQUEUE_FIELDS)}")
+        keys.append((letter, part.strip().startswith("-")))
+    return [("t", False), *keys] if text is None else keys
+
+
+def _sort_key(text: str) -> tuple[int, float | str]:
+    return (0, float(text)) if text.lstrip("-").isdigit() else (1, text)
+
+
+@cli_command(context_settings=CONTEXT)
+@cli_argument("jobs", nargs=-1, metavar="[JOB...]", help="Ids of jobs, arrays (17) and their tasks (17_[1-3]).")
+@option_group("selection", Selection)
+@cli_option("-v", "--verbose", is_flag=True, help="Print the id of each job.")
+@cli_option("-Q", "--quiet", is_flag=True, help="Report no job that is unknown or over.")
+@cli_option("-s", "--signal", "signal_name", metavar="NAME", help="Not supported: a job gets SIGTERM, then SIGKILL.")
+@json_option
+@connection_options
+def scancel(
+    jobs: Sequence[str],
+    selection: Selection,
+    *,
+    verbose: bool,
+    quiet: bool,
+    signal_name: str | None,
+    json: bool,
+    connection: Connection,
+) -> int:
+    """Cancel jobs as Slurm's scancel does: by id, or all that pass the filters.
+
+    cotenant scancel 17 18_[1-3]
+    cotenant scancel --me -t PD
+    cotenant scancel -u ann --name sweep
+    """
+    if not jobs and selection.is_empty:
+        raise UsageError("no job identification provided", hint="give ids, or a filter such as --me")
+    if signal_name is not None and signal_name.upper().removeprefix("SIG") not in ("TERM", "KILL", "15", "9"):
+        raise UsageError(f"signal {signal_name} cannot be sent", hint="leave out --signal: a job gets SIGTERM")
+    client = connection.client()
+    failures: list[CotenantError] = []
+    found: list[str] = []
+    ids: set[int] = set()
+    for ref in fields.expand_refs(jobs):
+        try:
+            ids.update(client.ids([ref]))
+            found.append(ref)
+        except NoSuchJob:
+            failures.append(CotenantError(f"kill job error on job id {ref}: invalid job id specified"))
+    if not selection.is_empty:
+        selected = selection.of(client.jobs(active=True))
+        found = [job["label"] for job in selected if not jobs or job["id"] in ids]
+    views, problems = client.change_many("cancel", found) if found else ([], [])
+    failures += [error_of(problem) for problem in problems]
+    if verbose:
+        for view in views:
+            note(f"scancel: terminating job {view['label']}")
+    return min(1, report_outcome(views, [] if quiet else failures, json=json))
+
+
+@cli_command(context_settings=CONTEXT)
+@cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
+@cli_option("-o", "--format", "short_format", metavar="FORMAT", help='Fields by letter, e.g. "%N %t %G".')
+@cli_option("-O", "--Format", "long_format", metavar="FIELDS", help='Fields by name, e.g. "NodeList,StateLong,Gres".')
+@cli_option("-N", "--Node", "by_node", is_flag=True, help="One line for each node.")
+@cli_option("-l", "--long", is_flag=True, help="Print more columns.")
+@cli_option("-s", "--summarize", is_flag=True, help="Print numbers of nodes in place of their state.")
+@cli_option("-p", "--partition", type=_LIST, metavar="NAME,...", help="Only these partitions.")
+@cli_option("-t", "--states", type=_LIST, metavar="STATE,...", help="Only a node in these states: idle, mix, alloc.")
+@json_option
+@connection_options
+def sinfo(
+    *,
+    noheader: bool,
+    short_format: str | None,
+    long_format: str | None,
+    by_node: bool,
+    long: bool,
+    summarize: bool,
+    partition: frozenset[str] | None,
+    states: frozenset[str] | None,
+    json: bool,
+    connection: Connection,
+) -> None:
+    """Show this machine as Slurm's sinfo shows a cluster: one partition with one node.
+
+    The node is idle without jobs, mix while a GPU is empty, and alloc if every GPU has a job; `cotenant gpus` has the
+    memory that is left. --json prints what the fields are made of.
+
+      cotenant sinfo
+      cotenant sinfo -h -N -o "%N %t %G"
+    """
+    default = SINFO_LONG_FORMAT if long else SINFO_SUMMARY_FORMAT if summarize else SINFO_FORMAT
+    pieces = (
+        parse_long_format(long_format, fields.SINFO_FIELDS.values())
+        if long_format is not None
+        else parse_format(short_format or (SINFO_NODE_FORMAT if by_node else default), fields.SINFO_FIELDS)
+    )
+    gpus = connection.client().gpus()
+    node: dict[str, Any] = {
+        "name": _node_name(connection),
+        "state": fields.node_state(gpus),
+        "cpus": os.cpu_count() or 1,
+        "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MiB,
+        "gpus": len(gpus),
+    }
+    takes = (partition is None or PARTITION in partition) and (
+        states is None or not {state.lower() for state in states}.isdisjoint((*node["state"], "all"))
+    )
+    nodes = [node] if takes else []
+    if json:
+        emit_json({"nodes": nodes})
+        return
+    for line in render(pieces, nodes, header=not noheader):
+        print_line(line)
+
+
+@cli_command(context_settings=CONTEXT)
+@cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs, of any time.")
+@cli_option(
+    "-u", "--user", "--uid", "users", type=_LIST, metavar="NAME,...", help="Of these users; by default your own."
+)
+@cli_option("-a", "--allusers", is_flag=True, help="Of all users; root's default.")
+@cli_option("--name", "names", type=_LIST, metavar="NAME,...", help="With these names.")
+@cli_option("-s", "--state", "states", type=_STATES, metavar="STATE,...", help="In these states: CD, F, OOM, R.")
+@cli_option("-S", "--starttime", type=_PAST, metavar="TIME", help="Not over before TIME; by default today, 00:00.")
+@cli_option("-E", "--endtime", type=_PAST, metavar="TIME", help="Submitted before TIME; by default now.")
+@cli_option("-X", "--allocations", is_flag=True, help="Print jobs without their batch step.")
+@cli_option("-o", "--format", "chosen", metavar="FIELDS", default=SACCT_FORMAT, help='E.g. "JobID%20,State,Elapsed".')
+@cli_option("-n", "--noheader", is_flag=True, help="Print no titles.")
+@cli_option("-p", "--parsable", is_flag=True, help="Separate fields by |, also after the last.")
+@cli_option("-P", "--parsable2", is_flag=True, help="Separate fields by |.")
+@cli_option("--delimiter", metavar="TEXT", default="|", help="What -p and -P separate by.")
+@cli_option("-e", "--helpformat", is_flag=True, help="Print the names of all fields.")
+@json_option
+@connection_options
+def sacct(
+    *,
+    refs: frozenset[str] | None,
+    users: frozenset[str] | None,
+    allusers: bool,
+    names: frozenset[str] | None,
+    states: frozenset[str] | None,
+    starttime: float | None,
+    endtime: float | None,
+    allocations: bool,
+    chosen: str,
+    noheader: bool,
+    parsable: bool,
+    parsable2: bool,
+    delimiter: str,
+    helpformat: bool,
+    json: bool,
+    connection: Connection,
+) -> None:
+    """List jobs, finished ones too, as Slurm's sacct does.
+
+    TRESUsageInMax holds the peak of GPU memory, gres/gpumem; MaxRSS is empty, because the memory of the host is not
+    watched. Times are those of the newest attempt. --json prints jobs as `cotenant ls --json` does.
+
+      cotenant sacct -X -S now-2days
+      cotenant sacct -n -P -j 17 -o JobID,State,ExitCode,Elapsed,TRESUsageInMax
+    """
+    if helpformat:
+        for field in fields.SACCT_FIELDS:
+            print_line(field.names[0])
+        return
+    columns = sacct_fields(chosen, fields.SACCT_FIELDS)
+    client = connection.client()
+    jobs = _jobs(client, connection, None if refs is None else sorted(refs))
+    if refs is None:
+        if users is None and not allusers and os.getuid() != 0:
+            users = frozenset((_own_name(),))
+        since = parse_past_until_now("today") if starttime is None else starttime
+        jobs = [job for job in jobs if _overlaps(job, since, endtime)]
+    found = [
+        job
+        for job in jobs
+        if (users is None or job["user"] in users)
+        and (names is None or job["name"] in names)
+        and (states is None or job["state"] in states)
+    ]
+    if json:
+        emit_json({"jobs": found})
+        return
+    if any(field.names[0] == "WorkDir" for field, _ in columns):
+        found = [{**job, **client.job(job["id"])} for job in found]
+    records = found if allocations else fields.with_steps(found)
+    separator = delimiter if parsable or parsable2 else ""
+    for line in render_sacct(columns, records, header=not noheader, separator=separator, ends=not parsable2):
+        print_line(line)
+
+
+def _overlaps(job: fields.Job, since_s: float, until_s: float | None) -> bool:
+    """Whether a job was there in the interval."""
+    ended, submitted = job["ended_at"], job["submitted_at"]
+    return (ended is None or _timestamp(ended) >= since_s) and (until_s is None or _timestamp(submitted) <= until_s)
+
+
+def _timestamp(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
