@@ -1,4 +1,7 @@
-"""The driver below the allocator: a memory capacity, and addresses that never run out."""
+"""The driver below the allocator: a memory capacity, and addresses that never run out.
+
+A module of its own: the simulated server puts a driver of its own below the same allocator.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ class MemoryDriver:
     """Reserves memory up to a capacity.
 
     New addresses increase or, with `descending`, decrease. No documentation says what the real driver does. Decreasing
-    addresses agree with more of the published runs in which it matters (decision 0010), so replays use them.
+    addresses agree with more of the published runs in which it matters, so replays use them up to torch 2.12. From 2.13
+    the age of a segment comes before its address (`AllocatorRules.orders_by_age`), as with increasing addresses.
 
     Attributes:
         capacity_bytes: maximum of one process; None: unlimited.

@@ -107,7 +107,7 @@ def replay(
             is freed and not live.
         UsageError: the options set a memory fraction, and the GPU's memory is not known.
     """
-    driver = MemoryDriver(capacity_bytes, descending=descending)
+    driver = MemoryDriver(capacity_bytes, descending=descending and not rules.orders_by_age)
     allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes, driver=driver)
     run = _Replay(allocator, points=[] if timeline else None, optional_storages=optional_storages)
     run.serve(events, device)

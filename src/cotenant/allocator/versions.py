@@ -41,6 +41,7 @@ class AllocatorRules:
         rest_from_last_boundary: in `roundup_power2_divisions:[256:4,>:1]`, `>` begins after the interval of 256 MiB;
             before 2.10 it overrides that interval.
         full_fraction_is_no_limit: a memory fraction of 1 removes the limit; before 2.10 the limit is the total.
+        orders_by_age: equal free blocks are taken from the oldest segment; before 2.13 by address alone.
         beyond_table: the version is newer than the newest verified one; its rules are assumed unchanged.
         sources: of each difference.
     """
@@ -53,6 +54,7 @@ class AllocatorRules:
     min_split_mb_is_allowed: bool = False
     rest_from_last_boundary: bool = False
     full_fraction_is_no_limit: bool = False
+    orders_by_age: bool = False
     beyond_table: bool = False
     sources: tuple[str, ...] = field(default=())
 
@@ -90,6 +92,7 @@ def _since_2_10(minor: int, keys: frozenset[str], *sources: str) -> AllocatorRul
         min_split_mb_is_allowed=True,
         rest_from_last_boundary=True,
         full_fraction_is_no_limit=True,
+        orders_by_age=minor >= 13,
         sources=sources,
     )
 
@@ -108,7 +111,12 @@ RULES_BY_VERSION: tuple[AllocatorRules, ...] = (
     ),
     _since_2_10(11, _KEYS_2_11, "large_segment_size_mb: header"),
     _since_2_10(12, _KEYS_2_12, "throw_on_cudamalloc_oom: header"),
-    _since_2_10(13, _KEYS_2_13, "keys: header, library"),
+    _since_2_10(
+        13,
+        _KEYS_2_13,
+        "keys: header, library",
+        "order of equal blocks: PyTorch pull request 183591, and 2.13.0 on a null GPU; 2.12 was not looked at",
+    ),
     _since_2_10(15, _KEYS_2_15, "reserve of address space by class: header"),
 )
 

@@ -88,7 +88,8 @@ class _RecordingAllocator:
         )
         if capacity_bytes is None and options.per_process_memory_fraction < 1:
             self.allocator.set_memory_fraction(1.0)
-        self.driver = _WatchedDriver(capacity_bytes, descending=replay_input.descending)
+        descending = replay_input.descending and not replay_input.stack.rules.orders_by_age
+        self.driver = _WatchedDriver(capacity_bytes, descending=descending)
         self.allocator.driver = self.driver
         self.expandable = options.expandable_segments
         self.history = AllocationHistory(category_bytes={name: [] for name in CATEGORIES})

@@ -185,8 +185,17 @@ def test_an_optional_storage_is_allocated_where_memory_is_left():
     assert (result.skipped_storages, result.peak_reserved_bytes) == (0, 120 * MiB)
 
 
-@pytest.mark.parametrize(("descending", "reserved_mib"), [(True, 100), (False, 160)])
-def test_the_direction_of_addresses_breaks_ties(descending, reserved_mib):
+@pytest.mark.parametrize(
+    ("version", "descending", "reserved_mib"),
+    [
+        pytest.param("2.12.0", True, 100, id="the lower address is in the younger segment"),
+        pytest.param("2.12.0", False, 160, id="the lower address is in the older segment"),
+        pytest.param("2.13.0", True, 160, id="from 2.13 the older segment, whatever the addresses"),
+        pytest.param("2.13.0", False, 160, id="from 2.13 the older segment"),
+    ],
+)
+def test_age_or_address_breaks_ties(version, descending, reserved_mib):
     # 40 MiB are free in two segments: of the first, which would be whole again without 2, and of the second.
     events = [alloc(1, 60), alloc(3, 40), free(1), alloc(2, 20), free(3), alloc(5, 40), free(2), alloc(6, 60)]
-    assert run(*events, descending=descending).peak_reserved_bytes == reserved_mib * MiB
+    found = replay(events, options=parse_options("", version), rules=rules_for(version), descending=descending)
+    assert found.peak_reserved_bytes == reserved_mib * MiB

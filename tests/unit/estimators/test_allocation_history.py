@@ -98,7 +98,7 @@ def test_snapshot_has_what_readers_of_torch_expect(tmp_path):
     save_snapshot(tmp_path / "s.pickle", history, where.stack)
     snapshot = pickle.loads((tmp_path / "s.pickle").read_bytes())
     assert snapshot == snapshot_of(history, where.stack)
-    first = snapshot["segments"][-1]  # in order of addresses, which shrink
+    first = snapshot["segments"][0]  # in order of addresses, which grow
     assert (first["total_size"], first["segment_type"], first["stream"]) == (30 * MiB, "large", 0)
     assert [block["state"] for block in first["blocks"]] == ["active_allocated"]
     assert [frame["name"] for frame in first["blocks"][0]["frames"]] == ["parameter", "head", "load"]

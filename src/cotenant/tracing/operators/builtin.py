@@ -24,6 +24,8 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "missing_meta_kernels": "cotenant.tracing.operators.missing_meta_kernels:operators",
         "sparse": "cotenant.tracing.operators.sparse:operators",
         "library_calls": "cotenant.tracing.operators.library_calls:operators",
+        "attention_scratch": "cotenant.tracing.operators.attention_scratch:operators",
+        "embeddings": "cotenant.tracing.operators.embeddings:operators",
         "kernel_scratch": "cotenant.tracing.operators.kernel_scratch:operators",
         "reductions": "cotenant.tracing.operators.reductions:operators",
         "moe_routing": "cotenant.tracing.assumptions.moe_routing:operators",

@@ -52,79 +52,7 @@ def _copy_of(ctx: OpContext, tensor: Any) -> Any:
     return ctx.scratch(tensor.numel() * tensor.element_size(), tensor.device)
 
 
-# -- attention ------------------------------------------------------------------------------------------------------
-
-
-@operators.recorder_of("aten::_scaled_dot_product_efficient_attention_backward")
-def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """A contiguous gradient, and `delta`, the row sums of output times gradient.
-
-    The float32 kernel computes `delta` outside, from a product of the gradient's size; those of half precision, inside.
-
-    Source: ATen/native/transformers/cuda/attention_backward.cu, `_efficient_attention_backward`;
-    mem_eff_attention/kernel_backward.h, `kKernelComputesDelta`. Not modeled: what half precision accumulates.
-    """
-    grad, query = args[0], args[1]
-    contiguous_copies(ctx, grad.transpose(1, 2))
-    ctx.record(out)
-    delta_bytes = math.prod(query.shape[:3]) * _FLOAT_BYTES
-    if query.dtype is torch.float32:
-        product = ctx.scratch(grad.numel() * _FLOAT_BYTES, grad.device)
-        summed = ctx.scratch(delta_bytes, grad.device)
-        del product
-        ctx.keep_until_done([ctx.scratch(delta_bytes, grad.device)])
-        del summed
-    else:
-        ctx.keep_until_done([ctx.scratch(delta_bytes, grad.device)])
-
-
-@operators.recorder_of("aten::_scaled_dot_product_flash_attention_backward")
-def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Float32 accumulators for the gradient of queries, and with grouped queries one key and value gradient per head.
-
-    Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`. Not modeled: deterministic algorithms.
-    """
-    grad, query, key, _, result = args[:5]
-    contiguous_copies(ctx, grad.transpose(1, 2), result.transpose(1, 2))
-    ctx.record(out)
-    batch, heads, length, head = query.shape
-    length_up = -(-length // 128) * 128
-    head_up = -(-head // 32) * 32 if head <= 192 else 256
-    rows_bytes = batch * heads * length_up * _FLOAT_BYTES
-    ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
-    if key.shape[1] != heads:
-        per_head_bytes = batch * key.shape[2] * heads * head * key.element_size()
-        ctx.keep_until_done([ctx.scratch(per_head_bytes, grad.device) for _ in "kv"])
-
-
-# -- embeddings, indices, masks -------------------------------------------------------------------------------------
-
-_MAX_UNSORTED_INDICES = 3072
-_ROWS_PER_PARTIAL_SUM = 10
-
-
-@operators.recorder_of("aten::embedding_dense_backward")
-def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Sorted indices, and partial sums of ten rows of the gradient each, in float32 or wider.
-
-    Up to 3,072 indices another kernel is used, which sorts nothing.
-
-    Source: ATen/native/cuda/Embedding.cu, `embedding_dense_backward_cuda`; EmbeddingBackwardKernel.cu.
-    """
-    grad, indices, rows = args[:3]
-    contiguous_copies(ctx, grad)
-    count, width = indices.numel(), out.shape[-1]
-    if count <= _MAX_UNSORTED_INDICES:
-        ctx.record(out)
-        return
-    index_bytes = count * indices.element_size()
-    ctx.keep_until_done([ctx.scratch(index_bytes, grad.device) for _ in ("sorted", "original")])
-    ctx.record(out)
-    segments = min(count, int(rows))
-    parts = count // _ROWS_PER_PARTIAL_SUM + segments
-    sizes = (index_bytes, segments * _INDEX_BYTES, segments * _INDEX_BYTES, parts * _INDEX_BYTES)
-    ctx.keep_until_done([ctx.scratch(size, grad.device) for size in sizes])
-    ctx.keep_until_done([ctx.scratch(parts * width * max(_FLOAT_BYTES, grad.element_size()), grad.device)])
+# -- indices, masks -------------------------------------------------------------------------------------------------
 
 
 @operators.recorder_of("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
@@ -166,7 +94,7 @@ def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, 
     ctx.record(out)
 
 
-@operators.recorder_of("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm")
+@operators.recorder_of("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm", "aten::_fused_rms_norm")
 def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The input, contiguous. Source: ATen/native/cuda/SoftMax.cu, `host_softmax`; layer_norm_kernel.cu."""
     contiguous_copies(ctx, args[0])
@@ -174,7 +102,10 @@ def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwar
 
 
 @operators.recorder_of(
-    "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::native_layer_norm_backward"
+    "aten::_softmax_backward_data",
+    "aten::_log_softmax_backward_data",
+    "aten::native_layer_norm_backward",
+    "aten::_fused_rms_norm_backward",
 )
 def _contiguous_inputs(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Backward passes need the gradient, and the result or the input, contiguous."""

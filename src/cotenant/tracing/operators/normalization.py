@@ -60,6 +60,27 @@ def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: K
     return (grad_x, grad_w, grad_b)
 
 
+@operators.shape_of("aten::_fused_rms_norm")
+def _rms_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """(output, inverse root mean square), both contiguous. Source: layer_norm_kernel.cu, `_fused_rms_norm_cuda`.
+
+    Without a shape function the operator would be decomposed, as native_functions.yaml has a CompositeImplicitAutograd
+    entry beside the CUDA kernel. `rms_norm` decomposes channels-last inputs and weights of another dtype everywhere.
+    """
+    x, shape = args[0], args[1]
+    lead = tuple(x.shape[: x.dim() - len(shape)]) + (1,) * len(shape)
+    out = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
+    return (out, ctx.empty_strided(lead, contiguous_strides(lead), accumulation_dtype(x), x.fake_device))
+
+
+@operators.shape_of("aten::_fused_rms_norm_backward")
+def _rms_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of input and weight. Source: layer_norm_kernel.cu, `_fused_rms_norm_backward_cuda`."""
+    _grad, x, _shape, _rstd, weight, mask = args
+    grad_x = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
+    return (grad_x, ctx.empty_like(weight) if mask[1] and weight is not None else None)
+
+
 @operators.shape_of("aten::_log_softmax_backward_data")
 def _log_softmax_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Contiguous, whatever the strides of the gradient; PyTorch's decomposition, its meta kernel, keeps those.

@@ -1,0 +1,142 @@
+"""Scratch memory of the fused attention kernels: accumulators that no dispatch mode sees.
+
+Sizes of the efficient kernels' workspaces were read from a CUDA build of torch 2.13 on a null GPU (decision 0053), for
+head sizes from 16 to 256, float32 and half precision, on compute capabilities 7.5, 8.0, 8.6, 8.9 and 9.0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from cotenant.tracing.operators.kernel_scratch import contiguous_copies
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+
+operators = OperatorTable()
+
+_FLOAT_BYTES = 4
+_TILE_HEADER_BYTES = 16
+"""Lock and counter before each tile of the gradient of queries (`GradQTempStorage`)."""
+_KEY_TILE = 64
+_MAX_SPLIT_BLOCKS = 200
+"""Thread blocks up to which keys are split over more of them, where that needs memory."""
+_LARGE_SHARED_MEMORY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3)}
+"""Compute capabilities with 163 KiB or more of shared memory for a block; others take smaller tiles."""
+
+
+@operators.recorder_of("aten::_scaled_dot_product_efficient_attention")
+def _efficient_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Output and row sums; half precision accumulates wide heads in float32. Seed and offset of dropout are on the CPU.
+
+    Source: ATen/native/transformers/cuda/attention.cu, `_efficient_attention_forward`; mem_eff_attention/
+    kernel_forward.h, `kNeedsOutputAccumulatorBuffer`. Not modeled: CUDA graphs, which have the seed on the GPU.
+    """
+    query, value = args[0], args[2]
+    ctx.record(out[:2])
+    if query.element_size() < _FLOAT_BYTES and value.shape[-1] > 128:
+        numel = math.prod(query.shape[:3]) * value.shape[-1]
+        ctx.keep_until_done([ctx.scratch(numel * _FLOAT_BYTES, query.device)])
+
+
+@operators.recorder_of("aten::_scaled_dot_product_efficient_attention_backward")
+def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """A contiguous gradient; `delta`, the row sums of output times gradient; and the workspace.
+
+    The float32 kernel computes `delta` outside, from a product of the gradient's size; those of half precision, inside.
+
+    Source: ATen/native/transformers/cuda/attention_backward.cu, `_efficient_attention_backward`;
+    mem_eff_attention/kernel_backward.h, `kKernelComputesDelta`.
+    """
+    grad, query, key, value = args[:4]
+    contiguous_copies(ctx, grad.transpose(1, 2))
+    ctx.record(out)
+    delta_bytes = math.prod(query.shape[:3]) * _FLOAT_BYTES
+    full_precision = query.dtype is torch.float32
+    if full_precision:
+        product = ctx.scratch(grad.numel() * _FLOAT_BYTES, grad.device)
+        summed = ctx.scratch(delta_bytes, grad.device)
+    delta = ctx.scratch(delta_bytes, grad.device)
+    if full_precision:
+        del summed
+        del product
+    capability = ctx.recorder.header.capability or (8, 0)
+    nbytes = efficient_workspace_bytes(
+        query.shape, key.shape[2], value.shape[3], half=not full_precision, capability=capability
+    )
+    workspace = ctx.scratch(nbytes, grad.device)
+    del delta
+    del workspace
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Extents of the tiles of one backward kernel.
+
+    Attributes:
+        queries: rows of queries in a block.
+        columns: of the head, in a tile of the gradient of queries.
+        stages_keys: the gradients of keys and values are summed in float32 outside of registers.
+    """
+
+    queries: int
+    columns: int
+    stages_keys: bool
+
+
+def _tiles(head: int, *, half: bool, capability: tuple[int, int]) -> _Tiles:
+    """The kernel that is taken: the first one whose shared memory fits the GPU. Source: kernels/cutlassB.h."""
+    large = capability in _LARGE_SHARED_MEMORY
+    if head <= 64:
+        return _Tiles(64, 64, False)
+    if head <= 128 and half:
+        if large:
+            return _Tiles(128, 128, False)
+        return _Tiles(128, 64, False) if capability < (8, 0) else _Tiles(64, 64, True)
+    if head <= 128:
+        return _Tiles(64, 128 if large else 64, False)
+    return _Tiles(128 if half or large else 64, 64, half)
+
+
+def efficient_workspace_bytes(
+    query_shape: Any, keys: int, value_head: int, *, half: bool, capability: tuple[int, int]
+) -> int:
+    """Workspace of the efficient backward kernel: tiles of the gradient of queries, and staged keys and values.
+
+    `query_shape`: (batch, heads, queries, head size).
+
+    Source: kernel_backward.h, `workspace_elements_gq`, `workspace_elements_gk`, `workspace_elements_gv`;
+    attention_backward.cu for the number of splits.
+    """
+    batch, heads, queries, head = query_shape
+    tiles = _tiles(max(head, value_head), half=half, capability=capability)
+    blocks, columns = -(-queries // tiles.queries), -(-head // tiles.columns)
+    head_bytes = blocks * columns * (tiles.queries * tiles.columns * _FLOAT_BYTES + _TILE_HEADER_BYTES)
+    if tiles.stages_keys:
+        splits = max(1, min(-(-keys // _KEY_TILE), _MAX_SPLIT_BLOCKS // max(1, batch * heads)))
+        widths = (-(-width // tiles.queries) * tiles.queries for width in (head, value_head))
+        head_bytes += sum(splits * _KEY_TILE * width * _FLOAT_BYTES for width in widths)
+    return int(batch * heads * head_bytes)
+
+
+@operators.recorder_of("aten::_scaled_dot_product_flash_attention_backward")
+def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Float32 accumulators for the gradient of queries, and with grouped queries one key and value gradient per head.
+
+    Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`. Not modeled: deterministic algorithms.
+    """
+    grad, query, key, _, result = args[:5]
+    contiguous_copies(ctx, grad.transpose(1, 2), result.transpose(1, 2))
+    ctx.record(out)
+    batch, heads, length, head = query.shape
+    # `mha_bwd` rounds lengths up to 128 and heads to 32, or to 256 above 192: the tiles of its kernels.
+    length_up = -(-length // 128) * 128
+    head_up = -(-head // 32) * 32 if head <= 192 else 256
+    rows_bytes = batch * heads * length_up * _FLOAT_BYTES
+    ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
+    if key.shape[1] != heads:
+        per_head_bytes = batch * key.shape[2] * heads * head * key.element_size()
+        ctx.keep_until_done([ctx.scratch(per_head_bytes, grad.device) for _ in "kv"])
