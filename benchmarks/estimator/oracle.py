@@ -1,11 +1,14 @@
 """Compares estimates with PyTorch's CUDA build on a null GPU, allocation by allocation.
 
-    python -m benchmarks.estimator.oracle --python VENV/bin/python [--gpu NAME ...] [--only GLOB] [--quick] [--write]
+    python -m benchmarks.estimator.oracle --python VENV/bin/python [--select GLOB ...] [--first N] [--again] [--write]
 
-VENV has a CUDA build of torch 2.8 or newer, and torchvision, timm and transformers for the examples that use them. Each
-job runs for three optimizer steps on both sides in the same environment, so that the estimate queries the same cuDNN.
-The table has reserved bytes, their difference, the share of PyTorch's allocations that the estimate has in the same
-order, and the first missing one. Sizes are compared as blocks, rounded up to 512 bytes.
+VENV has a CUDA build of torch 2.8 or newer, torchvision, timm and transformers. Each job of `oracle_jobs.py` runs for
+three optimizer steps on both sides in the same environment, so that the estimate queries the same cuDNN. One job runs
+at a time. What the null GPU counted and each row of the table are files below `--folder` as soon as they are known, and
+a second run continues: `--again` makes the estimates anew and takes the null GPU's side from the files.
+
+The table has reserved bytes and their difference, the share of PyTorch's allocations that the estimate has in the same
+order, and the first difference with the place on both sides. Sizes are compared as blocks, rounded up to 512 bytes.
 """
 
 from __future__ import annotations
@@ -13,57 +16,52 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
+import hashlib
+import json
+import os
 import platform
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
+from benchmarks.estimator.oracle_jobs import OracleJob, all_jobs
 from cotenant.core.errors import CotenantError
-from cotenant.core.units import MiB, format_bytes
+from cotenant.core.units import format_bytes
 from cotenant.estimators.api import explain
 from cotenant.gpu_specs import gpu_spec
-from cotenant.nullgpu import NullGpuLibraries, build_libraries, find_wheels, run_script
+from cotenant.nullgpu import (
+    AllocationHistory,
+    NullGpuLibraries,
+    build_libraries,
+    find_wheels,
+    read_history,
+    run_script,
+    write_history,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path.home() / ".cache" / "cotenant" / "null-gpu"
-JOBS = (
-    "mlp.py",
-    "resnet50.py --batch-size 32",
-    "resnet50.py --batch-size 64",
-    "vgg16.py --batch-size 32",
-    "xception.py --batch-size 32",
-    "inception_v3.py --batch-size 32",
-    "efficientnet_b0.py --batch-size 32",
-    "mobilenet_v2.py --batch-size 64",
-    "cifar.py",
-    "bert_mlm.py --size base --batch-size 32",
-    "gpt2.py",
-    "hf_trainer_bf16.py",
-    "amp_gradscaler.py",
-    "accumulate_checkpoint.py",
-    "attention.py",
-    "gan.py",
-    "optimizers.py",
-    "moe.py",
-    "cuda_graph.py",
-    "segmentation.py",
-    "speech.py",
-    "translate_rnn.py",
-    "video.py",
-)
-"""Examples whose control flow does not depend on device values, which are zeros on the null GPU."""
+STEPS = 3
+NEAR, FAR = 0.005, 0.02
+MAX_COMPARED = 40_000
+"""Allocations compared in order; the quadratic comparison of more takes minutes."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One job on one GPU, on both sides; sizes in bytes."""
+    """One job, on both sides; sizes in bytes."""
 
-    job: str
-    gpu: str
+    name: str
+    kind: str
     problem: str = ""
+    data_dependent: str = ""
     null_reserved_bytes: int = 0
     reserved_bytes: int = 0
+    null_allocated_bytes: int = 0
+    allocated_bytes: int = 0
     null_allocations: int = 0
     equal_allocations: int = 0
     first_difference: str = ""
@@ -71,33 +69,75 @@ class Comparison:
     @property
     def error(self) -> float:
         """Relative error of the reserved bytes; positive if the estimate is too high."""
-        return (self.reserved_bytes - self.null_reserved_bytes) / self.null_reserved_bytes
+        return (self.reserved_bytes - self.null_reserved_bytes) / max(1, self.null_reserved_bytes)
 
 
-def compare(libraries: NullGpuLibraries, job: str, gpu: str) -> Comparison:
-    script, *arguments = job.split()
-    path = str(ROOT / "examples" / script)
+class NullGpuSide:
+    """What the null GPU counted, from a file where it was counted before."""
+
+    def __init__(self, libraries: NullGpuLibraries, folder: Path) -> None:
+        self._libraries, self._folder = libraries, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path_of(self, job: OracleJob) -> Path:
+        wheels = self._libraries.wheels
+        key = f"{job.name} {wheels.cuda_major} {wheels.cudnn} {(ROOT / job.script).read_text()}"
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
+
+    def run(self, job: OracleJob) -> tuple[AllocationHistory, dict[str, Any]]:
+        """The history, and the peaks and the torch version as a dict; a script that raised has an `error`."""
+        path = self.path_of(job)
+        if not path.exists():
+            spec = gpu_spec(job.gpu)
+            total = None if job.free_bytes is None else job.free_bytes + spec.context.typical_bytes
+            found = run_script(
+                self._libraries, spec, [str(ROOT / job.script), *job.arguments], steps=STEPS, record=True, workdir=ROOT,
+                env=environment(job), total_bytes=total,
+            )  # fmt: skip
+            about = {
+                "job": job.name, "command": job.command, "gpu": job.gpu, "env": dict(job.env), "torch": found.torch,
+                "cudnn": list(self._libraries.wheels.cudnn), "steps": found.steps, "ended": found.ended,
+                "error": found.error, "peak_allocated_bytes": found.peak_allocated_bytes,
+                "peak_reserved_bytes": found.peak_reserved_bytes, "free_bytes": job.free_bytes,
+            }  # fmt: skip
+            write_history(path, found.history, about, with_places=True)
+        return read_history(path)
+
+
+def environment(job: OracleJob) -> dict[str, str]:
+    """The scripts of the generators import this package, which the environment need not have."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **job.env}
+
+
+def compare(null_side: NullGpuSide, job: OracleJob, python: str) -> Comparison:
+    """Both sides of a job; what stopped either of them is the `problem`."""
     try:
-        null = run_script(libraries, gpu_spec(gpu), [path, *arguments], record=True, workdir=ROOT)
-        if null.ended == "raised":
-            return Comparison(job, gpu, problem=f"null GPU: {' '.join(null.error.split())}")
-        ours = explain(path, arguments, gpu=gpu, python=libraries.wheels.python, workdir=ROOT, timeout_s=600)
+        null, about = null_side.run(job)
+        if about["ended"] == "raised":
+            return Comparison(job.name, job.kind, f"null GPU: {' '.join(str(about['error']).split())[-200:]}")
+        ours = explain(
+            ROOT / job.script, job.arguments, gpu=job.gpu, python=python, workdir=ROOT, timeout_s=600, steps=STEPS,
+            env=environment(job), cache=False,
+        )  # fmt: skip
     except CotenantError as error:
-        return Comparison(job, gpu, problem=" ".join(str(error).split())[-200:])
+        return Comparison(job.name, job.kind, " ".join(str(error).split())[-200:])
     events = [event for event in ours.replay_input.events if event.action == "alloc" and event.bytes > 0]
+    sizes = null.allocations[:MAX_COMPARED]
     # The estimate continues to the end of the last step and to the code after training.
-    blocks = [rounded(event.bytes) for event in events][: len(null.allocations) + 500]
-    wanted = [rounded(size) for size in null.allocations]
-    equal, first = alike(wanted, blocks)
-    place = "" if first is None else f"{first[0]}: {first[1]}"
+    events = events[: len(sizes) + 500]
+    equal, first = matching([rounded(size) for size in sizes], [rounded(event.bytes) for event in events])
+    replay = ours.replay_input.replay(job.free_bytes)
     return Comparison(
-        job,
-        gpu,
-        null_reserved_bytes=null.peak_reserved_bytes,
-        reserved_bytes=ours.estimate.peak_reserved_bytes,
-        null_allocations=len(wanted),
+        job.name,
+        job.kind,
+        data_dependent=job.data_dependent,
+        null_reserved_bytes=about["peak_reserved_bytes"],
+        reserved_bytes=replay.peak_reserved_bytes,
+        null_allocated_bytes=about["peak_allocated_bytes"],
+        allocated_bytes=replay.peak_allocated_bytes,
+        null_allocations=len(sizes),
         equal_allocations=equal,
-        first_difference=place,
+        first_difference="" if first is None else difference_text(null, events, *first),
     )
 
 
@@ -106,45 +146,79 @@ def rounded(size: int) -> int:
     return max(512, -(-size // 512) * 512)
 
 
-def alike(wanted: Sequence[int], found: Sequence[int]) -> tuple[int, tuple[int, str] | None]:
-    """Number of `wanted` sizes found in the same order, and the first mismatch as (index, text)."""
-    equal, first = 0, None
-    for tag, begin, end, other_begin, other_end in difflib.SequenceMatcher(
-        None, wanted, found, autojunk=False
-    ).get_opcodes():
-        if tag == "equal":
-            equal += end - begin
-        elif first is None and begin < len(wanted):
-            theirs, ours = wanted[begin : min(end, begin + 3)], found[other_begin : min(other_end, other_begin + 3)]
-            first = (begin, f"null {list(theirs)}, estimate {list(ours)}")
-    return equal, first
+def matching(wanted: Sequence[int], found: Sequence[int]) -> tuple[int, tuple[int, int] | None]:
+    """Number of `wanted` sizes found in the same order, and where both first differ, as an index in each."""
+    start = next((at for at, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:
+        start = min(len(wanted), len(found))
+        return start, None if start == len(wanted) else (start, start)
+    rest = difflib.SequenceMatcher(None, wanted[start:], found[start:], autojunk=False)
+    return start + sum(block.size for block in rest.get_matching_blocks()), (start, start)
+
+
+def difference_text(null: AllocationHistory, events: Sequence[Any], here: int, there: int) -> str:
+    """The sizes that differ, with the stack of the null GPU's and the phase, module and category of ours."""
+    wanted = f"null GPU: {null.allocations[here]:,} in {null.place(here) or 'C++'}"
+    if there >= len(events):
+        return f"{here}: {wanted}; estimate: none"
+    event = events[there]
+    ours = f"{event.bytes:,} in {event.phase}, {event.module or 'no module'}, {event.category}"
+    return f"{here}: {wanted}; estimate: {ours}"
 
 
 def report_lines(rows: Sequence[Comparison]) -> Iterator[str]:
-    yield "| job | GPU | null | estimate | error | allocations | equal | first difference (bytes) |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"
+    yield "| job | null | estimate | error | allocations | equal | first difference (bytes) |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
     for row in rows:
         if row.problem:
-            yield f"| `{row.job}` | {row.gpu} | - | - | - | - | - | {row.problem} |"
+            yield f"| `{row.name}` | - | - | - | - | - | {row.problem} |"
             continue
         sizes = f"{format_bytes(row.null_reserved_bytes)} | {format_bytes(row.reserved_bytes)} | {row.error:+.2%}"
         counts = f"{row.null_allocations:,} | {row.equal_allocations / max(1, row.null_allocations):.1%}"
-        yield f"| `{row.job}` | {row.gpu} | {sizes} | {counts} | {row.first_difference} |"
-    answered = [row for row in rows if not row.problem]
-    if answered:
-        equal = sum(row.null_reserved_bytes == row.reserved_bytes for row in answered)
-        near = sum(abs(row.error) <= 0.005 for row in answered)
-        far = sum(abs(row.error) > 0.02 for row in answered)
-        yield ""
-        counts = f"{equal} have equal reserved bytes, {near} are within 0.5 %, {far} are off by more than 2 %"
-        yield f"Of {len(answered)} answers {counts}."
+        why = f"data dependent: {row.data_dependent}" if row.data_dependent else row.first_difference
+        yield f"| `{row.name}` | {sizes} | {counts} | {why} |"
+    yield from summary_lines(rows)
+
+
+def summary_lines(rows: Sequence[Comparison]) -> Iterator[str]:
+    """Counts for each kind of job; rows that depend on data are left out, and counted."""
+    answered = [row for row in rows if not row.problem and not row.data_dependent]
+    yield ""
+    yield "| kind | jobs | equal reserved bytes | within 0.5 % | above 2 % | equal allocations |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for kind in (*sorted({row.kind for row in answered}), "all"):
+        of_kind = [row for row in answered if kind in (row.kind, "all")]
+        equal = sum(row.null_reserved_bytes == row.reserved_bytes for row in of_kind)
+        near, far = sum(abs(row.error) <= NEAR for row in of_kind), sum(abs(row.error) > FAR for row in of_kind)
+        alike = sum(row.equal_allocations for row in of_kind) / max(1, sum(row.null_allocations for row in of_kind))
+        yield f"| {kind} | {len(of_kind)} | {equal} | {near} | {far} | {alike:.2%} |"
+    yield ""
+    problems, dependent = sum(bool(row.problem) for row in rows), sum(bool(row.data_dependent) for row in rows)
+    yield f"Not counted: {problems} jobs that either side could not run, {dependent} whose sizes depend on data."
+
+
+class Rows:
+    """Rows on disk, one JSON line each, appended as they are known; the last line of a job counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.found = {row["name"]: Comparison(**row) for row in map(json.loads, lines)}
+
+    def add(self, row: Comparison) -> None:
+        self.found[row.name] = row
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="a Python with a CUDA build of torch 2.8 or newer")
-    parser.add_argument("--gpu", action="append", help="GPU to compare on; may be repeated (default: A100-40GB)")
-    parser.add_argument("--only", default="*", help="jobs whose name matches this pattern")
+    parser.add_argument("--select", action="append", help="jobs whose name matches; may be repeated (default: all)")
+    parser.add_argument("--first", type=int, help="at most so many of them")
+    parser.add_argument("--folder", type=Path, default=CACHE / "oracle", help="of the files (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="make estimates anew; the null GPU's side is kept")
+    parser.add_argument("--until", type=float, help="start no job after so many seconds")
     parser.add_argument("--quick", action="store_true", help="one perceptron")
     add_write_option(parser)
     args = parser.parse_args()
@@ -152,15 +226,21 @@ def main() -> int:
         print("needs --python: a Python with a CUDA build of torch; nothing compared")
         return 0
     libraries = build_libraries(find_wheels(args.python), CACHE)
-    jobs = JOBS[:1] if args.quick else [job for job in JOBS if fnmatch.fnmatch(job, args.only)]
-    rows = []
-    for gpu in args.gpu or ["A100-40GB"]:
-        for job in jobs:
-            row = compare(libraries, job, gpu)
-            rows.append(row)
-            outcome = row.problem or f"{row.null_reserved_bytes / MiB:.0f} {row.reserved_bytes / MiB:.0f} MiB"
-            print(f"{gpu} {job}: {outcome}", flush=True)
-    lines = list(report_lines(rows))
+    patterns = ["examples/mlp.py on A100-40GB"] if args.quick else args.select or ["*"]
+    chosen = [job for job in all_jobs() if any(fnmatch.fnmatchcase(job.name, pattern) for pattern in patterns)]
+    chosen = chosen[: args.first]
+    null_side, rows = NullGpuSide(libraries, args.folder), Rows(args.folder / "rows.jsonl")
+    started = time.monotonic()
+    for job in chosen:
+        if job.name in rows.found and not args.again:
+            continue
+        if args.until is not None and time.monotonic() - started > args.until:
+            break
+        row = compare(null_side, job, args.python)
+        rows.add(row)
+        outcome = f"{row.error:+.2%}, {row.equal_allocations} of {row.null_allocations} allocations"
+        print(f"{job.name}: {row.problem or outcome}", flush=True)
+    lines = list(report_lines([rows.found[job.name] for job in chosen if job.name in rows.found]))
     print("\n".join(lines))
     if args.write:
         cudnn = ".".join(map(str, libraries.wheels.cudnn))

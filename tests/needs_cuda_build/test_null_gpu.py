@@ -48,14 +48,14 @@ def test_perceptron_takes_the_same_bytes_on_every_run(libraries):
     found = [run(libraries, "mlp.py", record=True) for _ in range(2)]
     assert found[0] == found[1]
     assert (found[0].steps, found[0].ended) == (3, "steps")
-    assert sum(found[0].allocations) > found[0].peak_allocated_bytes > 0
+    assert sum(found[0].history.allocations) > found[0].peak_allocated_bytes > 0
     assert found[0].peak_reserved_bytes % (2 * MIB) == 0
 
 
 def test_convolutions_get_the_workspaces_that_cudnn_chooses_for_the_gpu(libraries):
     a100 = run(libraries, "resnet50.py", "--batch-size", "16", record=True)
     t4 = run(libraries, "resnet50.py", "--batch-size", "16", gpu="T4-16GB", record=True)
-    assert a100.allocations != t4.allocations
+    assert a100.history.allocations != t4.history.allocations
     assert a100.peak_reserved_bytes != t4.peak_reserved_bytes
 
 

@@ -275,20 +275,51 @@ def _trained(value: Any) -> list[torch.Tensor]:
 LIBRARIES = {"torchvision": of_torchvision, "timm": of_timm, "transformers": of_transformers}
 
 
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+    "adamw-fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
+}
+
+
+def use_checkpointing(model: nn.Module) -> None:
+    """Activation checkpointing by the library's own switch, where the model has one."""
+    for name in ("set_grad_checkpointing", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)()
+            return
+    raise SystemExit(f"`{type(model).__name__}` has no switch for activation checkpointing")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=sorted(LIBRARIES))
     parser.add_argument("name")
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="fp32", help="of autocast")
+    parser.add_argument("--no-tf32", action="store_true", help="convolutions in full float32")
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--checkpoint", action="store_true", help="activation checkpointing")
     args = parser.parse_args()
     model, loss = LIBRARIES[args.library](args.name, args.batch)
+    torch.backends.cudnn.allow_tf32 = not args.no_tf32
     model.cuda().train()
-    optimizer = torch.optim.SGD(
-        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.01, momentum=0.9
-    )
-    for _ in range(2):
-        loss().backward()
-        optimizer.step()
+    if args.channels_last:
+        model.to(memory_format=torch.channels_last)
+    if args.checkpoint:
+        use_checkpointing(model)
+    optimizer = OPTIMIZERS[args.optimizer]([parameter for parameter in model.parameters() if parameter.requires_grad])
+    low = PRECISIONS[args.precision]
+    scaler = torch.amp.GradScaler("cuda", enabled=low is torch.float16)
+    for _ in range(args.steps):
+        with torch.autocast("cuda", dtype=low, enabled=low is not None):
+            found = loss()
+        scaler.scale(found).backward()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
 
 

@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any
 
+MAX_FRAMES = 5
+
 
 class StepsDone(BaseException):
     """Enough steps were seen. Not an `Exception`, so that a script's own handlers let it pass."""
@@ -23,7 +25,7 @@ def main(request: dict[str, Any]) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     if request["record"]:
-        torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python", context=None)
+        torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python", context="alloc")
     steps = 0
 
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -54,7 +56,7 @@ def main(request: dict[str, Any]) -> None:
         "ended": ended,
         "error": error,
         "torch": torch.__version__,
-        "allocations": allocations(torch) if request["record"] else [],
+        "history": history(torch) if request["record"] else {},
     }
     partial = request["answer"] + ".partial"
     with open(partial, "w") as file:
@@ -63,10 +65,31 @@ def main(request: dict[str, Any]) -> None:
     os._exit(0)  # threads of the script, and destructors that would use the device, are not waited for
 
 
-def allocations(torch: Any) -> list[int]:
-    """Sizes of all allocations in order, as torch's history has them (torch/cuda/memory.py, `_snapshot`)."""
-    events = torch.cuda.memory._snapshot()["device_traces"][0]
-    return [event["size"] for event in events if event["action"] == "alloc"]
+def history(torch: Any) -> dict[str, Any]:
+    """All allocations and frees of the first GPU, as `AllocationHistory` has them.
+
+    Source: torch/cuda/memory.py, `_snapshot`. A free is `completed` when no other stream uses the block.
+    """
+    events: list[int] = []
+    places: dict[str, int] = {}
+    place_of: list[int] = []
+    live: dict[int, int] = {}
+    for event in torch.cuda.memory._snapshot()["device_traces"][0]:
+        action, address = event["action"], event.get("addr")  # an `oom` has none
+        if action == "alloc":
+            events.append(event["size"])
+            place_of.append(places.setdefault(place(event.get("frames", ())), len(places)))
+            live[address] = len(place_of)
+        elif action == "free_completed" and address in live:
+            events.append(-live.pop(address))
+    return {"events": events, "places": list(places), "place_of": place_of}
+
+
+def place(frames: Any) -> str:
+    """The innermost frames as text, without those in which a module only calls another."""
+    own = [frame for frame in frames if not frame["filename"].endswith("torch/nn/modules/module.py")]
+    named = [f"{frame['name']} ({os.path.basename(frame['filename'])}:{frame['line']})" for frame in own]
+    return " < ".join(named[:MAX_FRAMES])
 
 
 if __name__ == "__main__":

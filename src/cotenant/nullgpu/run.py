@@ -15,6 +15,7 @@ from pathlib import Path
 from cotenant.gpu_specs import GpuSpec
 from cotenant.nullgpu.build import NullGpuLibraries
 from cotenant.nullgpu.device import device_text
+from cotenant.nullgpu.history import AllocationHistory
 from cotenant.nullgpu.wheels import NullGpuError
 
 _CHILD = Path(__file__).parent / "child.py"
@@ -31,7 +32,7 @@ class TrainingRun:
         ended: `steps`, `script` (it ended by itself) or `raised`.
         error: the exception of a script that raised, else empty.
         torch: its version.
-        allocations: sizes in bytes in the order of allocation, as requested from the allocator; empty unless recorded.
+        history: every allocation and free; empty unless recorded.
     """
 
     peak_allocated_bytes: int
@@ -40,7 +41,7 @@ class TrainingRun:
     ended: str
     error: str
     torch: str
-    allocations: tuple[int, ...]
+    history: AllocationHistory
 
 
 def environment_of(
@@ -110,7 +111,8 @@ def run_script(
             how = f"did not end within {timeout_s:g} s" if code is None else f"ended with code {code}"
             raise NullGpuError(f"the script on the null GPU {how}: {last_words}")
         found = json.loads(answer.read_text())
-    return TrainingRun(**{**found, "allocations": tuple(found["allocations"])})
+    lists = {name: tuple(members) for name, members in found["history"].items()}
+    return TrainingRun(**{**found, "history": AllocationHistory(**lists)})
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@
 struct block {
     char *begin;
     size_t bytes, committed;
-    struct block *next; /* in order of addresses */
+    struct block *next; /* by descending addresses */
 };
 
 struct pinned {
@@ -26,7 +26,7 @@ struct pinned {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static char *arena;
+static char *arena_end;
 static struct block *blocks;
 static struct pinned *pins;
 static size_t taken;
@@ -44,22 +44,28 @@ static void map_arena(void) {
         perror("null GPU: no 8 TiB of addresses; is `ulimit -v` set?");
         abort();
     }
-    arena = (char *)rounded((uintptr_t)found, 2 * MIB);
+    arena_end = (char *)(((uintptr_t)found + ARENA_BYTES) / (2 * MIB) * (2 * MIB));
 }
 
-/* The first gap that is large enough. Called with the mutex held. */
+static char *below(char *end, size_t bytes, size_t alignment) {
+    return (char *)((uintptr_t)(end - bytes) / alignment * alignment);
+}
+
+/* The highest gap that is large enough. Nothing documents how the driver chooses addresses, and their order breaks ties
+   between free blocks of the caching allocator: they descend here as in the replays, so that a difference between
+   both has another cause. Called with the mutex held. */
 static void *place(size_t bytes, size_t alignment, size_t committed) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, map_arena);
-    char *at = arena;
+    char *end = arena_end;
     struct block **link = &blocks;
     for (; *link; link = &(*link)->next) {
-        if ((char *)rounded((uintptr_t)at, alignment) + bytes <= (*link)->begin) break;
-        at = (*link)->begin + (*link)->bytes;
+        if (below(end, bytes, alignment) >= (*link)->begin + (*link)->bytes) break;
+        end = (*link)->begin;
     }
     struct block *made = malloc(sizeof *made);
     if (!made) return NULL;
-    *made = (struct block){(char *)rounded((uintptr_t)at, alignment), bytes, committed, *link};
+    *made = (struct block){below(end, bytes, alignment), bytes, committed, *link};
     *link = made;
     return made->begin;
 }
@@ -120,7 +126,7 @@ void null_uncommit(size_t bytes) {
 }
 
 int null_is_device(const void *address) {
-    return arena && (const char *)address >= arena && (const char *)address < arena + ARENA_BYTES;
+    return arena_end && (const char *)address < arena_end && (const char *)address >= arena_end - (ARENA_BYTES - 4 * MIB);
 }
 
 size_t null_allocation_of(const void *address, void **base) {

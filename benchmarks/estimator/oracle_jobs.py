@@ -1,0 +1,196 @@
+"""The jobs of `oracle.py`: scripts, GPUs and settings, in an order of which each prefix is a sample over all kinds."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+EXAMPLES = "examples/"
+ARCHITECTURE = "benchmarks/estimator/jobs/architecture.py"
+ENCODER = "benchmarks/estimator/jobs/transformer_row.py"
+PERCEPTRON = "benchmarks/estimator/jobs/mlp_row.py"
+CNN = "benchmarks/estimator/jobs/cnn_row.py"
+GPUS = ("A100-40GB", "H100-80GB", "RTX3060-12GB", "T4-16GB")
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+@dataclass(frozen=True)
+class OracleJob:
+    """A script with its arguments, on a GPU.
+
+    Attributes:
+        kind: what it stands for: `example`, `torchvision`, `timm`, `transformers`, `encoder`, `perceptron`, `cnn`.
+        data_dependent: why the values that it computes decide its sizes; copies from the null GPU are zeros.
+        free_bytes: of the GPU's memory, all that the job gets; None: the whole.
+    """
+
+    kind: str
+    command: str
+    gpu: str = GPUS[0]
+    env: Mapping[str, str] = field(default_factory=dict)
+    data_dependent: str = ""
+    free_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        settings = " ".join(f"{key}={text}" for key, text in sorted(self.env.items()))
+        limit = f"within {self.free_bytes >> 20} MiB" if self.free_bytes else ""
+        return " ".join(part for part in (settings, self.command, "on", self.gpu, limit) if part)
+
+    @property
+    def script(self) -> str:
+        return shlex.split(self.command)[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        return shlex.split(self.command)[1:]
+
+
+EXAMPLE_COMMANDS = (
+    "mlp.py",
+    "resnet50.py --batch-size 32",
+    "bert_mlm.py --size base --batch-size 32",
+    "gpt2.py",
+    "hf_trainer_bf16.py",
+    "amp_gradscaler.py",
+    "accumulate_checkpoint.py",
+    "attention.py",
+    "gan.py",
+    "optimizers.py",
+    "cuda_graph.py",
+    "segmentation.py",
+    "speech.py",
+    "translate_rnn.py",
+    "video.py",
+    "vgg16.py --batch-size 32",
+    "xception.py --batch-size 32",
+    "inception_v3.py --batch-size 32",
+    "efficientnet_b0.py --batch-size 32",
+    "mobilenet_v2.py --batch-size 64",
+    "cifar.py",
+    "timm_train.py",
+    "accelerate_bert.py",
+    "finetune_llm.py",
+    "imagenet.py",
+)
+DATA_DEPENDENT = {
+    "moe.py": "how many tokens each expert gets is read from the router",
+    "dqn.py": "a mask of final states is read",
+    "detection.py": "boxes are filtered by their scores",
+}
+TORCHVISION = (
+    *("resnet18", "convnext_tiny", "vit_b_16", "swin_t", "mobilenet_v3_large", "densenet121", "regnet_y_400mf"),
+    *("efficientnet_v2_s", "googlenet", "alexnet", "squeezenet1_1", "shufflenet_v2_x1_0", "mnasnet0_5", "maxvit_t"),
+    *("wide_resnet50_2", "resnext50_32x4d", "vgg11_bn", "swin_v2_t", "deeplabv3_mobilenet_v3_large", "r3d_18"),
+)
+TIMM = (
+    *("vit_small_patch16_224", "deit_tiny_patch16_224", "mixer_s32_224", "beit_base_patch16_224"),
+    *("convmixer_768_32", "resmlp_12_224", "gmlp_s16_224", "cait_xxs24_224", "swin_tiny_patch4_window7_224"),
+    *("pit_s_224", "xcit_nano_12_p16_224", "poolformer_s12", "mobilevit_s", "levit_128", "coatnet_0_224"),
+    *("twins_svt_small", "crossvit_tiny_240", "edgenext_small", "efficientformer_l1", "eva02_tiny_patch14_224"),
+    *("vit_tiny_patch16_224", "tnt_s_patch16_224", "volo_d1_224", "visformer_small", "convit_tiny", "davit_tiny"),
+    *("nest_tiny", "sequencer2d_s", "fastvit_t8", "hiera_tiny_224", "resnet26d", "ecaresnet26t", "skresnet18"),
+    *("res2net50_14w_8s", "dla34", "hrnet_w18_small", "ghostnet_100", "tf_efficientnet_lite0", "regnetx_002"),
+    *("repvgg_a0",),
+)  # fmt: skip
+TRANSFORMERS = (
+    *("BertForMaskedLM", "RobertaForMaskedLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "LlamaForCausalLM"),
+    *("DistilBertForMaskedLM", "ElectraForMaskedLM", "AlbertForMaskedLM", "BartForConditionalGeneration"),
+    *("OPTForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM", "FalconForCausalLM", "MistralForCausalLM"),
+    *("Qwen2ForCausalLM", "GemmaForCausalLM", "PhiForCausalLM", "GPTJForCausalLM", "ViTForImageClassification"),
+    *("DeiTForImageClassification", "SwinForImageClassification", "BeitForImageClassification"),
+    *("DebertaV2ForMaskedLM", "MPNetForMaskedLM", "XLNetLMHeadModel", "CTRLLMHeadModel", "MarianMTModel"),
+    *("PegasusForConditionalGeneration", "MBartForConditionalGeneration", "Wav2Vec2ForCTC"),
+    *("WhisperForConditionalGeneration", "LongformerForMaskedLM", "FNetForMaskedLM", "ConvBertForMaskedLM"),
+    *("MobileBertForMaskedLM", "SqueezeBertForMaskedLM", "NystromformerForMaskedLM", "RoFormerForMaskedLM"),
+    *("XGLMForCausalLM", "BigBirdForMaskedLM", "GPTNeoForCausalLM", "StableLmForCausalLM"),
+)  # fmt: skip
+SETTINGS = (
+    "",
+    "--precision bf16 --optimizer adam",
+    "--precision fp16 --optimizer adamw-fused",
+    "--optimizer adam",
+    "--checkpoint --precision bf16",
+)
+"""Settings that architectures take in turn; the switch of activation checkpointing is for transformers only."""
+ENCODERS = (
+    "--width 256 --heads 4 --layers 4 --length 128 --batch-size 32",
+    "--width 512 --heads 8 --layers 6 --length 256 --batch-size 16 --feedforward 2048",
+    "--width 768 --heads 12 --layers 4 --length 512 --batch-size 8 --feedforward 3072",
+    "--width 128 --heads 8 --layers 2 --length 64 --batch-size 64",
+    "--width 320 --heads 5 --layers 3 --length 200 --batch-size 24",
+    "--width 1024 --heads 8 --layers 2 --length 300 --batch-size 8",
+)
+PERCEPTRONS = (
+    "--inputs 1024 --hidden 512 256 --batch-size 128",
+    "--inputs 4096 --hidden 4096 4096 2048 --batch-size 512 --batch-norm --dropout 0.3",
+    "--inputs 100 --hidden 50 --classes 1 --batch-size 32",
+    "--inputs 20000 --hidden 1000 1000 1000 1000 --batch-size 64 --activation gelu",
+)
+CNNS = (
+    "--layers conv3x3:32x64;bn;act;gap:32x1;linear:10x1;softmax --batch-size 32",
+    "--layers conv3x3:64x64;bn;act;conv3x3:128x64;bn;act;dropout;gap:128x1;linear:100x1;softmax --batch-size 64",
+    "--layers conv3x3:16x64;act;conv3x3:24x64;act;conv3x3:300x64;act;gap:300x1;linear:10x1 --batch-size 16",
+)
+
+
+def all_jobs() -> list[OracleJob]:
+    """Every job once, the kinds in turn."""
+    kinds = (_examples(), _transformers(), _timm(), _torchvision(), _encoders(), _perceptrons(), _cnns(), _limited())
+    found: dict[str, OracleJob] = {}
+    for row in itertools.zip_longest(*kinds):
+        for job in row:
+            if job is not None:
+                found.setdefault(job.name, job)
+    return list(found.values())
+
+
+def _examples() -> Iterator[OracleJob]:
+    for gpu in GPUS:
+        for command in EXAMPLE_COMMANDS:
+            yield OracleJob("example", EXAMPLES + command, gpu)
+        for command, why in DATA_DEPENDENT.items():
+            yield OracleJob("example", EXAMPLES + command, gpu, data_dependent=why)
+    for command in EXAMPLE_COMMANDS:
+        yield OracleJob("example", EXAMPLES + command, env=EXPANDABLE)
+
+
+def _architectures(library: str, names: tuple[str, ...], batch: int, settings: tuple[str, ...]) -> Iterator[OracleJob]:
+    for turn, gpu in enumerate(GPUS):
+        for place, name in enumerate(names):
+            setting = settings[(place + turn) % len(settings)]
+            command = f"{ARCHITECTURE} {library} {name} --batch {batch} {setting}".strip()
+            yield OracleJob(library, command, gpu, env=EXPANDABLE if (place + turn) % 7 == 3 else {})
+
+
+def _transformers() -> Iterator[OracleJob]:
+    yield from _architectures("transformers", TRANSFORMERS, 8, SETTINGS)
+
+
+def _timm() -> Iterator[OracleJob]:
+    yield from _architectures("timm", TIMM, 8, (*SETTINGS[:4], "--no-tf32"))
+
+
+def _torchvision() -> Iterator[OracleJob]:
+    yield from _architectures("torchvision", TORCHVISION, 8, (*SETTINGS[:4], "--channels-last", "--no-tf32"))
+
+
+def _encoders() -> Iterator[OracleJob]:
+    yield from (OracleJob("encoder", f"{ENCODER} {words}", gpu) for gpu in GPUS for words in ENCODERS)
+
+
+def _perceptrons() -> Iterator[OracleJob]:
+    yield from (OracleJob("perceptron", f"{PERCEPTRON} {words}", gpu) for gpu in GPUS for words in PERCEPTRONS)
+
+
+def _cnns() -> Iterator[OracleJob]:
+    yield from (OracleJob("cnn", f"{CNN} {shlex.join(words.split())}", gpu) for gpu in GPUS for words in CNNS)
+
+
+def _limited() -> Iterator[OracleJob]:
+    """Jobs in little more memory than their allocated peak: the allocator must return cached segments to the driver."""
+    yield OracleJob("limited", f"{EXAMPLES}bert_mlm.py --size base --batch-size 8", free_bytes=5400 << 20)
+    yield OracleJob("limited", f"{EXAMPLES}gpt2.py", free_bytes=9400 << 20)
+    yield OracleJob("limited", f"{EXAMPLES}accumulate_checkpoint.py", free_bytes=8500 << 20)
