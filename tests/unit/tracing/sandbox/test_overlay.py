@@ -1,0 +1,119 @@
+"""What a traced script writes, moves and removes happens in the scratch folder, and the script sees it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from cotenant.tracing.sandbox import overlay as module
+from cotenant.tracing.sandbox.overlay import Overlay, make_scratch
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The script's working folder, with a file and a folder in it."""
+    real = tmp_path / "real"
+    (real / "data").mkdir(parents=True)
+    (real / "old.txt").write_text("before")
+    (real / "data" / "part").write_text("part")
+    monkeypatch.chdir(real)
+    return real
+
+
+@pytest.fixture
+def overlay(folder, tmp_path):
+    make_scratch(tmp_path / "scratch")
+    return Overlay(str(tmp_path / "scratch"))
+
+
+def content(overlay, path):
+    return Path(overlay.visible(path)).read_text()
+
+
+def refused_with(code):
+    return pytest.raises(OSError, match=os.strerror(code))
+
+
+def test_an_unchanged_file_is_read_where_it_is(overlay, folder):
+    assert overlay.visible("old.txt") == str(folder / "old.txt")
+
+
+def test_a_changed_file_is_copied_first_and_the_original_stays(overlay, folder):
+    with Path(overlay.for_writing("old.txt", fresh=False)).open("a") as file:
+        file.write(" and after")
+    assert content(overlay, "old.txt") == "before and after"
+    assert (folder / "old.txt").read_text() == "before"
+
+
+def test_a_file_opened_afresh_is_not_copied(overlay, folder):
+    with Path(overlay.for_writing("old.txt", fresh=True)).open("a") as file:
+        file.write("new")
+    assert content(overlay, "old.txt") == "new"
+
+
+def test_a_removed_file_is_gone_for_the_script_only(overlay, folder):
+    overlay.remove(str(folder / "old.txt"))
+    assert not overlay.exists(str(folder / "old.txt"))
+    assert overlay.names(str(folder)) == ["data"]
+    assert not Path(overlay.visible("old.txt")).exists()
+    assert (folder / "old.txt").exists()
+
+
+def test_a_removed_file_can_be_made_again_without_its_content(overlay, folder):
+    overlay.remove(str(folder / "old.txt"))
+    with Path(overlay.for_writing("old.txt", fresh=False)).open("a") as file:
+        file.write("x")
+    assert content(overlay, "old.txt") == "x"
+
+
+def test_a_moved_folder_takes_its_files_along(overlay, folder):
+    overlay.move(str(folder / "data"), str(folder / "moved"))
+    assert overlay.names(str(folder)) == ["moved", "old.txt"]
+    assert content(overlay, "moved/part") == "part"
+    assert (folder / "data" / "part").exists()
+
+
+def test_a_folder_with_files_is_not_removed(overlay, folder):
+    with refused_with(errno.ENOTEMPTY):
+        overlay.remove_folder(str(folder / "data"))
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        pytest.param(lambda o, f: o.remove(f + "/none"), errno.ENOENT, id="remove what is not there"),
+        pytest.param(lambda o, f: o.remove(f + "/data"), errno.EISDIR, id="remove a folder as a file"),
+        pytest.param(lambda o, f: o.make_folder(f + "/data"), errno.EEXIST, id="make a folder again"),
+        pytest.param(lambda o, f: o.for_writing(f + "/none/x", fresh=True), errno.ENOENT, id="write below no folder"),
+        pytest.param(lambda o, f: o.for_writing(f + "/data", fresh=True), errno.EISDIR, id="write to a folder"),
+        pytest.param(lambda o, f: o.change_folder(f + "/none"), errno.ENOENT, id="change to no folder"),
+    ],
+)
+def test_errors_are_those_of_the_file_system(overlay, folder, act, code):
+    with refused_with(code):
+        act(overlay, str(folder))
+
+
+def test_devices_caches_and_the_scratch_folder_are_not_redirected(overlay, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    free = Overlay(str(tmp_path / "scratch"))
+    paths = ("/dev/null", "/proc/self/status", f"{tmp_path}/hub/model", f"{tmp_path}/scratch/files/x")
+    assert [free.path_of(path) for path in paths] == [None] * len(paths)
+    assert free.path_of(f"{tmp_path}/hub2") == f"{tmp_path}/hub2"
+
+
+def test_a_large_file_is_not_copied_to_be_changed(overlay, folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_COPIED_BYTES", 3)
+    with pytest.raises(OSError, match="too large to be copied"):
+        overlay.for_writing("old.txt", fresh=False)
+
+
+def test_without_capture_only_files_of_the_overlay_are_redirected(folder, tmp_path):
+    overlay = Overlay(str(tmp_path / "scratch"), captures_all=False)
+    overlay.write("model.pt", b"fake")
+    assert overlay.for_writing("old.txt", fresh=False) == "old.txt"
+    assert overlay.names(str(folder)) == ["data", "model.pt", "old.txt"]
+    assert not (folder / "model.pt").exists()

@@ -1,0 +1,62 @@
+"""The sandbox refuses compiled code and other programs, too; in processes, since there is no way back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WRITES = """
+import sys
+from cotenant.tracing.sandbox.restrictions import restrict_writes
+if not restrict_writes([sys.argv[1], "/dev"]):
+    sys.exit(77)
+open(sys.argv[1] + "/inside", "w").close()
+import subprocess
+for path in sys.argv[1:3]:
+    done = subprocess.run(["touch", path + "/by-program"], stderr=subprocess.DEVNULL)
+    print(done.returncode == 0)
+try:
+    open(sys.argv[2] + "/outside", "w")
+except PermissionError:
+    print("refused")
+"""
+CALLS = """
+import socket, subprocess, sys
+from cotenant.tracing.sandbox.restrictions import restrict_calls
+restrict_calls(programs=True, network=True)
+for act in (
+    lambda: subprocess.run(["true"]),
+    lambda: socket.create_connection(("192.0.2.1", 9), timeout=1),
+    lambda: socket.getaddrinfo("example.org", 80),
+):
+    try:
+        act()
+        print("allowed")
+    except OSError as error:
+        print(type(error).__name__, error)
+socket.getaddrinfo("127.0.0.1", 80)
+"""
+
+
+def test_no_code_writes_outside_the_writable_folders(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    command = [sys.executable, "-c", WRITES, str(inside), str(outside)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 77:
+        pytest.skip("this kernel has no Landlock")
+    assert done.stdout.split() == ["True", "False", "refused"], done.stderr
+    assert list(outside.iterdir()) == []
+
+
+def test_programs_and_connections_are_refused_with_the_option_that_allows_them():
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True, timeout=60)
+    program, address, name = done.stdout.splitlines()
+    assert program.startswith("PermissionError `true` is not started")
+    assert "--no-sandbox" in program
+    assert address.startswith("ConnectionError `192.0.2.1` is out of reach")
+    assert name.startswith("ConnectionError `example.org` is out of reach")
+    assert "--allow-network" in name
