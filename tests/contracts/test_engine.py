@@ -78,10 +78,14 @@ def test_a_paused_attempt_makes_no_progress_until_it_is_resumed(bench, tmp_path)
     bench.wait(AttemptStarted)
     wait_until(count.exists)
     bench.engine.pause(ref(1, 1))
+    runner = bench.reported[0].process.pid
+
+    def states():
+        stats = [procfs.read_stat(pid) for pid in procfs.descendants(runner)]
+        return {stat.state for stat in stats if stat is not None}
+
+    wait_until(lambda: states() == {"T"})
     size = count.stat().st_size
-    states = {procfs.read_stat(pid).state for pid in procfs.descendants(bench.reported[0].process.pid)}
-    assert states == {"T"}
-    assert count.stat().st_size == size
     bench.engine.resume(ref(1, 1))
     wait_until(lambda: count.stat().st_size > size)
     bench.engine.stop(ref(1, 1), reason="end", grace_s=0)

@@ -80,6 +80,8 @@ class _GrowingFile:
             if self._descriptor is None:
                 self._descriptor = await self._open(self.path)
             piece = os.pread(self._descriptor, CHUNK_BYTES, self._offset)
+            if not piece and os.fstat(self._descriptor).st_size < self._offset:
+                self._offset = 0  # the runner rotated it, or the job truncated it
         except OSError:
             return b""
         self._offset += len(piece)

@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Any
 
-from cotenant.runner import child, files, oom_evidence, privileges, procfs, progress
+from cotenant.runner import child, files, oom_evidence, procfs, progress
+from cotenant.runner.output import CHECK_S, OutputFiles
 
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -83,6 +84,8 @@ class Supervisor:
         self.deadline_s: float | None = None  # when the next, harder step of stopping is due
         self.limit_at_s: float | None = None
         self.record_at_s: float | None = None  # when the identity of the first process is recorded
+        self.output = OutputFiles({})
+        self.output_due_s: float | None = None  # when the sizes of the output files are looked at next
         self.user_s = self.system_s = 0.0  # of what was reaped
         self.max_rss_bytes = 0
         self.is_clean = True  # nothing of the attempt is left in this process or among its children
@@ -90,8 +93,8 @@ class Supervisor:
     def run(self) -> int:
         """Run the attempt to its end; returns the runner's exit code."""
         files.reserve(f"{self.folder}/{files.RESERVED}")
-        logs = {self.spec[stream]: self._reader(stream) for stream in ("stdout", "stderr")}
-        log_sizes = {path: _size(path, uid) for path, uid in logs.items()}
+        owners = {self.spec[stream]: self._reader(stream) for stream in ("stdout", "stderr")}
+        self.output = OutputFiles(owners, self.spec.get("max_output_bytes"))
         if os.path.exists(f"{self.folder}/stop.json"):
             self.reason, self.detail = "stopped", self._read_stop_request()[0] or "stopped before it started"
             return self._finish({})
@@ -105,16 +108,16 @@ class Supervisor:
             return self._finish({})
         self._wait()
         self._clear_leftovers()
-        return self._finish(self._oom_evidence(logs, log_sizes))
+        self.output.enforce_limit()
+        return self._finish(self._oom_evidence())
 
-    def _oom_evidence(self, logs: dict[str, int | None], log_sizes: dict[str, int]) -> dict[str, Any]:
+    def _oom_evidence(self) -> dict[str, Any]:
         """Evidence from the output of the job; {} if that cannot be examined.
 
         Whatever is wrong with the output, or with the code that examines it, the exit of the job is recorded.
         """
         try:
-            tails = [_tail(path, size, logs[path]) for path, size in log_sizes.items()]
-            return oom_evidence.evidence(tails, failed=self.status != 0)
+            return oom_evidence.evidence(self.output.tails(oom_evidence.TAIL_BYTES), failed=self.status != 0)
         except Exception as error:  # noqa: BLE001 - anything: the job wrote the text
             self.detail = f"{self.detail}; its output could not be examined: {type(error).__name__}".lstrip("; ")
             return {}
@@ -140,13 +143,14 @@ class Supervisor:
         self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
         self._notify("started")
         self.record_at_s = time.monotonic() + RECORD_AFTER_S
+        self.output_due_s = time.monotonic() + CHECK_S if self.output.is_limited else None
         if self.spec.get("progress_file"):
             progress.start(str(self.folder), self.pid)
 
     def _wait(self) -> None:
         """Wait until the first process has ended, and enforce stops and the time limit."""
         while self.pid is not None:
-            times_s = (self.deadline_s, self.limit_at_s, self.record_at_s)
+            times_s = (self.deadline_s, self.limit_at_s, self.record_at_s, self.output_due_s)
             due = min((at_s for at_s in times_s if at_s is not None), default=None)
             got = _next_signal(due)
             self._reap()
@@ -159,6 +163,9 @@ class Supervisor:
                 self.record_at_s = None
                 with contextlib.suppress(OSError):
                     files.fill(f"{self.folder}/{files.RESERVED}", {"job": _identity(self.pid)})
+            if self.output_due_s is not None and now_s >= self.output_due_s:
+                self.output.enforce_limit()
+                self.output_due_s = now_s + CHECK_S
             if self.limit_at_s is not None and now_s >= self.limit_at_s:
                 self.limit_at_s = None
                 self._begin_stop("timeout", f"longer than its limit of {self.spec['time_limit_s']:g} s", None)
@@ -292,35 +299,3 @@ def _next_signal(due_s: float | None) -> int | None:
 def _identity(pid: int) -> dict[str, Any]:
     found = procfs.stat(pid)
     return {"pid": pid, "start_ticks": found.start_ticks if found else 0, "boot_id": procfs.boot_id()}
-
-
-def _size(path: str, uid: int | None) -> int:
-    try:
-        with privileges.acting_as(uid):  # root may not read NFS folders (root_squash)
-            return os.stat(path).st_size
-    except (OSError, ValueError):
-        return 0
-
-
-def _tail(path: str, begin: int, uid: int | None) -> str:
-    """The last part of what was added to `path` after its first `begin` bytes, as far as the user `uid` may read it."""
-    try:
-        # The submitter chose the name: it may be a pipe by now, which would block us, or the file of another user.
-        with privileges.acting_as(uid):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            size = os.lseek(descriptor, 0, os.SEEK_END)
-            # A log that shrank was truncated by the job: all of it belongs to this attempt.
-            os.lseek(descriptor, max(begin if begin <= size else 0, size - oom_evidence.TAIL_BYTES), os.SEEK_SET)
-            return _read(descriptor, oom_evidence.TAIL_BYTES).decode(errors="replace") if size else ""
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return ""
-
-
-def _read(descriptor: int, max_bytes: int) -> bytes:
-    data = b""
-    while len(data) < max_bytes and (piece := os.read(descriptor, max_bytes - len(data))):
-        data += piece
-    return data

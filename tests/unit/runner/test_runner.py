@@ -94,6 +94,14 @@ def test_a_name_that_no_file_can_have_is_a_result(attempt, tmp_path, spec):
     assert result(tmp_path)["reason"] == "not-started"
 
 
+def test_output_beyond_its_limit_is_rotated_and_the_evidence_is_still_found(attempt, tmp_path):
+    log = tmp_path / "attempt/stdout.log"
+    script = f"head -c 3000000 /dev/zero; while [ $(stat -c %s {log}) -gt 500000 ]; do sleep 0.05; done; {OOM}"
+    command = attempt("sh", "-c", script, max_output_bytes=1_000_000)
+    assert subprocess.run(command, check=False, timeout=TIMEOUT_S).returncode == 77
+    assert (log.stat().st_size, log.with_name("stdout.log.1").stat().st_size) == (0, 500_000)
+
+
 def test_a_second_runner_of_an_attempt_starts_nothing(attempt, tmp_path):
     command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
     for _ in range(2):
