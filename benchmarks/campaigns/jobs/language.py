@@ -1,6 +1,6 @@
-"""A transformer of Hugging Face from its configuration, of any size, on random tokens or images.
+"""Trains a Hugging Face transformer of any size, built from its configuration, on random tokens or images.
 
-fp32, autocast or half; gradient checkpointing, accumulation and the kind of attention are options.
+Options: fp32, autocast or half precision; gradient checkpointing and accumulation; the attention implementation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 
 class RandomData(Dataset):
-    """Tokens with themselves as labels, or images with one of ten classes."""
+    """Tokens that are their own labels, or images of ten classes."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args

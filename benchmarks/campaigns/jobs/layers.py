@@ -1,4 +1,4 @@
-"""Small networks of one kind of layer each: recurrent, convolutions of 1 to 3 dimensions, embeddings, plain linear."""
+"""Trains small networks of one kind of layer: recurrent, 1-D to 3-D convolutions, embeddings or linear."""
 
 from __future__ import annotations
 

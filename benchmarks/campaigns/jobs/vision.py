@@ -1,4 +1,7 @@
-"""A network of torchvision or timm on random images of any size: fp32, autocast or half, any optimizer of torch."""
+"""Trains a torchvision or timm network on random images of any size.
+
+Options: fp32, autocast or half precision; any optimizer of torch.
+"""
 
 from __future__ import annotations
 

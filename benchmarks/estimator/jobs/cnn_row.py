@@ -1,7 +1,7 @@
-"""A convolutional network of GPUMemNet's generator, from its list of layers: random images, Adam, fp32.
+"""Trains a convolutional network of GPUMemNet's generator on random images with Adam in fp32.
 
-`--layers` names them in order, as `conv3x3:64x112;bn;act;dropout;gap:64x1;linear:10x1;softmax`: a convolution and the
-linear layer with their channels, the rest keeps the shape.
+`--layers` lists the layers in order, e.g. `conv3x3:64x112;bn;act;dropout;gap:64x1;linear:10x1;softmax`. The
+numbers after a colon are output channels and side; layers without them preserve the shape.
 """
 
 from __future__ import annotations

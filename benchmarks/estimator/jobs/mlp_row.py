@@ -1,4 +1,7 @@
-"""A multilayer perceptron of GPUMemNet's generator: random vectors, Adam, fp32, softmax before the cross entropy."""
+"""Trains a multilayer perceptron of GPUMemNet's generator on random vectors with Adam in fp32.
+
+Unless `--no-softmax` is given, the network ends in a softmax, although the cross entropy has its own.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Llama-3.2-3B in bfloat16 with an adapter of PEFT, as PEFT's comparison on MetaMathQA trains it.
+"""Trains Llama-3.2-3B in bfloat16 with a PEFT adapter, as PEFT's method comparison on MetaMathQA does.
 
-Batches of four sequences, AdamW, gradients clipped to norm 1, cosine schedule, the cache emptied every ten steps. All
-sequences have the length of the longest batch; the published runs draw theirs from a data set.
+Batches of four sequences, AdamW, gradients clipped to norm 1, cosine schedule, `empty_cache` every ten steps. All
+sequences have the length of the longest batch; the published runs draw theirs from the data set.
 """
 
 from __future__ import annotations

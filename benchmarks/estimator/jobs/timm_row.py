@@ -1,6 +1,6 @@
-"""A model of timm on random images of its own size and number of classes.
+"""Trains a timm model on random images of its default size and number of classes.
 
-The measured script was never published; the optimizer is an option because it can only be inferred.
+The measured script was not published, so its optimizer is unknown and an option here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A transformer encoder of GPUMemNet's generator: random tokens to one of several classes, Adam, fp32.
+"""Trains a transformer encoder of GPUMemNet's generator to classify random tokens, with Adam in fp32.
 
-Before the optimizer exists, two forward passes of a whole batch run in training mode: a check, and a model summary.
+Before it creates the optimizer it runs two forward passes of a whole batch in training mode, as the published script
+does for a shape check and a model summary.
 """
 
 from __future__ import annotations

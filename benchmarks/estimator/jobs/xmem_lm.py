@@ -1,7 +1,7 @@
-"""A language model from its configuration, as xMem trained it: sequences of up to 128 tokens, four steps, fp32.
+"""Trains a language model for four steps in fp32 on sequences of up to 128 tokens, as xMem did.
 
-The configurations are those that the models publish, written out because the hub is out of reach. The optimizer is
-made before the model goes to the GPU; batch, outputs and loss live on into the next step.
+The published configurations are written out here, so that nothing is downloaded. The optimizer is created before the
+model moves to the GPU; batch, outputs and loss stay alive until the next step replaces them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ CONFIGURATIONS = {
 
 
 class Texts(Dataset):
-    """Token sequences of one length; the vocabulary's low half, so that no token is a special one."""
+    """Token sequences of one length, from the lower half of the vocabulary, which has no special tokens."""
 
     def __init__(self, count: int, length: int) -> None:
         self.count, self.length = count, length

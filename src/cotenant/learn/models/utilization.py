@@ -108,6 +108,6 @@ Mean {meta["model"].upper()} of a job alone, by gradient boosting over bytes and
 - Data: {", ".join(f"`{name}`" for name in meta["trained_on"])}, {meta["rows"]} rows; CC BY 4.0 (GPUMemNet, arXiv
   2602.17817).
 - {folds}-fold, by configuration: R2 {meta["r2"]:.4f}, mean absolute error {meta["mae"]:.4f}.
-- Measured by DCGM on one A100-SXM4-40GB, samples of 0 left out, start of the process included. Jobs that wait for their
-  input pipeline are as busy as that host lets them be: neither another GPU nor another host is known here.
+- Measured by DCGM on one A100-SXM4-40GB, from the start of the process, without samples of 0. A job that waits for its
+  input pipeline is as busy as that host allows: the data have no other GPU and no other host.
 """
