@@ -18,7 +18,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import ArrayTask, AttemptExit, CoRun, OomEvidence, ProcessId, ResourceUsage
+from cotenant.core.job import ArrayTask, AttemptExit, CoRun, OomEvidence, Overrun, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.store.sqlite import SqliteJournal
 
@@ -119,6 +119,20 @@ RENAMED_IN_SCHEMA_5 = (
     ),
 )
 """Events with a value in every field that has another name since schema 5."""
+NEW_IN_SCHEMA_6 = (
+    JobSubmitted(at_s=1.0, cause="submit", job_id=5, spec=a_spec(slurm_env="all")),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=5,
+        attempt=1,
+        exit=AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True, free_bytes=5)),
+        peak_observed_bytes={"GPU-0": 5},
+        overruns=(
+            Overrun(job_id=4, attempt=1, uid=1001, gpu_uuid="GPU-0", promised_bytes=2**32, observed_bytes=2**35),
+        ),
+    ),
+)
 
 
 def hold(number, padding=0):

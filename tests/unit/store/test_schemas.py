@@ -12,9 +12,18 @@ from cotenant.core.codec import CodecError
 from cotenant.store import event_format
 from cotenant.store.schema import MIGRATIONS, migrate
 from cotenant.store.sqlite import SqliteJournal
-from journals import NEW_IN_SCHEMA_2, NEW_IN_SCHEMA_4, ONE_OF_EVERY_EVENT, RENAMED_IN_SCHEMA_5, reopened, written
+from journals import (
+    NEW_IN_SCHEMA_2,
+    NEW_IN_SCHEMA_4,
+    NEW_IN_SCHEMA_6,
+    ONE_OF_EVERY_EVENT,
+    RENAMED_IN_SCHEMA_5,
+    reopened,
+    written,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
+NEWEST = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
 
 
 # Migrations.
@@ -51,7 +60,7 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_4", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4)),
         ("schema_4_renamed", RENAMED_IN_SCHEMA_5),
         ("schema_5", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
-        ("schema_6", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
+        ("schema_6", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
@@ -63,7 +72,7 @@ def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(t
 
 
 def test_the_newest_golden_journal_is_what_is_written_today(tmp_path):
-    written(tmp_path / "journal.db", *ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)
+    written(tmp_path / "journal.db", *NEWEST)
     golden = tmp_path / "golden"
     golden.mkdir()
     assert content(tmp_path / "journal.db") == content(restored(golden, f"schema_{len(MIGRATIONS)}"))
