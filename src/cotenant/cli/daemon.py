@@ -20,6 +20,7 @@ from cotenant.cli.common import (
     local_connection_options,
 )
 from cotenant.cli.completion import complete_estimators, complete_policies, complete_server
+from cotenant.cli.daemon_repair import command as repair
 from cotenant.cli.options import cli_group, cli_option, flag, json_option, option, option_group
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH, number
@@ -29,6 +30,7 @@ from cotenant.daemon.config.paths import config_files, private_folder, serving_p
 
 STOP_TIMEOUT_S = 60.0
 LOG_FILE = "daemon.log"
+LOG_MODE = 0o640
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,9 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
     log = private_folder(state_folder(config)) / LOG_FILE
     read_end, write_end = os.pipe()
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    with log.open("ab") as output:
+    # Names of jobs and users are in it, and with simulated GPUs all users may pass its folder: not for others to read.
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, LOG_MODE), "ab") as output:
+        os.fchmod(output.fileno(), LOG_MODE)
         subprocess.Popen(
             [sys.executable, "-m", "cotenant", *arguments, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
@@ -270,3 +274,6 @@ def _wait_for_end(client: Client, pid: int) -> None:
     except DaemonUnreachable:
         return
     raise CotenantError(f"daemon {pid} still runs after {STOP_TIMEOUT_S:g} s", hint="see its log")
+
+
+command.add_command(repair, "repair")

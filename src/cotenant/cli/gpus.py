@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotenant.cli import sparkline
@@ -43,7 +43,7 @@ def command(*, history_s: float | None, table: TableOptions, json: bool, connect
 
     AVAILABLE is what can still be promised: the total, less FOREIGN (memory of processes that are not jobs), and less,
     for each resident job, the larger of its promise and its use. A dash means that it is unknown; nothing is admitted
-    there. RESIDENTS are jobs, as ID:NAME.
+    there. RESIDENTS are jobs, as ID:NAME, and the number of other users' jobs.
 
     --history shows memory, SM activity, power and energy over TIME until now. The last 15 minutes are known by the
     second, three days by the minute; a blank is an interval without a reading.
@@ -87,5 +87,12 @@ def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
         "available": format_bytes(gpu["available_bytes"]),
         "smact": "-" if gpu["smact"] is None else f"{gpu['smact']:.2f}",
         "power": "-" if gpu["power_w"] is None else f"{gpu['power_w']:.0f} W",
-        "residents": " ".join(f"{job['job_id']}:{job['name']}" for job in gpu["residents"]) or "-",
+        "residents": _residents(gpu["residents"]),
     }
+
+
+def _residents(residents: Sequence[Mapping[str, Any]]) -> str:
+    """`17:bert 2 of others`; a dash for none."""
+    own = [f"{job['job_id']}:{job['name']}" for job in residents if job["job_id"] is not None]
+    hidden = len(residents) - len(own)
+    return " ".join([*own, *([f"{hidden} of others"] if hidden else [])]) or "-"

@@ -96,8 +96,9 @@ def command(
     """List finished jobs, oldest first, with what they requested and what they used.
 
     PROMISED is the memory reserved on each GPU for the last attempt, PEAK the most that it used, EFF their ratio: where
-    it is low, other jobs could have had the rest. TIME is the run time of the last attempt. GPU-H are GPU hours of all
-    attempts; SMACT and ENERGY are the job's share of its GPUs' activity and energy.
+    it is low, other jobs could have had the rest. WAITED is the time in the queue, before retries too, TIME the run
+    time of the last attempt. GPU-H are GPU hours of all attempts; SMACT and ENERGY are the job's share of its GPUs'
+    activity and energy.
 
     --by user prints sums of all jobs, running ones included. GPU-H counts an hour for each GPU and job; SHARE-H divides
     an hour that n jobs share by n; IDLE is the part of the energy that idle GPUs would have used.
@@ -152,7 +153,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, str]:
         "state": job["state_short"],
         "gpus": str(job["gpus"]),
         "ended": job["ended_at"][:19] + "Z",
-        "waited": format_duration(job["queueing_s"]),
+        "waited": format_duration(job["waited_s"]),
         "time": format_duration(job["running_s"]),
         "promised": format_bytes(job["promised_bytes"]),
         "peak": format_bytes(job["observed_bytes"]),

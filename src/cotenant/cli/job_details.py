@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.cli.common import Connection, connection_options, gpu_names, job_argument, one_job
 from cotenant.cli.options import cli_command, json_option
-from cotenant.cli.output import emit_json, print_line
+from cotenant.cli.output import emit_json, note, print_line
 from cotenant.core.units import format_bytes, format_duration, format_energy
 
 Fields = Iterator[tuple[str, str]]
@@ -59,6 +59,13 @@ def explain(job: str, *, json: bool, connection: Connection) -> None:
     # With rejections the reason is a bare need, as above; without, a sentence that has its verb.
     print_line(f"job {job} waits: {reason}" if rejections else f"job {job}: {reason}")
     print_rejections(rejections)
+    for event in explanation["quarantined"]:
+        note(f"note: left out: {quarantined_text(event)}")
+
+
+def quarantined_text(event: Mapping[str, Any]) -> str:
+    """An event that could not be applied, in one line."""
+    return f"event {event['seq']} ({event['type']}) could not be applied: {event['error']}"
 
 
 def print_rejections(rejections: Sequence[Mapping[str, Any]]) -> None:
@@ -94,6 +101,8 @@ def events(job: str, *, json: bool, connection: Connection) -> None:
 
 def _job_fields(view: Mapping[str, Any]) -> Fields:
     yield "reason", view["reason"]
+    for event in view["quarantined"]:
+        yield "left out", quarantined_text(event)
     if view["exit_code"] is not None:
         yield "exit code", str(view["exit_code"])
     if view["array_id"] is not None:

@@ -15,6 +15,35 @@ class ErrorOutput(TypedDict):
     error: answers.ErrorView
 
 
+class EventRepair(TypedDict):
+    """What replays do with an event instead of reading it."""
+
+    is_replaced: bool
+    cause: str
+    error: str
+    trace: str
+
+
+class RepairedEvent(TypedDict):
+    """An event of the journal."""
+
+    seq: int
+    type: str
+    job_id: int
+    body: Annotated[str | None, "JSON as it was written; null where the row is gone"]
+    problem: Annotated[str | None, "why it cannot be read or applied"]
+    loses: Annotated[str, "what is lost without it"]
+    repair: EventRepair | None
+
+
+class RepairOutput(TypedDict, total=False):
+    """`cotenant daemon repair`: `events`, or with --event `event` and `backup`."""
+
+    events: list[RepairedEvent]
+    event: RepairedEvent
+    backup: Annotated[str | None, "copy of the journal before the change"]
+
+
 class CallOutcome(TypedDict):
     """Jobs that a verb acted on, and an error for every job where it failed."""
 
@@ -356,6 +385,7 @@ OUTPUTS: Mapping[str, Any] = {
     "mig plan": MigPlanOutput,
     "mig apply": MigApplyOutput,
     "daemon": DaemonOutput,
+    "daemon repair": RepairOutput,
     "daemon status": answers.StatusAnswer,
     "daemon stop": PidOutput,
     "daemon unit": UnitOutput,

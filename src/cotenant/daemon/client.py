@@ -5,9 +5,12 @@ Standard library only: every command of the CLI imports it.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import select
 import socket
+import struct
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
 
 CHUNK_BYTES = 64 * 1024
+STOPPED_AFTER_S = 1.5
+"""A daemon that has not answered by then may be stopped."""
 BULK_S = 300.0
 """Longest wait for the answer to a change of many jobs."""
 POLL_S = 25.0
@@ -232,7 +237,11 @@ class Client:
         try:
             data = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"} if data else {}
-            connection.request(method, path, data, headers if remote is None else {**headers, **remote.headers})
+            # A broken pipe: the daemon answered before it read the request, e.g. that there are too many connections.
+            with contextlib.suppress(BrokenPipeError):
+                connection.request(method, path, data, headers if remote is None else {**headers, **remote.headers})
+            if remote is None:
+                _check_running(connection.sock)
             response = connection.getresponse()
             _raise_for(response)
             return connection, response
@@ -247,6 +256,25 @@ class Client:
         if self._remote is not None:
             return DaemonUnreachable(message, hint="`cotenant daemon status` on that machine says where it listens")
         return DaemonUnreachable(message, hint="start one with: cotenant daemon")
+
+
+def _check_running(connection: Any) -> None:
+    """Wait for the answer for `STOPPED_AFTER_S`, then look whether the daemon can answer at all.
+
+    Raises:
+        DaemonUnreachable: its process is stopped, by SIGSTOP or a debugger.
+    """
+    if select.select([connection], [], [], STOPPED_AFTER_S)[0]:
+        return
+    # The process that called listen(2) (unix(7), SO_PEERCRED); 0 if it is in another pid namespace.
+    (pid,) = struct.unpack_from("i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (pathlib is not imported for it)
+            state = file.read().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return
+    if state in (b"T", b"t"):
+        raise DaemonUnreachable(f"the daemon (pid {pid}) is stopped", hint=f"let it go on: kill -CONT {pid}")
 
 
 def _why(error: Exception, where: str) -> str:

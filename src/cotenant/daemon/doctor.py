@@ -25,6 +25,7 @@ from cotenant.daemon.client import Client
 from cotenant.daemon.config import loader as configuration
 from cotenant.daemon.config import paths
 from cotenant.daemon.config.validation import check_config
+from cotenant.daemon.setup import state_folder
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
 
@@ -196,22 +197,29 @@ def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
 
 def _state_folder(env: Mapping[str, str]) -> Path:
     try:
-        named = configuration.load(paths.config_files(env), env, {}).daemon.state_dir
+        return state_folder(configuration.load(paths.config_files(env), env, {}), env)
     except CotenantError:  # `_configuration` reports it
-        named = None
-    return paths.state_dir(env) if named is None else Path(named)
+        return paths.state_dir(env)
+
+
+def _resolved(path: Path) -> str:
+    """`/var/lib/cotenant`, or `/var/lib/cotenant -> /data/cotenant` where links lead elsewhere."""
+    real = path.resolve()
+    return str(path) if real == path else f"{path} -> {real}"
 
 
 def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
     try:
         status = Client(socket_file, timeout_s=5.0).status()
     except DaemonUnreachable:
-        yield Diagnosis(subject="daemon", grade="optional", detail=f"none at {socket_file}", advice="cotenant daemon")
+        yield Diagnosis(
+            subject="daemon", grade="optional", detail=f"none at {_resolved(socket_file)}", advice="cotenant daemon"
+        )
         return
     except CotenantError as error:
         yield Diagnosis(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
         return
-    about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}"
+    about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}, state in {status['state_dir']}"
     if status["journal_error"]:
         yield Diagnosis(
             subject="daemon", grade="problem", detail=status["journal_error"], advice="make room on that disk"
@@ -234,12 +242,12 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
             subject="state", grade="problem", detail=f"`{there}` cannot be written", advice="choose another --state-dir"
         )
         return
-    kind = filesystem_of(there, Path("/proc/self/mounts").read_text())
+    kind = filesystem_of(there.resolve(), Path("/proc/self/mounts").read_text())
     if kind in NETWORK_FILESYSTEMS:
         yield Diagnosis(
             subject="state",
             grade="problem",
-            detail=f"`{folder}` is on {kind}: a journal there may be damaged",
+            detail=f"`{_resolved(folder)}` is on {kind}: a journal there may be damaged",
             advice="set daemon.state_dir to a local disk",
         )
     free_bytes = shutil.disk_usage(there).free
@@ -247,7 +255,7 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
         yield Diagnosis(
             subject="state",
             grade="warning",
-            detail=f"{format_bytes(free_bytes)} free for `{folder}`",
+            detail=f"{format_bytes(free_bytes)} free for `{_resolved(folder)}`",
             advice="nothing can be submitted on a full disk",
         )
         return
@@ -260,7 +268,7 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
             subject="state", grade="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})"
         )
         return
-    yield Diagnosis(subject="state", grade="ok", detail=f"{folder}, {format_bytes(free_bytes)} free, {kind}")
+    yield Diagnosis(subject="state", grade="ok", detail=f"{_resolved(folder)}, {format_bytes(free_bytes)} free, {kind}")
 
 
 def filesystem_of(path: Path, mounts: str) -> str:

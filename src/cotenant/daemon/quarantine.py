@@ -191,7 +191,7 @@ def without_payload(report: Report, why: str, at_s: float) -> Report | None:
 def refused(error: Exception) -> CotenantError:
     """The error for a client whose request made the scheduler fail."""
     return CotenantError(
-        f"the scheduler failed on this request ({_line(error)}), which is set aside", hint="see the daemon's log"
+        f"the scheduler failed on this request: {_line(error)}", hint="`cotenant show` says what became of the job"
     )
 
 

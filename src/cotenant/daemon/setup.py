@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,12 +73,12 @@ def _mps_reason(config: Config, why: str | None) -> str | None:
     return why
 
 
-def state_folder(config: Config) -> Path:
+def state_folder(config: Config, env: Mapping[str, str] = os.environ) -> Path:
     """The folder of the journal, the attempts and their output."""
     named = config.daemon.state_dir
     if named is not None:
         return Path(named).absolute()
-    return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir()
+    return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir(env)
 
 
 def state_mode(config: Config) -> int:

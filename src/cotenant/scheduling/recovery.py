@@ -114,7 +114,7 @@ def next_step(job: Job) -> Retry | Finish:
     if attempt.stop_reason is not None and end.reason != "lost":
         return Finish(outcome="cancelled", reason="on request")
     if _exceeded_time_limit(job, attempt, end):
-        return Finish(outcome="timeout", code=end.exit_code, reason=end.detail)
+        return Finish(outcome="timeout", code=end.exit_code, reason=_timeout_text(job, end))
     if end.reason == "lost" and job.spec.requeue and _counted_attempts(job) < job.spec.max_attempts:
         return _same_again(job, f"retry: {end.detail or 'the last attempt was lost'}")
     if end.reason == "lost":
@@ -134,6 +134,13 @@ def next_step(job: Job) -> Retry | Finish:
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
     return _after_failure(job, end)
+
+
+def _timeout_text(job: Job, end: AttemptExit) -> str:
+    """Why it timed out. A stop by the daemon says `timeout` and nothing more."""
+    if end.detail not in ("", "timeout") or job.spec.time_limit_s is None:
+        return end.detail
+    return f"longer than its limit of {job.spec.time_limit_s:g} s"
 
 
 def _same_again(job: Job, reason: str) -> Retry:

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -154,15 +154,15 @@ class SqliteJournal:
         with suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def replay(self) -> Replay:
-        """All events, oldest first, without those that were set aside.
+    def replay(self, *, without: Container[int] = ()) -> Replay:
+        """All events, oldest first, without those that were set aside, and those of the numbers `without`.
 
         Raises:
             UnreadableEvent: a row is missing or damaged; the message names the file and the row's `seq`.
         """
-        return Replay(self._after(0))
+        return Replay(self._after(0, without))
 
-    def _after(self, seq: int) -> Iterator[tuple[int, Journaled]]:
+    def _after(self, seq: int, without: Container[int] = ()) -> Iterator[tuple[int, Journaled]]:
         expected = seq + 1
         while True:
             with self._mutex:
@@ -170,9 +170,10 @@ class SqliteJournal:
             if not rows:
                 return
             for row in rows:
-                while row[0] > expected and expected in self._repairs:  # its row is gone, and somebody agreed to that
+                # Where a row is gone, somebody may have agreed to that.
+                while row[0] > expected and (expected in self._repairs or expected in without):
                     expected += 1
-                event = self._repaired(row, expected)
+                event = None if expected in without else self._repaired(row, expected)
                 if event is not None:
                     yield expected, event
                 expected += 1

@@ -151,6 +151,7 @@ def test_mps_is_checked(found, tmp_path, monkeypatch):
 )
 def test_a_running_daemon_is_found(found, monkeypatch, status, grade):
     answer = {"pid": 1, "policy": "x", "backend": "nvml", "journal_error": None, "version": doctor.cotenant.__version__}
+    answer["state_dir"] = "/data/state"
     client = SimpleNamespace(status=lambda: {**answer, **status})
     monkeypatch.setattr(doctor, "Client", lambda *_, **__: client)
     assert graded(found(), "daemon") == grade
@@ -227,3 +228,10 @@ def test_the_text_lists_diagnoses_and_hints(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ok        cotenant")
     assert any(line.startswith(f"{'':<22} -> ") for line in lines)
+
+
+def test_the_state_folder_behind_a_link_is_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "data")
+    (finding,) = doctor._state(tmp_path / "state")
+    assert finding.detail.startswith(f"{tmp_path}/state -> {tmp_path}/data, ")

@@ -199,6 +199,12 @@ def test_an_exit_after_the_time_limit_is_a_timeout(end, ran_s, outcome):
     assert found.outcome == outcome
 
 
+@pytest.mark.parametrize("detail", ["", "timeout"])
+def test_a_timeout_names_the_limit(detail):
+    end = replace(an_exit(None, "stopped", 15), detail=detail)
+    assert next_step(ended(end, ran_s=61.0, time_limit_s=60.0)).reason == "longer than its limit of 60 s"
+
+
 @pytest.mark.parametrize("end", [an_exit(0), an_exit(1, oom=PROOF), an_exit(None, "timeout", 15)])
 def test_a_cancelled_job_stays_cancelled_whatever_the_exit(end):
     found = next_step(ended(end, stop_reason="cancelled"))

@@ -24,7 +24,7 @@ from cotenant.daemon.api.job_specs import parse_specs, user_name
 from cotenant.daemon.api.preview import preview
 from cotenant.daemon.api.queries import JobFilter, resolve_ids
 from cotenant.daemon.api.requests import json_response, read_number, read_object
-from cotenant.daemon.api.schemas import FilePaths, JobDetail, JobEvent, JobView, StartPreview, WaitPreview
+from cotenant.daemon.api.schemas import Explanation, FilePaths, JobDetail, JobEvent, JobView, StartPreview, WaitPreview
 from cotenant.daemon.api.sharing_modes import check_available
 from cotenant.daemon.api.timeline import timeline
 from cotenant.daemon.api.views import JsonViews, counts
@@ -96,7 +96,11 @@ class JobsApi(Handlers):
         return json_response({"job": await self._detail(request)})
 
     async def explain(self, request: Request) -> Response:
-        return json_response(await self._view(lambda views, manager: views.explanation(self._find(manager, request))))
+        def explanation(views: JsonViews, manager: Manager) -> Explanation:
+            job = self._find(manager, request)
+            return views.explanation(job, quarantined=self._context.journal.quarantined(job.id))
+
+        return json_response(await self._view(explanation))
 
     async def events(self, request: Request) -> Response:
         job = await self._job(request)
@@ -217,7 +221,7 @@ class JobsApi(Handlers):
     async def _detail(self, request: Request) -> JobDetail:
         def detail(views: JsonViews, manager: Manager) -> JobDetail:
             job = self._find(manager, request)
-            return views.detail(job, paths=self._paths(job))
+            return views.detail(job, paths=self._paths(job), quarantined=self._context.journal.quarantined(job.id))
 
         return await self._view(detail)
 
@@ -247,7 +251,7 @@ class JobsApi(Handlers):
         )
 
     async def _preview(self, spec: JobSpec) -> StartPreview | WaitPreview:
-        estimate, error = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
+        estimate, error, _ = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
         policy, now = self._context.policy, self._context.now
         return await self._query(lambda manager: preview(manager, policy, spec, estimate, error, at_s=now()))
 

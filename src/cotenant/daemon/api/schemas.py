@@ -186,6 +186,7 @@ class JobView(TypedDict):
     started_at: str | None
     ended_at: str | None
     queueing_s: Annotated[float | None, "submission to first start"]
+    waited_s: Annotated[float | None, "in the queue before all attempts so far, retries included"]
     running_s: Annotated[float | None, "of the newest attempt"]
     jct_s: Annotated[float | None, "job completion time: submission to end"]
     usage: UsageView | None
@@ -197,6 +198,16 @@ class FilePaths(TypedDict):
     estimate_log_path: str | None
     stdout_path: str | None
     stderr_path: str | None
+
+
+class QuarantinedView(TypedDict):
+    """An event of a job that could not be applied, and was left out or replaced."""
+
+    seq: Annotated[int, "its number in the journal"]
+    type: str
+    at: Annotated[str | None, "when it was left out"]
+    cause: str
+    error: str
 
 
 class JobDetail(JobView, FilePaths):
@@ -227,6 +238,7 @@ class JobDetail(JobView, FilePaths):
     exclusive_retry: bool
     estimate: EstimateView | None
     estimate_error: str | None
+    quarantined: Annotated[list[QuarantinedView], "events of the job that could not be applied"]
     attempt_list: list[AttemptView]
 
 
@@ -252,6 +264,7 @@ class Explanation(DeferralView):
 
     id: int
     state: str
+    quarantined: Annotated[list[QuarantinedView], "events of the job that could not be applied"]
 
 
 class PlacementView(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +13,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Deferral, Placement
+from cotenant.core.ports import QuarantinedEvent
 from cotenant.daemon.api.schemas import (
     AttemptSummary,
     AttemptView,
@@ -25,6 +26,7 @@ from cotenant.daemon.api.schemas import (
     JobDetail,
     JobView,
     PlacementView,
+    QuarantinedView,
     RejectionView,
 )
 from cotenant.daemon.api.states import SHORT
@@ -157,12 +159,13 @@ class JsonViews:
             "started_at": rfc3339(started_at_s),
             "ended_at": rfc3339(ended_at_s),
             "queueing_s": None if started_at_s is None else max(0.0, started_at_s - job.submitted_at_s),
+            "waited_s": _waited_s(job),
             "running_s": _running_s(attempt, self._at_s),
             "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
             "usage": usage_view(usage_of(job, self._manager)),
         }
 
-    def detail(self, job: Job, *, paths: FilePaths) -> JobDetail:
+    def detail(self, job: Job, *, paths: FilePaths, quarantined: Sequence[QuarantinedEvent] = ()) -> JobDetail:
         """Everything about a job except the values in its environment, which may be secrets."""
         spec = job.spec
         return {
@@ -192,6 +195,7 @@ class JsonViews:
             "exclusive_retry": job.exclusive_retry,
             "estimate": None if job.estimate is None else estimate_view(job.estimate),
             "estimate_error": job.estimate_error,
+            "quarantined": [_quarantined_view(event) for event in quarantined],
             "attempt_list": [self._attempt(job, attempt) for attempt in job.attempts],
             **paths,
         }
@@ -227,9 +231,14 @@ class JsonViews:
             ],
         }
 
-    def explanation(self, job: Job) -> Explanation:
+    def explanation(self, job: Job, *, quarantined: Sequence[QuarantinedEvent] = ()) -> Explanation:
         """Why a job waits, with a rejection for each GPU that was considered."""
-        return {"id": job.id, "state": state_name(job), **self.wait(self._manager.explain(job.id))}
+        return {
+            "id": job.id,
+            "state": state_name(job),
+            "quarantined": [_quarantined_view(event) for event in quarantined],
+            **self.wait(self._manager.explain(job.id)),
+        }
 
     def wait(self, wait: Deferral) -> DeferralView:
         """A deferral by the policy."""
@@ -310,6 +319,16 @@ class JsonViews:
         return max(attempt.peak_observed_bytes.values(), default=None)
 
 
+def _quarantined_view(event: QuarantinedEvent) -> QuarantinedView:
+    return {
+        "seq": event.seq,
+        "type": event.type,
+        "at": rfc3339(event.at_s),
+        "cause": event.cause,
+        "error": event.error,
+    }
+
+
 def _number(value: float | None) -> float | None:
     """`value`, or None for NaN and infinity, which JSON lacks."""
     return value if value is not None and math.isfinite(value) else None
@@ -378,6 +397,17 @@ def counts(jobs: Iterable[Job]) -> dict[str, int]:
         name = state_name(job)
         found[name] = found.get(name, 0) + 1
     return found
+
+
+def _waited_s(job: Job) -> float | None:
+    """Time in the queue before all attempts so far, without the time between an end and a requeue by the user."""
+    waited_s: float | None = None
+    since_s = job.submitted_at_s
+    for attempt in job.attempts:
+        if attempt.started_at_s is not None and attempt.number - 1 != (job.uncounted_attempts or -1):
+            waited_s = (waited_s or 0.0) + max(0.0, attempt.started_at_s - since_s)
+        since_s = since_s if attempt.ended_at_s is None else attempt.ended_at_s
+    return waited_s
 
 
 def _running_s(attempt: Attempt | None, at_s: float) -> float | None:

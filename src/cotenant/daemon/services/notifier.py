@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from cotenant.daemon.api.views import end_message
 from cotenant.daemon.auth import impersonation
 from cotenant.daemon.fair_queue import FairQueue
 from cotenant.daemon.services.base import AttemptService
+from cotenant.engines.leftovers import kill_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ SENDER = Path(__file__).with_name("send_notification.py")
 THREADS = 4
 MAX_QUEUED = 1000
 """Messages of one owner; further ones are dropped."""
+KILL_TIMEOUT_S = 2.0
 MAX_STDERR_BYTES = 4096
 """Length of the end of a process's stderr that is logged."""
 LIMITS = "ulimit -t 20; ulimit -v 2097152; ulimit -f 20480; "
@@ -92,8 +95,9 @@ class Notifier(AttemptService):
             command = [sys.executable, "-I", "-S", str(SENDER)]
             request = json.dumps({"url": target, "message": message, "timeout_s": self._timeout_s}).encode()
         # stderr goes to a file, whose size the limits bound: from a pipe we would have to read all of it.
+        tag = {"COTENANT_NOTIFICATION": secrets.token_hex(8)}
         with os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0) as stderr:
-            process = self._spawn(command, stderr, {**home, **variables(message)}, uid)
+            process = self._spawn(command, stderr, {**home, **variables(message), **tag}, uid)
             try:
                 process.communicate(request, timeout=self._timeout_s)
             except subprocess.TimeoutExpired:
@@ -102,6 +106,8 @@ class Notifier(AttemptService):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                if not is_url(target):  # a command may have started processes in sessions of their own
+                    kill_leftovers((), tag, uid=uid, timeout_s=KILL_TIMEOUT_S)
             if not process.returncode:
                 return ""
             size = stderr.seek(0, os.SEEK_END)

@@ -259,3 +259,16 @@ def test_the_message_describes_the_end_of_the_job():
     job = a_job(7)
     received = end_message(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
     assert (received["state"], received["ended_at"], received["exit_code"]) == ("OOM", "1970-01-01T00:00:00.000Z", 1)
+
+
+def test_a_process_that_a_command_leaves_in_a_session_of_its_own_is_ended(notify, tmp_path):
+    started = tmp_path / "pid"
+    assert (
+        notify(
+            f"setsid sh -c 'echo $$ > {started}.new; mv {started}.new {started}; sleep 600' & "
+            f"while ! test -e {started}; do sleep 0.01; done"
+        )
+        == []
+    )
+    stat = read_stat(int(started.read_text()))
+    assert stat is None or stat.state == "Z"

@@ -1,0 +1,65 @@
+"""What an administrator meets: a stopped daemon, its log, a full table of GPUs, times in the queue."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import time
+
+from cotenant.cli.gpus import _residents
+
+
+def test_a_stopped_daemon_is_reported_within_two_seconds(server):
+    server.cli("ls")
+    server.daemon.send_signal(signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        try:
+            server.client.status()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            problem = error
+        took_s = time.monotonic() - began_s
+    finally:
+        server.daemon.send_signal(signal.SIGCONT)
+    assert type(problem).__name__ == "DaemonUnreachable"
+    assert problem.message == f"the daemon (pid {server.daemon.pid}) is stopped"
+    assert problem.hint == f"let it go on: kill -CONT {server.daemon.pid}"
+    assert took_s < 30.0, "the timeout of a request"
+
+
+def test_the_log_of_a_detached_daemon_is_not_for_others(site):
+    done = site.cli("daemon", "--detach", "--simulate", "1xA100-40GB")
+    assert done.returncode == 0, done.stderr
+    try:
+        log = site.root / "state" / "cotenant" / "daemon.log"
+        assert stat.S_IMODE(log.stat().st_mode) == 0o640
+    finally:
+        site.cli("daemon", "stop")
+
+
+def test_time_in_the_queue_counts_each_attempt(server):
+    """WAITED left out what came before retries."""
+    marker = server.root / "failed"
+    job_id = server.submit(f"test -e {marker} || {{ touch {marker}; exit 1; }}", retries=1)
+    view = server.wait(job_id)
+    first, second = view["attempt_list"]
+    assert view["state"] == "COMPLETED"
+    assert view["waited_s"] > view["queueing_s"]
+    assert first["ended_at"] <= second["started_at"]
+
+
+def test_jobs_of_others_on_a_gpu_are_counted_and_not_named():
+    own = {"job_id": 17, "name": "bert"}
+    hidden = {"job_id": None, "name": None}
+    assert _residents([own, hidden, hidden]) == "17:bert 2 of others"
+    assert _residents([hidden]) == "1 of others"
+    assert _residents([]) == "-"
+
+
+def test_cancel_all_is_one_request(server):
+    for _ in range(3):
+        server.submit("true", hold=True)
+    done = server.cli("cancel", "--all")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"job {number}: cancelled: on request" for number in (3, 2, 1)]
+    assert server.cli("cancel", "--all").stdout == ""
