@@ -1,24 +1,32 @@
-"""Asks cuDNN for the workspace of each convolution of common networks, on a GPU that is not there.
+"""Queries cuDNN for the workspace of each convolution of common networks, on a GPU that is not there.
 
-Writes one file of `src/cotenant/estimators/data/cudnn`. Needs, beside torch, timm and torchvision, the packages
-nvidia-cudnn-cu12 (or -cu13) and nvidia-cublas-cu12 (or nvidia-cublas); no driver, no GPU:
+Writes one file of `src/cotenant/estimators/data/cudnn`. Needs, beside torch, timm and torchvision, a C compiler and
+NVIDIA's wheels, as a CUDA build of torch from pip has them; no driver, no GPU:
 
-    python scripts/ask_cudnn.py --capability 80 --batches 8,32,64,128,256 --out sm80_float32.csv.gz
+    python scripts/ask_cudnn.py --geometries-out geometries.csv
+    python scripts/ask_cudnn.py --geometries geometries.csv --gpu A100-40GB --out sm80_92000_float32.csv.gz
 
-The first plan of the heuristics in mode A is what torch runs with `cudnn.benchmark` off
-(aten/src/ATen/native/cudnn/Conv_v8.cpp). Of the device, cuDNN looks at the compute capability alone.
+`--site` is the folder of the wheels, if it is not that of torch. The first plan of the heuristics in mode A is what
+torch runs with `cudnn.benchmark` off (aten/src/ATen/native/cudnn/Conv_v8.cpp).
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from cotenant.estimators.cudnn.query import installed_cudnn
 from cotenant.estimators.cudnn.worker import CudnnBackend
+from cotenant.gpu_specs import gpu_spec
+from cotenant.nullgpu.build import build_for_cudnn
+from cotenant.nullgpu.device import cudnn_device, device_text
+from cotenant.nullgpu.wheels import wheels_in
 
 OPS = ("conv_forward", "conv_dgrad", "conv_wgrad")
 ITEM_BYTES = 4
@@ -26,11 +34,11 @@ SMALL_BYTES = 1 << 18
 CLOSE = 0.03
 
 Geometry = tuple[int, ...]
-"""C, K, H, W, kernel (2), stride (2), padding (2), dilation (2), output H and W."""
+"""C, K, H, W, kernel (2), stride (2), padding (2), dilation (2), output H and W; number of groups, if there are any."""
 
 
 def geometries() -> list[Geometry]:
-    """Ungrouped 2-D convolutions of torchvision's and timm's convolutional classifiers, at their sizes and at 32."""
+    """2-D convolutions, except depthwise ones, of torchvision's and timm's classifiers, at their sizes and at 32."""
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
@@ -43,9 +51,10 @@ def geometries() -> list[Geometry]:
 
     def note(module: torch.nn.Conv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         x = inputs[0]
-        if module.groups == 1 and x.dim() == 4 and not isinstance(module.padding, str):
+        if module.groups < max(2, x.shape[1]) and x.dim() == 4 and not isinstance(module.padding, str):
+            groups = (module.groups,) if module.groups > 1 else ()
             shape = (x.shape[1], output.shape[1], x.shape[2], x.shape[3], *module.kernel_size, *module.stride)
-            found.add((*shape, *module.padding, *module.dilation, output.shape[2], output.shape[3]))
+            found.add((*shape, *module.padding, *module.dilation, output.shape[2], output.shape[3], *groups))
 
     def look(name: str, size: int, **options: object) -> None:
         try:
@@ -76,18 +85,22 @@ def geometries() -> list[Geometry]:
     return sorted(found)
 
 
-def library(capability: int) -> CudnnBackend:
-    """The heuristics of cuDNN for one compute capability."""
-    for folder in sys.path:
-        found = installed_cudnn(str(Path(folder) / "torch"))
-        if found is not None:
-            return CudnnBackend(str(found.graph), [str(each) for each in found.preload], capability)
-    sys.exit("no cuDNN of 9.8 or later is installed here")
+def library(gpu: str, site: Path) -> CudnnBackend:
+    """The heuristics of the cuDNN in `site` for one model of GPU, with what it needs of the null GPU loaded."""
+    found, spec = installed_cudnn(str(site / "torch")), gpu_spec(gpu)
+    if found is None or found.wheels is None:
+        sys.exit(f"{site} has no cuDNN of 9.8 or later in NVIDIA's wheels")
+    os.environ.update({"COTENANT_NULL_GPU": device_text(spec), "COTENANT_NULL_GPU_LOG": "0"})
+    wheels = wheels_in([found.wheels], python=str(site))
+    preload = build_for_cudnn(wheels, Path(tempfile.mkdtemp(prefix="ask-cudnn-")))
+    device = cudnn_device(spec, cuda_major=wheels.cuda_major)
+    return CudnnBackend(str(found.graph), list(map(str, preload)), device)
 
 
 def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:
     """Bytes of workspace; None if cuDNN has no plan."""
-    c, k, h, w, r, s, *window, p, q = geometry
+    c, k, h, w, r, s, *window, p, q = geometry[:14]
+    groups = geometry[14] if len(geometry) > 14 else 1
     return cudnn.workspace_bytes(
         {
             "kind": op,
@@ -96,7 +109,7 @@ def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int |
             "tf32": True,
             "deterministic": False,
             "x": (batch, c, h, w),
-            "w": (k, c, r, s),
+            "w": (k, c // groups, r, s),
             "y": (batch, k, p, q),
             "stride": window[0:2],
             "padding": window[2:4],
@@ -106,13 +119,19 @@ def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int |
 
 
 def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
-    """`nbytes` as copies of input, output and weight: `xy3` is one, one and three; else the number itself."""
+    """`nbytes` as copies of input, output and weight: `xy3` is one, one and three; else the number itself.
+
+    `n` is a copy of the weight for each image, as of a product of matrices for each.
+    """
     if nbytes is None:
         return "?"
     if nbytes <= SMALL_BYTES:
         return "0"
-    c, k, h, w, r, s, *_, p, q = geometry
-    x, y, weight = (ITEM_BYTES * each for each in (batch * c * h * w, batch * k * p * q, k * c * r * s))
+    c, k, h, w, r, s, *_, p, q = geometry[:14]
+    groups = geometry[14] if len(geometry) > 14 else 1
+    x, y, weight = (ITEM_BYTES * size for size in (batch * c * h * w, batch * k * p * q, k * c // groups * r * s))
+    if nbytes == batch * weight:
+        return "n"
     best = (CLOSE, str(nbytes))
     for name, base in (("", 0), ("x", x), ("y", y), ("xy", x + y)):
         copies = max(0, round((nbytes - base) / weight))
@@ -121,24 +140,39 @@ def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
     return best[1]
 
 
-def rows(cudnn: CudnnBackend, batches: list[int]) -> Iterator[str]:
+def rows(cudnn: CudnnBackend, batches: list[int], shapes: list[Geometry]) -> Iterator[str]:
     """A line for each geometry: its numbers, then for each operation the codes of all batches."""
-    for geometry in geometries():
+    for geometry in shapes:
         codes = [" ".join(encode(query(cudnn, op, n, geometry), n, geometry) for n in batches) for op in OPS]
         yield ",".join([*map(str, geometry), *codes])
 
 
 def main() -> None:
-    """Ask, and write the file."""
+    """Write the geometries, or a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--capability", type=int, default=80, help="compute capability, e.g. 80")
-    parser.add_argument("--batches", default="8,32,64,128,256")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--geometries-out", type=Path, help="only list the geometries, a line for each")
+    parser.add_argument("--geometries", type=Path, help="such a list (default: look at all networks)")
+    parser.add_argument("--gpu", default="A100-40GB", help="model of GPU")
+    parser.add_argument("--site", type=Path, help="folder with NVIDIA's wheels (default: that of torch)")
+    parser.add_argument("--batches", default="8,32,128")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    batches = [int(each) for each in args.batches.split(",")]
-    cudnn = library(args.capability)
-    head = f"# cuDNN {cudnn.version}, sm{args.capability}, float32, batches {args.batches}\n"
-    body = "".join(f"{row}\n" for row in rows(cudnn, batches))
+    if args.geometries_out is not None:
+        args.geometries_out.write_text("".join(f"{','.join(map(str, shape))}\n" for shape in geometries()))
+        return
+    if args.out is None:
+        parser.error("needs --out or --geometries-out")
+    if args.geometries is None:
+        shapes = geometries()
+    else:
+        shapes = [tuple(map(int, line.split(","))) for line in args.geometries.read_text().split()]
+    batches = [int(part) for part in args.batches.split(",")]
+    torch = importlib.util.find_spec("torch")
+    folder = args.site or (Path(torch.origin).parents[1] if torch is not None and torch.origin else Path())
+    cudnn = library(args.gpu, folder)
+    major, minor = gpu_spec(args.gpu).compute_capability
+    head = f"# cuDNN {cudnn.version}, sm{major}{minor}, float32, batches {args.batches}\n"
+    body = "".join(f"{row}\n" for row in rows(cudnn, batches, shapes))
     args.out.write_bytes(gzip.compress((head + body).encode(), mtime=0))
 
 

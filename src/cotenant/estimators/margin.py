@@ -21,7 +21,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
-from cotenant.estimators.cudnn.workspaces import ConvRule
+from cotenant.estimators.cudnn.workspaces import ConvRule, cudnn_calls
 from cotenant.gpu_specs import GpuSpec
 
 COVERAGE = 0.99
@@ -142,7 +142,7 @@ def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
 
 def family_of(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None = None) -> str:
     """The family of a trace on `gpu`; calls that are in `cudnn_workspaces` count as known."""
-    calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
+    calls = cudnn_calls(trace, gpu)
     if not calls:
         return FAMILIES[0]
     rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)

@@ -228,7 +228,7 @@ class TracedEstimator:
             return None
         library = installed_cudnn(torch_folder)
         folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
-        return None if library is None else query_cudnn(library, gpu.compute_capability, calls, folder=folder)
+        return None if library is None else query_cudnn(library, gpu, calls, folder=folder)
 
 
 def _other_gpu_warnings(found: Sequence[TracedResult], largest: TracedResult) -> tuple[str, ...]:

@@ -16,7 +16,14 @@ from cotenant.nullgpu.wheels import CudaWheels, NullGpuError
 
 SOURCES = Path(__file__).parent / "csrc"
 DRIVER, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
-_SOURCE_OF = {"cudart": "runtime.c", "cublasLt": "cublaslt.c", "cublas": "cublas.c", "cudnn": "cudnn.c"}
+_SOURCE_OF = {
+    "cudart": "runtime.c",
+    "cublasLt": "cublaslt.c",
+    "cublas": "cublas.c",
+    "cudnn": "cudnn.c",
+    "nvrtc": "nvrtc.c",
+}
+_FOR_CUDNN = ("cublasLt", "nvrtc")
 _FLAGS = ("-O2", "-fPIC", "-pthread", "-Wno-unused-parameter")
 _SYMBOL = re.compile(r"^\S* ?[TWVDBR] (?P<name>[^@\s]+)", re.MULTILINE)
 _DECLARED = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(")
@@ -49,25 +56,17 @@ def build_libraries(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") ->
     return NullGpuLibraries(wheels=wheels, preload=tuple(folder / name for name in names))
 
 
-def build_cublaslt(real: Path, cache: Path, *, compiler: str = "cc") -> Path:
-    """The null GPU's libcublasLt alone, in place of `real`, to be loaded before cuDNN where there is no GPU.
+def build_for_cudnn(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") -> tuple[Path, ...]:
+    """What cuDNN alone needs of the null GPU to choose plans as on a device; to be loaded first, in this order.
+
+    libcublasLt is asked for matrix products, libnvrtc and libcuda for kernels that are compiled.
 
     Raises:
         NullGpuError: as `build_libraries`.
     """
-    return _built(cache, {"alone": real}, compiler, lambda out: _alone(real, out, compiler)) / real.name
-
-
-def _alone(real: Path, out: Path, compiler: str) -> None:
-    """Symbols without versions: cuDNN looks functions up by name, in a library that has the name of `real`."""
-    own = [SOURCES / "cublaslt.c", SOURCES / "alone.c"]
-    stubs = out / "stubs.s"
-    written = set(re.findall(r"\b(cublasLt\w+)\(", own[0].read_text()))
-    _write_stubs(stubs, _exported(real) - written)
-    major = real.name.rsplit(".", 1)[1]
-    options = [f"-I{SOURCES}", f"-DCUDA_MAJOR={major}", "-shared", f"-Wl,-soname,{real.name}"]
-    _compile([compiler, *_FLAGS, *options, "-o", str(out / real.name), *map(str, (*own, stubs))])
-    stubs.unlink()
+    libraries = {name: path for name, path in wheels.libraries.items() if name in _FOR_CUDNN}
+    folder = _built(cache, libraries, compiler, lambda out: _Build(wheels, out, compiler).run_for_cudnn())
+    return (folder / DRIVER, *(folder / path.name for path in libraries.values()))
 
 
 def _built(cache: Path, libraries: Mapping[str, Path], compiler: str, build: Callable[[Path], None]) -> Path:
@@ -123,6 +122,16 @@ class _Build:
         for name in ("cudart", "cublasLt", "cublas"):
             self._stand_in(name)
         self._shim("cudnn")
+        self._clean()
+
+    def run_for_cudnn(self) -> None:
+        self._driver()
+        for name in _FOR_CUDNN:
+            if name in self._wheels.libraries:
+                self._stand_in(name)
+        self._clean()
+
+    def _clean(self) -> None:
         for path in self._out.iterdir():
             if not path.name.startswith("lib") or path.suffix in (".o", ".s", ".map", ".c"):
                 path.unlink()
@@ -140,7 +149,7 @@ class _Build:
 
     def _stand_in(self, name: str) -> None:
         real = self._wheels.libraries[name]
-        ours = self._compile(_SOURCE_OF[name])
+        ours = self._compile(_SOURCE_OF[name], f"-DCUDA_MAJOR={self._wheels.cuda_major}")
         others = _exported(real) - _defined([ours])
         self._link(real.name, [ours, self._stubs(real.name, others)], self._behind(real))
 

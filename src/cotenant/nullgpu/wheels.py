@@ -6,7 +6,7 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class CudaWheels:
         python: its interpreter.
         cuda_major: 12 or 13.
         cudnn: version, e.g. (9, 20, 0).
-        libraries: path by name, e.g. `cudart`; those of `STOOD_IN_FOR`.
+        libraries: path by name, e.g. `cudart`; those of `STOOD_IN_FOR`, and `nvrtc` if it is there.
         includes: folders with the headers of these versions.
     """
 
@@ -66,8 +66,17 @@ def find_wheels(python: str) -> CudaWheels:
     found = json.loads(done.stdout)
     if not found["torch"]:
         raise NullGpuError(f"`{python}` has no torch", hint="name the Python that the job runs in")
-    folders = [Path(folder) for folder in found["nvidia"]]
-    libraries = {name: path for name in STOOD_IN_FOR if (path := _library(folders, name)) is not None}
+    return wheels_in([Path(folder) for folder in found["nvidia"]], python=python)
+
+
+def wheels_in(folders: Sequence[Path], *, python: str) -> CudaWheels:
+    """The CUDA wheels in `folders`, those of the package `nvidia` of the environment of `python`.
+
+    Raises:
+        NullGpuError: as `find_wheels`.
+    """
+    names = (*STOOD_IN_FOR, "nvrtc")
+    libraries = {name: path for name in names if (path := _library(folders, name)) is not None}
     missing = [name for name in STOOD_IN_FOR if name not in libraries]
     if missing:
         absent = ", ".join(f"lib{name}" for name in missing)
@@ -88,7 +97,7 @@ def find_wheels(python: str) -> CudaWheels:
     return CudaWheels(python=python, cuda_major=major, cudnn=cudnn, libraries=libraries, includes=includes)
 
 
-def _library(folders: list[Path], name: str) -> Path | None:
+def _library(folders: Sequence[Path], name: str) -> Path | None:
     found = [path for folder in folders for path in folder.glob(f"*/lib/lib{name}.so.*") if path.suffix[1:].isdigit()]
     return min(found, default=None)
 

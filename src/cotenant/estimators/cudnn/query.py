@@ -1,7 +1,11 @@
 """Workspaces of the job's convolutions from the cuDNN of the job's own environment, queried without a GPU.
 
 The query runs in its own process, which sees no GPU and has a time limit (`worker`); answers are cached on disk for
-each library and compute capability. Where anything fails there is no answer, and the estimate continues without it.
+each library and model of GPU. Where anything fails there is no answer, and the estimate continues without it.
+
+cuDNN asks cublasLt for pointwise convolutions, and NVRTC and the driver for some kernels of depthwise ones. Where these
+find no device, it drops the engines (seen with 9.10 and 9.20): the worker loads the null GPU's first. Where they cannot
+be built, such convolutions are not queried.
 """
 
 from __future__ import annotations
@@ -13,16 +17,24 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.trace import LibraryCall
 from cotenant.core.units import MiB
+from cotenant.gpu_specs import GpuSpec
+from cotenant.nullgpu.build import build_for_cudnn
+from cotenant.nullgpu.device import cudnn_device, device_text
+from cotenant.nullgpu.wheels import CUDA_MAJORS, NullGpuError, wheels_in
 from cotenant.osutil import atomic
+from cotenant.tracing.convolution_backend import runs_on_cudnn
 
 _DTYPES = {"float32", "float16", "bfloat16"}
+_ANSWERS = "2: with the null GPU's libcublasLt, libnvrtc and libcuda"
+"""Part of the name of cached answers: those of a query that was put in another way are not used."""
 _MIN_VERSION = (9, 8)
 _TIMEOUT_S = 20.0
 _CACHE_BYTES = 4 * MiB
@@ -45,16 +57,23 @@ class CudnnWorkspaces:
     found: Mapping[str, int | None]
 
     def __call__(self, call: LibraryCall) -> int | None:
-        queries = query_of(call)
-        return None if queries is None else self.found.get(_key(queries))
+        query = query_of(call, self.capability)
+        return None if query is None else self.found.get(_key(query))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnLibrary:
-    """A cuDNN on this machine: its graph library, and the libraries that must be loaded before it."""
+    """A cuDNN on this machine.
+
+    Attributes:
+        graph: its graph library.
+        wheels: folder of NVIDIA's wheels beside it, the package `nvidia`; None: it came in another way.
+        cublaslt: the library that it would load; None: unknown.
+    """
 
     graph: Path
-    preload: tuple[Path, ...]
+    wheels: Path | None = None
+    cublaslt: Path | None = None
 
 
 def version_text(version: int) -> str:
@@ -62,21 +81,24 @@ def version_text(version: int) -> str:
     return f"cuDNN {version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
-def query_of(call: LibraryCall) -> dict[str, Any] | None:
+def query_of(call: LibraryCall, capability: tuple[int, int]) -> dict[str, Any] | None:
     """The query for `call`; None where torch would not take cuDNN's first plan, or not use cuDNN.
 
     One-dimensional convolutions run with a height of 1, and a transposed one as the gradient of an ordinary one.
     """
     p: dict[str, Any] = dict(call.params)
-    if p["groups"] > 1 or p["dtype"] not in _DTYPES or p.get("benchmark") or not p.get("enabled", True):
+    # With `benchmark` torch runs plans of all sizes on the GPU and takes the fastest, which no heuristics tell.
+    if p["dtype"] not in _DTYPES or p.get("benchmark") or not runs_on_cudnn(p, capability):
         return None
     x, w, y = (list(p[name]) for name in "xwy")
     spatial = {name: list(p[name]) for name in _SPATIAL}
+    # Convolution.cpp, `view4d`: cuDNN has no 1-D convolutions.
     if len(x) == 3:
         x, w, y = ([*shape[:2], 1, shape[2]] for shape in (x, w, y))
         spatial = {name: [int(name != "padding"), *extents] for name, extents in spatial.items()}
     kind = call.kind
     if p.get("transposed"):
+        # cudnn/ConvShared.cpp: `cudnn_convolution_transpose` calls the backward pass of an ordinary convolution.
         kind, x, y = _TRANSPOSED[kind], y, x
     return {
         "kind": kind,
@@ -103,8 +125,9 @@ def installed_cudnn(torch_folder: str) -> CudnnLibrary | None:
             known = _header_version(folder.parent / "include")
             if known is not None and known < _MIN_VERSION:
                 return None
-            blas = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) or sorted(folder.glob("libcublasLt.so.*"))
-            return CudnnLibrary(graph=graph, preload=tuple(blas[-1:]))
+            found = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) or sorted(folder.glob("libcublasLt.so.*"))
+            wheels = site / "nvidia" if folder.parents[1] == site / "nvidia" else None
+            return CudnnLibrary(graph=graph, wheels=wheels, cublaslt=found[-1] if found else None)
     return None
 
 
@@ -119,7 +142,7 @@ def _header_version(include: Path) -> tuple[int, int] | None:
 
 def query_cudnn(
     library: CudnnLibrary,
-    capability: tuple[int, int],
+    gpu: GpuSpec,
     calls: Iterable[LibraryCall],
     *,
     folder: Path | None = None,
@@ -128,22 +151,67 @@ def query_cudnn(
 ) -> CudnnWorkspaces | None:
     """Workspaces of `calls`; None where the library does not answer in time, or no call can be queried.
 
-    `folder`: cache of answers; None: no cache. `worker`: the program that loads the library. Never raises.
+    `folder`: cache of answers and of the libraries that are built for the query; None: no cache. `worker`: the program
+    that loads the library. Never raises.
     """
-    queries = {_key(query): query for query in map(query_of, calls) if query is not None}
-    if not queries:
+    capability = gpu.compute_capability
+    queries = {_key(query): query for call in calls if (query := query_of(call, capability)) is not None}
+    device = _device_of(gpu, library)
+    if not queries or device is None:
         return None
-    cache = _QueryCache(folder, library, capability)
+    cache = _QueryCache(folder, library, device)
     version, found = cache.read()
     missing = [key for key in queries if key not in found]
     if missing:
-        reply = _run_worker(worker, library, capability, [queries[key] for key in missing], timeout_s)
+        with _null_gpu(library, folder) as built:
+            preload = built
+            if not built:
+                missing = [key for key in missing if not _needs_null_gpu(queries[key])]
+                preload = () if library.cublaslt is None else (library.cublaslt,)
+            request = {
+                "graph": str(library.graph),
+                "preload": list(map(str, preload)),
+                "device": device,
+                "calls": [queries[key] for key in missing],
+            }
+            reply = _run_worker(worker, request, device_text(gpu), timeout_s)
         if reply is None:
             return None
         version, fresh = reply
         found = {**found, **dict(zip(missing, fresh, strict=True))}
-        cache.write(version, found, {key: found[key] for key in queries})
-    return CudnnWorkspaces(version=version, capability=capability, found={key: found[key] for key in queries})
+        cache.write(version, found, {key: found[key] for key in queries if key in found})
+    return CudnnWorkspaces(
+        version=version, capability=capability, found={key: found[key] for key in queries if key in found}
+    )
+
+
+def _device_of(gpu: GpuSpec, library: CudnnLibrary) -> dict[str, object] | None:
+    """The properties of `gpu` for the worker; None if the limits of its compute capability are not known."""
+    suffix = "" if library.cublaslt is None else library.cublaslt.name.rsplit(".", 1)[-1]
+    with contextlib.suppress(NullGpuError):
+        return cudnn_device(gpu, cuda_major=int(suffix) if suffix.isdigit() else CUDA_MAJORS[-1])
+    return None
+
+
+def _needs_null_gpu(query: Mapping[str, Any]) -> bool:
+    """Whether cuDNN may leave a convolution to cublasLt, or to a kernel that it compiles."""
+    if query["w"][1] < query["x"][1]:
+        return True
+    ones = (*query["w"][2:], *query["stride"], *query["dilation"])
+    return all(extent == 1 for extent in ones) and not any(query["padding"])
+
+
+@contextlib.contextmanager
+def _null_gpu(library: CudnnLibrary, folder: Path | None) -> Iterator[tuple[Path, ...]]:
+    """Libraries to load before `library`, built in `folder` or for this one query; empty: they cannot be built."""
+    with contextlib.ExitStack() as stack:
+        preload: tuple[Path, ...] = ()
+        with contextlib.suppress(NullGpuError, OSError):
+            if library.wheels is not None:
+                wheels = wheels_in([library.wheels], python=str(library.wheels.parent))
+                where = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-cudnn-")))
+                preload = build_for_cudnn(wheels, where)
+        yield preload
 
 
 def _key(question: Mapping[str, Any]) -> str:
@@ -151,19 +219,9 @@ def _key(question: Mapping[str, Any]) -> str:
 
 
 def _run_worker(
-    worker: Sequence[str],
-    library: CudnnLibrary,
-    capability: tuple[int, int],
-    questions: Sequence[Mapping[str, Any]],
-    timeout_s: float,
+    worker: Sequence[str], request: Mapping[str, Any], null_gpu: str, timeout_s: float
 ) -> tuple[int, list[int | None]] | None:
     """Version and an answer for each query, from a process that sees no GPU; None if it fails in any way."""
-    request = {
-        "graph": str(library.graph),
-        "preload": [str(path) for path in library.preload],
-        "capability": 10 * capability[0] + capability[1],
-        "calls": list(questions),
-    }
     try:
         done = subprocess.run(
             worker,
@@ -172,25 +230,32 @@ def _run_worker(
             text=True,
             timeout=timeout_s,
             check=False,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "CUDNN_LOGLEVEL_DBG": "0"},
+            # A process that sees a GPU would open its context, some hundred MiB of its memory.
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "CUDNN_LOGLEVEL_DBG": "0",
+                "COTENANT_NULL_GPU": null_gpu,
+                "COTENANT_NULL_GPU_LOG": "0",
+            },
         )
         answer = json.loads(done.stdout) if done.returncode == 0 else {}
         version, found = answer["version"], answer["bytes"]
         fits = isinstance(version, int) and all(nbytes is None or isinstance(nbytes, int) for nbytes in found)
-        return (version, found) if fits and len(found) == len(questions) else None
+        return (version, found) if fits and len(found) == len(request["calls"]) else None
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return None
 
 
 class _QueryCache:
-    """Answers on disk: a file for each library and capability, started anew above its limit."""
+    """Answers on disk: a file for each library and model of GPU, started anew above its limit."""
 
-    def __init__(self, folder: Path | None, library: CudnnLibrary, capability: tuple[int, int]) -> None:
+    def __init__(self, folder: Path | None, library: CudnnLibrary, device: Mapping[str, object]) -> None:
         self._path: Path | None = None
         with contextlib.suppress(OSError):
             if folder is not None:
                 stat = library.graph.stat()
-                which = f"{library.graph.resolve()} {stat.st_size} {stat.st_mtime_ns} {capability}"
+                which = f"{library.graph.resolve()} {stat.st_size} {stat.st_mtime_ns} {_key(device)} {_ANSWERS}"
                 self._path = folder / f"{hashlib.sha256(which.encode()).hexdigest()[:24]}.json"
 
     def read(self) -> tuple[int, dict[str, int | None]]:

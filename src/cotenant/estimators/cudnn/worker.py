@@ -2,13 +2,15 @@
 
     python -m cotenant.estimators.cudnn.worker < request > answer
 
-Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `capability`, such as 86;
-`calls`, a list of queries (`query.query_of`). Answer: `version`, and `bytes`, a number for each call or null where
-there is no plan. cuDNN aborts the process where it lacks a library, so no other process may query it.
+Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `device`, the properties
+of the GPU (`nullgpu.device.cudnn_device`); `calls`, a list of queries (`query.query_of`). Answer: `version`, and
+`bytes`, a number for each call or null where there is no plan. cuDNN aborts the process where it lacks a library, so no
+other process may query it.
 
-The query is that of torch with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter
-(aten/src/ATen/native/cudnn/Conv_v8.cpp, `get_generator_sources`, `generate_and_filter_plans`). Heuristics take the
-properties of a device in place of a device from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
+The query is that of torch with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter, and
+where none can be built, the first of the fallback list (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+`get_generator_sources`, `generate_and_filter_plans`). Heuristics take the properties of a device in place of a device
+from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
 """
 
 from __future__ import annotations
@@ -20,36 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
 from typing import Any
 
-_DEVICE: Mapping[str, object] = {
-    "cudaDeviceId": 0,
-    "driverVer": 12080,
-    "runtimeVer": 12080,
-    "maxGridSize": [2147483647, 65535, 65535],
-    "maxBlockSize": [1024, 1024, 64],
-    "regsPerBlock": 65536,
-    "multiProcessorCount": 108,
-    "smCountOrigin": 0,
-    "warpSize": 32,
-    "maxSharedMemoryPerBlock": 49152,
-    "maxSharedMemoryPerBlockOptin": 166912,
-    "oversizedSharedMemoryPerBlock": 0,
-    "reservedSharedMemoryPerBlock": 1024,
-    "maxRegistersPerSM": 65536,
-    "maxCtasPerSM": 32,
-    "maxThreadsPerBlock": 1024,
-    "maxThreadsPerSM": 2048,
-    "pciDeviceId": 0,
-    "isTccDriver": 0,
-    "supportCoopLaunch": 1,
-    "smClockRateKHz": 1410000,
-    "memClockRateKHz": 1215000,
-    "memoryBusWidth": 5120,
-    "l2CacheSize": 41943040,
-    "totalGlobalMem": 42505273344,
-    "deviceName": "NVIDIA A100",
-}
-"""Of an A100. cuDNN requires every key, but only `deviceVer`, which is added, changes its answers."""
-
 # Values of the enumerations in cudnn_graph.h, version 9.
 _DTYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
 _TYPE_DATA, _TYPE_INT64, _TYPE_FLOAT, _TYPE_MODE, _TYPE_HEUR, _TYPE_NOTE, _TYPE_DESCRIPTOR, _TYPE_CHAR = (
@@ -59,7 +31,8 @@ _CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN, _GRAPH, _TENSOR, _DEV
     *(1, 2, 3, 4, 5, 15, 17, 38),
 )
 _CROSS_CORRELATION = 1
-_MODE_INSTANT = 0
+_MODES = (0, 2)
+"""CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK."""
 _NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC = 0, 1, 4
 _ALIGNMENT_BYTES = 32
 _MAX_PLANS = 64
@@ -70,49 +43,52 @@ class CudnnError(Exception):
 
 
 class CudnnBackend:
-    """The backend API of one cuDNN, for one compute capability.
+    """The backend API of one cuDNN, for one model of GPU.
 
     Raises:
         OSError: it cannot be loaded.
         CudnnError: it cannot be queried without a device.
     """
 
-    def __init__(self, graph: str, preload: Sequence[str], capability: int) -> None:
+    def __init__(self, graph: str, preload: Sequence[str], device: Mapping[str, object]) -> None:
         for path in preload:
+            # cuDNN finds cublasLt by dlopen(3) with its soname: one that is loaded already is taken, wherever it lies.
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         self._cudnn = ctypes.CDLL(graph, mode=ctypes.RTLD_GLOBAL)
+        # ctypes assumes int for results.
         self._cudnn.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(self._cudnn.cudnnGetVersion())
         self._made: list[c_void_p] = []
         self._device = self._new(_DEVICE_PROPERTIES)
-        text = json.dumps({**_DEVICE, "deviceVer": 10 * capability}).encode()
+        text = json.dumps(device).encode()
         self._set(self._device, 2702, _TYPE_CHAR, len(text), ctypes.create_string_buffer(text, len(text)))
         self._finish(self._device)
         self._made.clear()
 
     def workspace_bytes(self, call: Mapping[str, Any]) -> int | None:
         """Workspace of the plan that torch would run for `call`; None: there is none."""
-        try:
-            for config in self._configs(call):
-                if self._may_run(config, call):
-                    plan = self._new(_PLAN)
-                    self._one(plan, 401, _TYPE_DESCRIPTOR, config)
-                    self._one(plan, 407, _TYPE_DESCRIPTOR, self._device)
-                    if self._cudnn.cudnnBackendFinalize(plan) == 0:
-                        return self._number(plan, 402)
-        except CudnnError:
-            return None
-        finally:
-            for descriptor in reversed(self._made):
-                self._cudnn.cudnnBackendDestroyDescriptor(descriptor)
-            self._made.clear()
+        for mode in _MODES:
+            try:
+                for config in self._configs(call, mode):
+                    if self._may_run(config, call):
+                        plan = self._new(_PLAN)
+                        self._one(plan, 401, _TYPE_DESCRIPTOR, config)
+                        self._one(plan, 407, _TYPE_DESCRIPTOR, self._device)
+                        if self._cudnn.cudnnBackendFinalize(plan) == 0:
+                            return self._number(plan, 402)
+            except CudnnError:
+                continue
+            finally:
+                for descriptor in reversed(self._made):
+                    self._cudnn.cudnnBackendDestroyDescriptor(descriptor)
+                self._made.clear()
         return None
 
-    def _configs(self, call: Mapping[str, Any]) -> Iterator[c_void_p]:
+    def _configs(self, call: Mapping[str, Any], mode: int) -> Iterator[c_void_p]:
         """Engine configurations of the heuristics, best first."""
         heuristics = self._new(_HEURISTICS)
         self._one(heuristics, 201, _TYPE_DESCRIPTOR, self._graph(call))
-        self._one(heuristics, 200, _TYPE_HEUR, c_int(_MODE_INSTANT))
+        self._one(heuristics, 200, _TYPE_HEUR, c_int(mode))
         self._one(heuristics, 204, _TYPE_DESCRIPTOR, self._device)
         self._finish(heuristics)
         found = (c_void_p * _MAX_PLANS)(*(self._new(_ENGINE_CONFIG) for _ in range(_MAX_PLANS)))
@@ -124,6 +100,7 @@ class CudnnBackend:
         self._get(config, 300, _TYPE_DESCRIPTOR, 1, engine)
         values = (c_int * 16)()
         notes = set(values[: self._get(c_void_p(engine[0]), 1303, _TYPE_NOTE, 16, values)])
+        # Conv_v8.cpp, `filterEngineConfigs`: torch drops engines with these notes.
         barred = {_NOTE_DOWN_CONVERT}
         if call["deterministic"]:
             barred.add(_NOTE_NONDETERMINISTIC)
@@ -219,7 +196,7 @@ def main() -> None:
     """Read a request, answer it."""
     request = json.load(sys.stdin)
     try:
-        library = CudnnBackend(request["graph"], request["preload"], request["capability"])
+        library = CudnnBackend(request["graph"], request["preload"], request["device"])
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     found = [library.workspace_bytes(call) for call in request["calls"]]

@@ -25,6 +25,7 @@ from cotenant.core.trace import LibraryCall, MemoryTrace
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, version_text
 from cotenant.estimators.cudnn.table import cudnn_table
 from cotenant.gpu_specs import GpuSpec
+from cotenant.tracing.convolution_backend import runs_on_cudnn
 
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
@@ -93,7 +94,7 @@ class ConvRule:
         p: dict[str, Any] = dict(call.params)
         sizes = _sizes(p)
         kind = _kind(call)
-        nbytes = self._answered(call, sizes)
+        nbytes = self._answered(call)
         if nbytes is None:
             if not self._is_for_tensor_cores(p):
                 return 0
@@ -108,9 +109,9 @@ class ConvRule:
 
     def source_of(self, call: LibraryCall) -> str:
         """The source of `call`'s workspace: `cudnn`, `table` or `rule`."""
-        sizes = _sizes(dict(call.params))
-        if self._answered(call, sizes) is not None:
+        if self._answered(call) is not None:
             return "cudnn"
+        sizes = _sizes(dict(call.params))
         is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
         return "table" if is_known and self._known(call, sizes) is not None else "rule"
 
@@ -120,7 +121,11 @@ class ConvRule:
         if p.get("benchmark"):
             return True
         sizes = _sizes(p)
-        if self._answered(call, sizes) is not None or not self._is_for_tensor_cores(p):
+        if self._answered(call) is not None:
+            return False
+        if p["groups"] > 1:
+            return runs_on_cudnn(p, self.capability)
+        if not self._is_for_tensor_cores(p):
             return False
         if sizes.stem or _is_narrow_pointwise(sizes) or self._known(call, sizes) is not None:
             return False
@@ -149,7 +154,7 @@ class ConvRule:
         return elements * one + other + sizes.weight
 
     def _is_for_tensor_cores(self, p: dict[str, Any]) -> bool:
-        if p["groups"] > 1 or not p.get("enabled", True):
+        if p["groups"] > 1 or not runs_on_cudnn(p, self.capability):
             return False
         if p["dtype"] in _HALF:
             return self.capability >= (7, 0)
@@ -164,10 +169,8 @@ class ConvRule:
             return 0
         return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
 
-    def _answered(self, call: LibraryCall, sizes: _Sizes) -> int | None:
+    def _answered(self, call: LibraryCall) -> int | None:
         if self.cudnn_workspaces is None or self.cudnn_workspaces.capability != self.capability:
-            return None
-        if call.params["dtype"] == "float32" and _is_narrow_pointwise(sizes):
             return None
         return self.cudnn_workspaces(call)
 
@@ -236,10 +239,16 @@ def _kind(call: LibraryCall) -> str:
     return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
 
 
+def cudnn_calls(trace: MemoryTrace, gpu: GpuSpec) -> list[LibraryCall]:
+    """The convolutions of `trace` that reach cuDNN on `gpu`."""
+    calls = (op for op in trace.ops if op.kind.startswith("conv"))
+    return [op for op in calls if runs_on_cudnn(op.params, gpu.compute_capability)]
+
+
 def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> str | None:
-    """The sources of the workspaces of ungrouped convolutions in `trace`, as a sentence; None without any."""
+    """The sources of the workspaces of cuDNN's convolutions in `trace`, as a sentence; None without any."""
     rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)
-    calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
+    calls = cudnn_calls(trace, gpu)
     found = Counter(rule.source_of(op) for op in calls)
     if not found:
         return None

@@ -16,10 +16,6 @@ struct heuristic_result { /* cublasLtMatmulHeuristicResult_t */
     int reserved[4];
 };
 
-#ifndef CUDA_MAJOR
-#define CUDA_MAJOR 13
-#endif
-
 size_t cublasLtGetVersion(void) { return CUDA_MAJOR * 10000 + 101; }
 size_t cublasLtGetCudartVersion(void) { return CUDA_MAJOR * 1000; }
 int cublasLtGetProperty(int part, int *value) { *value = part == 0 ? CUDA_MAJOR : 1; return 0; } /* libraryPropertyType */

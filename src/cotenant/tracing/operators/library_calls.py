@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from cotenant.tracing.convolution_backend import is_depthwise, runs_on_cudnn
 from cotenant.tracing.operators import kernel_scratch, reductions
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import is_channels_last
@@ -43,7 +44,8 @@ def _conv(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     x, w, _bias, stride, padding, dilation, transposed, _output_padding, groups = args[:9]
     ctx.record(out)
     if x.numel():
-        _conv_call(ctx, "conv_forward", x, w, out, stride, padding, dilation, transposed, groups)
+        params = _conv_params(x, w, out, stride, padding, dilation, transposed, groups)
+        ctx.record_call("conv_forward", x.fake_device, **params)
 
 
 @operators.recorder_of("aten::convolution_backward")
@@ -51,49 +53,42 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
     grad, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask = args[:11]
     grad_x, grad_w, grad_b = out
     shape = (stride, padding, dilation, transposed, groups)
-    if mask[0]:
-        ctx.record(grad_x)
-        _conv_call(ctx, "conv_dgrad", x, w, grad, *shape)
-    if mask[1]:
-        ctx.record(grad_w)
-        _conv_call(ctx, "conv_wgrad", x, w, grad, *shape)
+    calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]
+    params = _conv_params(x, w, grad, *shape)
+    if is_depthwise(params) and not runs_on_cudnn(params, torch.cuda.get_device_capability()):
+        calls.reverse()  # ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda_out`
+    for kind, result, wanted in calls:
+        if wanted:
+            ctx.record(result)
+            ctx.record_call(kind, x.fake_device, **params)
     if mask[2]:
         ctx.record(grad_b)
+        # cuDNN computes no gradient of the bias: Convolution.cpp, `convolution_backward`, sums the gradient over all
+        # pixels after the other two.
         pixels = tuple(dim for dim in range(grad.dim()) if dim != 1)
         reductions.split_reduction(ctx, grad, pixels, reductions.accumulator_bytes(grad.dtype))
 
 
-def _conv_call(
-    ctx: OpContext,
-    kind: str,
-    x: Any,
-    w: Any,
-    y: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    groups: Any,
-) -> None:
+def _conv_params(
+    x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, groups: Any
+) -> dict[str, Any]:
     cudnn = torch.backends.cudnn
-    ctx.record_call(
-        kind,
-        x.fake_device,
-        x=tuple(x.shape),
-        w=tuple(w.shape),
-        y=tuple(y.shape),
-        stride=tuple(stride),
-        padding=tuple(padding),
-        dilation=tuple(dilation),
-        transposed=bool(transposed),
-        groups=int(groups),
-        dtype=_dtype(x),
-        channels_last=is_channels_last(x) or is_channels_last(w),
-        enabled=bool(cudnn.enabled),
-        benchmark=bool(cudnn.benchmark),
-        deterministic=bool(cudnn.deterministic),
-        allow_tf32=bool(cudnn.allow_tf32),
-    )
+    return {
+        "x": tuple(x.shape),
+        "w": tuple(w.shape),
+        "y": tuple(y.shape),
+        "stride": tuple(stride),
+        "padding": tuple(padding),
+        "dilation": tuple(dilation),
+        "transposed": bool(transposed),
+        "groups": int(groups),
+        "dtype": _dtype(x),
+        "channels_last": is_channels_last(x) or is_channels_last(w),
+        "enabled": bool(cudnn.enabled),
+        "benchmark": bool(cudnn.benchmark),
+        "deterministic": bool(cudnn.deterministic),
+        "allow_tf32": bool(cudnn.allow_tf32),
+    }
 
 
 @operators.recorder_of("aten::resize_")

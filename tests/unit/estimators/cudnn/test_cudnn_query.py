@@ -11,8 +11,10 @@ import pytest
 
 from cotenant.estimators.cudnn.query import CudnnLibrary, installed_cudnn, query_cudnn, query_of, version_text
 from cotenant.estimators.cudnn.worker import strides_of
+from cotenant.gpu_specs import gpu_spec
 from traces import conv_call
 
+A100, RTX3060 = gpu_spec("A100-40GB"), gpu_spec("RTX3060-12GB")
 REAL = os.environ.get("COTENANT_CUDNN_SITE", "")
 """Folder of installed packages with nvidia-cudnn-cu12 or -cu13, 9.8 or later, and its cuBLAS."""
 
@@ -44,7 +46,7 @@ def worker(tmp_path, text):
 def test_a_cudnn_beside_torch_is_found_with_its_dependencies(site):
     found = installed_cudnn(str(site))
     assert found.graph == site.parent / "nvidia/cudnn/lib/libcudnn_graph.so.9"
-    assert [path.name for path in found.preload] == ["libcublasLt.so.12"]
+    assert (found.cublaslt.name, found.wheels) == ("libcublasLt.so.12", site.parent / "nvidia")
 
 
 @pytest.mark.parametrize(("minor", "is_supported"), [(1, False), (7, False), (8, True), (20, True)])
@@ -77,29 +79,31 @@ def test_without_cudnn_there_is_no_library(tmp_path):
     ],
 )  # fmt: skip
 def test_a_query_has_shapes_strides_and_dtype(call, changes):
-    assert query_of(call).items() >= changes.items()
+    assert query_of(call, (8, 0)).items() >= changes.items()
 
 
 @pytest.mark.parametrize(
-    "changes", [{"groups": 2}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}], ids=str
+    "changes",
+    [{"groups": 64, "w": (64, 1, 3, 3)}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}],
+    ids=["depthwise", "benchmark", "disabled", "float64"],
 )
 def test_calls_that_cudnn_is_not_queried_for(changes):
-    assert query_of(conv_call(**changes)) is None
+    assert query_of(conv_call(**changes), (8, 0)) is None
 
 
 def test_answers_are_cached_and_only_new_calls_are_queried(site, tmp_path):
     library, cache = installed_cudnn(str(site)), tmp_path / "cache"
-    first = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=worker(tmp_path, ECHO))
+    first = query_cudnn(library, A100, [conv_call(batch=3)], folder=cache, worker=worker(tmp_path, ECHO))
     assert first(conv_call(batch=3)) == 3
     assert version_text(first.version) == "cuDNN 9.10.2"
     dead = worker(tmp_path, "raise SystemExit(1)")
-    again = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=dead)
+    again = query_cudnn(library, A100, [conv_call(batch=3)], folder=cache, worker=dead)
     assert again(conv_call(batch=3)) == 3
     assert again(conv_call(batch=4)) is None
-    assert query_cudnn(library, (8, 0), [conv_call(batch=4)], folder=cache, worker=dead) is None
-    assert query_cudnn(library, (8, 6), [conv_call(batch=3)], folder=cache, worker=dead) is None
+    assert query_cudnn(library, A100, [conv_call(batch=4)], folder=cache, worker=dead) is None
+    assert query_cudnn(library, RTX3060, [conv_call(batch=3)], folder=cache, worker=dead) is None
     more = query_cudnn(
-        library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=cache, worker=worker(tmp_path, ECHO)
+        library, A100, [conv_call(batch=3), conv_call(batch=4)], folder=cache, worker=worker(tmp_path, ECHO)
     )
     assert (more(conv_call(batch=3)), more(conv_call(batch=4))) == (3, 4)
 
@@ -114,38 +118,56 @@ def test_answers_are_cached_and_only_new_calls_are_queried(site, tmp_path):
     ],
 )
 def test_any_failure_of_the_worker_gives_no_answer(site, tmp_path, text):
-    found = query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
+    found = query_cudnn(installed_cudnn(str(site)), A100, [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
     assert found is None
 
 
 def test_a_file_that_is_not_a_library_gives_no_answer(site):
-    assert query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
+    assert query_cudnn(installed_cudnn(str(site)), A100, [conv_call()]) is None
 
 
 def test_a_damaged_cache_file_is_queried_again(site, tmp_path):
     library, cache = installed_cudnn(str(site)), tmp_path / "cache"
-    query_cudnn(library, (8, 0), [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
+    query_cudnn(library, A100, [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
     [file] = cache.iterdir()
     file.write_text(json.dumps({"bytes": 3}))
-    found = query_cudnn(library, (8, 0), [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
+    found = query_cudnn(library, A100, [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
     assert found(conv_call()) == 32
 
 
 def test_a_cache_file_above_its_limit_is_started_anew(site, tmp_path, monkeypatch):
     library, cache, live = installed_cudnn(str(site)), tmp_path / "cache", worker(tmp_path, ECHO)
-    query_cudnn(library, (8, 0), [conv_call(batch=1)], folder=cache, worker=live)
+    query_cudnn(library, A100, [conv_call(batch=1)], folder=cache, worker=live)
     [file] = cache.iterdir()
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", file.stat().st_size + 9)
-    query_cudnn(library, (8, 0), [conv_call(batch=2)], folder=cache, worker=live)
+    query_cudnn(library, A100, [conv_call(batch=2)], folder=cache, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", 9)
-    query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=live)
+    query_cudnn(library, A100, [conv_call(batch=3)], folder=cache, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
 
 
 def test_without_queries_no_worker_starts(tmp_path):
-    nowhere = CudnnLibrary(graph=Path("/nowhere"), preload=())
-    assert query_cudnn(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
+    nowhere = CudnnLibrary(graph=Path("/nowhere"), cublaslt=None)
+    assert query_cudnn(nowhere, A100, [conv_call(benchmark=True)], worker=("/nowhere",)) is None
+
+
+def test_without_a_null_gpu_products_of_matrices_and_grouped_convolutions_are_not_queried(site, tmp_path):
+    """The wheels of `site` are empty files without headers, so nothing can be built from them."""
+    known, pointwise = conv_call(), conv_call(w=(64, 64, 1, 1), padding=(0, 0))
+    grouped = conv_call(groups=2, w=(64, 32, 3, 3))
+    found = query_cudnn(installed_cudnn(str(site)), A100, [known, pointwise, grouped], worker=worker(tmp_path, ECHO))
+    assert [found(call) for call in (known, pointwise, grouped)] == [32, None, None]
+
+
+def test_answers_are_of_one_model_of_gpu(site, tmp_path):
+    text = ECHO.replace('call["x"][0]', 'query["device"]["multiProcessorCount"]')
+    library, cache = installed_cudnn(str(site)), tmp_path / "cache"
+    found = [
+        query_cudnn(library, gpu, [conv_call()], folder=cache, worker=worker(tmp_path, text))(conv_call())
+        for gpu in (A100, RTX3060, A100)
+    ]
+    assert found == [108, 28, 108]
 
 
 @pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
@@ -158,7 +180,7 @@ def test_a_real_cudnn_copies_operands_in_float32_and_not_in_half_precision_chann
     operand = 4 * 32 * 64 * 224 * 224
     calls = [conv_call(), conv_call("conv_dgrad"), conv_call("conv_wgrad"), conv_call(allow_tf32=False)]
     half = conv_call(dtype="bfloat16", channels_last=True)
-    found = query_cudnn(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
+    found = query_cudnn(installed_cudnn(f"{REAL}/torch"), A100, [*calls, half])
     copies = [round(found(call) / operand) for call in calls]
     assert copies == [1, 2, 2, 0]
     assert found(half) < operand / 100

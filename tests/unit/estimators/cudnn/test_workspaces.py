@@ -158,7 +158,7 @@ def test_ampere_sums_a_weight_gradient_in_as_many_parts_as_measured(call, parts)
     ],
 )
 def test_workspaces_in_half_precision_match_cudnn(rule, call, elements):
-    call = LibraryCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
+    call = LibraryCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "float16"})
     assert rule(call) == 2 * elements
 
 
@@ -189,7 +189,7 @@ def test_float32_workspaces_of_small_ampere_and_ada_are_0_or_those_of_8_0(capabi
 
 
 def cudnn_workspaces(call, nbytes, capability=(8, 0)):
-    key = json.dumps(query_of(call), sort_keys=True, separators=(",", ":"))
+    key = json.dumps(query_of(call, capability), sort_keys=True, separators=(",", ":"))
     return CudnnWorkspaces(version=91002, capability=capability, found={key: nbytes})
 
 
@@ -199,9 +199,8 @@ def cudnn_workspaces(call, nbytes, capability=(8, 0)):
         pytest.param(conv(), (8, 0), 77, "cudnn", id="the job's own cuDNN is right"),
         pytest.param(conv(allow_tf32=False), (8, 0), 77, "cudnn", id="also where the rule knows of nothing"),
         pytest.param(conv(), (8, 6), 4 * (X + W), "rule", id="but not about another GPU"),
-        pytest.param(
-            conv(x=(2, 64, 8, 8), w=(512, 64, 1, 1)), (8, 0), 0, "rule", id="nor where narrow 1x1 were measured"
-        ),
+        pytest.param(conv(x=(2, 64, 8, 8), w=(512, 64, 1, 1)), (8, 0), 77, "cudnn", id="also for narrow 1x1"),
+        pytest.param(conv(groups=2, w=(512, 128, 3, 3)), (8, 0), 77, "cudnn", id="and for grouped ones"),
     ],
 )
 def test_answers_of_the_jobs_own_cudnn_override_table_and_rule(call, capability, nbytes, source):
@@ -219,6 +218,13 @@ def test_in_channels_last_only_what_is_copied_is_a_guess():
     half = {"dtype": "bfloat16", "channels_last": True}
     assert not A100.guesses(conv(**half))
     assert A100.guesses(conv(**half, x=(2, 249, 8, 8), w=(512, 249, 3, 3)))
+
+
+def test_a_grouped_call_is_a_guess_unless_pytorch_has_a_kernel():
+    grouped = conv(groups=2, w=(512, 128, 3, 3))
+    assert A100.guesses(grouped)
+    assert not A100.guesses(conv(groups=256, w=(512, 1, 3, 3)))
+    assert not replace(A100, cudnn_workspaces=cudnn_workspaces(grouped, 0)).guesses(grouped)
 
 
 def test_a_queried_call_is_not_guessed():
@@ -262,7 +268,7 @@ def test_a_queried_call_is_not_suspected():
 
 
 def test_the_sources_of_workspaces_are_listed():
-    calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
+    calls = (conv(), conv("conv_dgrad"), conv(enabled=False), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
     sources = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
     assert sources == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
