@@ -10,8 +10,8 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.measurement.campaign import CampaignSetup, run_campaign
-from cotenant.measurement.job_list import JobList, MeasureJob, read_jobs
-from cotenant.measurement.pairs import run_pairs
+from cotenant.measurement.collocation import run_groups
+from cotenant.measurement.job_list import Group, JobList, MeasureJob, read_jobs
 from cotenant.measurement.result_table import read_rows
 from json_shapes import shape_problems
 from measured_scripts import FAKE_CUDA, TRAIN
@@ -32,8 +32,8 @@ def campaign(tmp_path):
         said = []
         setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s)
         if pairs is not None:
-            listed = JobList(path="jobs.toml", jobs=tuple(jobs), pairs=pairs)
-            return list(run_pairs(listed, setup, mps=False, resume=resume, say=said.append))
+            listed = JobList(path="jobs.toml", jobs=tuple(jobs), groups=tuple(Group(jobs=pair) for pair in pairs))
+            return list(run_groups(listed, setup, table="pairs.csv", resume=resume, say=said.append))
         listed = JobList(path="jobs.toml", jobs=tuple(jobs))
         rows = list(run_campaign(listed, setup, resume=resume, say=said.append))
         return rows, said
@@ -118,19 +118,19 @@ def test_a_campaign_over_its_time_limit_reports_the_remaining_runs(campaign, tmp
 def test_co_located_runs_overlap(campaign, tmp_path):
     endless = TRAIN.replace("else 9", "else 10**9")
     rows = campaign({"a": endless, "b": endless}, pairs=(("a", "b"),), seconds=0.5)
-    found = [(row["mode"], row["job"], row["partner"]) for row in rows]
+    found = [(row["sharing"], row["job"], row["partners"]) for row in rows]
     assert found == [("alone", "a", ""), ("alone", "b", ""), ("time-sliced", "a", "b"), ("time-sliced", "b", "a")]
     assert all(row["steps_timed"] > 0 for row in rows[:2])
     assert rows[2]["alone_step_s"] == rows[0]["step_s"]
-    folder = tmp_path / "out" / "a-with-b"
-    ended = [json.loads((folder / f"time-sliced-{n}.json").read_text())["step_ended_s"] for n in (1, 2)]
+    folder = tmp_path / "out" / "a-with-b" / "time-sliced-1"
+    ended = [json.loads((folder / f"{n}.json").read_text())["step_ended_s"] for n in (1, 2)]
     # Two steps to warm up; the third of each ends after both had their second.
     assert min(interval[2] for interval in ended) >= max(interval[1] for interval in ended)
 
 
 def test_a_failing_run_does_not_block_its_co_located_run(campaign):
     rows = campaign({"a": TRAIN, "bad": "raise SystemExit(1)"}, pairs=(("a", "bad"),), seconds=0.2)
-    outcomes = {(row["mode"], row["job"]): (row["outcome"], row["step_s"] is None) for row in rows}
+    outcomes = {(row["sharing"], row["job"]): (row["outcome"], row["step_s"] is None) for row in rows}
     assert outcomes["time-sliced", "a"] == ("no-cuda", True)
     assert outcomes["time-sliced", "bad"] == ("error", True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +85,17 @@ def command(options: MeasureOptions, *, json: bool) -> int:
 
         return _print_dry_runs(estimate_jobs(jobs, python=python, timeout_s=options.stop_after_s or 300.0), json=json)
     if options.pairs:
-        from cotenant.measurement.pairs import pair_line, run_pairs
+        from cotenant.measurement.collocation import group_line, run_groups
 
-        rows = run_pairs(jobs, _setup(options, python), mps=options.mps, resume=options.resume, say=note)
-        return _print_rows(rows, pair_line, json=json)
+        ways = [replace(group, sharing="mps") if options.mps else group for group in jobs.groups]
+        groups = run_groups(
+            replace(jobs, groups=tuple(ways)),
+            _setup(options, python),
+            table="pairs.csv",
+            resume=options.resume,
+            say=note,
+        )
+        return _print_rows(groups, group_line, json=json)
     from cotenant.measurement.campaign import run_campaign
 
     return _print_rows(

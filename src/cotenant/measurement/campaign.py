@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class CampaignSetup:
         python: interpreter of the jobs.
         watch: samples the GPU; None without a driver, `no_watch` says why.
         limit_s: wall-clock limit of the whole campaign; None for no limit.
+        gpu_name: name of the GPU in tables.
+        probe: the program that runs and measures a job; `env` is added to its environment.
     """
 
     out: Path
@@ -45,12 +47,15 @@ class CampaignSetup:
     watch: GpuSampler | None
     no_watch: str = ""
     limit_s: float | None = None
+    gpu_name: str = ""
+    probe: Path = PROBE
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def plain_env(self) -> dict[str, str]:
         """Environment of a process: ours, offline, with the sampled GPU only."""
         visible = None if self.watch is None else self.watch.visible
         one = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-        return {**_OFFLINE, **os.environ, **one}
+        return {**_OFFLINE, **os.environ, **one, **self.env}
 
     def program(self, job: MeasureJob) -> Program:
         """The program of the job."""
@@ -162,7 +167,7 @@ def start_job(
     request_path.write_text(json.dumps(request))
     answer = (folder / f"{tag}.answer.json").resolve()
     return HeldProcess(
-        [program.python, str(PROBE), str(request_path), str(answer)],
+        [program.python, str(setup.probe), str(request_path), str(answer)],
         workdir=str(Path(job.script).parent),
         env={**setup.plain_env(), **job.env, **(env or {})},
         log=folder / f"{tag}.log",

@@ -41,7 +41,7 @@ def card_lines(jobs: JobList, rows: Sequence[Mapping[str, str]], no_watch: str) 
         "- `JOB/run-N.json`: all that the probe wrote of run N, and what the driver said (`usage`); `.log`: its",
         "  output.",
         "- `JOB/run-N.history.json.gz`: every event of the caching allocator as columns (requested sizes; the line of",
-        "  the script that asked), `marks`: when each phase began, in microseconds since the epoch.",
+        "  the script that allocated), `marks`: when each phase began, in microseconds since the epoch.",
     ]
     if no_watch:
         lines += ["", f"The driver was not read: {no_watch}. Columns from NVML are empty."]

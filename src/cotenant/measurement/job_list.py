@@ -1,4 +1,4 @@
-"""Job lists: TOML files with `[defaults]`, `[[job]]` and, for collocation, `[[pair]]`."""
+"""Job lists: TOML files with `[defaults]`, `[[job]]` and, for collocation, `[[pair]]` and `[[group]]`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ else:
 
 SETTINGS_SCRIPT = Path(__file__).with_name("run_with_torch_flags.py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PROFILE = r"[1-7]g\.[0-9]+gb(?:\+[a-z0-9.]+)?"
+_SHARING = re.compile(rf"time-sliced|mps(?::(?:[1-9][0-9]?|100))?|mig:{_PROFILE}(?:,{_PROFILE})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +61,52 @@ class MeasureJob:
         return (str(SETTINGS_SCRIPT), *made, self.script, *self.args)
 
 
+ALONE, TIME_SLICED = "alone", "time-sliced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Jobs, by name, that run on one GPU at the same time.
+
+    Attributes:
+        sharing: `alone`, `time-sliced`, `mps`, `mps:50` (percent of the SMs for each job) or `mig:3g.20gb,3g.20gb`.
+    """
+
+    jobs: tuple[str, ...]
+    sharing: str = TIME_SLICED
+
+    @property
+    def name(self) -> str:
+        """The names of the jobs, joined by `+`."""
+        return "+".join(self.jobs)
+
+    @property
+    def folder(self) -> str:
+        """A name for a folder: the jobs in order; of equal ones that follow each other one, with their number."""
+        runs = [(name, len(list(same))) for name, same in groupby(self.jobs)]
+        return "-with-".join(name if count == 1 else f"{name}-x{count}" for name, count in runs)
+
+    @property
+    def way(self) -> str:
+        """The way to share without its details."""
+        return self.sharing.partition(":")[0]
+
+    @property
+    def detail(self) -> str:
+        """Percent of the SMs, or MIG profiles; empty without."""
+        return self.sharing.partition(":")[2]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobList:
-    """Jobs in order, and pairs of their names."""
+    """Jobs in order, and groups of their names."""
 
     path: str
     jobs: tuple[MeasureJob, ...]
-    pairs: tuple[tuple[str, str], ...] = ()
+    groups: tuple[Group, ...] = ()
 
     def only(self, pattern: str | None) -> JobList:
-        """Jobs with a name or tag that matches the glob `pattern`, and the pairs among them.
+        """Jobs with a name or tag that matches the glob `pattern`, and the groups among them.
 
         Raises:
             UsageError: there are none.
@@ -81,9 +120,7 @@ class JobList:
                 hint=f"its first jobs are {', '.join(job.name for job in self.jobs[:5])}",
             )
         names = {job.name for job in selected}
-        return JobList(
-            path=self.path, jobs=selected, pairs=tuple(pair for pair in self.pairs if names.issuperset(pair))
-        )
+        return JobList(path=self.path, jobs=selected, groups=tuple(g for g in self.groups if names.issuperset(g.jobs)))
 
 
 def read_jobs(path: Path) -> JobList:
@@ -98,7 +135,7 @@ def read_jobs(path: Path) -> JobList:
         raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
-    _refuse_unknown(path, "", data, ("defaults", "job", "pair"))
+    _refuse_unknown(path, "", data, ("defaults", "job", "pair", "group"))
     defaults = _table(path, "defaults", data.get("defaults", {}))
     _refuse_unknown(path, "defaults.", defaults, _DEFAULTABLE)
     entries = data.get("job")
@@ -107,12 +144,13 @@ def read_jobs(path: Path) -> JobList:
     jobs = []
     for number, entry in enumerate(entries, start=1):
         where = f"job[{number}]"
-        jobs.append(_job(path, where, {**defaults, **_table(path, where, entry)}))
+        jobs += _jobs_of_sizes(path, where, {**defaults, **_table(path, where, entry)})
     names = [job.name for job in jobs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{path}: two jobs are named `{twice[0]}`", hint="results are stored by name")
-    return JobList(path=str(path), jobs=tuple(jobs), pairs=_pairs(path, data.get("pair", []), names))
+    groups = (*_pairs(path, data.get("pair", []), names), *_groups(path, data.get("group", []), names))
+    return JobList(path=str(path), jobs=tuple(jobs), groups=groups)
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -172,7 +210,58 @@ def _check(path: Path, where: str, key: str, value: object) -> None:
             raise UsageError(f"{path}: `{where}` must hold strings, got {text!r}", hint=f'write "{text}"')
 
 
-def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _jobs_of_sizes(path: Path, where: str, entry: Mapping[str, Any]) -> list[MeasureJob]:
+    """The job, or one for each of its `batch_sizes`, named `NAME-bSIZE`, with `{batch_size}` replaced in `args`."""
+    if "batch_sizes" not in entry:
+        return [_job(path, where, entry)]
+    sizes = entry["batch_sizes"]
+    if not isinstance(sizes, list) or not all(
+        isinstance(size, int) and size is not True and size > 0 for size in sizes
+    ):
+        raise UsageError(f"{path}: `{where}.batch_sizes` is {sizes!r}, wanted a list of integers above 0")
+    args = entry.get("args", [])
+    if not isinstance(args, list) or "{batch_size}" not in args:
+        raise UsageError(
+            f"{path}: `{where}.args` has no `{{batch_size}}`", hint="put it where the script reads the size"
+        )
+    rest = {key: value for key, value in entry.items() if key != "batch_sizes"}
+    return [
+        _job(
+            path,
+            where,
+            {
+                **rest,
+                "name": f"{entry.get('name')}-b{size}",
+                "args": [str(size) if arg == "{batch_size}" else arg for arg in args],
+            },
+        )
+        for size in sizes
+    ]
+
+
+def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, ...]:
+    groups = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
+        where = f"group[{number}]"
+        table = _table(path, where, entry)
+        _refuse_unknown(path, f"{where}.", table, ("jobs", "sharing"))
+        jobs, ways = table.get("jobs"), table.get("sharing", [TIME_SLICED])
+        if not isinstance(jobs, list) or len(jobs) < 2:
+            raise UsageError(f"{path}: `{where}.jobs` is {jobs!r}, wanted the names of two jobs or more")
+        for name in jobs:
+            if name not in names:
+                raise UsageError(f"{path}: `{where}.jobs`: no job is named `{name}`")
+        for way in ways if isinstance(ways, list) else [ways]:
+            if not isinstance(way, str) or not _SHARING.fullmatch(way):
+                raise UsageError(
+                    f"{path}: `{where}.sharing`: {way!r} is no way to share",
+                    hint="write `time-sliced`, `mps`, `mps:50` or `mig:3g.20gb,3g.20gb`",
+                )
+            groups.append(Group(jobs=tuple(jobs), sharing=way))
+    return tuple(groups)
+
+
+def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, ...]:
     pairs = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
         where = f"pair[{number}]"
@@ -184,7 +273,7 @@ def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[tuple[str
         for name in jobs:
             if name not in names:
                 raise UsageError(f"{path}: `{where}.jobs`: no job is named `{name}`")
-        pairs.append((jobs[0], jobs[1]))
+        pairs.append(Group(jobs=(jobs[0], jobs[1])))
     return tuple(pairs)
 
 

@@ -72,7 +72,7 @@ class SessionProcess:
         if self.code is None:
             try:
                 pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
-            except ChildProcessError:  # reaped by somebody else; no usage
+            except ChildProcessError:  # reaped by another thread; no usage
                 pid, status, usage = self._process.pid, 0, None
             if pid:
                 self.ended_s = time.time()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.measurement.job_list import SETTINGS_SCRIPT, read_jobs
+from cotenant.measurement.job_list import SETTINGS_SCRIPT, Group, read_jobs
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,6 +25,7 @@ def write(tmp_path):
 
 
 JOB = '[[job]]\nname = "a"\nscript = "train.py"\n'
+GROUP = "[[group]]\njobs = ['a', 'a']\n"
 
 
 def test_defaults_are_laid_under_each_job(write):
@@ -63,6 +64,13 @@ def test_settings_are_made_by_a_script_in_front(write, tmp_path):
         pytest.param(JOB.replace('"a"', '"../a"'), "`job[1].name` is `../a`", id="a name is a folder"),
         pytest.param(JOB + "[[pair]]\njobs = ['a']", "`pair[1].jobs` is ['a']", id="a pair of one"),
         pytest.param(JOB + "[[pair]]\njobs = ['a', 'z']", "`pair[1].jobs`: no job is named `z`", id="unknown partner"),
+        pytest.param(JOB + "[[group]]\njobs = ['a']", "`group[1].jobs` is ['a']", id="a group of one"),
+        pytest.param(JOB + "[[group]]\njobs = ['a', 'z']", "`group[1].jobs`: no job is named `z`", id="unknown member"),
+        pytest.param(JOB + GROUP + "sharing = 'mps:0'", "'mps:0' is no way to share", id="no percent"),
+        pytest.param(JOB + GROUP + "sharing = ['mig']", "'mig' is no way to share", id="no profile"),
+        pytest.param(JOB + GROUP + "sharing = ['mig:9g.5gb']", "'mig:9g.5gb' is no way", id="no such profile"),
+        pytest.param(JOB + "batch_sizes = [8]", "`job[1].args` has no `{batch_size}`", id="size is not used"),
+        pytest.param(JOB + "batch_sizes = [0]", "`job[1].batch_sizes` is [0]", id="size of zero"),
     ],
 )
 def test_errors_name_file_and_key(write, text, message):
@@ -77,8 +85,8 @@ def test_only_takes_names_and_tags(write):
     listed = read_jobs(write(JOB + "tags = ['cnn']\n" + JOB.replace('"a"', '"b"') + "[[pair]]\njobs = ['a', 'b']"))
     assert [job.name for job in listed.only("c*").jobs] == ["a"]
     assert [job.name for job in listed.only("b").jobs] == ["b"]
-    assert listed.only("c*").pairs == ()
-    assert listed.only("[ab]").pairs == (("a", "b"),)
+    assert listed.only("c*").groups == ()
+    assert listed.only("[ab]").groups == (Group(jobs=("a", "b")),)
     with pytest.raises(UsageError, match="no job of"):
         listed.only("z*")
 
@@ -86,3 +94,23 @@ def test_only_takes_names_and_tags(write):
 @pytest.mark.parametrize(("name", "at_least"), [("default.toml", 60), ("pairs.toml", 3)])
 def test_the_shipped_campaigns_are_well_formed(name, at_least):
     assert len(read_jobs(ROOT / "benchmarks" / "campaigns" / name).jobs) >= at_least
+
+
+def test_a_group_has_one_run_for_each_way_to_share(write):
+    listed = read_jobs(write(JOB + GROUP + "sharing = ['time-sliced', 'mps:30', 'mig:3g.20gb,1g.5gb+me']"))
+    assert [(group.jobs, group.way, group.detail) for group in listed.groups] == [
+        (("a", "a"), "time-sliced", ""),
+        (("a", "a"), "mps", "30"),
+        (("a", "a"), "mig", "3g.20gb,1g.5gb+me"),
+    ]
+    assert read_jobs(write(JOB + GROUP)).groups == (Group(jobs=("a", "a"), sharing="time-sliced"),)
+
+
+def test_each_batch_size_is_a_job(write):
+    listed = read_jobs(write(JOB + "batch_sizes = [8, 32]\nargs = ['-b', '{batch_size}']"))
+    assert [(job.name, job.args) for job in listed.jobs] == [("a-b8", ("-b", "8")), ("a-b32", ("-b", "32"))]
+
+
+def test_groups_of_other_order_have_other_folders():
+    folders = [Group(jobs=tuple(jobs)).folder for jobs in ("aab", "aba", "baa")]
+    assert folders == ["a-x2-with-b", "a-with-b-with-a", "b-with-a-x2"]

@@ -1,0 +1,137 @@
+"""Sets up a way to share one GPU for a group of jobs, and undoes it, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+from cotenant import gpus
+from cotenant.core.errors import BackendError, CotenantError
+from cotenant.core.gpu import Gpu
+from cotenant.gpus import mig
+from cotenant.measurement.campaign import CampaignSetup
+from cotenant.measurement.job_list import Group
+
+MPS_COMMAND = "nvidia-cuda-mps-control"
+
+
+@contextlib.contextmanager
+def open_sharing(group: Group, setup: CampaignSetup) -> Iterator[Sequence[Mapping[str, str]]]:
+    """The environment of each job of the group, for the duration of a `with` block.
+
+    Raises:
+        CotenantError: this GPU, driver or user cannot share so; nothing is changed.
+    """
+    if group.way == "mps":
+        with mps_server(setup) as env:
+            limit = {} if group.detail == "" else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": group.detail}
+            yield [{**env, **limit}] * len(group.jobs)
+    elif group.way == "mig":
+        if setup.watch is None:
+            raise BackendError(f"MIG needs an NVIDIA driver: {setup.no_watch}")
+        with mig_instances(setup.watch.gpu, group.detail.split(",")) as uuids:
+            # With fewer instances than jobs, jobs take turns: they share an instance's SMs and memory.
+            yield [{"CUDA_VISIBLE_DEVICES": uuids[i % len(uuids)]} for i in range(len(group.jobs))]
+    else:
+        yield [{}] * len(group.jobs)
+
+
+@contextlib.contextmanager
+def mps_server(setup: CampaignSetup) -> Iterator[dict[str, str]]:
+    """A private MPS server for the duration of a `with` block; gives the environment of its clients.
+
+    MPS servers of others are not touched: the pipe folder is our own.
+
+    Raises:
+        CotenantError: MPS is not installed, or does not start.
+    """
+    program = shutil.which(MPS_COMMAND)
+    if program is None:
+        raise CotenantError(f"no `{MPS_COMMAND}` on the PATH", hint="leave out MPS")
+    folder = (setup.out / "mps").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    env = {**setup.plain_env(), **ours}
+    # The MPS daemon inherits these descriptors: a pipe of ours would never reach its end.
+    done = subprocess.run([program, "-d"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise CotenantError(f"`{program} -d` ended with exit code {done.returncode}", hint=f"see `{folder}`")
+    try:
+        yield ours
+    finally:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run([program], env=env, input=b"quit\n", stdout=subprocess.DEVNULL, timeout=30, check=False)
+
+
+@contextlib.contextmanager
+def mig_instances(gpu: Gpu, profiles: Sequence[str]) -> Iterator[list[str]]:
+    """UUIDs of new MIG instances on `gpu`, in the order of `profiles`, for the duration of a `with` block.
+
+    MIG mode is turned on for it and off again; a GPU that was in MIG mode before is refused, since its instances may be
+    somebody's.
+
+    Raises:
+        BackendError: the GPU is in MIG mode, has no such profiles, or a command failed; the mode is as before.
+    """
+    if gpu.mig_parent is not None:
+        raise BackendError("the GPU is in MIG mode already", hint="remove its instances and turn MIG mode off first")
+    smi = ["nvidia-smi", "-i", str(gpu.index)]
+    _run([*smi, "-mig", "1"])
+    try:
+        made = [*smi[:1], "mig", *smi[1:]]
+        _run([*made, "-cgi", ",".join(profiles), "-C"])
+        try:
+            yield _instances_of(gpu, profiles)
+        finally:
+            for option in ("-dci", "-dgi"):
+                with contextlib.suppress(BackendError):
+                    _run([*made, option])
+    finally:
+        _run([*smi, "-mig", "0"])
+
+
+def _instances_of(gpu: Gpu, profiles: Sequence[str]) -> list[str]:
+    """UUIDs of the instances of `gpu`, one for each of `profiles`, in their order."""
+    backend = gpus.create("nvml")
+    try:
+        free = [found for found in backend.inventory() if found.mig_parent == gpu.uuid]
+    finally:
+        backend.close()
+    uuids = []
+    for profile in profiles:
+        instance = next((found for found in free if found.mig_profile == profile), None)
+        if instance is None:
+            raise BackendError(f"NVML lists no instance `{profile}` after it was created")
+        free.remove(instance)
+        uuids.append(instance.uuid)
+    return uuids
+
+
+def _run(command: Sequence[str]) -> None:
+    text = " ".join(command)
+    try:
+        done = subprocess.run(
+            list(command), capture_output=True, text=True, errors="replace", timeout=mig.TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"`{text}` does not work: {error}") from error
+    if done.returncode:
+        message = " ".join((done.stderr or done.stdout).split())
+        raise BackendError(f"`{text}` failed: {message}", hint="it needs root and an idle GPU that has MIG")
+
+
+def check_idle(setup: CampaignSetup) -> None:
+    """Refuse a GPU on which somebody's processes hold memory: they would be slowed down, and the figures wrong.
+
+    Raises:
+        BackendError: there are such processes.
+    """
+    sample = None if setup.watch is None else setup.watch.read()
+    pids = [process.pid for process in sample.processes] if sample is not None else []
+    if pids:
+        raise BackendError(
+            f"the GPU is in use by {len(pids)} processes: {', '.join(map(str, pids[:5]))}",
+            hint="name an idle one in CUDA_VISIBLE_DEVICES",
+        )

@@ -1,0 +1,107 @@
+"""A job of `cotenant study collocate` on a simulated GPU: `python simulated_job.py REQUEST ANSWER`.
+
+It reads the same request and writes the same answer as `measurement/probe.py`. The job is a measured workload, the
+value of `--workload`; it takes the memory and the activity that were measured, and its steps take as long as its
+neighbors on the simulated GPU let them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cotenant.core.errors import CotenantError, UsageError
+from cotenant.measurement.probe import hold, save
+from cotenant.sim.interference import PairTable
+from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload
+from cotenant.simserver.gpu import SimulatedOutOfMemory
+from cotenant.simserver.job_progress import JobProgress
+from cotenant.simserver.oom_message import out_of_memory_text
+from cotenant.simserver.server import SimulatedServer
+
+STEP_S = 0.02
+"""Seconds of a step of the job alone."""
+LOOK_S = 0.005
+
+
+def main() -> None:
+    """Run the request."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    try:
+        body = run(request)
+    except SimulatedOutOfMemory as error:
+        body = {
+            "outcome": "oom",
+            "message": out_of_memory_text(error, Path(__file__), device=0).strip().splitlines()[-1],
+        }
+    except CotenantError as error:
+        body = {"outcome": "error", "message": error.message}
+    save(Path(sys.argv[2]), body)
+    hold()
+    os._exit(0)
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """Train until the request is fulfilled; the answer."""
+    program = request["program"]
+    assert isinstance(program, dict)
+    job = workload(workload_name(program["args"]))
+    server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
+    attachment = server.attach(server.uuids[0], context_bytes=A100_CONTEXT_BYTES, label=job.name)
+    attachment.allocate(job.peak_bytes - A100_CONTEXT_BYTES)
+    attachment.set_activity(smact=job.smact, smocc=job.smocc, drama=job.drama, utilization=job.utilization)
+    progress = JobProgress(PairTable(pair_speeds()), [attachment.key], since_s=server.now_s())
+    warmup, seconds, steps = int(str(request["warmup_steps"])), request["seconds"], int(str(request["steps"]))
+    ended: list[float] = []
+    timed_from_s: float | None = None
+    while True:
+        time.sleep(LOOK_S)
+        progress.advance([attachment.changes()], server.now_s())
+        while progress.done_s >= STEP_S * (len(ended) + 1):
+            # Progress is linear since the last look: the step ended before now by what is left over, at this speed.
+            over_s = (progress.done_s - STEP_S * (len(ended) + 1)) / progress.speed
+            ended.append(time.time() - over_s)
+        if seconds is None:
+            if len(ended) >= steps:
+                break
+        elif timed_from_s is None and len(ended) >= warmup:
+            _wait_for_others(request)
+            progress.advance([attachment.changes()], server.now_s())
+            progress.done_s = STEP_S * len(ended)  # the wait was no training
+            timed_from_s = time.time()
+        elif timed_from_s is not None and time.time() - timed_from_s >= float(str(seconds)):
+            break
+    return {
+        "outcome": "ok",
+        "message": "",
+        "steps": len(ended),
+        "step_ended_s": ended,
+        # As the probe: the step after the wait does not count.
+        "warmup_steps": warmup + (seconds is not None),
+        "peak_reserved_bytes": job.peak_bytes - A100_CONTEXT_BYTES,
+    }
+
+
+def workload_name(args: Sequence[str]) -> str:
+    """The value of `--workload`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if "--workload" in args[:-1]:
+        return args[list(args).index("--workload") + 1]
+    raise UsageError("no `--workload NAME` among the arguments", hint="on a simulated GPU, jobs are measured workloads")
+
+
+def _wait_for_others(request: dict[str, object]) -> None:
+    Path(str(request["warm_path"])).touch()
+    while not Path(str(request["go_path"])).exists():
+        time.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The collocation study end to end on a simulated GPU: real processes, the probe's protocol, published pairs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.measurement.collocation import COLUMNS
+from cotenant.measurement.job_list import read_jobs
+from cotenant.measurement.result_table import read_rows
+from cotenant.sim.interference.tables import read_pairs
+from cotenant.sim.workloads import pair_speeds
+from cotenant.study.collocation_report import as_collocation_rows, results_of, write_report
+from cotenant.study.guidelines import memory_adds_up
+from cotenant.study.overhead import JOBS_FOLDER
+
+PAIR = ("resnet50_imagenet_bs64", "vgg16_imagenet_bs64")
+GROUPS = """
+[defaults]
+seconds = 0.6
+warmup_steps = 3
+{jobs}
+[[group]]
+jobs = ["resnet50_imagenet_bs64", "vgg16_imagenet_bs64"]
+sharing = ["time-sliced", "mps"]
+
+[[group]]
+jobs = ["vgg16_imagenet_bs64", "missing"]
+"""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The folder of a study that ran, and what it printed."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "train.py").touch()
+    jobs = [
+        f'[[job]]\nname = "{name}"\nscript = "train.py"\nargs = ["--workload", "{name}"]' for name in (*PAIR, "missing")
+    ]
+    (folder / "groups.toml").write_text(GROUPS.format(jobs="\n".join(jobs)))
+    command = [sys.executable, "-m", "cotenant", "study", "collocate", str(folder / "groups.toml")]
+    options = ["--out", str(folder / "out"), "--simulate", "A100-40GB", "--json"]
+    env = {"PATH": "/nonexistent", "HOME": str(folder)}
+    done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_jobs_run_alone_first_and_every_row_says_where(study):
+    _, printed = study
+    rows = printed["rows"]
+    assert [row["sharing"] for row in rows] == ["alone"] * 3 + ["time-sliced"] * 2 + ["mps"] * 2 + ["time-sliced"] * 2
+    assert {row["gpu"] for row in rows} == {"simulated A100-40GB"}
+    assert list(rows[0]) == list(COLUMNS)
+
+
+def test_slowdowns_are_those_of_the_published_pair(study):
+    folder, _ = study
+    (result, *_) = results_of(read_rows(folder / "out" / "collocation.csv"))
+    speeds = pair_speeds()
+    # 0.6 s of training are about 13 steps of the slower job: its last step may count or not.
+    assert [1 / slowdown for slowdown in result.slowdowns] == pytest.approx(
+        [speeds[PAIR], speeds[PAIR[::-1]]], rel=0.15
+    )
+    assert result.gain == pytest.approx(sum(1 / slowdown for slowdown in result.slowdowns))
+
+
+def test_a_way_to_share_that_is_missing_is_rows_with_the_reason(study):
+    _, printed = study
+    mps = [row for row in printed["rows"] if row["sharing"] == "mps"]
+    assert {(row["outcome"], row["message"]) for row in mps} == {
+        ("not-shared", "no `nvidia-cuda-mps-control` on the PATH")
+    }
+
+
+def test_a_job_that_fails_costs_its_group_only(study):
+    _, printed = study
+    *_, last = printed["results"]
+    assert last["jobs"] == ["vgg16_imagenet_bs64", "missing"]
+    assert "missing: error" in last["problem"]
+    assert last["gain"] is None
+
+
+def test_memory_of_simulated_jobs_adds_up(study):
+    _, printed = study
+    rows = as_collocation_rows(results_of(printed["rows"]), "test")
+    assert (memory_adds_up(rows).held, memory_adds_up(rows).tested) == (1, 1)
+
+
+def test_pairs_are_written_as_the_simulator_reads_them(study):
+    folder, _ = study
+    ((first, second, speed_first, speed_second),) = read_pairs(folder / "out" / "pairs.csv")
+    assert (first, second) == PAIR
+    assert 0 < speed_first < speed_second <= 1
+
+
+def test_the_report_has_groups_guidelines_and_what_was_not_measured(study, tmp_path):
+    _, printed = study
+    text = write_report(printed["rows"], tmp_path / "report.html").read_text()
+    for words in ("simulated A100-40GB", "Not measured", "Guidelines", "thesis, table 4.2", "no row to test it on"):
+        assert words in text
+
+
+def test_the_shipped_campaign_can_be_read():
+    listed = read_jobs(JOBS_FOLDER / "collocation.toml")
+    assert {group.way for group in listed.groups} == {"time-sliced", "mps", "mig"}
+    assert max(len(group.jobs) for group in listed.groups) == 7
