@@ -1,4 +1,4 @@
-"""From options to the job that the daemon is asked to queue."""
+"""From options to the body of a submission."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
         "slurm_env": slurm_env,
         "estimator": launch.estimator,
         "hold": bool(launch.hold),
+        "run_anyway": bool(launch.run_anyway),
+        "stdin_path": None if launch.stdin is None else str(workdir / launch.stdin),
         "stdout_path": stdout,
         "stderr_path": stdout if launch.error is None else _output_path(launch.error, workdir),
         "umask": _umask(),

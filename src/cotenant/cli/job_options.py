@@ -56,7 +56,7 @@ class JobRequest:
         "--gpu-mem",
         type=OrNone(Parsed("size", parse_bytes)),
         metavar="SIZE",
-        help="Memory it needs on each GPU, e.g. 12G; estimated if not given, or `none`.",
+        help="Memory it needs on each GPU: 12G, or 12000 in MiB; estimated if not given, or `none`.",
     )
     exclusive: bool | None = option("--exclusive/--no-exclusive", help="Share its GPUs with no other job.")
     sharing: str | None = option(
@@ -197,6 +197,12 @@ class LaunchOptions:
         shell_complete=complete_estimators,
         help="Estimator of its memory; by default the daemon's.",
     )
+    run_anyway: bool | None = option(
+        "--run-anyway",
+        is_flag=True,
+        section=_FAILURES,
+        help="Run it even if an import or its syntax failed in the estimate.",
+    )
     array: Mapping[str, Any] | None = option(
         "-a",
         "--array",
@@ -210,6 +216,7 @@ class LaunchOptions:
         "-o", "--output", metavar="FILE", help="File for stdout; %j is the id, %x the name, %A_%a array and index."
     )
     error: str | None = option("-e", "--error", metavar="FILE", help="File for stderr; by default that of stdout.")
+    stdin: str | None = option("-i", "--input", metavar="FILE", help="File for stdin.  [default: /dev/null]")
     chdir: Path | None = option("-D", "--chdir", type=PATH, metavar="DIR", help="Working directory.")
     export: str | None = option(
         "--export", metavar="ALL|NONE|VARS", help="Environment variables: ALL, NONE, A,B=1 or ALL,B=1.  [default: ALL]"

@@ -9,7 +9,7 @@ from typing import Any
 from cotenant.cli.common import Connection, TableOptions, connection_options, gpu_names, table_options
 from cotenant.cli.completion import complete_states
 from cotenant.cli.options import cli_command, cli_option, json_option, option, option_group
-from cotenant.cli.output import Column, emit_json, note
+from cotenant.cli.output import Column, emit_json, hint
 from cotenant.cli.parameter_types import Parsed
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
@@ -118,7 +118,7 @@ def _hint_at_hidden(shown: Sequence[Mapping[str, Any]], counts: Mapping[str, int
     for states, words in ((WAITING, "waiting"), (DONE if done else (), "finished")):
         hidden = sum(counts.get(state, 0) for state in states) - sum(job["state"] in states for job in shown)
         if hidden > 0:
-            note(f"hint: {hidden} more {words} jobs; --all lists them")
+            hint(f"{hidden} more {words} jobs; --all lists them")
 
 
 def _state_named(text: str) -> str:

@@ -60,6 +60,12 @@ def note(text: str) -> None:
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
+def hint(text: str) -> None:
+    """Print a hint for people, on stderr, if they read stdout as well: a script needs none."""
+    if sys.stdout.isatty():
+        note(f"hint: {text}")
+
+
 def print_line(text: str) -> None:
     """Print a line for people, on stdout."""
     print(printable(text))

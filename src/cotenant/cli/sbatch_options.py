@@ -29,6 +29,7 @@ FIELDS: Mapping[str, str] = {
     "gpus-per-node": "gpus",
     "gres": "gres",
     "hold": "hold",
+    "input": "stdin",
     "job-name": "name",
     "job_name": "name",
     "nice": "nice",

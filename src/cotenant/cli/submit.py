@@ -13,9 +13,10 @@ from cotenant.cli.job_details import print_rejections
 from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.cli.job_output import report_end, stream_output
 from cotenant.cli.options import cli_command, cli_option, json_option, option_group
-from cotenant.cli.output import emit_json, note, print_line
+from cotenant.cli.output import emit_json, hint, note, print_line
 from cotenant.cli.sbatch_options import accept_sbatch_options
 from cotenant.cli.slurm_options import resolve_dependencies
+from cotenant.cli.stdin_relay import StdinRelay
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_bytes
 from cotenant.daemon.client import Client
@@ -64,10 +65,10 @@ def submit(
     elif len(views) > 1:
         tasks = f"{len(views)} tasks, {view['label']} to {views[-1]['label']}"
         print_line(f"submitted array {view['id']} ({view['name']}) of {tasks}")
-        note(f"hint: one task: cotenant show {view['label']}; all: cotenant wait {view['id']}")
+        hint(f"one task: cotenant show {view['label']}; all: cotenant wait {view['id']}")
     else:
         print_line(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
-        note(f"hint: output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
+        hint(f"output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
 
 
 @accept_sbatch_options
@@ -80,7 +81,8 @@ def run(request: JobRequest, launch: LaunchOptions, *, json: bool, connection: C
     """Submit a job, stream its output, and exit with its exit code.
 
     The exit code is the job's own; 124 if it reached its time limit, 128 + N if signal N ended it. Ctrl-C cancels
-    the job. The options are those of `submit`. With --json the job's output goes to stderr.
+    the job. The options are those of `submit`. With --json the job's output goes to stderr. The job reads the stdin of
+    this command, from a pipe or a file, unless the daemon is on another machine; each attempt reads it from the start.
 
       cotenant run train.py --epochs 3
       cotenant run --gpu-mem 8G -t 30 -- python -m train
@@ -89,14 +91,17 @@ def run(request: JobRequest, launch: LaunchOptions, *, json: bool, connection: C
     if "array" in job:
         raise UsageError("`run` streams one output, and an array has several", hint="submit it, then: cotenant wait ID")
     client = connection.client()
-    view = client.submit([resolve_dependencies(job, client.ids)])[0]
-    job_id = view["id"]
-    try:
-        note(f"job {job_id}: {view['reason']}")
-        view = stream_output(client, job_id, sys.stderr.buffer if json else sys.stdout.buffer)
-    except (KeyboardInterrupt, BrokenPipeError):
-        note(f"job {job_id}: {_cancel(client, job_id)}")
-        raise
+    with StdinRelay(0) as relay:
+        if not connection.is_remote and job["stdin_path"] is None:
+            job["stdin_path"] = relay.path
+        view = client.submit([resolve_dependencies(job, client.ids)])[0]
+        job_id = view["id"]
+        try:
+            note(f"job {job_id}: {view['reason']}")
+            view = stream_output(client, job_id, sys.stderr.buffer if json else sys.stdout.buffer)
+        except (KeyboardInterrupt, BrokenPipeError):
+            note(f"job {job_id}: {_cancel(client, job_id)}")
+            raise
     return report_end(view, json=json)
 
 

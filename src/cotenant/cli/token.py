@@ -7,7 +7,7 @@ from typing import Any
 
 from cotenant.cli.common import LocalConnection, TableOptions, local_connection_options, table_options
 from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
-from cotenant.cli.output import Column, emit_json, note
+from cotenant.cli.output import Column, emit_json, hint, note
 from cotenant.cli.parameter_types import Parsed
 from cotenant.core.units import parse_duration
 
@@ -65,7 +65,7 @@ def create(
     if address is None:
         note("warning: this daemon does not listen on the network; set `[tcp] listen` in its configuration")
     else:
-        note(f"hint: elsewhere: put it into ~/.config/cotenant/token, then cotenant ls --host ADDRESS (here {address})")
+        hint(f"elsewhere: put it into ~/.config/cotenant/token, then cotenant ls --host ADDRESS (here {address})")
 
 
 @command.command("list")

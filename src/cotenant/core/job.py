@@ -45,6 +45,7 @@ class JobSpec:
         user, uid: the submitter, as the kernel identified it (SO_PEERCRED).
         declared_bytes: GPU memory per GPU that the submitter declared, or None to have it estimated.
         estimator: name of the estimator, or None for the daemon's default.
+        run_anyway: run it even if an import or its syntax fails in the estimate, which otherwise ends the job.
         priority: larger runs earlier.
         time_limit_s: the attempt is stopped after this long, or None.
         max_slowdown: longest step time that the submitter accepts, as a multiple of the time alone; or None.
@@ -65,6 +66,7 @@ class JobSpec:
         umask: its file mode creation mask; None for the daemon's.
         limits: (soft, hard) limits of the submitting process by their names in getrlimit(2), -1 for unlimited; None for
             the daemon's.
+        stdin_path: file, or unix socket to connect to, that each attempt reads as stdin; None for /dev/null.
         slurm_env: which of Slurm's environment variables it gets beside ours; see `engines/slurm_environment.py`.
     """
 
@@ -100,7 +102,9 @@ class JobSpec:
     sharing: SharingRequest = "auto"
     umask: int | None = None
     limits: Mapping[str, tuple[int, int]] | None = None
+    run_anyway: bool = False
     slurm_env: SlurmEnv = "job"
+    stdin_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ RUNNER_DIR = Path(__file__).parent.parent / "runner"
 """The runner's folder, which is a program: it is started, never imported."""
 PROGRESS_ENV = "COTENANT_PROGRESS"
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL where nobody gives another time, e.g. at a time limit."""
+"""Between SIGTERM and SIGKILL where no other time is given, e.g. at a time limit."""
 
 
 def runner_spec(
@@ -47,6 +47,7 @@ def runner_spec(
         "argv": list(spec.command),
         "cwd": spec.workdir,
         "env": {**spec.env, **ours, **env, **attempt_dir.env_tag()},
+        "stdin": spec.stdin_path,
         "stdout": spec.stdout_path or attempt_dir.stdout_path,
         "stderr": spec.stderr_path or attempt_dir.stderr_path,
         "time_limit_s": spec.time_limit_s,

@@ -8,6 +8,7 @@ import errno
 import functools
 import os
 import signal
+import socket
 import stat
 from typing import Any, NoReturn
 
@@ -36,7 +37,7 @@ def _spawned(spec: dict[str, Any], folder: str) -> int:
     """Start the job as the runner's own user: posix_spawn(3) uses vfork, which copies no page tables."""
     opened: list[int] = []
     try:
-        opened.append(os.open("/dev/null", os.O_RDONLY))
+        opened.append(_open_stdin(spec))
         opened.extend(_open(spec, folder, stream) for stream in ("stdout", "stderr"))
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
@@ -82,7 +83,7 @@ def _forked(spec: dict[str, Any], folder: str) -> int:
 def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> NoReturn:
     try:
         # Opening the user's files and folders may block for ever. So this process closes the runner's channel, lest the
-        # engine wait for it, and ends with the runner, lest a job start that nobody supervises.
+        # engine wait for it, and ends with the runner, lest a job start without supervision.
         _close_all_but(status)
         os.setpgid(0, 0)
         for number in DEFAULTS:
@@ -97,6 +98,8 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
         if spec.get("uid") is not None:
             _become(int(spec["uid"]), spec.get("user"))
         _end_with(runner, signal.SIGKILL)
+        if spec.get("stdin") is not None:
+            os.dup2(_open_stdin(spec), 0)
         for name, target in streams.items():
             os.dup2(_open(spec, folder, name), target)
         _enter(str(spec["cwd"]))
@@ -166,13 +169,28 @@ def _open(spec: dict[str, Any], folder: str, stream: str) -> int:
         if is_private(spec, folder, stream):
             return os.open(spec[stream], flags, 0o600)
         with privileges.file_mask(spec.get("umask")):
-            # Without O_NONBLOCK, open(2) of a named pipe blocks until somebody reads from it.
+            # Without O_NONBLOCK, open(2) of a named pipe blocks until a process reads from it.
             descriptor = os.open(spec[stream], flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(descriptor, True)
         return descriptor
     except OSError as error:
-        why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else _reason(error)
+        why = "it is a pipe without a reader" if error.errno == errno.ENXIO else _reason(error)
         raise NotStartable(f"cannot open `{spec[stream]}` for its output: {why}") from error
+
+
+def _open_stdin(spec: dict[str, Any]) -> int:
+    path = spec.get("stdin") or "/dev/null"
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            # Without O_NONBLOCK, open(2) of a named pipe blocks until a process writes to it.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            os.set_blocking(descriptor, True)
+            return descriptor
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            return connection.detach()
+    except OSError as error:
+        raise NotStartable(f"cannot open `{path}` as its input: {_reason(error)}") from error
 
 
 def _become(uid: int, user: str | None) -> None:

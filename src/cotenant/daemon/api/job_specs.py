@@ -34,6 +34,7 @@ MAX_DURATION_S = 10 * 366 * 86400.0
 
 _TEXT_KINDS: Mapping[str, TextKind] = {
     "workdir": "path",
+    "stdin_path": "path",
     "stdout_path": "path",
     "stderr_path": "path",
     "source": "label",
@@ -116,7 +117,7 @@ def _check(spec: JobSpec) -> None:
         )
     if any(not variable or "=" in variable for variable in spec.env):
         raise UsageError("the job has an environment variable without a name, or with `=` in it")
-    for path in (spec.workdir, spec.stdout_path, spec.stderr_path):
+    for path in (spec.workdir, spec.stdin_path, spec.stdout_path, spec.stderr_path):
         if path is not None and not path.startswith("/"):
             raise UsageError(f"`{path}` is not an absolute path")
     for what, count, least, most in (
