@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from builders import a_gpu, a_spec
-from cotenant.core.codec import to_json
+from cotenant.core.codec import CodecError, to_json
 from cotenant.core.errors import BackendError, JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, EstimateReady, ServerSampled
 from cotenant.core.gpu import GpuSample
@@ -38,7 +38,7 @@ class Disk(MemoryJournal):
         for event in events:
             try:
                 to_json(event)
-            except ValueError as error:  # as SqliteJournal does
+            except (ValueError, CodecError) as error:  # as SqliteJournal does
                 raise JournalError(f"cannot write an event down: {error}") from error
         self.transactions.append(list(events))
         super().append(events)

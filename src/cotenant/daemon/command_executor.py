@@ -11,7 +11,7 @@ from cotenant.core.events import AttemptExited, Command, EstimateReady, Launch, 
 from cotenant.core.job import AttemptExit, JobSpec
 from cotenant.core.ports import AttemptRef, Engine
 from cotenant.daemon.inbox import Inbox
-from cotenant.daemon.journal_writer import JournalWriter
+from cotenant.daemon.journal_writer import JournalWriter, UnwritableEventError
 from cotenant.daemon.services.base import AttemptService
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,11 @@ class CommandExecutor:
         return bool(self._unsaved)
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """Execute `commands`; launches whose placements cannot be journaled wait for `save`."""
+        """Execute `commands`; launches whose placements cannot be journaled now wait for `save`.
+
+        Raises:
+            UnwritableEventError: a placement can never be journaled; all other commands are executed, or wait.
+        """
         launches = [command for command in commands if isinstance(command, Launch)]
         for command in commands:
             if isinstance(command, RequestEstimate):
@@ -65,14 +69,13 @@ class CommandExecutor:
                 self._estimates.request(command.job_id, command.spec)
             elif isinstance(command, (Stop, Pause, Resume)):
                 self._signal(command)
-        if not launches:
-            return
+        self._unsaved += launches
         try:
-            self._journal.append([launch.placed for launch in launches])
+            self.save()
+        except UnwritableEventError:
+            raise
         except JournalError:
-            self._unsaved += launches
             return
-        self._launch(launches)
 
     def _signal(self, command: Stop | Pause | Resume) -> None:
         ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
@@ -99,12 +102,37 @@ class CommandExecutor:
         """Journal and launch what had to wait.
 
         Raises:
-            JournalError: it cannot be journaled.
+            UnwritableEventError: a placement can never be journaled. It is forgotten here, and the manager has to be
+                restored; the others are launched, or wait.
+            JournalError: the journal failed; all wait.
         """
-        if self._unsaved:
+        if not self._unsaved:
+            return
+        try:
             self._journal.append([launch.placed for launch in self._unsaved])
-            waiting, self._unsaved = self._unsaved, []
-            self._launch(waiting)
+        except UnwritableEventError:
+            self._save_apart()
+            return
+        waiting, self._unsaved = self._unsaved, []
+        self._launch(waiting)
+
+    def _save_apart(self) -> None:
+        """Like `save`, with a transaction for each placement."""
+        problem: UnwritableEventError | None = None
+        while self._unsaved:
+            try:
+                self._journal.append([self._unsaved[0].placed])
+            except UnwritableEventError as error:
+                problem = error
+                del self._unsaved[0]
+            except JournalError:
+                if problem is None:
+                    raise
+                break
+            else:
+                self._launch([self._unsaved.pop(0)])
+        if problem is not None:
+            raise problem
 
     def estimated(self, event: EstimateReady) -> None:
         """An estimate was delivered."""

@@ -2,7 +2,7 @@
 
 Submissions and reports (estimated, started, exited) that arrive together share one transaction: their order relative to
 the decisions between them does not matter. Changes of jobs by clients get one transaction each. Starts and exits are on
-disk before anybody learns of them or anything is launched because of them, but not earlier: the next decision syncs
+disk before a client sees them or a launch depends on them, but not earlier: the next decision syncs
 them. Estimates are synced with whatever is written next; one that a power cut takes is made again.
 
 When the journal cannot be written (a full disk), requests are refused with its error, except cancellations, for which
@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from cotenant.core.errors import CotenantError, JournalError, NoSuchJob
+from cotenant.core.errors import CotenantError, JournalError, NoSuchJob, UsageError
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -38,6 +38,7 @@ from cotenant.core.events import (
 from cotenant.core.job import Job, JobSpec, Running, Starting
 from cotenant.core.ports import Engine, Journal
 from cotenant.daemon.api.submission import SubmissionHandler
+from cotenant.daemon.api.views import label
 from cotenant.daemon.api.waiters import Waiters
 from cotenant.daemon.command_executor import CommandExecutor, EstimateSource
 from cotenant.daemon.inbox import Inbox
@@ -56,6 +57,7 @@ from cotenant.daemon.messages import (
 )
 from cotenant.daemon.quarantine import Quarantine, refused, without_payload
 from cotenant.daemon.services.base import AttemptService
+from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class ControlLoop:
         services: AttemptService,
         now: Callable[[], float],
         tick_s: float,
+        quota: StorageQuota | None = None,
         on_exit: Callable[[], None] = lambda: None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -100,7 +103,10 @@ class ControlLoop:
         self._backlog: deque[Report] = deque()
         self._failed = False
         self._waiters = Waiters(manager)
-        self._submissions = SubmissionHandler(manager, now)
+        self._submissions = SubmissionHandler(
+            manager, now, quota=quota, taken_ids=lambda: [event.job_id for event in journal.quarantined()]
+        )
+        self._pruned_jobs = journal.pruned_jobs
         self._quarantine = Quarantine(manager, journal, now)
         self._executor = CommandExecutor(
             journal=self._journal, engine=engine, estimates=estimates, services=services, inbox=inbox, now=now
@@ -199,7 +205,7 @@ class ControlLoop:
     def _process(self, batch: Sequence[Message]) -> None:
         first = batch[0]
         if isinstance(first, Query):
-            # A query changes nothing, so any exception of it belongs to whoever asked.
+            # A query changes nothing, so any exception of it goes to its caller.
             resolve(first.answer, lambda: first.function(self._manager), expected=Exception)
         elif isinstance(first, WaitRequest):
             self._waiters.add(first)
@@ -234,6 +240,8 @@ class ControlLoop:
             raise NoSuchJob(f"no job {job_id}", hint="see `cotenant ls`")
         verb = JOB_VERBS[name]
         verb.check(job)
+        if name == "requeue" and job.is_done and job_id in self._pruned_jobs():
+            raise UsageError(f"job {label(job)} was pruned, its environment is gone", hint="submit it again")
         spec = verb.new_spec(job, fields)
         if spec is not job.spec:
             self._submissions.check_update(job, spec)
@@ -379,7 +387,10 @@ class ControlLoop:
     def _catch_up(self) -> None:
         """Journal and execute what had to wait, as far as the journal permits."""
         try:
-            self._executor.save()
+            try:
+                self._executor.save()
+            except UnwritableEventError as error:
+                self._recover(self._decision(), error)
             while self._backlog and not self._executor.has_unsaved:
                 report = self._with_evidence(self._backlog[0])
                 try:
@@ -417,11 +428,18 @@ class ControlLoop:
                 commands = []
                 self._recover(group[-1], error)
                 break  # the events after it are in the journal, and the restored manager has them
-        self._executor.execute(commands)
+        try:
+            self._executor.execute(commands)
+        except UnwritableEventError as error:
+            self._recover(self._decision(), error)
         if self._journal.flush():
             for job in self._manager.take_ended():
                 self._services.job_done(job)
         return problem
+
+    def _decision(self) -> Tick:
+        """The event to blame for a decision that cannot be carried out: none that is in the journal."""
+        return Tick(at_s=self._now(), cause="clock")
 
     def _recover(self, event: Any, error: Exception) -> None:
         """Go on after `event` made the manager raise `error`."""

@@ -95,7 +95,8 @@ class Quarantine:
         fields = {"event": type(event).__name__, "job": job_id}
         logger.error("the manager failed on an event", exc_info=error, extra={"fields": fields})
         if isinstance(event, (ServerSampled, Tick)):
-            return self._after_decision(job_id, error), self.rebuild()
+            commands = self.rebuild()  # first: in memory the job may have the placement that failed
+            return self._after_decision(job_id, error), commands
         telemetry = self._manager.telemetry_state()
         before = len(self._journal.quarantined())
         if isinstance(event, (EstimateReady, AttemptExited)) and event.job_id == job_id:

@@ -66,6 +66,30 @@ def test_a_job_on_which_each_decision_fails_is_held_and_says_why(bench):
     assert isinstance(again.jobs[job_id].state, Held), "also after a restart"
 
 
+@pytest.mark.parametrize("is_full", [False, True], ids=["at once", "after a full disk"])
+def test_a_placement_that_no_journal_can_hold_holds_its_job_and_delays_no_other(bench, monkeypatch, is_full):
+    """As of an installed policy that promises what has no JSON form."""
+    driver = type(bench.manager._driver)
+    decide = driver.decide
+
+    def faulty(self, at_s):
+        placements = decide(self, at_s)
+        return [dataclasses.replace(found, sharing=1j) if found.job_id == 1 else found for found in placements]
+
+    monkeypatch.setattr(driver, "decide", faulty)
+    bench.submit(a_spec(declared_bytes=2**30), a_spec(declared_bytes=2**30))
+    bench.disk.full = is_full
+    bench.sample()
+    bench.turn()
+    bench.disk.full = False
+    bench.until(lambda: bench.sample() or any(launch[0] == 2 for launch in bench.engine.launched))
+    state = bench.state(1)
+    assert isinstance(state, Held)
+    assert "AttemptPlaced of job 1 cannot be written" in state.reason
+    assert [launch[:2] for launch in bench.engine.launched] == [(2, 1)]
+    assert bench.submit(a_spec(declared_bytes=2**30)) == [3]
+
+
 def test_measurements_that_break_decisions_are_ignored_from_then_on(bench):
     bench.sample()
     (job_id,) = bench.submit()
@@ -115,7 +139,7 @@ def test_a_submission_that_cannot_be_applied_is_refused_and_its_id_not_given_aga
 
     monkeypatch.setattr(table, "_submitted", fails_on_poison)
     answer = bench.loop.submit([a_spec(name="poison")])
-    with pytest.raises(CotenantError, match=r"the scheduler failed on this request .*poison"):
+    with pytest.raises(CotenantError, match="the scheduler failed on this request: ZeroDivisionError: poison"):
         answer.result(TIMEOUT_S)
     assert bench.submit() == [2]
     assert [event.job_id for event in bench.disk.quarantined()] == [1]
