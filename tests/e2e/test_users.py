@@ -66,7 +66,7 @@ def test_a_pipe_for_the_output_holds_no_gpu(people, site):
     os.mkfifo(ann.home / "pipe")
     os.chown(ann.home / "pipe", ann.account.pw_uid, ann.account.pw_gid)
     job = ann.submit("-o", "pipe", "--", "true")
-    assert "a pipe that nobody reads" in site.wait(int(job))["reason"]
+    assert "a pipe without a reader" in site.wait(int(job))["reason"]
 
 
 def test_a_job_of_a_deleted_user_does_not_run_as_another(people, site):

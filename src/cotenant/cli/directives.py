@@ -45,7 +45,7 @@ def parse_directives(path: Path, *groups: type) -> ParsedDirectives:
         with path.open("rb") as file:
             text = file.read(MAX_HEADER_BYTES).decode("utf-8", errors="replace")
     except OSError:
-        return ParsedDirectives({}, ())  # whoever runs the script reports what is wrong with it
+        return ParsedDirectives({}, ())  # the error is reported when the script runs
     return parse_directive_text(str(path), text, *groups)
 
 

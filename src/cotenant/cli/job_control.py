@@ -83,7 +83,7 @@ def release(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
 def requeue(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     """Run jobs again: finished ones at once, running ones after they are stopped.
 
-    A running job receives SIGTERM, as with `cancel`, and returns to the queue. What was learned of its memory is kept,
+    A running job receives SIGTERM, as with `cancel`, and returns to the queue. It keeps what was learned of its memory,
     and its attempts so far no longer count against --max-attempts.
 
       cotenant requeue 17 18

@@ -1,4 +1,4 @@
-"""A queue whose owners take turns, so that nobody's items wait for all of another's."""
+"""A queue whose owners take turns, so that no owner waits for all items of another."""
 
 from __future__ import annotations
 

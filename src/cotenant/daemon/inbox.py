@@ -13,7 +13,7 @@ MAX_BATCH = 512
 
 
 class Inbox:
-    """A thread-safe queue. Of the samples that nobody has taken yet, only the newest is kept."""
+    """A thread-safe queue. Of the samples that are still queued, only the newest stays."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()

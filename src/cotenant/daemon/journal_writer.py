@@ -82,7 +82,7 @@ class JournalWriter:
             log_event(event)
 
     def flush(self) -> bool:
-        """Sync exits to disk before anybody learns of them; returns False if the disk fails."""
+        """Sync exits to disk before clients see them; returns False if the disk fails."""
         if self._has_unsynced_exits:
             try:
                 self._write(self._journal.sync)

@@ -20,7 +20,7 @@ REPLY_TIMEOUT_S = 30.0
 """A fork takes a millisecond; a fork server that needs this long hangs, and another is started."""
 
 MAX_IDLE = 24
-"""Runners kept for attempts to come: about as many as can be between a start and an end at once."""
+"""Idle runners for attempts to come: about as many as can be between a start and an end at once."""
 
 IDLE_TIMEOUT_S = 60.0
 """This long after the last attempt has ended all idle runners but one are ended: each holds 2 MiB."""
@@ -96,7 +96,7 @@ class RunnerForkServer:
         return runner
 
     def release(self, runner: ReusableRunner) -> None:
-        """Return a runner that has sent `ended`; from now on nobody may signal it."""
+        """Return a runner that has sent `ended`; from now on it must not be signaled."""
         with self._lock:
             self._idle_since_s = time.monotonic()
             if len(self._idle) < MAX_IDLE:
@@ -129,7 +129,7 @@ class RunnerForkServer:
         try:
             return self._fork()
         except OSError:
-            # The server died, perhaps with a runner half started. That runner ends: nobody holds its channel.
+            # The server died, perhaps with a runner half started. It ends, since its channel is closed.
             self._stop_server()
             return self._fork()
 

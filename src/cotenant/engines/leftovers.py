@@ -20,7 +20,7 @@ POLL_S = 0.02
 def has_env_tag(pid: int, env_tag: Mapping[str, str]) -> bool | None:
     """Whether the process was started with all variables of `env_tag`; False where we may not look.
 
-    None where nobody can know yet: inside execve(2) the old environment is gone and the new one not there.
+    None where it is not known yet: inside execve(2) the old environment is gone and the new one not there.
     """
     try:
         environment = _environment(pid)

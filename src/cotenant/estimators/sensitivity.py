@@ -92,7 +92,7 @@ def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _changed(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seed: int) -> ReplayInput:
-    chance = random.Random(seed)  # noqa: S311 - nothing is kept secret by it
+    chance = random.Random(seed)  # noqa: S311 - no secret depends on it
     if seed % 4 == 3:
         trace = replace(trace, ops=tuple(_on_main_thread(op) for op in trace.ops))
     conv = conv_of(gpu, stack, second_guess=seed % 4 in {1, 2})

@@ -5,7 +5,7 @@ the share of time in which any kernel ran, not SM activity. A value that cannot 
 read is left out.
 
 A MIG instance has no power meter. Its power and energy are assumed to be the GPU's, multiplied by the instance's share
-of the SMs, whatever each instance does. The share of SMs that belong to no instance is charged to nobody.
+of the SMs, whatever each instance does. The share of SMs that belong to no instance is charged to no job.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def build_libraries(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") ->
 def build_for_cudnn(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") -> tuple[Path, ...]:
     """What cuDNN alone needs of the null GPU to choose plans as on a device; to be loaded first, in this order.
 
-    libcublasLt is asked for matrix products, libnvrtc and libcuda for kernels that are compiled.
+    libcublasLt serves matrix products, libnvrtc and libcuda kernels that are compiled.
 
     Raises:
         NullGpuError: as `build_libraries`.

@@ -36,7 +36,7 @@ def device_text(spec: GpuSpec, *, total_bytes: int | None = None) -> str:
     """Value of `COTENANT_NULL_GPU` for `spec`; `total_bytes` replaces its memory.
 
     Raises:
-        NullGpuError: nobody wrote down the limits of its compute capability.
+        NullGpuError: the limits of its compute capability are not in the table.
     """
     architecture = _architecture(spec)
     members = {

@@ -16,7 +16,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class AllocationHistory:
-    """What the caching allocator was asked for, on one GPU.
+    """Requests to the caching allocator of one GPU.
 
     Attributes:
         events: a positive number is an allocation of so many bytes; -n is the free of the n-th allocation, from 1.

@@ -58,7 +58,7 @@ def environment_of(
         "COTENANT_NULL_GPU": device_text(spec, total_bytes=total_bytes),
         "COTENANT_NULL_GPU_LOG": str(log),
         "CUDA_VISIBLE_DEVICES": "0",
-        # Triton links its launcher to the driver that `ldconfig` knows, unless told where it is (triton/knobs.py).
+        # Triton links its launcher to the driver that `ldconfig` knows, unless it is named (triton/knobs.py).
         "TRITON_LIBCUDA_PATH": str(libraries.preload[0].parent),
     }
 

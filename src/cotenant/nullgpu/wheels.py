@@ -92,7 +92,7 @@ def wheels_in(folders: Sequence[Path], *, python: str) -> CudaWheels:
     if cudnn < MIN_CUDNN:
         text = ".".join(map(str, cudnn))
         raise NullGpuError(
-            f"cuDNN {text} cannot be asked without a GPU, wanted 9.8 or newer", hint="torch 2.8 brings it"
+            f"cuDNN {text} cannot be queried without a GPU, wanted 9.8 or newer", hint="torch 2.8 brings it"
         )
     return CudaWheels(python=python, cuda_major=major, cudnn=cudnn, libraries=libraries, includes=includes)
 

@@ -160,7 +160,7 @@ def open_pidfd(process: Identity) -> int | None:
         descriptor = opener(process.pid)
     except OSError:
         return None
-    if is_alive(process):  # checked after opening: the descriptor is of this process or of nobody
+    if is_alive(process):  # checked after opening: the descriptor is of this process or of none
         return descriptor
     os.close(descriptor)
     return None

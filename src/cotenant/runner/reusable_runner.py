@@ -2,7 +2,7 @@
 
 The channel brings the folders of attempts. The runner sends `started` once the program of the job runs, and `ended`
 once nothing is left of it and its result is written; then the next folder may come. The engine, which receives `ended`,
-saves the result in the journal; if nobody receives it, the runner brings it to the disk. A runner ends when the channel
+saves the result in the journal; if the engine is gone, the runner brings it to the disk. A runner ends when the channel
 closes, but not before the attempt that it runs, and after an attempt that left something behind in its session.
 """
 

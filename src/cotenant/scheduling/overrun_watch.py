@@ -128,7 +128,7 @@ def _missing_bytes(gpu: GpuSnapshot) -> int:
 
 
 def _offenders(gpu: GpuSnapshot, margin: float) -> list[Resident]:
-    """Residents beyond their promise and its margin, the largest excess first; none if nobody else is there."""
+    """Residents beyond their promise and its margin, the largest excess first; none if there is no other resident."""
     if len(gpu.residents) < 2:
         return []
     found = [

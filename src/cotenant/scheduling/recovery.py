@@ -183,7 +183,7 @@ def is_confirmed(attempt: Attempt) -> bool:
 
 
 def is_forgiven(attempt: Attempt) -> bool:
-    """Whether an attempt ran out of memory because a neighbor exceeded its promise, and kept its own."""
+    """Whether an attempt ran out of memory because a neighbor exceeded its promise, while it stayed within its own."""
     return bool(attempt.overruns) and _oomed(attempt) and _is_within_promise(attempt) and is_confirmed(attempt)
 
 

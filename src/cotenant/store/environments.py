@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 
 DIGEST_BYTES = 20
-"""With 160 bits nobody finds a second environment for the digest of another user's job."""
+"""With 160 bits it is infeasible to find a second environment for the digest of another user's job."""
 MAX_CACHED = 1024
 """Environments that were read last, so that jobs with the same one share the object in memory, too."""
 

@@ -170,7 +170,7 @@ class SqliteJournal:
             if not rows:
                 return
             for row in rows:
-                # Where a row is gone, somebody may have agreed to that.
+                # Where a row is gone, a repair may have accepted that.
                 while row[0] > expected and (expected in self._repairs or expected in without):
                     expected += 1
                 event = None if expected in without else self._repaired(row, expected)

@@ -54,7 +54,7 @@ def test_wheels_are_found_without_importing_torch(wheels, tmp_path):
             id="unknown CUDA",
         ),
         pytest.param(
-            {"cudnn": "9 7 1"}, "cuDNN 9.7.1 cannot be asked without a GPU, wanted 9.8 or newer", id="old cuDNN"
+            {"cudnn": "9 7 1"}, "cuDNN 9.7.1 cannot be queried without a GPU, wanted 9.8 or newer", id="old cuDNN"
         ),
     ],
 )

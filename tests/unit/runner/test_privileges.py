@@ -128,7 +128,7 @@ def test_a_named_pipe_without_a_reader_does_not_block_the_runner(attempt, tmp_pa
     exit_, _ = ran(attempt("echo hi", uid=uid, stdout=str(home / "pipe")), tmp_path)
     assert (exit_["reason"], exit_["detail"]) == (
         "not-started",
-        f"cannot open `{home}/pipe` for its output: it is a pipe that nobody reads",
+        f"cannot open `{home}/pipe` for its output: it is a pipe without a reader",
     )
 
 

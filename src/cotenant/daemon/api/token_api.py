@@ -56,7 +56,7 @@ class TokenApi(Handlers):
         token_id = request.path_params["token_id"]
         token = self._context.tokens.get(token_id)
         if not self._may_see(peer, token):
-            # The same answer as for an unknown token, so that nobody learns which tokens exist.
+            # The same answer as for an unknown token, so that the answer does not reveal which tokens exist.
             raise UsageError(f"no token `{token_id}`", hint="see `cotenant token list`")
         await asyncio.to_thread(self._context.tokens.revoke, token_id)
         if token.uid != peer.uid:

@@ -70,7 +70,7 @@ class ListeningSocket:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the path leads to this socket no more: somebody removed it, as cleaners of /tmp do."""
+        """Whether the path leads to this socket no more: it was removed, as cleaners of /tmp do."""
         try:
             return self.path.stat().st_ino != self._inode
         except OSError:
@@ -114,7 +114,7 @@ def _lock(path: Path) -> int:
 
 
 def _bind(path: Path, mode: int) -> socket.socket:
-    """A listening socket. Its path may be left over from a daemon that died: the lock is ours, so nobody uses it."""
+    """A listening socket. Its path may be left over from a daemon that died: the lock is ours, so no daemon uses it."""
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

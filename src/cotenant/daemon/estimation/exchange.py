@@ -131,7 +131,7 @@ def _read(pipe: IO[bytes]) -> bytes | None:
 
 
 def _write(pipe: IO[bytes], unsent: memoryview) -> memoryview:
-    """Write what the pipe takes; returns the rest, which is empty if nobody reads any more."""
+    """Write what the pipe takes; returns the rest, which is empty if the reader is gone."""
     try:
         return unsent[os.write(pipe.fileno(), unsent) :]
     except BlockingIOError:

@@ -21,7 +21,7 @@ AEGIS measured 8.2 s from dispatch to first GPU activity in the median, 20.6 s a
 
 @dataclass(frozen=True, slots=True)
 class AdmissionGate:
-    """A policy's rule on a GPU with residents, whoever wants to join them. An empty GPU passes every gate.
+    """A policy's rule on a GPU with residents, whichever job wants to join them. An empty GPU passes every gate.
 
     Attributes:
         check: why the GPU is closed at a time, or None. It depends on the view and the time alone, and once open the
@@ -109,7 +109,7 @@ def max_jobs(limit: int) -> AdmissionGate:
     """Refuse GPUs with `limit` residents.
 
     Raises:
-        UsageError: `limit` lets nobody share.
+        UsageError: `limit` does not let jobs share.
     """
     if limit < 2:
         raise UsageError(f"`max_jobs` must be >= 2 to share a GPU, got {limit}", hint="use the policy `exclusive`")

@@ -1,4 +1,4 @@
-"""Indexes of GPUs in the order of preference of a policy, kept up to date change by change.
+"""Indexes of GPUs in the order of preference of a policy, updated change by change.
 
 The order is that of the pairing rule's cost, then of `score.key`, then of display. All indexes give the same answers: a
 linear scan, which is the fastest for a handful of GPUs, and sorted structures for more.
@@ -27,7 +27,7 @@ AnyPairingRule = PairingRule[Any, Any]
 
 
 class GpuIndex(Protocol):
-    """The GPUs that admit somebody now, in order of preference."""
+    """The GPUs that admit a job now, in order of preference."""
 
     def update(self, view: GpuView, eligible: bool) -> None:
         """`view` has changed. To be called after every change of what the order depends on."""

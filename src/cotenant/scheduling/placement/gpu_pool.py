@@ -26,7 +26,7 @@ class GpuPool:
         views: in display order; `totals_bytes`: of each, largest first.
         needs_rebuild: GPUs were added, or changed their size; `rebuild` has to be called.
         shared, exclusive: indexes of the GPUs that admit a job that shares, or one that needs them exclusively. The
-            first is not kept up to date for a policy under which nobody shares.
+            first is not updated for a policy without sharing.
         improved: places of GPUs that may admit a job now that they did not admit before.
         changes: the number of changes until now.
         now_s: time of the decision; gates are open or closed as of then.

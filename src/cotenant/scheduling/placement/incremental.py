@@ -243,7 +243,7 @@ class IncrementalPlacer:
             return None
         promised = demand_class.promised_bytes
         if promised is None:
-            # An exclusive job is promised all that is available, for its GPUs admit nobody else.
+            # An exclusive job is promised all that is available, for its GPUs admit no other.
             promised = min([view.available_bytes or 0 for view in chosen])
         self._queue.remove(pending)
         pool.assign(pending, chosen, promised, at_s)

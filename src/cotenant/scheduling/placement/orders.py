@@ -73,7 +73,7 @@ def due_first(patience: float) -> Order:
     """Larger priority first, then the one that is due first: `patience` times its GPU time after its submission.
 
     GPU time is duration x GPUs by history, an hour where that is not known. Small jobs pass large ones, but only those
-    that came no later than the large one's due time, so nobody is passed for ever.
+    that came no later than the large one's due time, so no job is overtaken for ever.
 
     Raises:
         UsageError: patience is below zero.

@@ -48,7 +48,7 @@ def _admitting(rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuVi
 
 
 class Reservation:
-    """GPUs that are drained for one job: they admit nobody else until it starts.
+    """GPUs that are drained for one job: they admit no other until it starts.
 
     For one job at a time, so that no two jobs wait for each other's GPUs.
 

@@ -27,7 +27,7 @@ from cotenant.scheduling.placement.refusal import Refusal
 
 
 def gpu_refusal(view: GpuView, at_s: float, job_id: int | None = None) -> Refusal | None:
-    """Why the GPU admits nobody, or nobody but the job it is reserved for."""
+    """Why the GPU admits no job, or only the one it is reserved for."""
     if not view.is_open:
         if view.available_bytes is None:
             return Refusal("stale_telemetry", lambda: _stale_text(view, at_s))

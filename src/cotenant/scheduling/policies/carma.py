@@ -38,7 +38,7 @@ def carma(
 ) -> Ranked:
     """Limits as published; `prefer` is the GPU taken among those that admit the job.
 
-    In CARMA's code nobody shares while a job waits that ran out of memory: that is `retries_block`.
+    In CARMA's code no job shares while one that ran out of memory waits: that is `retries_block`.
     """
     return Ranked(
         name="carma",

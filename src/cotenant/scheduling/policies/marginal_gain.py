@@ -1,4 +1,4 @@
-"""Share where all jobs together gain most speed and nobody exceeds its slowdown bound. Our own policy.
+"""Share where all jobs together gain most speed and none exceeds its slowdown bound. Our own policy.
 
 For each GPU: how much faster are the residents and the new job together there than the residents are now, summed over
 jobs? An empty GPU gains 1. A job is admitted if the gain is at least `min_gain`, every predicted slowdown times

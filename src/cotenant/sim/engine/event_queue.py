@@ -14,7 +14,7 @@ BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR = range(6)
 class EventQueue(Generic[T]):
     """A heap of (time, order, kind, subject, version).
 
-    Events are never removed: whoever reschedules an event increments the version of its subject, and events with an
+    Events are never removed: rescheduling an event increments the version of its subject, and events with an
     old version are skipped. Equal times keep the order of `put`, so a run repeats exactly.
     """
 

@@ -157,7 +157,7 @@ class RunningAttempt:
 
 
 def job_after_oom(attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> Job:
-    """The job after its attempt asked for `wanted_bytes` more than `gpu` has free: queued again, or done."""
+    """The job after its attempt requested `wanted_bytes` more than `gpu` has free: queued again, or done."""
     free_bytes = gpu.total_bytes - gpu.held_bytes
     tried_bytes = min(wanted_bytes - free_bytes, max(64 * MiB, int(wanted_bytes * ALLOCATION_STEP)))
     held_bytes = attempt.held_bytes + free_bytes

@@ -203,7 +203,7 @@ def _virtual_names(header: Path, known: list[str]) -> list[str]:
         raise TraceError(
             "unsupported", f"torch {torch.__version__} ships without `{header.name}`, which tracing reads"
         ) from error
-    # Comments and attributes hold parentheses and semicolons, at which statements are told apart below.
+    # Comments and attributes hold parentheses and semicolons, at which the text is split below.
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"\[\[[^\]]*\]\]", "", text)
     start = text.index("{", text.index("Interface", text.index("struct "))) + 1

@@ -1,7 +1,7 @@
 """Hugging Face models whose weights are not on this machine: built from their configuration, which decides all sizes.
 
 Only where `from_pretrained` finds a configuration and no weights. The library itself quantizes layers that it quantizes
-while it loads, from weights that nobody looks at; so also for checkpoints stored in 4 or 8 bits. Not modeled:
+while it loads, from weights whose values do not matter; so also for checkpoints stored in 4 or 8 bits. Not modeled:
 `device_map="auto"` over several GPUs; all of the model goes to the first.
 Source: transformers/modeling_utils.py, `PreTrainedModel.from_pretrained` (4.56 to 5).
 """

@@ -13,7 +13,7 @@ _Call = Callable[[Any], None]
 
 
 class ImportHooks(importlib.abc.MetaPathFinder):
-    """One finder for all modules that somebody waits for. Looking for a module without importing it changes nothing."""
+    """One finder for all awaited modules. Looking for a module without importing it changes nothing."""
 
     def __init__(self) -> None:
         self._before: dict[str, list[Callable[[], None]]] = {}

@@ -103,7 +103,7 @@ def _validating_after_short_epochs(original: Any) -> Any:
 
 
 class _ZeroScores(dict[str, float]):
-    """A metric's result that has every score somebody asks for: `glue` gives an accuracy or an `f1`, by its part."""
+    """A metric's result that has every requested score: `glue` gives an accuracy or an `f1`, by its part."""
 
     def __missing__(self, name: str) -> float:
         return 0.0

@@ -27,7 +27,7 @@ real_getcwd, real_chdir, real_makedirs, real_unlink = os.getcwd, os.chdir, os.ma
 
 
 def cache_folders(env: Any) -> list[str]:
-    """Folders of caches, which a script may change: they hold nobody's work."""
+    """Folders of caches, which a script may change: they hold no work of the user."""
     found = [env[name] for name in _CACHES if env.get(name)]
     home = env.get("HOME")
     if home:

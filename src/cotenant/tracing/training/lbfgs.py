@@ -1,7 +1,7 @@
 """LBFGS, which reads the values of gradients and keeps as many pairs of vectors as its history allows.
 
 Its step ends early when the loss no longer changes, as it seems to where losses are not computed, and it keeps a pair
-only where the curvature is positive, which is not known. In a trace no step ends early and every pair is kept: an
+only where the curvature is positive, which is not known. In a trace no step ends early and every pair stays: an
 upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
 """
 
