@@ -1,7 +1,7 @@
 """Modules that only allocate: the counterparts of torch's, with the same parameters and the same backward pass.
 
-`forward` takes over the caller's reference to its input, so that an input that is not saved for backward is freed as soon
-as the result exists, as it is in a function that assigns to one variable again and again.
+`forward` takes over the caller's reference to its input, so that an input that is not saved for backward is freed
+as soon as the result exists, as it is in a function that assigns to one variable again and again.
 """
 
 from __future__ import annotations
