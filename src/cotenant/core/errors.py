@@ -99,7 +99,7 @@ class NoSuchJob(CotenantError):
 
 
 class NotPermitted(CotenantError):
-    """The kernel says you are somebody who may not do this."""
+    """The user, as the kernel names it, may not do this."""
 
     exit_code = 5
 

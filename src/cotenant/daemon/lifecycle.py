@@ -56,7 +56,7 @@ QUERY_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a daemon holds open and somebody else closes."""
+    """What a daemon holds open and its caller closes."""
 
     state_dir: Path
     journal: Journal

@@ -110,7 +110,7 @@ class ChangeManyAnswer(Answer):
 
 
 class WaitAnswer(JobAnswer):
-    """A job, and whether it has come as far as was asked."""
+    """A job, and whether it has reached the requested state."""
 
     reached: bool
 

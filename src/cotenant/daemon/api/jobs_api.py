@@ -39,7 +39,7 @@ MAX_JOBS = 10_000
 MAX_POLL_S = 60.0
 MAX_CAUSE_CHARS = 1000
 CHUNK_JOBS = 500
-"""Jobs of one transaction of a change of many: some 50 ms, in which nobody else is served."""
+"""Jobs of one transaction of a change of many: some 50 ms, in which no other request is served."""
 
 
 class JobsApi(Handlers):
@@ -274,7 +274,7 @@ def _views_of(ids: Sequence[int], views: JsonViews, manager: Manager) -> list[Jo
 
 
 def _cause(verb: JobVerb, peer: Peer, body: Mapping[str, Any]) -> str:
-    """The cause to journal. The peer comes first: the client's reason could otherwise name somebody else."""
+    """The cause to journal. The peer comes first: the client's reason could otherwise name another user."""
     cause = f"{verb.name} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
     reason = body.get("reason")
     if not reason:

@@ -47,7 +47,7 @@ class _Task:
 class EstimatePool:
     """Answers requests with `EstimateReady` through `emit`, from `settings.concurrency` threads.
 
-    Users take turns; where there are several, nobody's jobs occupy all threads. The stderr of the estimator is saved as
+    Users take turns; where there are several, no user's jobs occupy all threads. The stderr of the estimator is saved as
     `<folder>/<job id>.log`. A worker process is reused for the next estimate of the same user, and ended after
     `settings.idle_timeout_s` without one.
     """
