@@ -249,7 +249,7 @@ ENCODER_COLUMNS = {
     "feedforward": "ffn_dim",
     "classes": "num_classes",
 }
-"""Columns of GPUMemNet's table, by the names that the encoder of a synthetic trace and the job script's options have."""
+"""Columns of GPUMemNet's table, by the names of a synthetic encoder's sizes and of the job script's options."""
 
 
 def _transformer(cells: Cells) -> DatasetRow:

@@ -10,8 +10,8 @@ from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable
 from cotenant.learn.models.cross_validation import FoldResult
 
 _LICENSE = (
-    "The measurements are GPUMemNet's (E. Yousefzadeh-Asl-Miandoab et al., arXiv 2602.17817), licensed CC BY 4.0 by the "
-    "newest notice of its repository. Neither its code nor its weights are used."
+    "The measurements are GPUMemNet's (E. Yousefzadeh-Asl-Miandoab et al., arXiv 2602.17817), licensed CC BY 4.0 by "
+    "the newest notice of its repository. Neither its code nor its weights are used."
 )
 _PUBLISHED_LIMITS = """\
 - One GPU (A100-SXM4-40GB), fp32 with TF32 convolutions, Adam, one process, software of 2024. The data
