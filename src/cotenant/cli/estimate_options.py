@@ -109,7 +109,7 @@ class EstimatorOptions:
         "--gpu-mem",
         type=Parsed("size", parse_bytes),
         metavar="SIZE",
-        help="Declared memory, for `--estimator declared`.",
+        help="Declared memory, for `--estimator declared`: 12G, or 12000 in MiB.",
     )
     coverage: float | None = option(
         "--coverage",

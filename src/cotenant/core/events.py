@@ -27,13 +27,18 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateReady:
-    """The result of an estimator: an estimate, or None and the error as a sentence."""
+    """The result of an estimator: an estimate, or None and the error as a sentence.
+
+    Attributes:
+        is_fatal: the script fails with this error wherever it runs: an import or its syntax.
+    """
 
     at_s: float
     cause: str
     job_id: int
     estimate: Estimate | None
     error: str | None = None
+    is_fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

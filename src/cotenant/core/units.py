@@ -13,12 +13,13 @@ KiB = 2**10
 MiB = 2**20
 GiB = 2**30
 
-MAX_BYTES = 2.0**60
+MAX_BYTES = 2.0**44
+"""More than any GPU has; a number of bytes in place of MiB comes out above it."""
 MAX_TEXT_CHARS = 40
 """A size or duration with more characters is a mistake."""
 
 _SCALE = {
-    "": 1,
+    "": MiB,
     "b": 1,
     "k": KiB,
     "kib": KiB,
@@ -37,9 +38,10 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in `12G`, `500MiB` or `1.5 GB`.
+    """Bytes in `12G`, `500MiB`, `1.5 GB` or `8000`.
 
-    A bare letter is binary, as in Slurm (`12G` = 12 * 2**30); `GB` is decimal, `GiB` binary.
+    As in Slurm, a bare letter is binary (`12G` = 12 * 2**30) and a number without a unit is in MiB. `GB` is decimal,
+    `GiB` binary. Options and lines in scripts are read here, CARMA's job files are in MiB, the API has bytes.
 
     Raises:
         UsageError: the text is not a size, or is zero.
@@ -50,7 +52,9 @@ def parse_bytes(text: str) -> int:
         raise UsageError(f"`{text}` is not a size in bytes", hint="write e.g. `12G`, `500MiB` or `1.5GB`")
     size = float(match.group(1)) * scale
     if size >= MAX_BYTES:
-        raise UsageError(f"`{shortened(text)}` is more than any GPU has", hint="give a size like `12G`")
+        raise UsageError(
+            f"`{shortened(text)}` is more than any GPU has", hint="write e.g. `12G`; a number without a unit is in MiB"
+        )
     value = int(size)
     if value <= 0:
         raise UsageError(f"`{text}` is zero bytes", hint="give a size above zero, e.g. `12G`")

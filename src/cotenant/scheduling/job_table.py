@@ -170,7 +170,10 @@ class JobTable:
         if job is None or job.is_done or (event.estimate is None and job.estimate is not None):
             return []
         error = event.error or ("no estimate" if event.estimate is None else None)
-        self._set(replace(job, estimate=event.estimate, estimate_error=error))
+        job = replace(job, estimate=event.estimate, estimate_error=error)
+        if event.is_fatal and not job.spec.run_anyway and job.id not in self.live:
+            return self._end(job, Done(outcome="failed", at_s=event.at_s, code=1, reason=f"not started: {error}"))
+        self._set(job)
         return []
 
     def _placed(self, event: AttemptPlaced) -> list[Command]:

@@ -266,3 +266,31 @@ def test_explain_names_the_gpus_and_the_outcome():
     life.submit(2)
     life.exit(2, end=AttemptExit(exit_code=3, signal=None, reason="exited"))
     assert life.manager.explain(2).reason == "failed: exit code 3"
+
+
+# A script that cannot start.
+
+
+def fatal(life, **changes):
+    """A job whose estimate found that its script cannot start."""
+    life.send(JobSubmitted, job_id=1, spec=a_spec(**changes))
+    life.send(EstimateReady, job_id=1, estimate=None, error="no module named x", is_fatal=True)
+    return life.job(1)
+
+
+def test_a_script_that_cannot_start_fails_without_a_gpu():
+    job = fatal(Life())
+    assert job.state == Done(outcome="failed", at_s=job.state.at_s, code=1, reason="not started: no module named x")
+    assert (job.attempts, job.estimate_error) == ((), "no module named x")
+
+
+def test_a_script_that_cannot_start_runs_anyway_on_request():
+    assert isinstance(fatal(Life(), run_anyway=True).state, Starting)
+
+
+def test_a_late_answer_does_not_end_a_job_that_runs():
+    life = Life()
+    life.submit(1, 8)
+    life.start()
+    life.send(EstimateReady, job_id=1, estimate=None, error="no", is_fatal=True)
+    assert isinstance(life.job(1).state, Running)

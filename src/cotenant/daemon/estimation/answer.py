@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotenant.core.codec import CodecError, decode
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 
-EstimateOrError = tuple[Estimate | None, str | None]
-"""An estimate, or the sentence that says why there is none."""
+IMPORT_ERROR = "import"
+"""Kind of an error that the script raises wherever it runs; see `TraceError`."""
+
+
+class EstimateAnswer(NamedTuple):
+    """An estimate, or the sentence that says why there is none; `is_fatal` as in `EstimateReady`."""
+
+    estimate: Estimate | None
+    error: str | None = None
+    is_fatal: bool = False
+
 
 MAX_BYTES = 2**50
 MAX_GPUS = 1024
@@ -32,19 +41,20 @@ class _AnswerError(CotenantError):
     """A value of the answer is out of range."""
 
 
-def parse_answer(answer: bytes) -> EstimateOrError:
+def parse_answer(answer: bytes) -> EstimateAnswer:
     """Return the estimate in the line that an estimator process wrote, or why there is none."""
     try:
         message = json.loads(answer)
         if "estimate" not in message:
-            return None, str(message["error"]["message"])[:MAX_ERROR_CHARS]
+            error = message["error"]
+            return EstimateAnswer(None, str(error["message"])[:MAX_ERROR_CHARS], error.get("kind") == IMPORT_ERROR)
         estimate: Estimate = decode(Estimate, message["estimate"])
         _check(estimate)
     except (CodecError, _AnswerError) as error:
-        return None, f"{REFUSED}{error.message}"[:MAX_ERROR_CHARS]
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        return None, f"{REFUSED}{error}"[:MAX_ERROR_CHARS]
-    return estimate, None
+        return EstimateAnswer(None, f"{REFUSED}{error.message}"[:MAX_ERROR_CHARS])
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        return EstimateAnswer(None, f"{REFUSED}{error}"[:MAX_ERROR_CHARS])
+    return EstimateAnswer(estimate)
 
 
 def _check(estimate: Estimate) -> None:

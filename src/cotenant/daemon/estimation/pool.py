@@ -23,7 +23,7 @@ from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
 from cotenant.daemon.config.paths import private_folder
 from cotenant.daemon.config.schema import EstimatesSection
-from cotenant.daemon.estimation.answer import REFUSED, EstimateOrError, parse_answer
+from cotenant.daemon.estimation.answer import REFUSED, EstimateAnswer, parse_answer
 from cotenant.daemon.estimation.exchange import WorkerOutputError
 from cotenant.daemon.estimation.worker import TAG, EstimatorWorker, Submitter, WorkerExited
 from cotenant.daemon.fair_queue import FairQueue
@@ -41,13 +41,13 @@ class _Task:
 
     key: int
     spec: JobSpec
-    deliver: Callable[[Estimate | None, str | None], None]
+    deliver: Callable[[EstimateAnswer], None]
 
 
 class EstimatePool:
     """Answers requests with `EstimateReady` through `emit`, from `settings.concurrency` threads.
 
-    Users take turns; where there are several, no user's jobs occupy all threads. The stderr of the estimator is saved as
+    Users take turns; where there are several, no user's jobs occupy all threads. The estimator's stderr is saved as
     `<folder>/<job id>.log`. A worker process is reused for the next estimate of the same user, and ended after
     `settings.idle_timeout_s` without one.
     """
@@ -99,19 +99,19 @@ class EstimatePool:
     def request(self, job_id: int, spec: JobSpec) -> None:
         """Begin to estimate `spec`. Declared memory is the estimate, without a process."""
         if self.estimator_for(spec) == DECLARED:
-            self._emit(self._ready(job_id, *self._declared(spec)))
+            self._emit(self._ready(job_id, self._declared(spec)))
             return
-        self._put(_Task(job_id, spec, lambda *answer: self._emit(self._ready(job_id, *answer))))
+        self._put(_Task(job_id, spec, lambda answer: self._emit(self._ready(job_id, answer))))
 
-    def estimate_spec(self, spec: JobSpec) -> EstimateOrError:
-        """Estimate a job that is not submitted; blocks until a worker is free."""
+    def estimate_spec(self, spec: JobSpec) -> tuple[Estimate | None, str | None]:
+        """The estimate of a job that is not submitted, or why there is none; blocks until a worker is free."""
         if self.estimator_for(spec) == DECLARED:
-            return self._declared(spec)
-        result: Future[EstimateOrError] = Future()
+            return self._declared(spec)[:2]
+        result: Future[EstimateAnswer] = Future()
         key = -next(self._trials)
-        self._put(_Task(key, spec, lambda *answer: result.set_result(answer)))
+        self._put(_Task(key, spec, result.set_result))
         try:
-            return result.result()
+            return result.result()[:2]
         finally:
             self.log_path(key).unlink(missing_ok=True)
 
@@ -159,7 +159,7 @@ class EstimatePool:
             if worker is not None:
                 answer = self._estimate(worker, task.key, task.spec)
                 if self._finish(task, worker):
-                    task.deliver(*answer)
+                    task.deliver(answer)
             self._queue.task_done(task.spec.uid)
 
     def _next_task(self) -> _Task | None:
@@ -212,11 +212,11 @@ class EstimatePool:
             self._wanted.discard(task.key)
             return is_wanted
 
-    def _ready(self, job_id: int, estimate: Estimate | None, error: str | None) -> EstimateReady:
-        name = "estimator" if estimate is None else f"estimator {estimate.estimator}"
-        return EstimateReady(at_s=self._now(), cause=name, job_id=job_id, estimate=estimate, error=error)
+    def _ready(self, job_id: int, answer: EstimateAnswer) -> EstimateReady:
+        name = "estimator" if answer.estimate is None else f"estimator {answer.estimate.estimator}"
+        return EstimateReady(at_s=self._now(), cause=name, job_id=job_id, **answer._asdict())
 
-    def _estimate(self, worker: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateOrError:
+    def _estimate(self, worker: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateAnswer:
         """The estimate, or why there is none."""
         fields = encode(self._request(spec))
         if spec.env:  # the processes of the script have this environment, and not the worker's
@@ -226,21 +226,24 @@ class EstimatePool:
         try:
             answer = worker.exchange(request, submitter=_submitter(spec), timeout_s=timeout_s)
         except TimeoutError:
-            return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
+            return EstimateAnswer(None, f"the estimator did not answer within {self._settings.timeout_s:g} s")
         except WorkerExited as end:
-            return None, f"the estimator ended with exit code {end.code}{_last_line(worker.log)}"
+            return EstimateAnswer(None, f"the estimator ended with exit code {end.code}{_last_line(worker.log)}")
         except WorkerOutputError as error:
-            return None, f"{REFUSED}{error}"
+            return EstimateAnswer(None, f"{REFUSED}{error}")
         except OSError as error:
-            return None, f"the estimator could not be started: {error.strerror}"
+            return EstimateAnswer(None, f"the estimator could not be started: {error.strerror}")
         except KeyError:
-            return None, f"the estimator could not be started: this machine has no user with uid {spec.uid}"
+            why = f"the estimator could not be started: this machine has no user with uid {spec.uid}"
+            return EstimateAnswer(None, why)
         finally:
             worker.save_log(self.log_path(job_id))
-        estimate, why = parse_answer(answer)
-        if why is not None and why.startswith(REFUSED):
+        found = parse_answer(answer)
+        if found.error is not None and found.error.startswith(REFUSED):
             worker.close()  # it may still be busy, and would answer the next request with this one's answer
-        return estimate, why
+        if found.is_fatal and spec.command[0].endswith(".py"):
+            return found._replace(is_fatal=False)  # its first line names a Python that may have what ours lacks
+        return found
 
     def _request(self, spec: JobSpec) -> EstimateRequest:
         return EstimateRequest(
@@ -253,12 +256,12 @@ class EstimatePool:
             gpus=spec.gpus,
         )
 
-    def _declared(self, spec: JobSpec) -> EstimateOrError:
+    def _declared(self, spec: JobSpec) -> EstimateAnswer:
         """The estimate of declared memory."""
         try:
-            return DeclaredEstimator().estimate(self._request(spec)), None
+            return EstimateAnswer(DeclaredEstimator().estimate(self._request(spec)))
         except CotenantError as error:
-            return None, error.message
+            return EstimateAnswer(None, error.message)
 
 
 def default_concurrency(cores: int) -> int:

@@ -226,7 +226,8 @@ class TracingSession:
         from cotenant.tracing.data.synthetic_data import missing_data_hint
 
         hint = hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
-        self._failed(f"the script raised {type(error).__name__}: {message}", hint=hint)
+        kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
+        self._failed(f"the script raised {type(error).__name__}: {message}", kind, hint)
 
     def _failed(self, sentence: str, kind: str = "raised", hint: str | None = None) -> NoReturn:
         if self.recorder.steps:

@@ -32,7 +32,7 @@ def forged(**changes):
 
 
 def test_an_honest_answer_is_taken_as_it_is():
-    assert parse_answer(forged()) == (HONEST, None)
+    assert parse_answer(forged()) == (HONEST, None, False)
 
 
 GPU = encode(HONEST)["per_gpu"][0]
@@ -71,7 +71,7 @@ GPU = encode(HONEST)["per_gpu"][0]
     ],
 )
 def test_a_forged_value_is_refused_by_name(changes, why):
-    estimate, error = parse_answer(forged(**changes))
+    estimate, error, _ = parse_answer(forged(**changes))
     assert estimate is None
     assert error.startswith("the estimator's answer is refused: ")
     assert why in error
@@ -90,18 +90,24 @@ def test_a_forged_value_is_refused_by_name(changes, why):
     ],
 )
 def test_an_answer_that_is_no_message_is_refused(answer):
-    estimate, error = parse_answer(answer)
+    estimate, error, _ = parse_answer(answer)
     assert estimate is None
     assert error.startswith("the estimator's answer is refused: ")
 
 
 def test_a_long_error_is_cut_to_what_the_journal_should_hold():
-    _, error = parse_answer(json.dumps({"error": {"message": "m" * 10**6}}).encode())
+    _, error, _ = parse_answer(json.dumps({"error": {"message": "m" * 10**6}}).encode())
     assert error == "m" * MAX_ERROR_CHARS
 
 
 def test_accepted_answers_can_be_journaled():
     extreme = {"peak_reserved_bytes": 2**50 - 1, "coverage": 1, "processes": 1024, "warnings": ["w" * 10_000]}
-    estimate, error = parse_answer(forged(**extreme))
+    estimate, error, _ = parse_answer(forged(**extreme))
     assert error is None
     assert json.loads(to_json(estimate))["peak_reserved_bytes"] == 2**50 - 1
+
+
+@pytest.mark.parametrize(("kind", "is_fatal"), [("import", True), ("raised", False), (None, False), ([], False)])
+def test_a_failed_import_is_fatal(kind, is_fatal):
+    answer = json.dumps({"error": {"kind": kind, "message": "m"}}).encode()
+    assert parse_answer(answer) == (None, "m", is_fatal)

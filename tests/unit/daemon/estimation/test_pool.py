@@ -391,3 +391,11 @@ def test_the_jobs_of_one_user_do_not_delay_another(tmp_path):
 @pytest.mark.parametrize(("cores", "estimates"), [(1, 2), (8, 2), (32, 4), (256, 8)])
 def test_estimates_at_once_by_default(cores, estimates):
     assert default_concurrency(cores) == estimates
+
+
+@pytest.mark.parametrize(("program", "is_fatal"), [("python", True), ("./train.py", False)])
+def test_a_failed_import_is_fatal_where_the_job_has_the_same_python(tmp_path, program, is_fatal):
+    with a_pool(tmp_path, answering({"error": {"kind": "import", "message": "no module"}})) as (pool, answers):
+        pool.request(1, spec_of(command=(program, "train.py")))
+        event = answers.get(timeout=TIMEOUT_S)
+    assert (event.error, event.is_fatal) == ("no module", is_fatal)
