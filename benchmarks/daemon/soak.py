@@ -47,6 +47,7 @@ TRACE_SPAN_S = 26_000.0
 POLL_S = 0.25
 ATTACK_EVERY_S = 1.0
 CANCEL_TIMEOUT_S = 60.0
+LOG_TAIL_CHARS = 20_000
 FOREIGN_S = 3.0
 TOO_SMALL_EVERY = 4
 TOO_SMALL = 0.3
@@ -384,8 +385,12 @@ def main() -> int:
             options = {"flags": ("--all-users",), "python": python, "env": {"PYTHONPATH": python_path()}}
         with server(gpus="4xA100-40GB", time_scale=time_scale, **options) as found:
             soak = Soak(found, time_scale=time_scale, seed=args.seed, jobs=args.jobs, attacked=args.attackers)
-            with attacked(soak, args.minutes):
-                views = soak.run()
+            try:
+                with attacked(soak, args.minutes):
+                    views = soak.run()
+            except CotenantError:
+                print((found.root / "log").read_text()[-LOG_TAIL_CHARS:], file=sys.stderr)
+                raise
             text = report(soak, views, took_s=time.monotonic() - began_s, seed=args.seed)
     except CotenantError as error:
         print(f"error: {error}", file=sys.stderr)
