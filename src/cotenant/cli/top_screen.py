@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from cotenant.cli.common import gpu_names
 from cotenant.cli.sparkline import UNICODE_BLOCKS, sparkline, time_buckets
+from cotenant.cli.top_dialogs import Confirm, Keys, Output
 from cotenant.core.errors import CotenantError
 from cotenant.core.text import printable
 from cotenant.core.units import format_bytes, format_duration
@@ -26,30 +28,66 @@ SHOWN = 100
 
 GPU_COLUMNS = ("GPU", "NAME", "MEMORY", "USED", "PROMISED", "TOTAL", "SMACT", "LAST 5 MIN", "POWER", "JOBS")
 JOB_COLUMNS = ("JOB", "NAME", "USER", "ST", "GPU", "PROMISED", "PEAK", "TIME", "REASON")
+KEYS = (
+    ("q", "quit"),
+    ("?", "these keys"),
+    ("up, down", "choose a job"),
+    ("e", "why the job waits, GPU by GPU"),
+    ("l", "its output; e there: stderr, g and G: start and end"),
+    ("c", "cancel it"),
+    ("h", "hold it, or release it"),
+    ("s", "sort by the next of: queue, memory, time, user, name"),
+    ("/", "filter by id, name, user or state"),
+    ("Escape", "show all jobs again"),
+)
+ORDERS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
+    ("queue", lambda job: (job["state"] not in ("RUNNING", "STARTING"), job["id"])),
+    ("memory", lambda job: (-(job["promised_bytes"] or job["need_bytes"] or 0), job["id"])),
+    ("time", lambda job: (-(job["running_s"] or 0.0), job["id"])),
+    ("user", lambda job: (job["user"], job["id"])),
+    ("name", lambda job: (job["name"], job["id"])),
+)
+"""What jobs may be sorted by."""
 STYLES = {"RUNNING": "green", "STARTING": "cyan", "PENDING": "yellow", "HELD": "magenta"}
 
 
 class Top(App[None]):
-    """GPUs above, jobs below; looks again every `interval_s`."""
+    """GPUs above, jobs below; refreshed every `interval_s`."""
 
     TITLE = "cotenant"
     CSS = """
     #title { height: 1; background: $primary; color: $text; padding: 0 1; }
     #gpus { height: auto; max-height: 50%; margin-bottom: 1; }
     #jobs { height: 1fr; }
+    #filter { display: none; height: 3; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [("q", "quit", "Quit"), ("e", "explain", "Why this job waits")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "quit", "Quit"),
+        ("question_mark", "keys", "Keys"),
+        ("e", "explain", "Why this job waits"),
+        ("l", "output", "Output"),
+        ("c", "cancel", "Cancel"),
+        ("h", "hold", "Hold, release"),
+        ("s", "sort", "Sort"),
+        ("slash", "filter", "Filter"),
+        ("escape", "clear_filter", "Show all"),
+    ]
 
     def __init__(self, client: Client, *, interval_s: float = 1.0) -> None:
         super().__init__()
         self._client = client
         self._interval_s = interval_s
+        self._jobs: Mapping[int, Mapping[str, Any]] = {}
         self._ids: list[int] = []
+        self._order = 0
+        self._filter = ""
+        self._headline = "cotenant"
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
         yield DataTable(id="gpus", cursor_type="none", zebra_stripes=True)
         yield DataTable(id="jobs", cursor_type="row")
+        yield Input(id="filter", placeholder="id, name, user or state")
         yield Footer()
 
     async def on_mount(self) -> None:
@@ -79,34 +117,117 @@ class Top(App[None]):
     def _draw(self, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], overview: Mapping[str, Any]) -> None:
         counts = ", ".join(f"{count} {name.lower()}" for name, count in overview["counts"].items()) or "no jobs"
         trouble = f"  NOTHING STARTS: {status['journal_error']}" if status["journal_error"] else ""
-        self.query_one("#title", Static).update(
-            Text(f"cotenant {status['version']}  {status['policy']}  {counts}{trouble}")
-        )
+        self._headline = f"cotenant {status['version']}  {status['policy']}  {counts}{trouble}"
         table = self.query_one("#gpus", DataTable)
         table.clear()
         for gpu in gpus:
             table.add_row(*gpu_row(gpu))
-        jobs = self.query_one("#jobs", DataTable)
-        row = jobs.cursor_row
-        jobs.clear()
-        order = sorted(overview["jobs"], key=lambda job: (job["state"] not in ("RUNNING", "STARTING"), job["id"]))
-        self._ids = [job["id"] for job in order]
-        for job in order:
-            jobs.add_row(*job_row(job))
-        jobs.move_cursor(row=min(row, max(0, len(order) - 1)))
+        self._jobs = {job["id"]: job for job in overview["jobs"]}
+        self._draw_jobs()
 
-    async def action_explain(self) -> None:
-        """Show why the job under the cursor waits or runs there."""
+    def _draw_jobs(self) -> None:
+        """The jobs that pass the filter, in order; the cursor stays on its job."""
+        table = self.query_one("#jobs", DataTable)
+        chosen, row = self._job_id, table.cursor_row
+        shown = sorted(filter(self._passes, self._jobs.values()), key=ORDERS[self._order][1])
+        self._ids = [job["id"] for job in shown]
+        table.clear()
+        for job in shown:
+            table.add_row(*job_row(job))
+        row = self._ids.index(chosen) if chosen in self._ids else min(row, max(0, len(shown) - 1))
+        table.move_cursor(row=row)
+        filtered = f"  only `{self._filter}`: {len(shown)} of {len(self._jobs)}" if self._filter else ""
+        self.sub_title = f"by {ORDERS[self._order][0]}{filtered}"
+        self.query_one("#title", Static).update(Text(f"{self._headline}  {self.sub_title}"))
+
+    def _passes(self, job: Mapping[str, Any]) -> bool:
+        texts = (job["label"], job["name"], job["user"], job["state"], job["state_short"])
+        return any(self._filter.lower() in text.lower() for text in texts)
+
+    @property
+    def _job_id(self) -> int | None:
+        """The job under the cursor."""
         row = self.query_one("#jobs", DataTable).cursor_row
-        if not 0 <= row < len(self._ids):
+        return self._ids[row] if 0 <= row < len(self._ids) else None
+
+    async def _call(self, call: Callable[[int], Any]) -> Any:
+        """The daemon's answer to `call` for the job under the cursor; None without a job, or after an error."""
+        if self._job_id is None:
+            return None
+        try:
+            return await asyncio.to_thread(call, self._job_id)
+        except CotenantError as error:
+            self.notify(error.message, severity="error", markup=False)
+            return None
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._order = (self._order + 1) % len(ORDERS)
+        self._draw_jobs()
+
+    def action_filter(self) -> None:
+        """Type what the jobs must contain; Enter goes back to them, Escape shows all."""
+        field = self.query_one("#filter", Input)
+        field.styles.display = "block"
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self._filter = event.value.strip()
+        self._draw_jobs()
+
+    def on_input_submitted(self) -> None:
+        """Back to the jobs that are left."""
+        self.query_one("#filter", Input).styles.display = "none"
+        self.query_one("#jobs", DataTable).focus()
+
+    def action_clear_filter(self) -> None:
+        """Show all jobs again."""
+        self.query_one("#filter", Input).value = ""
+        self.on_input_submitted()
+
+    def action_keys(self) -> None:
+        """Show all keys."""
+        self.push_screen(Keys(KEYS))
+
+    def action_output(self) -> None:
+        """Show the output of the job under the cursor."""
+        if self._job_id is not None:
+            label = str(self._jobs[self._job_id]["label"])
+            self.push_screen(Output(self._client, self._job_id, label, interval_s=self._interval_s))
+
+    @work
+    async def action_cancel(self) -> None:
+        """Cancel the job under the cursor, after a question."""
+        job_id = self._job_id
+        if job_id is None:
+            return
+        job = self._jobs[job_id]
+        if not await self.push_screen_wait(Confirm(f"Cancel job {job['label']}, {printable(job['name'])}?")):
             return
         try:
-            explanation = await asyncio.to_thread(self._client.explain, self._ids[row])
+            view = await asyncio.to_thread(self._client.cancel, job_id)
         except CotenantError as error:
             self.notify(error.message, severity="error", markup=False)
             return
-        lines = [f"GPU {row['gpu']}: {row['reason']}" for row in explanation["rejections"]]
-        self.notify("\n".join([explanation["reason"], *lines]), title=f"job {self._ids[row]}", timeout=15, markup=False)
+        self.notify(f"job {view['label']}: {view['reason']}", markup=False)
+        await self.refresh_data()
+
+    async def action_hold(self) -> None:
+        """Hold the pending job under the cursor, or release the held one."""
+        is_held = self._job_id is not None and self._jobs[self._job_id]["state"] == "HELD"
+        view = await self._call(self._client.release if is_held else self._client.hold)
+        if view is not None:
+            self.notify(f"job {view['label']}: {view['reason']}", markup=False)
+            await self.refresh_data()
+
+    async def action_explain(self) -> None:
+        """Show why the job under the cursor waits or runs there."""
+        job_id = self._job_id
+        explanation = await self._call(self._client.explain)
+        if explanation is not None:
+            lines = [f"GPU {row['gpu']}: {row['reason']}" for row in explanation["rejections"]]
+            self.notify("\n".join([explanation["reason"], *lines]), title=f"job {job_id}", timeout=15, markup=False)
 
 
 def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:

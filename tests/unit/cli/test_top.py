@@ -58,6 +58,22 @@ class Daemon:
     def explain(self, job_id):
         return {"reason": f"{job_id} waits", "rejections": [{"gpu": 0, "reason": "full"}]}
 
+    def logs(self, job_id, *, stream):
+        yield f"{stream} of {job_id}\n10%\r99%\n".encode()
+
+    def _change(self, job_id, state):
+        self.jobs = [{**job, "state": state} if job["id"] == job_id else job for job in self.jobs]
+        return {"label": str(job_id), "reason": state.lower()}
+
+    def cancel(self, job_id):
+        return self._change(job_id, "CANCELLED")
+
+    def hold(self, job_id):
+        return self._change(job_id, "HELD")
+
+    def release(self, job_id):
+        return self._change(job_id, "PENDING")
+
 
 def cells(screen, name):
     table = screen.query_one(name)
@@ -95,6 +111,116 @@ def test_top_shows_jobs_and_follows_changes():
         assert screen.return_code == 0
 
     asyncio.run(drive())
+
+
+def driven(daemon, steps):
+    """Run `steps` with the screen and its pilot."""
+    pytest.importorskip("textual", reason="the extra `top` is not installed")
+    from cotenant.cli.top_screen import Top
+
+    async def drive():
+        screen = Top(daemon, interval_s=1000.0)
+        async with screen.run_test(size=(120, 30)) as pilot:
+            await pilot.pause()
+            await steps(screen, pilot)
+
+    asyncio.run(drive())
+
+
+async def until(pilot, condition):
+    """Let the screen work until `condition` holds."""
+    for _ in range(500):
+        await pilot.pause(0.01)
+        if condition():
+            return
+    raise AssertionError("it never came to that")
+
+
+def ids(screen):
+    return [row[0] for row in cells(screen, "#jobs")]
+
+
+def test_a_job_is_cancelled_after_a_question():
+    daemon = Daemon()
+    states = lambda: {job["id"]: job["state"] for job in daemon.jobs}  # noqa: E731
+
+    async def steps(screen, pilot):
+        await pilot.press("down", "c")
+        await until(pilot, lambda: len(screen.screen_stack) == 2)
+        await pilot.press("n")
+        await until(pilot, lambda: len(screen.screen_stack) == 1)
+        assert states() == {1: "RUNNING", 2: "PENDING"}
+        await pilot.press("c")
+        await until(pilot, lambda: len(screen.screen_stack) == 2)
+        await pilot.press("y")
+        await until(pilot, lambda: states()[2] == "CANCELLED")
+        assert states()[1] == "RUNNING"
+
+    driven(daemon, steps)
+
+
+def test_a_job_is_held_and_released():
+    daemon = Daemon()
+
+    async def steps(screen, pilot):
+        for state in ("HELD", "PENDING"):
+            await pilot.press("h") if screen._job_id == 2 else await pilot.press("down", "h")
+            await until(pilot, lambda wanted=state: screen._jobs[2]["state"] == wanted)
+
+    driven(daemon, steps)
+
+
+def test_jobs_are_sorted_and_filtered_and_the_cursor_stays_on_its_job():
+    daemon = Daemon()
+    daemon.jobs = [a_job(1, running_s=5.0), a_job(2, running_s=9.0, user="ben"), a_job(3, promised_bytes=9 * GiB)]
+
+    async def steps(screen, pilot):
+        await pilot.press("down")
+        orders = []
+        for _ in range(5):
+            await pilot.press("s")
+            await pilot.pause()
+            orders.append(ids(screen))
+            assert screen._job_id == 2
+        assert orders[:3] == [["3", "1", "2"], ["3", "2", "1"], ["1", "3", "2"]]  # by memory, time, user
+        await pilot.press("slash", "b", "e", "n", "enter")
+        assert ids(screen) == ["2"]
+        assert "only `ben`: 1 of 3" in str(screen.query_one("#title").render())
+        await pilot.press("escape")
+        assert ids(screen) == ["1", "2", "3"]
+
+    driven(daemon, steps)
+
+
+def test_output_is_shown_and_its_stream_switched():
+    daemon = Daemon()
+
+    async def steps(screen, pilot):
+        def lines():
+            return [strip.text.rstrip() for strip in screen.screen.query_one("#output").lines]
+
+        await pilot.press("l")
+        await until(pilot, lambda: len(screen.screen_stack) == 2 and lines() == ["stdout of 1", "99%"])
+        await pilot.press("e")
+        await until(pilot, lambda: lines() == ["stderr of 1", "99%"])
+        await pilot.press("escape")
+        await until(pilot, lambda: len(screen.screen_stack) == 1)
+
+    driven(daemon, steps)
+
+
+def test_help_lists_every_key():
+    from cotenant.cli.top_screen import KEYS, Top
+
+    async def steps(screen, pilot):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: len(screen.screen_stack) == 2)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(screen.screen_stack) == 1)
+
+    driven(Daemon(), steps)
+    names = {"question_mark": "?", "slash": "/", "escape": "Escape"}
+    assert {names.get(binding[0], binding[0]) for binding in Top.BINDINGS} <= {key for key, _ in KEYS}
 
 
 def test_top_without_textual_names_the_extra_to_install(monkeypatch, capsys):
