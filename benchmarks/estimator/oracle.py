@@ -33,8 +33,8 @@ from cotenant.core.units import format_bytes
 from cotenant.estimators.api import explain
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import (
-    AllocationHistory,
     NullGpuLibraries,
+    RequestHistory,
     build_libraries,
     find_wheels,
     read_history,
@@ -84,7 +84,7 @@ class NullGpuSide:
         key = f"{job.name} {wheels.cuda_major} {wheels.cudnn} {(ROOT / job.script).read_text()}"
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
 
-    def run(self, job: OracleJob) -> tuple[AllocationHistory, dict[str, Any]]:
+    def run(self, job: OracleJob) -> tuple[RequestHistory, dict[str, Any]]:
         """The history, and the peaks and the torch version as a dict; a script that raised has an `error`."""
         path = self.path_of(job)
         if not path.exists():
@@ -156,7 +156,7 @@ def matching(wanted: Sequence[int], found: Sequence[int]) -> tuple[int, tuple[in
     return start + sum(block.size for block in rest.get_matching_blocks()), (start, start)
 
 
-def difference_text(null: AllocationHistory, events: Sequence[Any], here: int, there: int) -> str:
+def difference_text(null: RequestHistory, events: Sequence[Any], here: int, there: int) -> str:
     """The sizes that differ, with the stack of the null GPU's and the phase, module and category of ours."""
     wanted = f"null GPU: {null.allocations[here]:,} in {null.place(here) or 'C++'}"
     if there >= len(events):

@@ -11,7 +11,7 @@ import pytest
 from cotenant.cli.main import main
 from cotenant.measurement.campaign import CampaignSetup, run_campaign
 from cotenant.measurement.collocation import run_groups
-from cotenant.measurement.job_list import Group, JobList, MeasureJob, read_jobs
+from cotenant.measurement.job_list import JobGroup, JobList, MeasureJob, read_jobs
 from cotenant.measurement.result_table import read_rows
 from json_shapes import shape_problems
 from measured_scripts import FAKE_CUDA, TRAIN
@@ -32,7 +32,7 @@ def campaign(tmp_path):
         said = []
         setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s)
         if pairs is not None:
-            listed = JobList(path="jobs.toml", jobs=tuple(jobs), groups=tuple(Group(jobs=pair) for pair in pairs))
+            listed = JobList(path="jobs.toml", jobs=tuple(jobs), groups=tuple(JobGroup(jobs=pair) for pair in pairs))
             return list(run_groups(listed, setup, table="pairs.csv", resume=resume, say=said.append))
         listed = JobList(path="jobs.toml", jobs=tuple(jobs))
         rows = list(run_campaign(listed, setup, resume=resume, say=said.append))

@@ -21,7 +21,7 @@ from cotenant.core.stats import median
 from cotenant.engines.held_process import POLL_S, HeldProcess
 from cotenant.gpus.gpu_sampler import MeasuredUsage
 from cotenant.measurement.campaign import CampaignSetup, Say, open_table, record_of, start_job, utc_now, window_of
-from cotenant.measurement.job_list import ALONE, Group, JobList, MeasureJob
+from cotenant.measurement.job_list import ALONE, JobGroup, JobList, MeasureJob
 from cotenant.measurement.sharing import open_sharing
 
 COLUMNS: Mapping[str, str] = {
@@ -85,7 +85,7 @@ def run_groups(
     rows = open_table(setup.out / table, COLUMNS, resume=resume)
     by_name = {job.name: job for job in jobs.jobs}
     names = dict.fromkeys(name for group in jobs.groups for name in group.jobs)
-    wanted = [*(Group(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]
+    wanted = [*(JobGroup(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]
     existing = rows.rows()
     done = {(row["group"], row["sharing"], int(row["repeat"])) for row in existing}
     alone: dict[str, list[float]] = {}
@@ -109,7 +109,7 @@ def run_groups(
 
 
 def run_group(
-    jobs: Sequence[MeasureJob], group: Group, repeat: int, setup: CampaignSetup, alone: Mapping[str, float]
+    jobs: Sequence[MeasureJob], group: JobGroup, repeat: int, setup: CampaignSetup, alone: Mapping[str, float]
 ) -> list[dict[str, object]]:
     """Run jobs concurrently; one row each."""
     timed = [replace(job, seconds=job.seconds or DEFAULT_SECONDS) for job in jobs]
@@ -125,7 +125,7 @@ def run_group(
 def _together(
     jobs: Sequence[MeasureJob],
     environments: Sequence[Mapping[str, str]],
-    group: Group,
+    group: JobGroup,
     repeat: int,
     setup: CampaignSetup,
 ) -> tuple[list[GroupMember], tuple[float, float] | None, MeasuredUsage]:
@@ -181,7 +181,7 @@ def overlap_of(members: Sequence[GroupMember]) -> tuple[float, float] | None:
 
 def group_rows(
     members: Sequence[GroupMember],
-    group: Group,
+    group: JobGroup,
     repeat: int,
     overlap: tuple[float, float] | None,
     usage: MeasuredUsage,

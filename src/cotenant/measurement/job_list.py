@@ -65,7 +65,7 @@ ALONE, TIME_SLICED = "alone", "time-sliced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class JobGroup:
     """Jobs, by name, that run on one GPU at the same time.
 
     Attributes:
@@ -103,7 +103,7 @@ class JobList:
 
     path: str
     jobs: tuple[MeasureJob, ...]
-    groups: tuple[Group, ...] = ()
+    groups: tuple[JobGroup, ...] = ()
 
     def only(self, pattern: str | None) -> JobList:
         """Jobs with a name or tag that matches the glob `pattern`, and the groups among them.
@@ -239,7 +239,7 @@ def _jobs_of_sizes(path: Path, where: str, entry: Mapping[str, Any]) -> list[Mea
     ]
 
 
-def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, ...]:
+def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[JobGroup, ...]:
     groups = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
         where = f"group[{number}]"
@@ -257,11 +257,11 @@ def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, .
                     f"{path}: `{where}.sharing`: {way!r} is no way to share",
                     hint="write `time-sliced`, `mps`, `mps:50` or `mig:3g.20gb,3g.20gb`",
                 )
-            groups.append(Group(jobs=tuple(jobs), sharing=way))
+            groups.append(JobGroup(jobs=tuple(jobs), sharing=way))
     return tuple(groups)
 
 
-def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, ...]:
+def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[JobGroup, ...]:
     pairs = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
         where = f"pair[{number}]"
@@ -273,7 +273,7 @@ def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[Group, ..
         for name in jobs:
             if name not in names:
                 raise UsageError(f"{path}: `{where}.jobs`: no job is named `{name}`")
-        pairs.append(Group(jobs=(jobs[0], jobs[1])))
+        pairs.append(JobGroup(jobs=(jobs[0], jobs[1])))
     return tuple(pairs)
 
 

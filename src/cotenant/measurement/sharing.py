@@ -12,13 +12,13 @@ from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.gpu import Gpu
 from cotenant.gpus import mig
 from cotenant.measurement.campaign import CampaignSetup
-from cotenant.measurement.job_list import Group
+from cotenant.measurement.job_list import JobGroup
 
 MPS_COMMAND = "nvidia-cuda-mps-control"
 
 
 @contextlib.contextmanager
-def open_sharing(group: Group, setup: CampaignSetup) -> Iterator[Sequence[Mapping[str, str]]]:
+def open_sharing(group: JobGroup, setup: CampaignSetup) -> Iterator[Sequence[Mapping[str, str]]]:
     """The environment of each job of the group, for the duration of a `with` block.
 
     Raises:

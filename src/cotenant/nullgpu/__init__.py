@@ -6,8 +6,9 @@ cuDNN (9.8 or newer) stays as it is and chooses plans by the properties of the G
 know, and where the line to NVIDIA's own checks is: decision 0053.
 """
 
-from cotenant.nullgpu.build import NullGpuLibraries, build_libraries
+from cotenant.nullgpu.build import NullGpuLibraries, build_for_cudnn, build_libraries
 from cotenant.nullgpu.device import device_text
+from cotenant.nullgpu.history import RequestHistory, read_history, write_history
 from cotenant.nullgpu.run import TrainingRun, environment_of, run_script
 from cotenant.nullgpu.wheels import CudaWheels, NullGpuError, find_wheels
 
@@ -15,10 +16,14 @@ __all__ = [
     "CudaWheels",
     "NullGpuError",
     "NullGpuLibraries",
+    "RequestHistory",
     "TrainingRun",
+    "build_for_cudnn",
     "build_libraries",
     "device_text",
     "environment_of",
     "find_wheels",
+    "read_history",
     "run_script",
+    "write_history",
 ]

@@ -66,7 +66,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 def history(torch: Any) -> dict[str, Any]:
-    """All allocations and frees of the first GPU, as `AllocationHistory` has them.
+    """All allocations and frees of the first GPU, as `RequestHistory` has them.
 
     Source: torch/cuda/memory.py, `_snapshot`. A free is `completed` when no other stream uses the block.
     """

@@ -15,7 +15,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationHistory:
+class RequestHistory:
     """Requests to the caching allocator of one GPU.
 
     Attributes:
@@ -39,7 +39,7 @@ class AllocationHistory:
 
 
 def write_history(
-    path: Path, history: AllocationHistory, about: Mapping[str, Any], *, with_places: bool = False
+    path: Path, history: RequestHistory, about: Mapping[str, Any], *, with_places: bool = False
 ) -> None:
     """Write `history`, and `about`, what it is of; equal input gives equal bytes. `with_places`: its stacks as well."""
     answer = {**about, "format": _FORMAT, "events": history.events}
@@ -52,7 +52,7 @@ def write_history(
     partial.replace(path)
 
 
-def read_history(path: Path) -> tuple[AllocationHistory, dict[str, Any]]:
+def read_history(path: Path) -> tuple[RequestHistory, dict[str, Any]]:
     """A history that `write_history` wrote, and what it is of.
 
     Raises:
@@ -64,7 +64,7 @@ def read_history(path: Path) -> tuple[AllocationHistory, dict[str, Any]]:
     if found != _FORMAT:
         raise NullGpuError(f"`{path}` has format {found}, wanted {_FORMAT}", hint="record it again")
     places, place_of = about.pop("places", ()), about.pop("place_of", ())
-    return AllocationHistory(_checked(events, path), tuple(places), tuple(place_of)), about
+    return RequestHistory(_checked(events, path), tuple(places), tuple(place_of)), about
 
 
 def _checked(events: Sequence[Any], path: Path) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant.gpu_specs import GpuSpec
 from cotenant.nullgpu.build import NullGpuLibraries
 from cotenant.nullgpu.device import device_text
-from cotenant.nullgpu.history import AllocationHistory
+from cotenant.nullgpu.history import RequestHistory
 from cotenant.nullgpu.wheels import NullGpuError
 
 _CHILD = Path(__file__).parent / "child.py"
@@ -41,7 +41,7 @@ class TrainingRun:
     ended: str
     error: str
     torch: str
-    history: AllocationHistory
+    history: RequestHistory
 
 
 def environment_of(
@@ -112,7 +112,7 @@ def run_script(
             raise NullGpuError(f"the script on the null GPU {how}: {last_words}")
         found = json.loads(answer.read_text())
     lists = {name: tuple(members) for name, members in found["history"].items()}
-    return TrainingRun(**{**found, "history": AllocationHistory(**lists)})
+    return TrainingRun(**{**found, "history": RequestHistory(**lists)})
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:

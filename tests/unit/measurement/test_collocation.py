@@ -13,7 +13,7 @@ from cotenant.measurement.collocation import (
     overlap_of,
     step_times_within,
 )
-from cotenant.measurement.job_list import ALONE, Group, MeasureJob
+from cotenant.measurement.job_list import ALONE, JobGroup, MeasureJob
 
 
 def a_run(name, ended, warmup=1, **record):
@@ -39,7 +39,7 @@ def test_runs_without_overlap_have_no_slowdown(other):
 
 def test_rows_contain_the_slowdown():
     a, b = a_run("a", [0.0, 2.0, 4.0]), a_run("b", [0.0, 1.0, 2.0, 3.0, 4.0], peak_reserved_bytes=9)
-    group = Group(jobs=("a", "b"))
+    group = JobGroup(jobs=("a", "b"))
     rows = group_rows([a, b], group, 1, (0.0, 4.0), MeasuredUsage(smact=0.9, peak_device_bytes=70), {"a": 0.5})
     assert all(list(row) == list(COLUMNS) for row in rows)
     assert [(row["job"], row["partners"], row["step_s"], row["slowdown"]) for row in rows] == [
@@ -51,13 +51,13 @@ def test_rows_contain_the_slowdown():
 
 
 def test_a_job_alone_is_its_own_measure():
-    alone = Group(jobs=("a",), sharing=ALONE)
+    alone = JobGroup(jobs=("a",), sharing=ALONE)
     (row,) = group_rows([a_run("a", [0.0, 2.0])], alone, 1, (0.0, 2.0), MeasuredUsage(), {})
     assert (row["step_s"], row["alone_step_s"], row["slowdown"], row["partners"]) == (2.0, 2.0, None, "")
 
 
 def test_partners_of_three_are_the_other_two_in_order():
-    group = Group(jobs=("a", "b", "a"))
+    group = JobGroup(jobs=("a", "b", "a"))
     members = [a_run(name, [0.0, 1.0, 2.0]) for name in group.jobs]
     rows = group_rows(members, group, 2, overlap_of(members), MeasuredUsage(), {"a": 0.5, "b": 1.0})
     assert [(row["position"], row["job"], row["partners"], row["slowdown"]) for row in rows] == [

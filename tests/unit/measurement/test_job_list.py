@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.measurement.job_list import SETTINGS_SCRIPT, Group, read_jobs
+from cotenant.measurement.job_list import SETTINGS_SCRIPT, JobGroup, read_jobs
 
 ROOT = Path(__file__).parents[3]
 
@@ -86,7 +86,7 @@ def test_only_takes_names_and_tags(write):
     assert [job.name for job in listed.only("c*").jobs] == ["a"]
     assert [job.name for job in listed.only("b").jobs] == ["b"]
     assert listed.only("c*").groups == ()
-    assert listed.only("[ab]").groups == (Group(jobs=("a", "b")),)
+    assert listed.only("[ab]").groups == (JobGroup(jobs=("a", "b")),)
     with pytest.raises(UsageError, match="no job of"):
         listed.only("z*")
 
@@ -103,7 +103,7 @@ def test_a_group_has_one_run_for_each_way_to_share(write):
         (("a", "a"), "mps", "30"),
         (("a", "a"), "mig", "3g.20gb,1g.5gb+me"),
     ]
-    assert read_jobs(write(JOB + GROUP)).groups == (Group(jobs=("a", "a"), sharing="time-sliced"),)
+    assert read_jobs(write(JOB + GROUP)).groups == (JobGroup(jobs=("a", "a"), sharing="time-sliced"),)
 
 
 def test_each_batch_size_is_a_job(write):
@@ -112,5 +112,5 @@ def test_each_batch_size_is_a_job(write):
 
 
 def test_groups_of_other_order_have_other_folders():
-    folders = [Group(jobs=tuple(jobs)).folder for jobs in ("aab", "aba", "baa")]
+    folders = [JobGroup(jobs=tuple(jobs)).folder for jobs in ("aab", "aba", "baa")]
     assert folders == ["a-x2-with-b", "a-with-b-with-a", "b-with-a-x2"]

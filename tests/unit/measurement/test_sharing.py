@@ -8,7 +8,7 @@ from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.gpus.gpu_sampler import GpuSampler
 from cotenant.measurement.campaign import CampaignSetup
-from cotenant.measurement.job_list import Group
+from cotenant.measurement.job_list import JobGroup
 from cotenant.measurement.sharing import check_idle, mig_instances, open_sharing
 from fake_pynvml import FakeDriver, FakeGpu
 
@@ -100,7 +100,7 @@ def test_an_instance_that_nvml_does_not_list_is_an_error_and_undone(smi):
 
 def test_jobs_share_instances_in_turn(smi, setup):
     smi()
-    with open_sharing(Group(jobs=("a", "b", "c"), sharing="mig:3g.20gb,2g.10gb"), setup()) as environments:
+    with open_sharing(JobGroup(jobs=("a", "b", "c"), sharing="mig:3g.20gb,2g.10gb"), setup()) as environments:
         visible = [env["CUDA_VISIBLE_DEVICES"] for env in environments]
     assert visible == ["MIG-3g.20gb", "MIG-2g.10gb", "MIG-3g.20gb"]
 
@@ -110,11 +110,11 @@ def test_mps_limits_each_job_and_ends_its_server(tmp_path, monkeypatch, setup):
     program.write_text(f'#!/bin/sh\n[ "$1" = -d ] || cat >> {tmp_path}/input\necho "$*" >> {tmp_path}/starts\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with open_sharing(Group(jobs=("a", "b"), sharing="mps:30"), setup()) as environments:
+    with open_sharing(JobGroup(jobs=("a", "b"), sharing="mps:30"), setup()) as environments:
         assert [env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for env in environments] == ["30", "30"]
         assert environments[0]["CUDA_MPS_PIPE_DIRECTORY"].startswith(str(tmp_path))
     assert (tmp_path / "input").read_text() == "quit\n"
-    with open_sharing(Group(jobs=("a", "b"), sharing="mps"), setup()) as environments:
+    with open_sharing(JobGroup(jobs=("a", "b"), sharing="mps"), setup()) as environments:
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in environments[0]
 
 
@@ -122,7 +122,7 @@ def test_mps_that_is_not_installed_is_an_error(monkeypatch, setup):
     monkeypatch.setenv("PATH", "/nonexistent")
     with (
         pytest.raises(CotenantError, match="no `nvidia-cuda-mps-control`"),
-        open_sharing(Group(jobs=("a", "b"), sharing="mps"), setup()),
+        open_sharing(JobGroup(jobs=("a", "b"), sharing="mps"), setup()),
     ):
         pytest.fail("no server")
 
