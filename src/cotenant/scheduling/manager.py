@@ -240,8 +240,9 @@ class Manager:
         if job is None:
             return event
         if uuids and not event.overruns and ran_out_of_memory(event.exit):
-            held = {uuid: self._telemetry.held_near(uuid, event.at_s) for uuid in uuids}
-            event = replace(event, overruns=find_overruns(held, self._table.jobs, victim_id=job.id))
+            driver, at_s = self._driver, event.at_s
+            holdings = [self._telemetry.holdings(uuid, at_s, driver.resident_ids(uuid)) for uuid in uuids]
+            event = replace(event, overruns=find_overruns(holdings, self._table.jobs, victim_id=job.id))
         return replace(event, co_runs=self._history.measured(job, event.co_runs)) if event.co_runs else event
 
     def server_snapshot(self, at_s: float) -> ServerSnapshot:

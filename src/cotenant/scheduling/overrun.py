@@ -6,7 +6,8 @@ a neighbor or a foreign process holds what was promised to it. Samples show whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from cotenant.core.job import Charge, Job, Overrun, ResourceUsage
 from cotenant.core.units import MiB, format_bytes
@@ -29,27 +30,56 @@ def is_overrun(promised_bytes: int, held_bytes: int) -> bool:
     return promised_bytes > 0 and held_bytes > tolerated_bytes(promised_bytes)
 
 
-def find_overruns(
-    held_bytes: Mapping[str, Mapping[tuple[int, int], int]], jobs: Mapping[int, Job], *, victim_id: int
-) -> tuple[Overrun, ...]:
-    """Attempts of other jobs than the victim that held more than their promise.
+class GpuHoldings(NamedTuple):
+    """What was held on a GPU shortly before an attempt ran out of memory there.
 
-    `held_bytes`: what attempts (job id, number) held at that time, by GPU.
+    Attributes:
+        foreign_bytes: the least that foreign processes held lately: one that has just grown is not a neighbor's fault.
+        held_bytes: by attempt (job id, number), those that ended a moment ago included.
+        resident_ids: jobs that are placed there.
     """
-    return tuple(
-        Overrun(
-            job_id=job_id,
-            attempt=number,
-            uid=jobs[job_id].spec.uid,
-            gpu_uuid=uuid,
-            promised_bytes=jobs[job_id].attempts[number - 1].placement.promised_bytes,
-            observed_bytes=held,
-        )
-        for uuid, on_gpu in held_bytes.items()
-        for (job_id, number), held in sorted(on_gpu.items())
-        if job_id != victim_id and job_id in jobs
-        if is_overrun(jobs[job_id].attempts[number - 1].placement.promised_bytes, held)
-    )
+
+    uuid: str
+    total_bytes: int
+    foreign_bytes: int
+    held_bytes: Mapping[tuple[int, int], int]
+    resident_ids: Collection[int]
+
+
+def find_overruns(gpus: Iterable[GpuHoldings], jobs: Mapping[int, Job], *, victim_id: int) -> tuple[Overrun, ...]:
+    """Attempts of other jobs than the victim that held more than their promise, and so what others were promised.
+
+    None on a GPU with room for all promises beside them: there they held what nobody was promised.
+    """
+    found: list[Overrun] = []
+    for gpu in gpus:
+        overruns = [
+            Overrun(
+                job_id=job_id,
+                attempt=number,
+                uid=jobs[job_id].spec.uid,
+                gpu_uuid=gpu.uuid,
+                promised_bytes=jobs[job_id].attempts[number - 1].placement.promised_bytes,
+                observed_bytes=held,
+            )
+            for (job_id, number), held in sorted(gpu.held_bytes.items())
+            if job_id != victim_id and job_id in jobs
+            if is_overrun(jobs[job_id].attempts[number - 1].placement.promised_bytes, held)
+        ]
+        residents = [jobs[job_id].attempts[-1] for job_id in gpu.resident_ids]
+        held_bytes = [
+            max(attempt.placement.promised_bytes, gpu.held_bytes.get((attempt.placement.job_id, attempt.number), 0))
+            for attempt in residents
+        ]
+        held_bytes += [overrun.observed_bytes for overrun in overruns if overrun.job_id not in gpu.resident_ids]
+        if not have_room(held_bytes, gpu.total_bytes - gpu.foreign_bytes):
+            found += overruns
+    return tuple(found)
+
+
+def have_room(held_bytes: Iterable[int], total_bytes: int) -> bool:
+    """Whether all attempts of a GPU fit, each with the larger of its promise and what it holds."""
+    return sum(held_bytes) <= total_bytes
 
 
 def charges(

@@ -152,6 +152,10 @@ class PolicyDriver:
         uuids = self._gpus_of.get(job.id, ())
         return tuple(sorted(set(self._residents.get(uuids[0], ())) - {job.id})) if uuids else ()
 
+    def resident_ids(self, uuid: str) -> frozenset[int]:
+        """Ids of the jobs placed on a GPU."""
+        return frozenset(self._residents.get(uuid, ()))
+
     def snapshot(self, at_s: float) -> ServerSnapshot:
         """All GPUs as a policy would see them at `at_s`."""
         return ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(gpu, at_s) for gpu in self._telemetry.gpus))

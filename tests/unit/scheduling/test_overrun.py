@@ -205,6 +205,26 @@ def test_a_neighbor_that_kept_its_promise_is_not_blamed():
     assert life.job(2).attempts[0].charges == ()
 
 
+def test_a_neighbor_that_took_what_nobody_was_promised_is_not_blamed():
+    """16 and 20 GiB fit on 40; a foreign process takes the rest just before the end."""
+    life = Life()
+    victim_and_liar(life, liar_holds=20)
+    life.sample(used=(40,), observed=((1, 1, 0, 3), (2, 1, 0, 20)), at_s=4.0)
+    assert end(life, in_use_bytes=3, tried_bytes=2).overruns == ()
+
+
+def test_a_foreign_process_that_was_there_before_is_part_of_the_room():
+    life = Life()
+    for second in range(90):
+        life.sample(used=(10,), at_s=float(second))
+    life.submit(1, gib=16, uid=VICTIM_UID)
+    life.submit(2, gib=8, uid=LIAR_UID)
+    for job_id in (1, 2):
+        life.start(job_id)
+    life.sample(used=(33,), observed=((1, 1, 0, 3), (2, 1, 0, 20)), at_s=91.0)
+    assert [overrun.job_id for overrun in end(life, in_use_bytes=3, tried_bytes=8).overruns] == [2]
+
+
 def test_a_neighbor_that_shrank_long_ago_is_not_blamed():
     life = Life()
     victim_and_liar(life)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from cotenant.core.events import AttemptExited, AttemptSample, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import CoRun, Job, ResourceUsage
 from cotenant.scheduling.demand import MAX_IDLE_BYTES
+from cotenant.scheduling.overrun import GpuHoldings
 from cotenant.scheduling.telemetry.co_run import MIN_CO_RUN_S, CoRunSampler
 from cotenant.scheduling.telemetry.usage import UsageMeter
 
@@ -65,6 +66,26 @@ class _ObservedPeak:
         return 0 if abs(at_s - self.latest_at_s) > NEAR_END_S else max(self.recent_bytes, self.before_bytes)
 
 
+@dataclass(slots=True)
+class _Low:
+    """The least value since `since_s`, which moves on every window, and in the window before that."""
+
+    since_s: float = -math.inf
+    recent_bytes: int = 0
+    before_bytes: int = 0
+
+    def add(self, value_bytes: int, at_s: float, window_s: float) -> None:
+        if not 0 <= at_s - self.since_s < window_s:
+            self.since_s, self.before_bytes, self.recent_bytes = at_s, self.recent_bytes, value_bytes
+        else:
+            self.recent_bytes = min(self.recent_bytes, value_bytes)
+
+    @property
+    def low_bytes(self) -> int:
+        """0 before the second window."""
+        return min(self.recent_bytes, self.before_bytes)
+
+
 class Telemetry:
     """A bounded window of samples per GPU, and memory peaks, co-runs and usage per live attempt.
 
@@ -92,6 +113,7 @@ class Telemetry:
         self._windows: dict[str, deque[GpuSample]] = {}
         self._tuples: dict[str, tuple[GpuSample, ...]] = {}
         self._foreign_bytes_by_gpu: dict[str, int | None] = {}
+        self._steady_foreign: dict[str, _Low] = {}
         self._seen: dict[Key, dict[str, _ObservedPeak]] = {}
         self._seen_before_end: dict[Key, dict[str, _ObservedPeak]] = {}  # of attempts that ended a moment ago
         self._co_runs: dict[Key, CoRunSampler] = {}
@@ -120,6 +142,7 @@ class Telemetry:
                 foreign_bytes = self._foreign_bytes_by_gpu[gpu.uuid] = _foreign_bytes(
                     sample, gpu, ours.get(gpu.uuid, 0)
                 )
+                self._steady_foreign.setdefault(gpu.uuid, _Low()).add(foreign_bytes or 0, event.at_s, self._window_s)
                 self._meter.note(gpu.uuid, sample, here, jobs, has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES)
 
     def _add_co_runs(self, uuid: str, sample: GpuSample, present: list[AttemptSample], jobs: Mapping[int, Job]) -> None:
@@ -201,7 +224,17 @@ class Telemetry:
         """Peak memory of a live attempt in bytes, by UUID of the GPUs where samples showed it."""
         return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
 
-    def held_near(self, uuid: str, at_s: float) -> dict[Key, int]:
+    def holdings(self, uuid: str, at_s: float, resident_ids: Collection[int]) -> GpuHoldings:
+        """What was held on a GPU shortly before `at_s`, where these jobs are placed."""
+        return GpuHoldings(
+            uuid=uuid,
+            total_bytes=self._totals_bytes.get(uuid, 0),
+            foreign_bytes=self._steady_foreign.get(uuid, _Low()).low_bytes,
+            held_bytes=self._held_near(uuid, at_s),
+            resident_ids=resident_ids,
+        )
+
+    def _held_near(self, uuid: str, at_s: float) -> dict[Key, int]:
         """The most bytes that each attempt held on a GPU shortly before `at_s`, ended ones included."""
         found = {}
         for key, on_gpu in (*self._seen_before_end.items(), *self._seen.items()):

@@ -12,7 +12,7 @@ from cotenant.core.gpu import Resident
 from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Overrun
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
-from cotenant.scheduling.overrun import is_overrun
+from cotenant.scheduling.overrun import have_room, is_overrun
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.scheduling.recovery import after_exit
 from cotenant.scheduling.telemetry.co_run import CoRunAccumulator
@@ -174,7 +174,13 @@ def job_after_oom(attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s:
 
 
 def _overruns(victim: RunningAttempt, gpu: SimGpu, at_s: float) -> tuple[Overrun, ...]:
-    """Neighbors that the readings up to `at_s` show beyond their promise."""
+    """Neighbors that the readings up to `at_s` show beyond their promise, unless all promises fit beside them."""
+    held_bytes = [
+        max(resident.placement.promised_bytes, resident.held_bytes if at_s >= resident.visible_s else 0)
+        for resident in gpu.residents
+    ]
+    if have_room(held_bytes, gpu.total_bytes):
+        return ()
     return tuple(
         Overrun(
             job_id=neighbor.job.id,
