@@ -139,3 +139,14 @@ def test_an_estimate_by_an_estimator_of_others(acme, tmp_path):
         command, env=acme, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     assert json.loads(done.stdout)["bound_bytes"] == 2**30
+
+
+def test_a_study_runs_a_monitoring_tool_of_others(acme, tmp_path):
+    (tmp_path / "train.py").write_text("import time; time.sleep(0.2)")
+    command = [sys.executable, "-m", "cotenant", "study", "overhead", "--out", str(tmp_path / "out"), "--json"]
+    command += ["--tools", "acme-clock", "--repeats", "1", str(tmp_path / "train.py")]
+    done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["tool"]: row for row in json.loads(done.stdout)["rows"]}
+    assert {name: row["outcome"] for name, row in rows.items()} == {"none": "ok", "acme-clock": "ok"}
+    assert int(rows["acme-clock"]["output_bytes"]) > 0

@@ -239,6 +239,31 @@ class MetricsOutput(TypedDict):
     report: Annotated[str, "path of the page"]
 
 
+class CollocationResult(TypedDict):
+    """A group of jobs under one way to share a GPU: means over its repeats; null where a figure was not measured."""
+
+    jobs: list[str]
+    sharing: str
+    repeats: Annotated[int, "runs in which all jobs have step times"]
+    gain: Annotated[float | None, "work per time over that of the same jobs in turn"]
+    slowdowns: Annotated[list[float], "of each job, in the order of `jobs`; empty without step times"]
+    memory_bytes: float | None
+    memory_sum_bytes: Annotated[float | None, "sum over the jobs alone"]
+    smact: float | None
+    smact_sum: Annotated[float | None, "sum over the jobs alone"]
+    power_w: float | None
+    energy_ratio: Annotated[float | None, "energy over that of the same work in turn"]
+    problem: Annotated[str, "why there are no figures; empty if there are"]
+
+
+class CollocateOutput(TypedDict):
+    """`cotenant study collocate`: one row for each job of each run, with the columns of `collocation.csv`."""
+
+    rows: list[dict[str, Any]]
+    results: list[CollocationResult]
+    report: Annotated[str, "path of the page"]
+
+
 STUDY_OUTPUTS: Mapping[str, Any] = {
     "simulate": SimulateOutput,
     "simulate --list": SimulateCatalog,
@@ -250,5 +275,6 @@ STUDY_OUTPUTS: Mapping[str, Any] = {
     **LEARN_OUTPUTS,
     "study overhead": OverheadOutput,
     "study metrics": MetricsOutput,
+    "study collocate": CollocateOutput,
 }
 """By verb, with the option that changes what is printed."""

@@ -1,0 +1,9 @@
+"""A monitoring tool of another distribution: the time, ten times a second."""
+
+from __future__ import annotations
+
+from cotenant.study.tools import MonitoringTool
+
+ENTRY_POINTS = {"cotenant.monitoring_tools": {"acme-clock": "acme_monitoring_tool:CLOCK"}}
+
+CLOCK = MonitoringTool(title="clock", command=lambda _: ("sh", "-c", "while :; do date; sleep 0.1; done"))
