@@ -21,6 +21,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
+from cotenant.estimators.cudnn.table import cudnn_of_torch
 from cotenant.estimators.cudnn.workspaces import ConvRule, cudnn_calls
 from cotenant.gpu_specs import GpuSpec
 
@@ -145,7 +146,12 @@ def family_of(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspace
     calls = cudnn_calls(trace, gpu)
     if not calls:
         return FAMILIES[0]
-    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)
+    rule = ConvRule(
+        capability=gpu.compute_capability,
+        sm_count=gpu.sm_count,
+        cudnn_workspaces=cudnn_workspaces,
+        version=cudnn_of_torch(trace.header.torch_version),
+    )
     return FAMILIES[2] if any(rule.guesses(op) for op in calls) else FAMILIES[1]
 
 

@@ -51,6 +51,8 @@ COLUMNS: Mapping[str, str] = {
 }
 GEOMETRIES = 240
 BATCH = 32
+_UNGROUPED = 17
+"""Columns of a convolution without groups in the table."""
 MAX_BYTES = 1024 * MiB
 """Maximum size of an operand: larger ones take long and add no information."""
 
@@ -161,9 +163,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _table_shapes() -> list[tuple[int, ...]]:
-    file = resources.files("cotenant.estimators") / "data" / "cudnn" / "sm90_float32.csv.gz"
+    file = resources.files("cotenant.estimators") / "data" / "cudnn" / "sm90_92000_float32.csv.gz"
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()[1:]
-    return [tuple(map(int, line.split(",")[:14])) for line in lines]
+    cells = (line.split(",") for line in lines)
+    return [tuple(map(int, row[:14])) for row in cells if len(row) == _UNGROUPED]
 
 
 def _is_possible(shape: Sequence[int]) -> bool:

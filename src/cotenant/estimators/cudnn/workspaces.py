@@ -23,12 +23,13 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall, MemoryTrace
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, version_text
-from cotenant.estimators.cudnn.table import cudnn_table
+from cotenant.estimators.cudnn.table import cudnn_of_torch, cudnn_table
 from cotenant.gpu_specs import GpuSpec
 from cotenant.tracing.convolution_backend import runs_on_cudnn
 
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
+_PIXELS = 784
 _TILE = 128
 _VECTOR_BYTES = 16
 _READ_AS_THEY_ARE = {"conv_forward": 34, "conv_dgrad": 42}
@@ -82,12 +83,14 @@ class ConvRule:
             before is just too small for the parts, another one as large is reserved. On 8.6 and 8.9, float32 operands
             are copied as on 8.0.
         cudnn_workspaces: of the job's own cuDNN; None: it cannot be queried.
+        version: of the cuDNN whose shipped answers are preferred; None: the newest.
     """
 
     capability: tuple[int, int]
     sm_count: int
     second_guess: bool = False
     cudnn_workspaces: CudnnWorkspaces | None = None
+    version: int | None = None
 
     def __call__(self, call: LibraryCall) -> int:
         """Bytes held during `call`: from the job's own cuDNN, else from the shipped table, else by the rule."""
@@ -96,11 +99,11 @@ class ConvRule:
         kind = _kind(call)
         nbytes = self._answered(call)
         if nbytes is None:
+            nbytes = self._known(call)
+        if nbytes is None:
             if not self._is_for_tensor_cores(p):
                 return 0
-            nbytes = self._stem(kind, sizes, p) if sizes.stem else self._known(call, sizes)
-        if nbytes is None:
-            nbytes = self._by_rule(kind, sizes, p)
+            nbytes = self._stem(kind, sizes, p) if sizes.stem else self._by_rule(kind, sizes, p)
         if self.second_guess and nbytes and kind == "conv_wgrad":
             parts = (nbytes - sizes.x - sizes.y) // sizes.weight
             fewer = min(parts, _SPLIT_PARTS) - 1
@@ -111,9 +114,7 @@ class ConvRule:
         """The source of `call`'s workspace: `cudnn`, `table` or `rule`."""
         if self._answered(call) is not None:
             return "cudnn"
-        sizes = _sizes(dict(call.params))
-        is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
-        return "table" if is_known and self._known(call, sizes) is not None else "rule"
+        return "table" if self._known(call) is not None else "rule"
 
     def guesses(self, call: LibraryCall) -> bool:
         """Whether the rule decides without a table: that there is a workspace, or none in the default layout."""
@@ -121,13 +122,11 @@ class ConvRule:
         if p.get("benchmark"):
             return True
         sizes = _sizes(p)
-        if self._answered(call) is not None:
+        if self._answered(call) is not None or self._known(call) is not None:
             return False
-        if p["groups"] > 1:
+        if p["groups"] > 1 or (p["dtype"] == "float32" and not self._is_for_tensor_cores(p)):
             return runs_on_cudnn(p, self.capability)
-        if not self._is_for_tensor_cores(p):
-            return False
-        if sizes.stem or _is_narrow_pointwise(sizes) or self._known(call, sizes) is not None:
+        if not self._is_for_tensor_cores(p) or sizes.stem or _is_product(p, sizes):
             return False
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
 
@@ -163,20 +162,25 @@ class ConvRule:
     def _by_rule(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         if p["dtype"] in _HALF:
             return _padded_copies(sizes) if p["channels_last"] else self._copies(kind, sizes, p)
+        if _is_product(p, sizes):
+            return _item_bytes(p) * int(p["x"][0]) * math.prod(p["w"]) if kind == "conv_wgrad" else 0
         if self.capability >= (9, 0):
-            return 0 if p["channels_last"] or _is_narrow_pointwise(sizes) else self._copies(kind, sizes, p)
+            return 0 if p["channels_last"] else self._copies(kind, sizes, p)
         if self.capability in _COPY_NOTHING and not p["channels_last"] and not self.second_guess:
             return 0
-        return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
+        return self._tf32(kind, sizes, p)
 
     def _answered(self, call: LibraryCall) -> int | None:
         if self.cudnn_workspaces is None or self.cudnn_workspaces.capability != self.capability:
             return None
         return self.cudnn_workspaces(call)
 
-    def _known(self, call: LibraryCall, sizes: _Sizes) -> int | None:
-        table = cudnn_table(self.capability)
-        return None if table is None or _is_narrow_pointwise(sizes) else table(call)
+    def _known(self, call: LibraryCall) -> int | None:
+        p = call.params
+        if not runs_on_cudnn(p, self.capability) or (self.capability >= (8, 0) and not p.get("allow_tf32", True)):
+            return None
+        table = cudnn_table(self.capability, self.version)
+        return None if table is None else table(call)
 
     def _stem(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """A first layer reads images of up to four channels without a copy; only its weight gradient may need one."""
@@ -247,12 +251,18 @@ def cudnn_calls(trace: MemoryTrace, gpu: GpuSpec) -> list[LibraryCall]:
 
 def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> str | None:
     """The sources of the workspaces of cuDNN's convolutions in `trace`, as a sentence; None without any."""
-    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)
+    version = cudnn_of_torch(trace.header.torch_version)
+    rule = ConvRule(
+        capability=gpu.compute_capability,
+        sm_count=gpu.sm_count,
+        cudnn_workspaces=cudnn_workspaces,
+        version=version,
+    )
     calls = cudnn_calls(trace, gpu)
     found = Counter(rule.source_of(op) for op in calls)
     if not found:
         return None
-    table = cudnn_table(gpu.compute_capability)
+    table = cudnn_table(gpu.compute_capability, version)
     names = {
         "cudnn": "" if cudnn_workspaces is None else f"{version_text(cudnn_workspaces.version)} of its environment",
         "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
@@ -267,9 +277,14 @@ def none(_call: LibraryCall) -> int:
     return 0
 
 
-def _is_narrow_pointwise(sizes: _Sizes) -> bool:
-    # cuDNN 9.8 and later list a plan with copies first, but measurements on A100 (2024 and 2025) show none.
-    return sizes.pointwise and sizes.narrow
+def _is_product(p: dict[str, Any], sizes: _Sizes) -> bool:
+    """Whether cuDNN leaves a pointwise convolution in float32 to cublasLt, one product of matrices for each image.
+
+    So in 94 to 100 % of the answers of 9.20 for images of at least 196 pixels and one side of up to 128 channels, and
+    in most of those for up to 128 channels and fewer pixels. The weight gradients of all images are summed afterwards.
+    """
+    pixels = math.prod(p["x"][2:])
+    return sizes.pointwise and set(p["stride"]) == {1} and not any(p["padding"]) and (sizes.narrow or pixels >= _PIXELS)
 
 
 def _item_bytes(p: dict[str, Any]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
+from cotenant.estimators.cudnn.table import CudnnTable, cudnn_of_torch, cudnn_table
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from traces import conv_call
 
@@ -13,7 +13,7 @@ MiB = 2**20
 
 def test_the_table_has_the_answers_of_cudnn():
     # Asked directly, cuDNN 9.10.2 said 411,188,000 bytes for an A100: the input and the weight.
-    table = cudnn_table((8, 0))
+    table = cudnn_table((8, 0), 91002)
     assert table is not None
     assert table(conv_call()) == pytest.approx(392.14 * MiB, rel=1e-3)
     assert table.version == 91002
@@ -29,7 +29,7 @@ def test_workspaces_scale_with_the_batch():
     [
         pytest.param({"dtype": "bfloat16"}, id="another type"),
         pytest.param({"channels_last": True}, id="another layout"),
-        pytest.param({"groups": 2}, id="grouped"),
+        pytest.param({"groups": 2, "w": (64, 32, 3, 3)}, id="groups outside the table"),
         pytest.param({"transposed": True}, id="transposed"),
         pytest.param({"padding": (7, 7)}, id="a geometry outside the table"),
         pytest.param({"x": (32, 64, 224), "w": (64, 64, 3), "y": (32, 64, 224)}, id="one dimension"),
@@ -40,7 +40,7 @@ def test_calls_that_are_not_in_the_table_give_none(changes):
 
 
 def test_no_table_for_other_capabilities():
-    assert cudnn_table((7, 5)) is None
+    assert cudnn_table((6, 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,28 @@ def test_the_table_comes_before_the_rule():
     assert rule(conv_call("conv_wgrad")) == cudnn_table((8, 0))(conv_call("conv_wgrad"))
 
 
-def test_measurements_on_the_a100_override_the_table():
-    narrow = conv_call(w=(64, 64, 1, 1), padding=(0, 0))
-    assert ConvRule(capability=(8, 0), sm_count=108)(narrow) == 0
+def test_a_pointwise_weight_gradient_is_summed_over_images():
+    """cuDNN 9.10.2 and 9.20 leave it to cublasLt: a gradient for each image."""
+    pointwise = conv_call("conv_wgrad", x=(48, 64, 56, 56), w=(256, 64, 1, 1), y=(48, 256, 56, 56), padding=(0, 0))
+    for version in (91002, 92000):
+        assert cudnn_table((8, 0), version)(pointwise) == 4 * 48 * 256 * 64
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "version"), [("2.4.1", 91002), ("2.10.0+cu128", 91002), ("2.11.0", 92000), ("2.13.0+cpu", 92000)]
+)
+def test_the_table_is_that_of_the_cudnn_of_torch(torch_version, version):
+    assert cudnn_of_torch(torch_version) == version
+    assert cudnn_table((8, 0), version).version == version
+
+
+def test_another_version_is_better_than_none():
+    assert cudnn_table((9, 0), 91002).version == 92000
+
+
+def test_grouped_calls_have_rows_of_their_own():
+    table, key = cudnn_table((8, 0)), {"x": (32, 128, 56, 56), "y": (32, 128, 56, 56)}
+    grouped = conv_call("conv_wgrad", w=(128, 4, 3, 3), groups=32, **key)
+    ungrouped = conv_call("conv_wgrad", w=(128, 128, 3, 3), **key)
+    assert table(grouped) != table(ungrouped)
+    assert table(grouped) > 0

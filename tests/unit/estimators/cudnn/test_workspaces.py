@@ -39,6 +39,9 @@ def conv(kind="conv_forward", **changes):
     return LibraryCall(kind=kind, thread="main", params=params)
 
 
+POINTWISE = conv(w=(128, 256, 1, 1), y=(2, 128, 8, 8), padding=(0, 0))
+
+
 def large(kind, **changes):
     """100 times as many images."""
     return conv(kind, **{"x": (200, 256, 8, 8), "y": (200, 512, 8, 8), **changes})
@@ -90,8 +93,20 @@ def large(kind, **changes):
         pytest.param(A100, conv(enabled=False), 0, id="cuDNN switched off"),
         pytest.param(A100, conv(dtype="float64"), 0, id="no tensor cores for double"),
         pytest.param(A100, conv(w=(512, 3, 3, 3)), 0, id="the first layer reads images itself"),
-        pytest.param(A100, conv(w=(128, 256, 1, 1)), 0, id="narrow pointwise"),
-        pytest.param(A100, conv(w=(132, 256, 1, 1)), X + 132 * 256, id="wide pointwise"),
+        pytest.param(A100, POINTWISE, 0, id="narrow pointwise: a product of matrices"),
+        pytest.param(H100, POINTWISE, 0, id="on Hopper, too"),
+        pytest.param(A100, replace(POINTWISE, kind="conv_dgrad"), 0, id="and in the gradient of the input"),
+        pytest.param(
+            A100, replace(POINTWISE, kind="conv_wgrad"), 2 * 128 * 256, id="that of the weight: one for each image"
+        ),
+        pytest.param(
+            A100,
+            conv(w=(132, 256, 1, 1), x=(2, 256, 28, 28), y=(2, 132, 28, 28), padding=(0, 0)),
+            0,
+            id="wide pointwise over 784 pixels",
+        ),
+        pytest.param(A100, conv(w=(132, 256, 1, 1), padding=(0, 0)), X + 132 * 256, id="over few it is copied"),
+        pytest.param(A100, conv(w=(128, 256, 1, 1), stride=(2, 2)), X + 128 * 256, id="so is one with a stride"),
         pytest.param(A100, conv(transposed=True), X + W + Y, id="a transposed forward is an input gradient"),
         pytest.param(A100, conv(x=(2, 253, 8, 8), w=(512, 253, 3, 3)), X + W, id="input channels are padded to four"),
         pytest.param(A100, conv(w=(509, 256, 3, 3), y=(2, 509, 8, 8)), X + W + Y, id="so is the result, then copied"),
