@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "release": ("cotenant.cli.job_control:release", "Let held jobs start"),
     "update": ("cotenant.cli.update:command", "Change the request of a pending job"),
     "requeue": ("cotenant.cli.job_control:requeue", "Run jobs again"),
+    "prune": ("cotenant.cli.prune:command", "Remove the output of jobs that ended long ago"),
     "history": ("cotenant.cli.history:command", "List finished jobs: what they requested, what they used"),
     "sbatch": ("cotenant.cli.slurm_sbatch:command", "Queue a batch script, as Slurm's sbatch does"),
     "squeue": ("cotenant.cli.slurm_commands:squeue", "List jobs, as Slurm's squeue does"),

@@ -15,6 +15,13 @@ class ErrorOutput(TypedDict):
     error: answers.ErrorView
 
 
+class PruneOutput(TypedDict):
+    """How much was removed, or would be."""
+
+    jobs: int
+    bytes: int
+
+
 class EventRepair(TypedDict):
     """What replays do with an event instead of reading it."""
 
@@ -386,6 +393,7 @@ OUTPUTS: Mapping[str, Any] = {
     "mig apply": MigApplyOutput,
     "daemon": DaemonOutput,
     "daemon repair": RepairOutput,
+    "prune": PruneOutput,
     "daemon status": answers.StatusAnswer,
     "daemon stop": PidOutput,
     "daemon unit": UnitOutput,

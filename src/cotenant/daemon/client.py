@@ -135,6 +135,11 @@ class Client:
         answer = self._call("POST", "/v1/jobs/change", {"verb": verb, "reason": reason, **chosen}, timeout_s=BULK_S)
         return list(answer["jobs"]), list(answer["errors"])
 
+    def prune(self, older_than_s: float, *, all_users: bool = False, dry_run: bool = False) -> dict[str, Any]:
+        """Remove what jobs that ended before left on the daemon's disk; `jobs` and `bytes` say how much."""
+        body = {"older_than_s": older_than_s, "all_users": all_users, "dry_run": dry_run}
+        return self._call("POST", "/v1/prune", body, timeout_s=BULK_S)
+
     def update(self, job_id: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of the spec of a pending job."""
         return self.change("update", job_id, fields=fields)

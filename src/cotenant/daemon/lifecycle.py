@@ -35,9 +35,11 @@ from cotenant.daemon.inbox import Inbox
 from cotenant.daemon.messages import Report
 from cotenant.daemon.monitoring.monitor import Monitor
 from cotenant.daemon.monitoring.telemetry_checkpoint import SAVE_INTERVAL_S, PeriodicSaver, TelemetryFile
+from cotenant.daemon.pruning import OutputStore
 from cotenant.daemon.services.base import AttemptServices
 from cotenant.daemon.setup import ServiceSet, scaled_options, with_aging
 from cotenant.daemon.startup import recovered_reports, restore_manager, save_snapshot_if_due
+from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
@@ -141,6 +143,7 @@ class Daemon:
             services=self._services,
             now=self._now,
             tick_s=config.daemon.tick_s,
+            quota=StorageQuota(config.limits, self._manager, resources.journal),
             on_exit=self._monitor.poke,
             on_failure=self._shutdown.fail,
         )
@@ -247,6 +250,9 @@ class Daemon:
             refusals=lambda: unavailable_modes(self._policy, self._monitor.gpus, mps_unavailable_reason=mps_reason),
             stop=closing.set,
             closing=closing,
+            limits=self._config.limits,
+            output=self._config.output,
+            store=OutputStore(self._resources.state_dir),
         )
 
     def _info(self, socket_file: Path) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, state_dir: Path) -> None:
+        self.max_output_bytes: int | None = None
+        """Of each output file in the attempt's folder; None: no limit."""
         self._root = Path(state_dir).resolve() / "attempts"
         self._lock = threading.Lock()
         self._watched: dict[AttemptRef, _WatchedAttempt] = {}
@@ -108,7 +110,10 @@ class LocalEngine:
         except OSError as error:
             raise BackendError(f"cannot create `{attempt_dir.path}`: {error.strerror}") from error
         try:
-            attempt_dir.write("spec.json", runner_spec(spec, attempt_dir, attempt, placement, env), durable=False)
+            request = runner_spec(spec, attempt_dir, attempt, placement, env)
+            if spec.stdout_path is None or spec.stderr_path is None:
+                request["max_output_bytes"] = self.max_output_bytes
+            attempt_dir.write("spec.json", request, durable=False)
             with self._lock:
                 runner = self._forkserver.start_runner(attempt_dir.text)
                 self._add(

@@ -52,6 +52,14 @@ class ChangeManyBody(ChangeBody, total=False):
     filters: Annotated[dict[str, Any], 'as in the query of `GET /v1/jobs`, e.g. `{"active": 1}`']
 
 
+class PruneBody(TypedDict, total=False):
+    """Request to remove what finished jobs left."""
+
+    older_than_s: Annotated[float, "jobs that ended longer ago"]
+    all_users: Annotated[bool, "jobs of all users; for admins"]
+    dry_run: bool
+
+
 class TokenBody(TypedDict, total=False):
     """Request to create a token."""
 
@@ -107,6 +115,13 @@ class ChangeManyAnswer(Answer):
 
     jobs: list[JobView]
     errors: list[ChangeError]
+
+
+class PruneAnswer(Answer):
+    """How much was removed, or would be."""
+
+    jobs: int
+    bytes: Annotated[int, "of files; the environments in the journal come on top"]
 
 
 class WaitAnswer(JobAnswer):

@@ -18,8 +18,10 @@ from cotenant.daemon.api.views import JsonViews
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.daemon.config.schema import LimitsSection, OutputSection
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
+from cotenant.daemon.pruning import OutputStore
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.placement.policy import Policy
@@ -41,6 +43,8 @@ class ApiContext:
         refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.sharing_modes`.
         stop: ends the daemon.
         closing: set when the daemon ends; long answers end then.
+        limits, output: the sections of the configuration.
+        store: output of jobs in the daemon's folder.
     """
 
     loop: ControlLoop
@@ -57,6 +61,9 @@ class ApiContext:
     refusals: Callable[[], Mapping[str, str | None]]
     stop: Callable[[], None]
     closing: asyncio.Event
+    limits: LimitsSection
+    output: OutputSection
+    store: OutputStore
 
 
 class Handlers:

@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cotenant.core.codec import encode
-from cotenant.core.errors import UsageError
-from cotenant.core.job import Job, JobSpec
+from cotenant.core.errors import NotPermitted, UsageError
+from cotenant.core.job import Done, Job, JobSpec
 from cotenant.core.ports import AttemptRef
 from cotenant.core.text import check_text
+from cotenant.core.units import format_bytes
 from cotenant.daemon.api.context import Handlers, peer_of
 from cotenant.daemon.api.job_specs import parse_specs, user_name
 from cotenant.daemon.api.preview import preview
@@ -32,6 +33,7 @@ from cotenant.daemon.auth.unix_socket import Peer
 from cotenant.daemon.job_verbs import JOB_VERBS, JobVerb
 from cotenant.daemon.log_stream import OutputLocation, follow
 from cotenant.daemon.messages import BulkChange, JobChange, WaitRequest
+from cotenant.daemon.pruning import prune
 from cotenant.daemon.services.notifier import why_invalid_url
 from cotenant.scheduling.manager import Manager
 
@@ -46,7 +48,8 @@ class JobsApi(Handlers):
     """One method per route; a change has one for all verbs."""
 
     async def submit(self, request: Request) -> Response:
-        body = await read_object(request)
+        limits = self._context.limits
+        body = await read_object(request, int(limits.request_mib * 2**20))
         jobs = body.get("jobs")
         if not isinstance(jobs, list) or not 1 <= len(jobs) <= MAX_JOBS:
             raise UsageError(f"`jobs` must be an array of 1 to {MAX_JOBS} jobs")
@@ -56,6 +59,7 @@ class JobsApi(Handlers):
         if any(spec.priority > 0 for spec in specs):
             self._context.access.check_admin(peer, "raise a priority above 0")
         check_available(specs, self._context.refusals())
+        await self._check_output(specs[0].uid)
         if body.get("dry_run"):
             return json_response({"jobs": [await self._preview(spec) for spec in specs]})
         now = self._context.now
@@ -187,6 +191,32 @@ class JobsApi(Handlers):
         visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
         return [job.id for job in reversed(job_filter.of_jobs(visible))]
 
+    async def prune(self, request: Request) -> Response:
+        """Remove what finished jobs left; see `daemon.pruning`."""
+        body, peer, access = await read_object(request), peer_of(request), self._context.access
+        older_than_s = body.get("older_than_s")
+        if not isinstance(older_than_s, (int, float)) or isinstance(older_than_s, bool) or not 0 <= older_than_s < 1e12:
+            raise UsageError(f"`older_than_s` is {older_than_s!r}, wanted a number from 0")
+        everybody, before_s = bool(body.get("all_users")), self._context.now() - older_than_s
+        if everybody:
+            access.check_admin(peer, "prune the jobs of other users")
+            access.note(peer, "prune")
+
+        def chosen(manager: Manager) -> list[Job]:
+            return [
+                job
+                for job in manager.jobs.values()
+                if isinstance(job.state, Done)
+                and job.state.at_s <= before_s
+                and (everybody or job.spec.uid == peer.uid or not access.many)
+            ]
+
+        jobs = await self._query(chosen)
+        dry_run = bool(body.get("dry_run"))
+        context = self._context
+        count, size = await asyncio.to_thread(prune, jobs, context.store, context.journal, dry_run=dry_run)
+        return json_response({"jobs": count, "bytes": size})
+
     async def wait(self, request: Request) -> Response:
         until: Any = request.query_params.get("until", "done")
         if until not in ("done", "started"):
@@ -208,6 +238,23 @@ class JobsApi(Handlers):
 
         await locate()  # an unknown job is an error; once the stream has begun, it could only end
         return StreamingResponse(follow(locate, until_end=follows), media_type="application/octet-stream")
+
+    async def _check_output(self, uid: int) -> None:
+        """Refuse a user whose output has outgrown the limit.
+
+        Raises:
+            NotPermitted: it has.
+        """
+        max_mib, store = self._context.output.max_user_mib, self._context.store
+        if max_mib is None:
+            return
+        owners = await self._query(lambda manager: {job.id: job.spec.uid for job in manager.jobs.values()})
+        used_bytes = await asyncio.to_thread(store.used_bytes, uid, owners)
+        if used_bytes > max_mib * 2**20:
+            raise NotPermitted(
+                f"quota: the output of your jobs takes {format_bytes(used_bytes)}, {max_mib:g} MiB are allowed",
+                hint="remove old output: cotenant prune --older-than 7-0",
+            )
 
     def _check_notify(self, specs: Sequence[JobSpec]) -> None:
         targets = [spec.notify for spec in specs if spec.notify is not None]
@@ -251,7 +298,7 @@ class JobsApi(Handlers):
         )
 
     async def _preview(self, spec: JobSpec) -> StartPreview | WaitPreview:
-        estimate, error, _ = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
+        estimate, error = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
         policy, now = self._context.policy, self._context.now
         return await self._query(lambda manager: preview(manager, policy, spec, estimate, error, at_s=now()))
 

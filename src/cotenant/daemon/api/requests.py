@@ -41,17 +41,20 @@ def error_response(error: CotenantError) -> Response:
     return json_response({"error": error.as_json()}, status=STATUS.get(error.exit_code, 500))
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
     """The JSON object in the body; {} for an empty body.
 
     Raises:
-        UsageError: the body is no JSON object, or longer than `MAX_BODY_BYTES`.
+        UsageError: the body is no JSON object, or longer than `max_bytes`.
     """
     data = b""
     async for piece in request.stream():  # in pieces: the content-length header may be wrong
         data += piece
-        if len(data) > MAX_BODY_BYTES:
-            raise UsageError(f"a request may have {MAX_BODY_BYTES // 2**20} MiB")
+        if len(data) > max_bytes:
+            raise UsageError(
+                f"the request is longer than {max_bytes / 2**20:g} MiB, the limit of this daemon",
+                hint="submit in parts, or leave out variables with --export; an admin sets [limits] request_mib",
+            )
     try:
         value = json.loads(data or b"{}")
     except (ValueError, RecursionError) as error:

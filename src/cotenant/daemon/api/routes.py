@@ -117,6 +117,15 @@ ROUTES: tuple[Route, ...] = (
         answer=answers.ChangeManyAnswer,
     ),
     Route(
+        method="POST",
+        path="/v1/prune",
+        handlers=JobsApi,
+        handler=JobsApi.prune,
+        summary="Remove output and environments of finished jobs; their records stay.",
+        body=answers.PruneBody,
+        answer=answers.PruneAnswer,
+    ),
+    Route(
         method="GET",
         path="/v1/ids",
         handlers=JobsApi,

@@ -10,22 +10,35 @@ from cotenant.core.events import JobSubmitted
 from cotenant.core.job import Job, JobSpec
 from cotenant.daemon.api.job_specs import expand_paths, with_array_ids
 from cotenant.daemon.messages import SubmitRequest
+from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.scheduling.dependencies import all_dependencies
 from cotenant.scheduling.manager import Manager
 
 
 class SubmissionHandler:
-    """Assigns job ids. Used in the control loop's thread only."""
+    """Assigns job ids. Used in the control loop's thread only.
 
-    def __init__(self, manager: Manager, now: Callable[[], float]) -> None:
+    `taken_ids` are ids of jobs whose submissions were set aside: a repair may bring them back.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        now: Callable[[], float],
+        *,
+        quota: StorageQuota | None = None,
+        taken_ids: Callable[[], Iterable[int]] = lambda: (),
+    ) -> None:
         self._manager = manager
         self._now = now
+        self._quota = quota
+        self._taken_ids = taken_ids
         self._next_id = 1
         self.reset_ids()
 
     def reset_ids(self) -> None:
         """Free ids that were assigned but not journaled."""
-        self._next_id = max(self._manager.jobs, default=0) + 1
+        self._next_id = max(max(self._manager.jobs, default=0), *self._taken_ids(), 0) + 1
 
     def accepted(self, submits: Iterable[SubmitRequest[Any]]) -> list[tuple[SubmitRequest[Any], list[JobSubmitted]]]:
         """Return the acceptable submissions with their events; the others get an exception as their answer."""
@@ -35,6 +48,8 @@ class SubmissionHandler:
             try:
                 for spec in request.specs:
                     self.check_dependencies(spec)
+                if self._quota is not None:
+                    self._quota.check(request.specs)
                 user = request.specs[0].user
                 over = self._manager.over_quota(request.specs, besides=coming.get(user, 0))
                 if over is not None:

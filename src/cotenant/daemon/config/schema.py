@@ -165,6 +165,35 @@ class QuotasSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSection:
+    """`[limits]`: what one client or one user may store."""
+
+    request_mib: float = key(64.0, "length of one request", above_zero=True)
+    user_mib: float = key(
+        256.0, "commands and environments of one user's unfinished jobs; an array counts once", above_zero=True
+    )
+    journal_mib: float = key(
+        16384.0,
+        "size of the journal, from which on no job is accepted until `cotenant prune` makes room",
+        above_zero=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSection:
+    """`[output]`: files that jobs write to in the daemon's folder. Those that a job names itself have no limit here."""
+
+    max_mib: float | None = key(
+        1024.0,
+        "size of one file with its rotated half; beyond half of it the file is rotated to FILE.1",
+        above_zero=True,
+    )
+    max_user_mib: float | None = key(
+        None, "all such files of one user; a user who has more is refused further jobs; none: no limit", above_zero=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationsSection:
     """`[notifications]`: what jobs ask for with `--notify`."""
 
@@ -199,5 +228,7 @@ class Config:
     mps: MpsSection = field(default_factory=MpsSection)
     access: AccessSection = field(default_factory=AccessSection)
     quotas: QuotasSection = field(default_factory=QuotasSection)
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    output: OutputSection = field(default_factory=OutputSection)
     notifications: NotificationsSection = field(default_factory=NotificationsSection)
     tcp: TcpSection = field(default_factory=TcpSection)

@@ -6,23 +6,28 @@ import asyncio
 import json
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from cotenant.daemon.api import requests
 from cotenant.daemon.api.application import application
 from cotenant.daemon.api.context import ApiContext
 from cotenant.daemon.api.requests import json_response
 from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.daemon.config.schema import LimitsSection, OutputSection
+from cotenant.daemon.pruning import OutputStore
 
 
 def answer(method, path, *, uid=None, **request):
     """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
     server = ApiContext(
+        limits=LimitsSection(request_mib=1.0),
+        output=OutputSection(),
+        store=OutputStore(Path("/nowhere")),
         loop=SimpleNamespace(),
         policy=None,
         estimates=None,
@@ -104,12 +109,11 @@ def test_nan_is_encoded_as_null():
     assert json.loads(response.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
 
 
-def test_a_body_longer_than_its_content_length_is_cut_off(monkeypatch):
-    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 2**20)
-
+def test_a_body_longer_than_its_content_length_is_cut_off():
     async def pieces():
         for _ in range(64):
             yield b"x" * 2**16
 
     response = answer("POST", "/v1/jobs", content=pieces())
-    assert (response.status_code, response.json()["error"]["message"]) == (400, "a request may have 1 MiB")
+    message = "the request is longer than 1 MiB, the limit of this daemon"
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)

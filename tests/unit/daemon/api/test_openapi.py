@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,7 +22,9 @@ from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.daemon.config.schema import LimitsSection, OutputSection
 from cotenant.daemon.job_verbs import JOB_VERBS
+from cotenant.daemon.pruning import OutputStore
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from loops import TIMEOUT_S, Bench, exited, started
@@ -94,6 +97,9 @@ def call(tmp_path):
     journal = bench.disk
     journal.of_job = lambda job_id: [event for event in journal.replay() if event.job_id == job_id]
     context = ApiContext(
+        limits=LimitsSection(),
+        output=OutputSection(),
+        store=OutputStore(Path("/nowhere")),
         loop=bench.loop,
         policy=policies.create("most-memory", {}),
         estimates=Estimates(tmp_path),

@@ -1,0 +1,77 @@
+"""Removes what done jobs left on the daemon's disk: output in their attempt folders, estimate logs, environments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cotenant.core.job import Job
+from cotenant.core.ports import Journal
+
+MIN_REFRESH_S = 1.0
+REFRESH_SHARE = 0.05
+"""The sums of output that a quota is checked with are made anew this often: at most this share of the time."""
+
+
+class OutputStore:
+    """The folders of attempts below `state_dir`, where the local engine keeps them; other engines have none here."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._attempts = state_dir / "attempts"
+        self._estimates = state_dir / "estimates"
+        self._lock = threading.Lock()
+        self._by_uid: dict[int, int] = {}
+        self._refresh_due_s = 0.0
+
+    def size_bytes(self, job_id: int) -> int:
+        """How much the files of a job take on the disk."""
+        found = 0
+        for folder, _, names in os.walk(self._attempts / str(job_id)):
+            for name in names:
+                try:
+                    found += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (a walk gives texts)
+                except OSError:
+                    continue
+        return found
+
+    def remove(self, job_id: int) -> int:
+        """Remove the files of a job; returns how many bytes they took."""
+        size_bytes = self.size_bytes(job_id)
+        shutil.rmtree(self._attempts / str(job_id), ignore_errors=True)
+        (self._estimates / f"{job_id}.log").unlink(missing_ok=True)
+        return size_bytes
+
+    def used_bytes(self, uid: int, owners: Mapping[int, int]) -> int:
+        """How much the files of all jobs of `uid` take; `owners` are the uids of all jobs, by id.
+
+        Call it in a thread: it walks all folders, unless it did so shortly before.
+        """
+        with self._lock:
+            began_s = time.monotonic()
+            if began_s >= self._refresh_due_s:
+                self._by_uid = {}
+                for name in os.listdir(self._attempts) if self._attempts.is_dir() else ():  # noqa: PTH208 (names only)
+                    owner = owners.get(int(name)) if name.isdecimal() else None
+                    if owner is not None:
+                        self._by_uid[owner] = self._by_uid.get(owner, 0) + self.size_bytes(int(name))
+                took_s = time.monotonic() - began_s
+                self._refresh_due_s = began_s + max(MIN_REFRESH_S, took_s / REFRESH_SHARE)
+            return self._by_uid.get(uid, 0)
+
+
+def prune(jobs: Iterable[Job], store: OutputStore, journal: Journal, *, dry_run: bool) -> tuple[int, int]:
+    """Remove what done `jobs` left; returns (number of jobs, bytes of files). Their records and events stay.
+
+    Raises:
+        JournalError: the environments could not be dropped; the files are gone.
+    """
+    pruned = journal.pruned_jobs()
+    chosen = [job.id for job in jobs if job.is_done and job.id not in pruned]
+    size_bytes = sum(store.size_bytes(job_id) if dry_run else store.remove(job_id) for job_id in chosen)
+    if not dry_run:
+        journal.prune(chosen)
+    return len(chosen), size_bytes

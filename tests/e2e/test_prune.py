@@ -1,0 +1,55 @@
+"""Output of jobs in the daemon's folder: limited, counted, removed by age."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from cotenant.core.errors import NotPermitted
+
+
+def test_finished_jobs_lose_output_and_environment_and_keep_their_records(server):
+    secret = {**server.env, "SECRET": "only here"}
+    done = server.submit("echo hello; head -c 100000 /dev/zero", env=secret)
+    server.wait(done)
+    waiting = server.submit("true", hold=True, env={**server.env, "OTHER": "stays"})
+    counted = json.loads(server.cli("prune", "--older-than", "0", "--dry-run", "--json").stdout)
+    assert counted["jobs"] == 1
+    assert counted["bytes"] >= 100_000
+    assert b"hello" in b"".join(server.client.logs(done)), "a dry run removes nothing"
+    assert json.loads(server.cli("prune", "--older-than", "1-0", "--json").stdout)["jobs"] == 0
+    pruned = json.loads(server.cli("prune", "--older-than", "0", "--json").stdout)
+    assert pruned == counted
+    state = server.root / "state" / "cotenant"
+    assert not (state / "attempts" / str(done)).exists()
+    with closing(sqlite3.connect(f"file:{state / 'journal.db'}?mode=ro", uri=True)) as db:
+        kept = [body for (body,) in db.execute("SELECT body FROM environments")]
+    assert not any("only here" in body for body in kept)
+    assert any("stays" in body for body in kept)
+    assert server.client.job(done)["state"] == "COMPLETED"
+    assert server.client.events(done)[0]["event"] == "JobSubmitted"
+    refused = server.cli("requeue", str(done))
+    assert refused.returncode == 2
+    assert "was pruned" in refused.stderr
+    server.stop()
+    server.start()
+    assert server.client.job(done)["state"] == "COMPLETED"
+    server.client.release(waiting)
+    assert server.wait(waiting)["state"] == "COMPLETED"
+
+
+def test_output_is_limited_and_counted(site):
+    site.env["COTENANT_OUTPUT__MAX_MIB"] = "1"
+    site.env["COTENANT_OUTPUT__MAX_USER_MIB"] = "0.25"
+    server = site.start()
+    job_id = server.submit("head -c 3000000 /dev/zero; sleep 3; echo end")
+    server.wait(job_id)
+    folder = server.root / "state" / "cotenant" / "attempts" / str(job_id) / "1"
+    assert sum((folder / name).stat().st_size for name in ("stdout.log", "stdout.log.1")) <= 2**20
+    assert (folder / "stdout.log").read_bytes().endswith(b"end\n")
+    with pytest.raises(NotPermitted, match=r"quota: the output of your jobs takes .*, 0.25 MiB are allowed") as caught:
+        server.submit("true")
+    assert "cotenant prune" in caught.value.hint
