@@ -84,6 +84,7 @@ def lower(
             yield _alloc(event, number, nbytes)
         if optional_storages is not None and op.kind.startswith("conv"):
             optional_storages.update(range(first, number + 1))
+        # Buffers are local variables in C++: destroyed in the reverse order of their construction.
         for storage_id in range(number, first - 1, -1):
             yield event._replace(action="free", storage_id=storage_id, bytes=0, category="", module="", op_id=-1)
 

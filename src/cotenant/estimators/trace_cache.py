@@ -125,6 +125,7 @@ class TraceCache:
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, CotenantError):
             return None
         with contextlib.suppress(OSError):
+            # The last use, by which entries are deleted: reading updates no `st_atime` under noatime (mount(8)).
             os.utime(path)
         return trace
 

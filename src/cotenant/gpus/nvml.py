@@ -335,6 +335,7 @@ def _gpm_value(name: str, metric: Any) -> float | None:
 
 
 def _scaled(thousandths: int | None, share: float | None) -> float | None:
+    # NVML counts milliwatts and millijoules.
     return None if thousandths is None or share is None else thousandths / 1000 * share
 
 

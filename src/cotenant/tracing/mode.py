@@ -130,9 +130,11 @@ class TraceMode(TorchDispatchMode):
             if device.index is not None:
                 self._templates[device] = dict(vars(first))
             return first
+        # As `FakeTensor.__new__`: over meta data, with the GPU's dispatch keys, and `.device` comes to the mode.
         made: FakeTensor = _make_subclass(
             FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
         )
+        # Compiled code that takes the address raises instead of writing to address 0; from `FakeTensor.__new__`, too.
         torch._C._set_throw_on_mutable_data_ptr(made)
         vars(made).update(template)
         return made
@@ -157,6 +159,7 @@ class TraceMode(TorchDispatchMode):
             if cls in self._library_subclasses:
                 with module_to_device.as_plain_fake_tensors((*args, *kwargs.values())):
                     return self.__torch_dispatch__(func, (), args, kwargs)
+        # `tensor.device` is an operator for tensors that were made with `dispatch_device`.
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         if func is _ADD and self.grad_accumulation.is_in_place(args):
@@ -168,6 +171,7 @@ class TraceMode(TorchDispatchMode):
             if func in _RANDOM_FILLS and args[0].numel() > _MIN_SKIPPED_NUMEL and args[0].device.type == "cpu":
                 return args[0]
             return func(*args, **kwargs)
+        # Pinning is a call of the CUDA driver, and only CPU tensors can be pinned.
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if device is None:

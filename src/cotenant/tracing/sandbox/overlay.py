@@ -22,6 +22,7 @@ _CACHES = (
 )  # fmt: skip
 _NEVER_REDIRECTED = ("/dev", "/proc", "/sys")
 
+# Taken before `overlay_hooks` replaces them in `os`.
 real_stat, real_lstat, real_open, real_listdir = os.stat, os.lstat, os.open, os.listdir
 real_getcwd, real_chdir, real_makedirs, real_unlink = os.getcwd, os.chdir, os.makedirs, os.unlink
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+# System calls of Landlock, the same numbers on every architecture; glibc has no functions for them.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITES = 1 << 1 | 0x1FF0  # write a file; remove, make and so on, bits 4 to 12
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
@@ -26,6 +27,7 @@ _CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 
 
 class _Below(ctypes.Structure):
+    # `struct landlock_path_beneath_attr` is packed: 12 bytes, not 16.
     _pack_ = 1
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
@@ -33,6 +35,7 @@ class _Below(ctypes.Structure):
 def restrict_writes(writable: Iterable[str]) -> bool:
     """Refuse this process all writes outside the folders `writable`; whether the kernel supports that."""
     kernel: Any = ctypes.CDLL(None, use_errno=True)
+    # With LANDLOCK_CREATE_RULESET_VERSION it returns the version of the interface, and makes no ruleset.
     version = kernel.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return False
@@ -45,6 +48,7 @@ def restrict_writes(writable: Iterable[str]) -> bool:
         for folder in writable:
             with contextlib.suppress(OSError):
                 _allow(kernel, rules, folder, rights)
+        # landlock_restrict_self(2) requires it without CAP_SYS_ADMIN: a set-user-ID program could undo the rules.
         return not kernel.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) and not kernel.syscall(_RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)

@@ -38,6 +38,7 @@ def _never_converging(original: Any) -> Any:
         group = optimizer.param_groups[0]
         if not any(parameter.is_cuda for parameter in group["params"]):
             return original(optimizer, *args, **kwargs)
+        # `step` compares sizes of gradients and changes with these, and a size is never below -1.
         tolerances = {name: group[name] for name in ("tolerance_grad", "tolerance_change")}
         group.update(dict.fromkeys(tolerances, -1.0))
         try:

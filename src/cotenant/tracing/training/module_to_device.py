@@ -120,6 +120,7 @@ def _become(tensor: Any, moved: torch.Tensor) -> None:
     if moved is tensor:
         return
     if isinstance(moved, FakeTensor) == isinstance(tensor, FakeTensor):
+        # The test of nn/modules/module.py, `Module._apply`: compatible types set `param.data`, others are swapped.
         if torch._has_compatible_shallow_copy_type(tensor, moved) or not is_traceable_wrapper_subclass(moved):
             _data.__set__(tensor, moved)
         else:  # a wrapper subclass, such as a DTensor on `meta` that gets memory: PyTorch swaps it, too
