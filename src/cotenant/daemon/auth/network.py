@@ -199,17 +199,16 @@ class TokenAuthMiddleware:
     def _peer(self, shown: str, address: str) -> Peer | Response:
         kind, _, text = shown.partition(" ")
         text = text.strip()
-        token_id = token_id_of(text)
-        if self._bad.refuses(address, token_id):
-            error = NotPermitted("too many bad tokens from your address", hint=f"wait {FAILURE_WINDOW_S:g} s")
-            return _refusal(error, 429, {"retry-after": f"{FAILURE_WINDOW_S:g}"})
         token = self._tokens.find(text) if kind.lower() == "bearer" else None
         peer = None if token is None else self._holder(token)
         if peer is not None:
             return peer
+        if self._bad.refuses(address):
+            error = NotPermitted("too many bad tokens from your address", hint=f"wait {FAILURE_WINDOW_S:g} s")
+            return _refusal(error, 429, {"retry-after": f"{FAILURE_WINDOW_S:g}"})
         if shown:
-            self._bad.add(address, token_id)
-            logger.warning("bad token", extra={"fields": {"from": address, "token": token_id}})
+            self._bad.add(address)
+            logger.warning("bad token", extra={"fields": {"from": address, "token": token_id_of(text)}})
         error = NotPermitted(
             "this token is not good" if shown else "no token was shown",
             hint="make one on the machine itself, with `cotenant token create`; show it in $COTENANT_TOKEN",

@@ -167,27 +167,27 @@ def token_id_of(text: str) -> str | None:
 
 
 class TokenThrottle:
-    """Counts failed attempts by address and token id, to stop guessing.
+    """Counts bad tokens by address, so that guessing costs neither log lines nor work.
 
-    Other tokens from the same address keep working. `now`: monotonic seconds.
+    Only bad tokens are throttled: a good one opens from any address, whoever guesses there. With 256 random bits, the
+    throttle is no part of what makes guessing hopeless. `now`: monotonic seconds.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._seen: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
+        self._seen: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def refuses(self, address: str, token_id: str | None) -> bool:
-        """Whether `MAX_FAILURES` attempts failed within `FAILURE_WINDOW_S`."""
-        times = self._seen.get((address, token_id))
+    def refuses(self, address: str) -> bool:
+        """Whether `MAX_FAILURES` attempts from there failed within `FAILURE_WINDOW_S`."""
+        times = self._seen.get(address)
         while times and times[0] <= self._now() - FAILURE_WINDOW_S:
             times.popleft()
         return times is not None and len(times) >= MAX_FAILURES
 
-    def add(self, address: str, token_id: str | None) -> None:
+    def add(self, address: str) -> None:
         """Count a failed attempt."""
-        key = (address, token_id)
-        self._seen.setdefault(key, deque(maxlen=MAX_FAILURES)).append(self._now())
-        self._seen.move_to_end(key)
+        self._seen.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._now())
+        self._seen.move_to_end(address)
         while len(self._seen) > MAX_TRACKED:
             self._seen.popitem(last=False)
 
