@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -108,10 +109,11 @@ class JobFilter:
 
     def of_jobs(self, jobs: Iterable[Job]) -> list[Job]:
         """Filter `jobs`, which are ordered by id."""
-        found = [job for job in jobs if self._takes(job)]
-        if self.max_waiting is not None or self.max_done is not None:
-            found = self._shortened(found)
-        found = found[: self.limit]
+        taken = (job for job in jobs if self._takes(job))
+        if self.max_waiting is None and self.max_done is None:
+            found = list(itertools.islice(taken, self.limit))  # stops at the end of the page
+        else:
+            found = self._shortened(list(taken))[: self.limit]
         return found if self.last is None else found[len(found) - min(self.last, len(found)) :]
 
     def _shortened(self, jobs: list[Job]) -> list[Job]:

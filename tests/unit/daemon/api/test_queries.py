@@ -77,6 +77,13 @@ LIST = [
         ("max_waiting=1", [1, 2, 3, 5]),
         ("max_done=1", [3, 4, 5]),
         ("max_done=0&max_waiting=0", []),
+        ("limit=2", [1, 2]),
+        ("limit=2&after=2", [3, 4]),
+        ("limit=2&after=4", [5]),
+        ("limit=0", []),
+        ("over=1&limit=2", [1, 2]),
+        ("max_waiting=1&limit=4", [1, 2, 3, 5]),
+        ("limit=3&last=1", [3]),
     ],
 )
 def test_filters_select_jobs(query, ids):
