@@ -12,9 +12,11 @@ from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Overrun, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import recovery
+from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.overrun import OVERRUN_STOP, charges, is_overrun, overruns_text
+from cotenant.scheduling.policies import create
 from cotenant.scheduling.recovery import Finish, Retry, next_step
-from managers import Life
+from managers import Life, WorkingLife
 
 LIAR_UID, VICTIM_UID = 2000, 1000
 
@@ -250,3 +252,20 @@ def test_an_attempt_stopped_for_its_overrun_is_retried_with_what_it_held():
     assert step.min_memory_bytes == int(32 * GiB * recovery.HEADROOM)
     assert not recovery.has_precedence(job_of(attempt))
     assert isinstance(next_step(job_of(attempt, max_attempts=1)), Finish)
+
+
+def test_a_replayed_journal_charges_and_forgives_the_same():
+    life = WorkingLife(policy=create("first-fit", {"warmup_s": 0}))
+    life.submit(1, gib=16, uid=VICTIM_UID, user="ann")
+    life.submit(2, gib=8, uid=LIAR_UID, user="bob")
+    life.start(1, holds=3)
+    life.start(2, holds=36)
+    life.pass_(5)
+    life.end(1, AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True)))
+    assert life.manager.jobs[2].attempts[0].charges
+    replayed = Manager(life.policy, life.config)
+    replayed.restore(life.events)
+    assert replayed.jobs == life.manager.jobs
+    from_snapshot = Manager(life.policy, life.config)
+    from_snapshot.restore((), since=life.manager.snapshot())
+    assert from_snapshot.jobs == life.manager.jobs
