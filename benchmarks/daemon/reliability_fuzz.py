@@ -151,7 +151,7 @@ def _damaged(text: str, rng: random.Random) -> str:
 def _some_value(rng: random.Random, depth: int = 0) -> object:
     kind = rng.randrange(9 if depth < 3 else 7)
     if kind < 2:
-        return rng.choice(_WORDS).encode("utf-8", "replace").decode()
+        return rng.choice(_WORDS)
     if kind == 2:
         return rng.choice((0, 1, -1, 2**63, 10**30, True, False))
     if kind == 3:
@@ -172,6 +172,9 @@ def _some_request(rng: random.Random) -> tuple[str, str, bytes | None]:
             f"/v1/jobs/{ref}/{rng.choice(_CALLS)}",
             f"/v1/ids?refs={ref},{ref}",
             f"/v1/jobs?last={ref}&since_s={ref}&states={ref}",
+            "/v1/jobs/change",
+            "/v1/prune",
+            "/metrics",
             f"/v1/jobs/{ref}/wait?timeout_s={rng.choice(('0', 'x', '-1'))}&until={ref}",
             f"/{ref}",
         )
@@ -183,7 +186,15 @@ def _some_request(rng: random.Random) -> tuple[str, str, bytes | None]:
     for _ in range(rng.randrange(3)):
         field = rng.choice((*JobSpec.__dataclass_fields__, "unknown"))
         job[field] = _some_value(rng)  # type: ignore[assignment]
-    body = rng.choice(({"jobs": [job]}, {"jobs": [job], "dry_run": True}, {"fields": job}, _some_value(rng)))
+    many = {
+        "verb": rng.choice((*_CALLS, "x", None)),
+        "reason": rng.choice(_WORDS),
+        rng.choice(("refs", "filters")): rng.choice(
+            ([ref], ["1", "2"], {"active": 1}, {"name": _some_value(rng)}, None)
+        ),
+    }
+    old = {"older_than_s": rng.choice((0, 1e9, -1, "x", None, True)), "all_users": _some_value(rng), "dry_run": ref}
+    body = rng.choice(({"jobs": [job]}, {"jobs": [job], "dry_run": True}, {"fields": job}, many, old, _some_value(rng)))
     data = json.dumps(body).encode()
     return method, path, data if rng.random() < 0.9 else data[: rng.randrange(len(data) + 1)]
 

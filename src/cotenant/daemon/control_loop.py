@@ -14,16 +14,15 @@ it affects its own job only.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from cotenant.core.errors import CotenantError, JournalError, NoSuchJob, UsageError
+from cotenant.core.errors import CotenantError, JournalError
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -38,11 +37,12 @@ from cotenant.core.events import (
 from cotenant.core.job import Job, JobSpec, Running, Starting
 from cotenant.core.ports import Engine, Journal
 from cotenant.daemon.api.submission import SubmissionHandler
-from cotenant.daemon.api.views import label
 from cotenant.daemon.api.waiters import Waiters
 from cotenant.daemon.command_executor import CommandExecutor, EstimateSource
+from cotenant.daemon.evidence import EvidenceCollector
 from cotenant.daemon.inbox import Inbox
-from cotenant.daemon.job_verbs import JOB_VERBS, ChangeEvent
+from cotenant.daemon.job_changes import JobChanges
+from cotenant.daemon.job_verbs import ChangeEvent
 from cotenant.daemon.journal_writer import JournalWriter, UnwritableEventError
 from cotenant.daemon.messages import (
     BulkChange,
@@ -106,8 +106,9 @@ class ControlLoop:
         self._submissions = SubmissionHandler(
             manager, now, quota=quota, taken_ids=lambda: [event.job_id for event in journal.quarantined()]
         )
-        self._pruned_jobs = journal.pruned_jobs
+        self._changes = JobChanges(manager, self._submissions, now, journal.pruned_jobs)
         self._quarantine = Quarantine(manager, journal, now)
+        self._evidence = EvidenceCollector(manager, services, now, self.running_jobs)
         self._executor = CommandExecutor(
             journal=self._journal, engine=engine, estimates=estimates, services=services, inbox=inbox, now=now
         )
@@ -222,40 +223,15 @@ class ControlLoop:
             self._process_facts(batch)
 
     def _change(self, change: JobChange) -> Job:
-        event = self._change_event(change.verb, change.job_id, change.cause, change.fields)
+        event = self._changes.event(change.verb, change.job_id, change.cause, change.fields)
         self._journal_changes([event])
         problem = self._handle([event])
         if problem is not None:
             raise refused(problem)
         return self._manager.jobs[change.job_id]
 
-    def _change_event(self, name: str, job_id: int, cause: str, fields: Mapping[str, Any]) -> ChangeEvent:
-        """The event of a change.
-
-        Raises:
-            CotenantError: it is refused.
-        """
-        job = self._manager.jobs.get(job_id)
-        if job is None:
-            raise NoSuchJob(f"no job {job_id}", hint="see `cotenant ls`")
-        verb = JOB_VERBS[name]
-        verb.check(job)
-        if name == "requeue" and job.is_done and job_id in self._pruned_jobs():
-            raise UsageError(f"job {label(job)} was pruned, its environment is gone", hint="submit it again")
-        spec = verb.new_spec(job, fields)
-        if spec is not job.spec:
-            self._submissions.check_update(job, spec)
-        return verb.new_event(job, spec, at_s=self._now(), cause=cause)
-
     def _change_many(self, change: BulkChange) -> list[CotenantError | None]:
-        events: list[ChangeEvent] = []
-        problems: list[CotenantError | None] = []
-        for job_id in change.job_ids:
-            try:
-                events.append(self._change_event(change.verb, job_id, change.cause, {}))
-                problems.append(None)
-            except CotenantError as error:
-                problems.append(error)
+        events, problems = self._changes.events(change.verb, change.job_ids, change.cause)
         if events:
             self._journal_changes(events)
             self._handle(events, one_decision=True)
@@ -345,30 +321,9 @@ class ControlLoop:
                 self._commit([], [replacement])
 
     def _with_evidence(self, report: Report) -> Report:
-        """`report` with what services and telemetry know of it, or as it came if they fail."""
         if isinstance(report, EstimateReady):
             self._executor.estimated(report)
-            return report
-        try:
-            return self._completed(report)
-        except Exception:
-            logger.exception("the evidence of an attempt is lost", extra={"fields": {"job": report.job_id}})
-            return report
-
-    def _completed(self, report: AttemptStarted | AttemptExited) -> AttemptStarted | AttemptExited:
-        """`report` on the daemon's clock, with what services and telemetry know of an exit.
-
-        A runner stamps its reports with the wall clock, which may have been set since the daemon started: a start that
-        seemed a day old would exceed any time limit.
-        """
-        job = self._manager.jobs.get(report.job_id)
-        attempt = None if job is None else job.last_attempt
-        if job is not None and attempt is not None and attempt.number == report.attempt:
-            since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
-            report = dataclasses.replace(report, at_s=min(max(report.at_s, since_s), max(self._now(), since_s)))
-            if isinstance(report, AttemptExited):
-                report = self._services.ended(job, attempt, report, self.running_jobs)
-        return self._manager.with_telemetry(report) if isinstance(report, AttemptExited) else report
+        return self._evidence.complete(report)
 
     def _after(self, events: Sequence[Journaled]) -> None:
         if any(isinstance(event, AttemptExited) for event in events):

@@ -131,9 +131,9 @@ class LocalEngine:
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
         """Signal the runner to stop the job, and kill the runner if it does not."""
         attempt_dir = AttemptDir(self._root, ref)
-        if not attempt_dir.path.is_dir() or attempt_dir.read("result.json") is not None:
+        if attempt_dir.read("result.json") is not None:
             return
-        with contextlib.suppress(OSError):  # on a full disk the runner stops without a reason
+        with contextlib.suppress(OSError):  # on a full disk, or in a folder that was removed: it stops without a reason
             attempt_dir.write("stop.json", {"reason": reason, "grace_s": grace_s}, durable=False)
         with self._lock:
             watched = self._watched.get(ref)

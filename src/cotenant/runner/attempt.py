@@ -258,6 +258,8 @@ class Supervisor:
         pause_s = 0.25
         while True:
             try:
+                # Somebody may have removed the folder; without a result the engine would call the attempt lost.
+                os.makedirs(self.folder, mode=0o700, exist_ok=True)
                 draft = f"{self.folder}/{files.RESERVED}"
                 files.write_json(f"{self.folder}/result.json", result, via=draft, durable=self.durable)
             except OSError as error:

@@ -1,0 +1,90 @@
+"""A full disk refuses submissions and takes cancellations; a removed folder of an attempt loses no result."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from cotenant.core.errors import CotenantError
+from people import Person, start_for_all
+
+
+@pytest.fixture
+def small_disk(site):
+    """The state folder on a file system of 32 MiB."""
+    folder = site.root / "state"
+    folder.mkdir(mode=0o755)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m,mode=755", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield folder
+    finally:
+        if site.daemon is not None and site.daemon.poll() is None:
+            for view in site.client.jobs(active=True):
+                site.client.cancel(view["id"])
+            for view in site.client.jobs():
+                site.wait(view["id"])
+            site.stop()
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder):
+    """A file that leaves no block of the disk free."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (2**20, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return path
+
+
+def test_a_full_disk_takes_cancellations_and_no_submissions(site, users, small_disk):
+    start_for_all(site)
+    ann = Person(site, users[0])
+    running, waiting = ann.submit("--", "sleep", "600"), ann.submit("--hold", "--", "true")
+    site.started(int(running))
+    filler = fill(small_disk)
+    refused = [ann.cli("submit", "--gpu-mem", "1G", "--hold", "--", "true") for _ in range(20)][-1]
+    assert refused.returncode == 1
+    assert "database or disk is full" in refused.stderr
+    for job_id in (waiting, running):
+        done = ann.cli("cancel", job_id)
+        assert done.returncode == 0, done.stderr
+    assert site.wait(int(running))["state"] == "CANCELLED"
+    assert site.client.job(int(waiting))["state"] == "CANCELLED"
+    assert "full" in site.client.status()["journal_error"]
+    still = ann.cli("submit", "--gpu-mem", "1G", "--", "true")
+    assert still.returncode == 1, "the reserve is not for submissions"
+    site.kill()
+    start_for_all(site)
+    assert site.client.job(int(waiting))["state"] == "CANCELLED", "it was on disk"
+    assert site.client.job(int(running))["state"] == "CANCELLED"
+    filler.unlink()
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            job_id = site.submit("true")
+            break
+        except CotenantError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+    assert site.wait(job_id)["state"] == "COMPLETED"
+
+
+def test_a_removed_attempt_folder_loses_no_result_and_no_cancellation(people, site):
+    ann = people[0]
+    ending, endless = ann.submit("--", "sh", "-c", "sleep 2; exit 3"), ann.submit("--", "sleep", "600")
+    for job_id in (ending, endless):
+        site.started(int(job_id))
+        shutil.rmtree(site.root / "state" / "cotenant" / "attempts" / job_id)
+    view = site.wait(int(ending))
+    assert (view["state"], view["exit_code"]) == ("FAILED", 3)
+    assert ann.cli("cancel", endless).returncode == 0
+    assert site.wait(int(endless))["state"] == "CANCELLED"
