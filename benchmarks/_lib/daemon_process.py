@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,9 +22,12 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.units import GiB
 from cotenant.daemon.client import Client
 
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
+"""Source: ioctl_iflags(2)."""
+
 
 class Server:
-    """A daemon process on simulated GPUs, with socket and state in `root`.
+    """A daemon process on simulated GPUs, with its state in `root`, and its socket there or in `runtime`.
 
     `python`, `env`: its interpreter, and variables for it; jobs of other users need one that they may run.
     """
@@ -37,9 +42,10 @@ class Server:
         flags: Sequence[str] = (),
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
+        runtime: Path | None = None,
     ) -> None:
         self.root = root
-        self.socket = root / "sock"
+        self.socket = (runtime or root) / "sock"
         simulation = ("--simulate", gpus, "--time-scale", str(time_scale), "--tick", str(tick_s))
         places = ("--socket", str(self.socket), "--state-dir", str(root / "state"))
         self._flags = (*simulation, *places, "--log-level", "error", *flags)
@@ -97,15 +103,55 @@ class Server:
         job = {"command": command or ("/bin/true",), "workdir": "/", "env": {"PATH": "/bin"}, "name": "j"}
         return [{**job, "declared_bytes": GiB // 4, **fields} for _ in range(count)]
 
+    def run(self, count: int) -> None:
+        """Submit `count` jobs `/bin/true` and wait for them; the newest are waited for, which lists no jobs."""
+        submitted = self.client.submit(self.jobs(count))
+        for job in reversed(submitted[-64:]):
+            self.client.wait(int(job["id"]))
+        self.wait_for_all()
+
     def wait_for_all(self) -> None:
         while self.client.jobs(active=True, last=1):
             time.sleep(0.01)
 
 
 @contextlib.contextmanager
-def server(**settings: object) -> Iterator[Server]:
+def timed_server(**settings: object) -> Iterator[Server]:
+    """`server` for measurements of time, with its files where those of a deployed daemon are.
+
+    The socket, beside which the daemon keeps the progress files of jobs, is in memory, as in /run; the state is in a
+    block group of its own, as in /var/lib. ext4 reuses no inode for a minute or more after its deletion, and each new
+    file of a block group searches past all of these (Linux, fs/ext4/ialloc.c, `recently_deleted`): what an earlier run
+    deleted in /tmp made the next one up to three times as slow.
+    """
+    memory = Path("/dev/shm")
+    runtime = Path(tempfile.mkdtemp(prefix="cotenant-bench-", dir=memory if memory.is_dir() else None))
+    parent = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
+    _spread_folders(parent)
+    try:
+        with server(root=parent / "daemon", runtime=runtime, **settings) as found:
+            yield found
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+        shutil.rmtree(parent, ignore_errors=True)
+
+
+def _spread_folders(folder: Path) -> None:
+    """Let each new folder in `folder` begin in another block group: `chattr +T`. Ignored where that is unknown."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, FS_IOC_GETFLAGS, struct.pack("l", 0)))
+            fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("l", flags | FS_TOPDIR_FL))
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def server(*, root: Path | None = None, **settings: object) -> Iterator[Server]:
     """A started daemon; on exit its active jobs are cancelled, and it is stopped and removed."""
-    root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
+    root = Path(tempfile.mkdtemp(prefix="cotenant-bench-")) if root is None else root
+    root.mkdir(exist_ok=True)
     started = Server(root, **settings)  # type: ignore[arg-type]
     started.start()
     try:

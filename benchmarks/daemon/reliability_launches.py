@@ -19,7 +19,7 @@ from collections import Counter
 
 import psutil
 
-from benchmarks._lib.daemon_process import server
+from benchmarks._lib.daemon_process import timed_server
 from benchmarks._lib.http_load import generate_load
 
 SLOTS = 8
@@ -49,7 +49,7 @@ def submits(*, quick: bool) -> list[str]:
     """Submission rates of 16 concurrent clients, with 1 and with 200 jobs per request."""
     clients, together = 16, 200
     singles, batches = (500, 16) if quick else (10_000, 100)
-    with server(tick_s=1.0) as found:
+    with timed_server(tick_s=1.0) as found:
         one, many = (json.dumps({"jobs": found.jobs(count, hold=True)}).encode() for count in (1, together))
 
         def row(label: str, body: bytes, times: int, jobs: int, *, keep_alive: bool) -> str:
@@ -79,15 +79,12 @@ def submits(*, quick: bool) -> list[str]:
 def launches(count: int, runs: int = 3) -> list[str]:
     """Rate of `/bin/true` from submission to the recorded exit, `runs` times, compared with other launchers."""
     rates = []
-    with server() as found:
-        found.client.submit(found.jobs(2 * SLOTS))  # warm-up: starts the runners
-        found.wait_for_all()
+    with timed_server() as found:
+        found.run(2 * SLOTS)  # warm-up: starts the runners
         daemon_s, runners_s = _used_s(found.process), _used_below_s(found.process)
         for _ in range(runs):
             began_s = time.perf_counter()
-            found.client.submit(found.jobs(count))
-            while found.client.jobs(active=True, last=1):
-                time.sleep(0.05)
+            found.run(count)
             rates.append(count / (time.perf_counter() - began_s))
         daemon_ms = (_used_s(found.process) - daemon_s) * 1000 / (runs * count)
         runners_ms = (_used_below_s(found.process) - runners_s) * 1000 / (runs * count)
