@@ -55,7 +55,7 @@ def forged_value(honest: Any, rng: random.Random) -> Any:
         container, key = rng.choice(places)
         how = rng.random()
         if how < 0.7:
-            container[key] = rng.choice(HOSTILE)
+            container[key] = copy.deepcopy(rng.choice(HOSTILE))
         elif how < 0.85:
             del container[key]
         elif isinstance(container, dict):

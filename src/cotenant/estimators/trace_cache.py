@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ from cotenant.tracing.process.provenance import SETTINGS, file_digest
 SCHEMA = 1
 LIMIT_BYTES = 256 * MiB
 _READ_WHOLE_BYTES = 256 * KiB
+_UNREADABLE = (
+    OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+    CotenantError,
+)  # fmt: skip
+"""What reading a damaged or forged entry raises."""
 
 _NO_MATTER = frozenset(
     {
@@ -122,7 +128,7 @@ class TraceCache:
                 if not _holds(manifest, env):
                     return None
                 trace = serialization.trace_from_dict(json.loads(file.readline()))
-        except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, CotenantError):
+        except _UNREADABLE:
             return None
         with contextlib.suppress(OSError):
             # The last use, by which entries are deleted: reading updates no `st_atime` under noatime (mount(8)).

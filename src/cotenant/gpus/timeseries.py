@@ -254,8 +254,9 @@ def _read(lines: Iterator[str]) -> Iterator[tuple[str, TimeSeriesPoint]]:
         try:
             uuid, *values = json.loads(line)
             numbers = [None if value is None else float(value) for value in values]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             continue
         complete = len(numbers) in (FIRST_WIDTH, WIDTH) and numbers[0] is not None and numbers[1] is not None
+        complete = complete and all(number is None or math.isfinite(number) for number in numbers)
         if isinstance(uuid, str) and complete:
             yield uuid, TimeSeriesPoint(*numbers)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class TelemetryFile:
             manager.restore_telemetry(json.loads(self._path.read_text()))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             logger.warning("the telemetry of running jobs is lost", extra={"fields": {"why": repr(error)}})
 
     def save(self, state: Mapping[str, Any]) -> None:
