@@ -264,6 +264,14 @@ class CollocateOutput(TypedDict):
     report: Annotated[str, "path of the page"]
 
 
+class ExportOutput(TypedDict):
+    """`cotenant study export`: how much was exported, and where to."""
+
+    runs: int
+    samples: int
+    written: Annotated[list[str], "files, and the MLflow URI"]
+
+
 STUDY_OUTPUTS: Mapping[str, Any] = {
     "simulate": SimulateOutput,
     "simulate --list": SimulateCatalog,
@@ -276,5 +284,6 @@ STUDY_OUTPUTS: Mapping[str, Any] = {
     "study overhead": OverheadOutput,
     "study metrics": MetricsOutput,
     "study collocate": CollocateOutput,
+    "study export": ExportOutput,
 }
 """By verb, with the option that changes what is printed."""

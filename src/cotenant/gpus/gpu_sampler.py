@@ -107,6 +107,11 @@ class GpuSampler:
             self._samples.append(sample)
         return sample
 
+    @property
+    def samples(self) -> tuple[GpuSample, ...]:
+        """The samples since the last `start`, oldest first."""
+        return tuple(self._samples)
+
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
             self.read()

@@ -22,6 +22,7 @@ from cotenant.engines.held_process import POLL_S, HeldProcess
 from cotenant.gpus.gpu_sampler import MeasuredUsage
 from cotenant.measurement.campaign import CampaignSetup, Say, open_table, record_of, start_job, utc_now, window_of
 from cotenant.measurement.job_list import ALONE, JobGroup, JobList, MeasureJob
+from cotenant.measurement.result_table import write_samples
 from cotenant.measurement.sharing import open_sharing
 
 COLUMNS: Mapping[str, str] = {
@@ -129,7 +130,7 @@ def _together(
     repeat: int,
     setup: CampaignSetup,
 ) -> tuple[list[GroupMember], tuple[float, float] | None, MeasuredUsage]:
-    folder = setup.out / group.folder / f"{group.sharing.replace(':', '-').replace(',', '-')}-{repeat}"
+    folder = setup.out / group.folder / group.run_folder(repeat)
     folder.mkdir(parents=True, exist_ok=True)
     with setup.watch or nullcontext():
         runs: list[HeldProcess] = []
@@ -149,6 +150,7 @@ def _together(
     memory: list[int | None] = [None] * len(jobs)
     usage = MeasuredUsage()
     if setup.watch is not None:
+        write_samples(folder / "gpu.csv", setup.watch.samples)
         memory = [setup.watch.usage(end.pids, None, None).peak_process_bytes for end in ended]
         usage = setup.watch.usage({pid for end in ended for pid in end.pids}, None, overlap)
     members = [

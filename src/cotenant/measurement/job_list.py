@@ -86,6 +86,10 @@ class JobGroup:
         runs = [(name, len(list(same))) for name, same in groupby(self.jobs)]
         return "-with-".join(name if count == 1 else f"{name}-x{count}" for name, count in runs)
 
+    def run_folder(self, repeat: int) -> str:
+        """A name for the folder of one run, inside of `folder`."""
+        return f"{self.sharing.replace(':', '-').replace(',', '-')}-{repeat}"
+
     @property
     def way(self) -> str:
         """The way to share without its details."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError
+from cotenant.core.gpu import GpuSample
 from cotenant.gpus.gpu_sampler import MeasuredUsage
 from cotenant.measurement.job_list import MeasureJob
 
@@ -135,3 +136,20 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a table, as strings."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+SAMPLE_COLUMNS = (
+    "at_s", "used_bytes", "utilization", "gract", "smact", "smocc", "drama", "tensor", "fp32", "pcie_tx_bytes_s",
+    "pcie_rx_bytes_s", "power_w", "energy_j", "sm_clock_mhz",
+)  # fmt: skip
+"""Fields of `core.gpu.GpuSample`, which explains them."""
+
+
+def write_samples(path: Path, samples: Iterable[GpuSample]) -> None:
+    """Write a run's samples of the GPU over time, `at_s` in seconds since the epoch."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(SAMPLE_COLUMNS)
+        for sample in samples:
+            values = (getattr(sample, name) for name in SAMPLE_COLUMNS)
+            writer.writerow(["" if value is None else value for value in values])

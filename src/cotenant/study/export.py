@@ -1,0 +1,180 @@
+"""Runs of a study, with their metrics over time, for other tools: SQLite, Parquet, MLflow.
+
+The CSV files of the study are the truth; an export can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import UsageError
+from cotenant.measurement.job_list import JobGroup
+from cotenant.measurement.result_table import SAMPLE_COLUMNS, read_rows
+
+TABLES = ("overhead", "metrics", "collocation")
+"""Names of the studies, and of their tables."""
+
+Value = str | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun:
+    """A row of a study.
+
+    Attributes:
+        study: one of `TABLES`. number: of the row, from 1.
+        samples: of the GPU over time, with `SAMPLE_COLUMNS`; empty where none were taken.
+    """
+
+    study: str
+    number: int
+    fields: Mapping[str, Value]
+    samples: tuple[Mapping[str, Value], ...] = ()
+
+
+def runs_of(folder: Path) -> list[StudyRun]:
+    """The runs of all studies in a folder.
+
+    Raises:
+        UsageError: there are none.
+    """
+    found = [run for study in TABLES if (folder / f"{study}.csv").exists() for run in _runs(folder, study)]
+    if not found:
+        raise UsageError(f"no study in `{folder}`", hint=f"wanted {', '.join(f'`{name}.csv`' for name in TABLES)}")
+    return found
+
+
+def _runs(folder: Path, study: str) -> Iterator[StudyRun]:
+    for number, row in enumerate(read_rows(folder / f"{study}.csv"), start=1):
+        samples: tuple[Mapping[str, Value], ...] = ()
+        if study == "collocation":
+            group = JobGroup(jobs=tuple(row["group"].split("+")), sharing=row["sharing"])
+            path = folder / group.folder / group.run_folder(int(row["repeat"])) / "gpu.csv"
+            samples = tuple(map(_typed, read_rows(path))) if path.exists() else ()
+        yield StudyRun(study=study, number=number, fields=_typed(row), samples=samples)
+
+
+def _typed(row: Mapping[str, str]) -> dict[str, Value]:
+    return {name: _value(text) for name, text in row.items()}
+
+
+def _value(text: str) -> Value:
+    """A cell as a number where it is one; None where it is empty."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text
+
+
+def to_sqlite(runs: Sequence[StudyRun], path: Path) -> None:
+    """Write a database with a table for each study and the table `samples` (study, run, and `SAMPLE_COLUMNS`).
+
+    Raises:
+        UsageError: the file exists already.
+    """
+    if path.exists():
+        raise UsageError(f"`{path}` exists already", hint="name another file, or remove it")
+    with sqlite3.connect(path) as database:
+        for study in dict.fromkeys(run.study for run in runs):
+            of_study = [run for run in runs if run.study == study]
+            columns = list(of_study[0].fields)
+            database.execute(f"CREATE TABLE {study} (run INTEGER PRIMARY KEY, {_quoted(columns)})")
+            marks = ", ".join("?" * (len(columns) + 1))
+            database.executemany(
+                f"INSERT INTO {study} VALUES ({marks})",  # noqa: S608 (a name of `TABLES`, and question marks)
+                [(run.number, *run.fields.values()) for run in of_study],
+            )
+        database.execute(f"CREATE TABLE samples (study TEXT, run INTEGER, {_quoted(SAMPLE_COLUMNS)})")
+        marks = ", ".join("?" * (len(SAMPLE_COLUMNS) + 2))
+        database.executemany(
+            f"INSERT INTO samples VALUES ({marks})",  # noqa: S608 (question marks)
+            [
+                (run.study, run.number, *(sample[name] for name in SAMPLE_COLUMNS))
+                for run in runs
+                for sample in run.samples
+            ],
+        )
+    database.close()
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def to_parquet(runs: Sequence[StudyRun], folder: Path) -> list[Path]:
+    """Write `STUDY.parquet` for each study and `samples.parquet` into `folder`.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UsageError("Parquet needs the package `pyarrow`", hint="install it, or use `--sqlite`")
+    import pyarrow
+    from pyarrow import parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, list[Mapping[str, Value]]] = {}
+    for run in runs:
+        tables.setdefault(run.study, []).append({"run": run.number, **run.fields})
+        for sample in run.samples:
+            tables.setdefault("samples", []).append({"study": run.study, "run": run.number, **sample})
+    written = []
+    for name, rows in tables.items():
+        columns = {column: _column([row[column] for row in rows]) for column in rows[0]}
+        written.append(folder / f"{name}.parquet")
+        parquet.write_table(pyarrow.table(columns), written[-1])
+    return written
+
+
+def _column(values: Sequence[Value]) -> list[Any]:
+    """The values of a column in one type: text where any is text."""
+    if any(isinstance(value, str) for value in values):
+        return [None if value is None else str(value) for value in values]
+    return list(values)
+
+
+def to_mlflow(runs: Sequence[StudyRun], uri: str, *, experiment: str) -> int:
+    """Log every run to the MLflow server or folder at `uri`; returns how many.
+
+    Texts become parameters, numbers metrics, and samples metrics over time named `gpu.NAME`, as radT logs them.
+
+    Raises:
+        UsageError: mlflow is not installed.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        raise UsageError("MLflow needs the package `mlflow` or `mlflow-skinny`", hint="install it, or use `--sqlite`")
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(experiment)
+    experiment_id = client.create_experiment(experiment) if known is None else known.experiment_id
+    for run in runs:
+        created = client.create_run(experiment_id, run_name=f"{run.study}-{run.number}")
+        at_ms = created.info.start_time
+        params = [Param(name, value[:500]) for name, value in run.fields.items() if isinstance(value, str)]
+        numbers = [Metric(name, value, at_ms, 0) for name, value in run.fields.items() if isinstance(value, float)]
+        client.log_batch(created.info.run_id, params=params, metrics=numbers)
+        over_time = [
+            Metric(f"gpu.{name}", value, round(1000 * float(str(sample["at_s"]))), step)
+            for step, sample in enumerate(run.samples)
+            for name, value in sample.items()
+            if name != "at_s" and isinstance(value, float)
+        ]
+        for first in range(0, len(over_time), MLFLOW_BATCH):
+            client.log_batch(created.info.run_id, metrics=over_time[first : first + MLFLOW_BATCH])
+        client.set_terminated(created.info.run_id, "FINISHED" if run.fields.get("outcome") == "ok" else "FAILED")
+    return len(runs)
+
+
+MLFLOW_BATCH = 1000
+"""Metrics of one `log_batch` (MLflow REST API, "Log batch": at most 1,000)."""
