@@ -11,7 +11,8 @@ and writes, each file atomically,
     started.json   the same, with the start time; on disk before the program of the job starts
     result.json    how it ended; exists only when nothing of the job is left
 
-While the job runs, `.result.reserved` holds the disk blocks of the result, and the identity of the job's first process.
+While the job runs, `.result.reserved` holds the disk blocks of the result, and after 50 ms the identity of the job's
+first process. `runner.log` exists where the runner had something to say.
 
 It is a program of its own, started as a folder and with every attempt. So it imports no other room, and has its own
 small copies of `osutil.atomic` and `osutil.procfs` in `files` and `procfs`.
