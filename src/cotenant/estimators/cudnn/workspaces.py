@@ -122,7 +122,7 @@ class ConvRule:
         if p.get("benchmark"):
             return True
         sizes = _sizes(p)
-        if self._answered(call) is not None or self._known(call) is not None:
+        if self._answered(call) is not None or self._is_of_this_cudnn(call):
             return False
         if p["groups"] > 1 or (p["dtype"] == "float32" and not self._is_for_tensor_cores(p)):
             return runs_on_cudnn(p, self.capability)
@@ -181,6 +181,11 @@ class ConvRule:
             return None
         table = cudnn_table(self.capability, self.version)
         return None if table is None else table(call)
+
+    def _is_of_this_cudnn(self, call: LibraryCall) -> bool:
+        """Whether a table has `call`, and is of the version that the job would load."""
+        table = cudnn_table(self.capability, self.version)
+        return self._known(call) is not None and table is not None and self.version in (None, table.version)
 
     def _stem(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """A first layer reads images of up to four channels without a copy; only its weight gradient may need one."""

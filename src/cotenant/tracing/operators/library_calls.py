@@ -73,13 +73,17 @@ def _conv_params(
     x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, groups: Any
 ) -> dict[str, Any]:
     cudnn = torch.backends.cudnn
+    # One number stands for all dimensions (ATen/native/Convolution.cpp, `convolution_expand_param_if_needed`).
+    stride, padding, dilation = (
+        tuple(values) * (x.dim() - 2 if len(values) == 1 else 1) for values in (stride, padding, dilation)
+    )
     return {
         "x": tuple(x.shape),
         "w": tuple(w.shape),
         "y": tuple(y.shape),
-        "stride": tuple(stride),
-        "padding": tuple(padding),
-        "dilation": tuple(dilation),
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
         "transposed": bool(transposed),
         "groups": int(groups),
         "dtype": _dtype(x),

@@ -1,0 +1,48 @@
+"""PyTorch's CUDA build allocates for convolutions what the golden file says, and cuDNN answers what it says.
+
+The file holds tracing on a CPU build to it (tests/needs_torch/test_convolution_goldens.py).
+`COTENANT_WRITE_GOLDENS=1` writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cotenant.estimators.api import explain
+from cotenant.estimators.cudnn.query import installed_cudnn, query_cudnn
+from cotenant.gpu_specs import gpu_spec
+from cotenant.nullgpu import build_libraries, find_wheels, run_script
+
+TESTS = Path(__file__).parents[1]
+GOLDEN = TESTS / "golden" / "convolutions.json"
+SCRIPT = str(TESTS / "convolution_calls.py")
+PYTHON = os.environ.get("COTENANT_CUDA_PYTHON", "")
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="COTENANT_CUDA_PYTHON names no Python with a CUDA build of torch")
+
+
+def test_null_gpus_and_cudnn_give_the_golden_numbers(tmp_path):
+    wheels = find_wheels(PYTHON)
+    libraries = build_libraries(wheels, tmp_path / "null-gpu")
+    found = {}
+    for name in ("A100-40GB", "T4-16GB"):
+        gpu = gpu_spec(name)
+        trace = explain(SCRIPT, gpu=name, python=PYTHON).trace
+        calls = [op for op in trace.ops if op.kind.startswith("conv")]
+        answers = query_cudnn(installed_cudnn(trace.header.torch_folder), gpu, calls)
+        run = run_script(libraries, gpu, [SCRIPT], record=True)
+        found[name] = {
+            "version": answers.version,
+            "answers": dict(sorted(answers.found.items())),
+            "allocations": list(run.history.allocations),
+        }
+    if os.environ.get("COTENANT_WRITE_GOLDENS"):
+        GOLDEN.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
+    golden = json.loads(GOLDEN.read_text())
+    if golden["A100-40GB"]["version"] != found["A100-40GB"]["version"]:
+        pytest.skip("the golden file is of another cuDNN")
+    assert found == golden
