@@ -88,7 +88,7 @@ def scratch(tmp_path, line, more_than=512):
         pytest.param(
             "x = made(70, 50)\ni = torch.zeros(300, dtype=torch.long, device='cuda')\nv = made(50, 300)---"
             "with torch.no_grad(): x.index_put_((i,), v.t(), accumulate=True)",
-            [300 * 50 * 4, *4 * [300 * 8]],
+            [300 * 50 * 4, *5 * [300 * 8]],
             id="those that are added do, in rows",
         ),
     ],
@@ -172,10 +172,27 @@ def test_workspace_of_the_efficient_backward_kernel(shape, keys, half, capabilit
 
 def test_efficient_attention_makes_what_a_cuda_build_makes(tmp_path):
     """Gradients, product, delta, workspace in order; the seed of dropout is on the CPU."""
-    line = "q, k, v = (made(2, 3, 128, 64) for _ in 'qkv')\n---y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)"
+    line = (
+        "q, k, v = (made(2, 3, 128, 64) for _ in 'qkv')\n---y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)"
+    )
     assert scratch(tmp_path, line, 0) == [196_608, 3072]
     tail = "\ny.backward(torch.ones(2, 128, 3, 64, device='cuda').transpose(1, 2))"
     assert backward(tmp_path, line.replace("---", "") + tail)[:7] == [196_608] * 4 + [3072, 3072, 196_800]
+
+
+def test_clipping_takes_one_block_for_all_norms(tmp_path):
+    """Two tensors, of one and of three chunks of 65,536 elements: numbers for three chunks of each."""
+    line = "a, b = made(100, 100), made(400, 400)\na.grad, b.grad = torch.ones_like(a), torch.ones_like(b)\n"
+    sizes = scratch(tmp_path, line + "---nn.utils.clip_grad_norm_([a, b], 1.0)", 0)
+    assert sizes.count(2 * 3 * 4) == 1
+    assert 576 not in sizes, "norms are not taken one by one"
+
+
+def test_sorting_indices_takes_the_storage_of_a_radix_sort(tmp_path):
+    line = "x = made(732, 12)\ni = torch.zeros(38809, dtype=torch.long, device='cuda')\n(x[i] * one).sum().backward()"
+    sizes = backward(tmp_path, line)
+    start = sizes.index(38809 * 8)
+    assert sizes[start - 1 : start + 6] == [732 * 12 * 4, *[38809 * 8] * 5, 636_927]
 
 
 def test_wide_heads_of_half_precision_are_accumulated_in_float32(tmp_path):
@@ -204,7 +221,7 @@ def test_gradients_are_made_contiguous_first(tmp_path, line):
 
 def test_accumulating_by_index_sorts_the_indices(tmp_path):
     line = "x = made(500, 3)\ni = torch.zeros(777, dtype=torch.long, device='cuda')\n(x[i] * one).sum().backward()"
-    assert backward(tmp_path, line).count(777 * 8) == 4
+    assert backward(tmp_path, line).count(777 * 8) == 5
 
 
 @pytest.mark.parametrize(

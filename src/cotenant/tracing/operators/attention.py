@@ -8,6 +8,7 @@ a priority order set by the script.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
 
 _aten = torch.ops.aten
+_MASK_ALIGNMENT = 8
 
 
 def patches(context: PatchContext) -> list[KernelPatch]:
@@ -137,9 +139,7 @@ def _efficient_fits(
     alignment = 4 if capability >= (8, 0) else 1
     if capability >= (8, 0) or (capability >= (7, 0) and half):
         alignment = max(alignment, 128 // (16 if half else 32))
-    if query.shape[-1] != key.shape[-1] or query.shape[-1] % alignment or value.shape[-1] % alignment:
-        return False
-    return not (mask is not None and mask.requires_grad)
+    return not (query.shape[-1] != key.shape[-1] or query.shape[-1] % alignment or value.shape[-1] % alignment)
 
 
 def _run(
@@ -156,8 +156,9 @@ def _run(
     training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     # attention.cpp, `convert_boolean_attn_mask`: a copy of the mask in the dtype of the query, on every call.
     if mask is not None and mask.dtype is torch.bool and kernel != "cudnn":
-        additive = torch.zeros_like(mask, dtype=query.dtype)
-        mask = additive.masked_fill_(mask.logical_not(), float("-inf"))
+        # `convert_boolean_attn_mask`: two scalars and the result.
+        zero, infinite = (torch.full((), number, dtype=query.dtype, device=mask.device) for number in (0.0, -math.inf))
+        mask = torch.where(mask, zero, infinite)
     if kernel == "flash":
         head = query.shape[-1]
         # attention.cpp, `pad_last_dim`: the flash kernel is compiled for heads that are multiples of 8.
@@ -184,15 +185,13 @@ def _run(
 
 
 def _aligned_mask(mask: Any, query: Any, key: Any) -> Any:
-    """The mask with four dimensions and rows aligned to 16 elements, as the efficient kernel requires.
+    """The mask with four dimensions, and rows whose starts are multiples of 8 elements apart.
 
-    Source: attention.cpp, `pad_bias`.
+    Source: attention.cpp, `preprocess_mask`, `pad_bias`: a row of 8 elements' multiple grows by 8 all the same, if what
+    is misaligned is another dimension.
     """
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    mask = mask.expand(shape)
-    last = shape[-1]
-    if last % 16:
-        return torch.nn.functional.pad(mask, (0, 16 - last % 16))[..., :last]
-    if any(mask.stride(dim) % 16 for dim in range(3)):
-        return mask.contiguous()
-    return mask
+    length = key.shape[2]
+    if mask.stride(-1) != 1 or any(stride % _MASK_ALIGNMENT for stride in mask.stride()[:-1]):
+        padding = _MASK_ALIGNMENT - length % _MASK_ALIGNMENT
+        mask = torch.nn.functional.pad(mask, (0, padding))[..., :length]
+    return mask.expand((query.shape[0], query.shape[1], query.shape[2], length))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 
 operators = OperatorTable()
@@ -55,11 +56,26 @@ def _copy_of(ctx: OpContext, tensor: Any) -> Any:
 # -- indices, masks -------------------------------------------------------------------------------------------------
 
 
+@operators.recorder_of("aten::index.Tensor")
+def _index(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Several indices are copied if they differ in strides once they have one shape.
+
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex`, `all_strides_match`.
+    """
+    indices = [index for index in args[1] if index is not None]
+    if len(indices) > 1 and all(index.dtype in (torch.int64, torch.int32) for index in indices):
+        same = torch.broadcast_shapes(*(index.shape for index in indices))
+        if len({index.expand(same).stride() for index in indices}) > 1:
+            nbytes = math.prod(same) * _INDEX_BYTES
+            ctx.keep_until_done([ctx.scratch(nbytes, out.device) for _ in indices])
+    ctx.record(out)
+
+
 @operators.recorder_of("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """With `accumulate`: linear indices, the same sorted, and their original positions.
+    """With `accumulate`: linear indices, a range, the same sorted, and the storage of the sort.
 
-    Source: ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`.
+    Source: ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. Not modeled: sums that several indices take.
     """
     ctx.record(out)
     indices, values = args[1], args[2]
@@ -68,9 +84,26 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
     shapes = [index.shape for index in indices if index is not None and index.dtype is not torch.bool]
     if not shapes or values.device.type != "cuda":
         return
-    indices_bytes = math.prod(torch.broadcast_shapes(*shapes)) * _INDEX_BYTES
-    ctx.keep_until_done([ctx.scratch(indices_bytes, values.device) for _ in ("linear", "sorted", "original", "range")])
+    count = math.prod(torch.broadcast_shapes(*shapes))
+
+    def scratch(nbytes: int) -> Any:
+        return ctx.scratch(nbytes, values.device)
+
+    offsets = scratch(count * _INDEX_BYTES)
+    ctx.keep_until_done([scratch(count * _INDEX_BYTES)])
+    del offsets
+    ctx.keep_until_done([scratch(count * _INDEX_BYTES) for _ in ("range", "sorted", "original")])
+    key_bits = int(args[0].shape[0]).bit_length()
+    ctx.keep_until_done([scratch(cub_buffers.radix_sort_bytes(count, _INDEX_BYTES, key_bits=key_bits))])
     contiguous_copies(ctx, values)
+
+
+@operators.recorder_of("aten::cumsum", "aten::cumprod")
+def _scan(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input in the result's dtype. Source: ATen/native/ReduceOps.cpp, `impl_func_cum_ops`."""
+    ctx.record(out)
+    if args[0].dtype is not out.dtype:
+        ctx.keep_until_done([ctx.scratch(out.numel() * out.element_size(), out.device)])
 
 
 @operators.recorder_of("aten::masked_scatter", "aten::masked_scatter_")
@@ -78,6 +111,34 @@ def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
     """The prefix sum of the mask, in int64. Source: ATen/native/cuda/IndexKernel.cpp."""
     ctx.record(out)
     ctx.keep_until_done([ctx.scratch(out.numel() * _INDEX_BYTES, out.device)])
+
+
+_NORM_CHUNK = 65_536
+
+
+@operators.shape_of("aten::_foreach_norm.Scalar")
+def _foreach_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """One number for each chunk of each tensor in one block, then one for each tensor in blocks of their own.
+
+    Source: ATen/native/cuda/ForeachReduceOp.cu, `foreach_tensor_norm_cuda`; other orders, dtypes and layouts take the
+    norms one by one.
+    """
+    tensors = args[0]
+    order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
+    first = tensors[0]
+    dtype = kwargs.get("dtype") or (args[2] if len(args) > 2 else None) or first.dtype
+    one_kind = all(
+        tensor.dtype is first.dtype and tensor.fake_device == first.fake_device and tensor.numel() and _is_dense(tensor)
+        for tensor in tensors
+    )
+    if order in (1, 2, math.inf) and first.dtype.is_floating_point and dtype is first.dtype and one_kind:
+        chunks = max(-(-tensor.numel() // _NORM_CHUNK) for tensor in tensors)
+        ctx.keep_until_done([ctx.scratch(len(tensors) * chunks * _FLOAT_BYTES, first.fake_device)])
+    return [ctx.empty_strided((), (), dtype, first.fake_device) for _ in tensors]
+
+
+def _is_dense(tensor: Any) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor)) and tensor.layout is torch.strided
 
 
 # -- losses, normalization ------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _foreach_utils
 
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase
 from cotenant.tracing.recorder import TraceRecorder
@@ -81,6 +82,12 @@ class TrainingObserver:
                 register=functools.partial(_allow_foreach, optimizers._foreach_supported_types),
                 reason="Optimizers take the foreach implementation, as on a GPU, for listed tensor classes only.",
                 source="torch/optim/optimizer.py, `_default_to_fused_or_foreach`",
+            ),
+            HookPatch(
+                target="torch.utils._foreach_utils:_foreach_supported_types", phase=Phase.TRAINING,
+                register=functools.partial(_allow_foreach, _foreach_utils._foreach_supported_types),
+                reason="So does `clip_grad_norm_`, by a list of its own.",
+                source="torch/utils/_foreach_utils.py, `_has_foreach_support`",
             ),
             *(
                 Patch(
