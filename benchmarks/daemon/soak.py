@@ -47,6 +47,8 @@ TRACE_SPAN_S = 26_000.0
 POLL_S = 0.25
 ATTACK_EVERY_S = 1.0
 CANCEL_TIMEOUT_S = 60.0
+OUTPUT_LIMITS = {"COTENANT_OUTPUT__MAX_MIB": "16", "COTENANT_OUTPUT__MAX_USER_MIB": "256"}
+"""Without a limit the flooder fills 100 GB in ten minutes."""
 LOG_TAIL_CHARS = 20_000
 FOREIGN_S = 3.0
 TOO_SMALL_EVERY = 4
@@ -382,7 +384,8 @@ def main() -> int:
         python = public_python()
         options: dict[str, Any] = {}
         if python is not None:
-            options = {"flags": ("--all-users",), "python": python, "env": {"PYTHONPATH": python_path()}}
+            env = {"PYTHONPATH": python_path(), **OUTPUT_LIMITS}
+            options = {"flags": ("--all-users",), "python": python, "env": env}
         with server(gpus="4xA100-40GB", time_scale=time_scale, **options) as found:
             soak = Soak(found, time_scale=time_scale, seed=args.seed, jobs=args.jobs, attacked=args.attackers)
             try:
