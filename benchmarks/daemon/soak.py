@@ -40,6 +40,7 @@ from cotenant.core.units import MiB
 from cotenant.sim import traces
 from cotenant.sim.trace import Trace
 from cotenant.sim.workloads import workload
+from cotenant.simserver.gpu import SimulatedOutOfMemory
 from cotenant.simserver.server import Attachment, SimulatedServer
 
 TRACE_SPAN_S = 26_000.0
@@ -244,7 +245,8 @@ class Soak:
                     continue
                 server = SimulatedServer.open(self.server.root / "state" / "simulated")
                 attachment = server.attach(gpu["uuid"], context_bytes=0, label="foreign")
-                attachment.allocate(max(0, server.gpu(gpu["index"]).free_bytes - 64 * MiB))
+                with contextlib.suppress(SimulatedOutOfMemory):  # the job has grown since
+                    attachment.allocate(max(0, server.gpu(gpu["index"]).free_bytes - 64 * MiB))
                 self.hit.add(job_id)
                 self.foreign_count += 1
                 self.foreign = attachment, now_s + FOREIGN_S
