@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs clean
+.PHONY: help setup demo test lint format bench oracle nightly docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,13 @@ format: setup ## rewrite the code in the house style
 bench: setup ## every benchmark in its quick form
 	@set -e; for name in $$(grep -rl --include=*.py -- --quick benchmarks | grep -v /_lib/ | sort | sed 's,/,.,g; s,\.py$$,,'); do \
 		echo "== $$name"; $(BIN)/python -m $$name --quick; done
+
+# COTENANT_CUDA_PYTHON=VENV/bin/python has a CUDA build of torch 2.8 or newer, torchvision, timm and transformers (5 GB).
+oracle: setup ## estimates beside PyTorch's CUDA build on a null GPU; continues where it stopped, takes hours
+	@$(BIN)/python -m benchmarks.estimator.oracle --python "$(COTENANT_CUDA_PYTHON)"
+
+nightly: setup ## the tests that take minutes or a CUDA build of torch
+	@COTENANT_ALL_GOLDENS=1 $(BIN)/python -m pytest tests/needs_torch/test_null_gpu_goldens.py tests/needs_cuda_build
 
 docs: setup ## check the documentation and build the site in build/site, offline
 	@$(BIN)/python -m pytest tests/unit/test_docs.py

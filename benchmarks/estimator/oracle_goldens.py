@@ -4,7 +4,8 @@
 
 `oracle.py` made the histories. Taken are those that the estimate of this environment agrees with, allocation by
 allocation; what differs is printed, to be looked into. Jobs with convolutions mostly differ on a CPU build, which has
-no cuDNN to query for their workspaces. The test compares only where torch and the libraries of the job have the versions of the golden.
+no cuDNN to query for their workspaces. The test compares only where torch and the job's libraries have the versions of
+the golden.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""The tracer, on this build of torch, requests the blocks that torch's CUDA build requested on a null GPU.
+
+`benchmarks/estimator/oracle_goldens.py` writes the goldens; none is of a job with convolutions, whose workspaces need
+cuDNN. `COTENANT_ALL_GOLDENS=1` compares all of them, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from importlib import metadata, util
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from cotenant.nullgpu import read_history
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDENS = {
+    about["job"]: (history, about)
+    for history, about in map(read_history, sorted(ROOT.glob("tests/golden/null_gpu/*.gz")))
+}
+FAST = ("examples/mlp.py on A100-40GB", "examples/gpt2.py on A100-40GB")
+"""Linear layers with foreach optimizers; efficient attention with a mask, embeddings, dropout."""
+COMPARED = FAST if os.environ.get("COTENANT_ALL_GOLDENS") != "1" else tuple(GOLDENS)
+
+
+def rounded(size):
+    """The block that the caching allocator makes for a request."""
+    return max(512, -(-size // 512) * 512)
+
+
+def installed(libraries):
+    return {name: metadata.version(name) if util.find_spec(name) else None for name in libraries}
+
+
+@pytest.mark.parametrize("job", COMPARED)
+def test_requests_are_those_of_a_cuda_build(job):
+    from cotenant.estimators.api import explain
+
+    history, about = GOLDENS[job]
+    if torch.__version__.partition("+")[0] != about["torch"].partition("+")[0]:
+        pytest.skip(f"the golden is of torch {about['torch']}, found {torch.__version__}")
+    if installed(about["libraries"]) != about["libraries"]:
+        pytest.skip(f"the golden is of {about['libraries']}, found {installed(about['libraries'])}")
+    script, *arguments = shlex.split(about["command"])
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **about["env"]}
+    found = explain(ROOT / script, arguments, gpu=about["gpu"], workdir=ROOT, timeout_s=600, env=env, cache=False)
+    requests = [event for event in found.replay_input.events if event.action == "alloc" and event.bytes > 0]
+    wanted = [rounded(size) for size in history.allocations]
+    # The estimate continues after the last step on the null GPU, which ends the script there.
+    for place, (size, event) in enumerate(zip_longest(wanted, requests[: len(wanted)])):
+        assert event is not None, f"{place} requests, wanted {len(wanted)}"
+        assert rounded(event.bytes) == size, f"request {place}, in {event.phase}, {event.module or 'no module'}"
+
+
+def test_goldens_are_small():
+    assert sum(path.stat().st_size for path in ROOT.glob("tests/golden/null_gpu/*")) < 4 << 20
