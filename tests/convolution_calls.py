@@ -1,4 +1,4 @@
-"""A script that runs convolutions of many kinds, forward and backward; then one optimizer step, so that a trace ends."""
+"""A script that runs convolutions of many kinds, forward and backward; then one optimizer step, which ends a trace."""
 
 import torch
 

@@ -3,7 +3,7 @@
 Depthwise convolutions have kernels of PyTorch's own. cuDNN gets those in channels-last layout, and in float16 those
 that it was found faster at; both kinds of kernel take the same shapes.
 Source: aten/src/ATen/native/Convolution.cpp, `ConvParams::use_cudnn`, `use_cudnn_depthwise`, `is_depthwise`,
-`check_cudnn_depthwise_workload_with_filter`; compared call by call with PyTorch's CUDA build (decision 0062).
+`check_cudnn_depthwise_workload_with_filter`; compared call by call with PyTorch's CUDA build (decision 0013).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _bytes(cell: str, p: Mapping[str, Any], ratio: float) -> int | None:
 def cudnn_of_torch(torch_version: str) -> int:
     """The shipped version nearest to the cuDNN that PyTorch's wheels of this version depend on.
 
-    Heuristics agree from 9.8 to 9.11 and from 9.20 to 9.26 (a table of the versions is in decision 0062).
+    Heuristics agree from 9.8 to 9.11 and from 9.20 to 9.26 (decision 0008).
     """
     numbers = [int(part) for part in re.findall(r"\d+", torch_version)[:2]]
     return _VERSIONS[0] if numbers and tuple(numbers) < _TORCH_WITH_919 else _VERSIONS[1]
