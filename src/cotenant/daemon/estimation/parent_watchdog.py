@@ -129,6 +129,9 @@ def _kill_all(child: int, cgroup: str | None) -> None:
             os.waitpid(-1, 0)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+    if cgroup is not None:
+        with contextlib.suppress(OSError):  # a daemon that was killed removes nothing
+            Path(cgroup).rmdir()
 
 
 if __name__ == "__main__":

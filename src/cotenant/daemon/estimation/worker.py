@@ -70,7 +70,8 @@ class EstimatorWorker:
         self._lifeline = lifeline
         self._folder = folder
         self.name = name
-        self._cgroup = None if cgroup is None else cgroups.create(cgroup)
+        self._cgroup_name = cgroup
+        self._cgroup: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.submitter: Submitter | None = None
         self.used_at_s = 0.0
@@ -174,6 +175,8 @@ class EstimatorWorker:
         previous, self._process = self._process, None
         if previous is not None and self.submitter is not None:
             self._end(previous, self.submitter)
+        # The watchdog of the process before removed it.
+        self._cgroup = None if self._cgroup_name is None else cgroups.create(self._cgroup_name)
         settings: dict[str, object] = {"limits": submitter.limits or {}}
         if other:
             settings |= {"user": other["user"], "group": other["group"], "groups": other["extra_groups"]}

@@ -20,6 +20,7 @@ from cotenant.core.codec import encode
 from cotenant.daemon.config.schema import EstimatesSection
 from cotenant.daemon.estimation.pool import EstimatePool, default_concurrency
 from cotenant.daemon.estimation.worker import TAG, WATCHDOG, EstimatorWorker, Submitter
+from cotenant.osutil import cgroups
 
 TIMEOUT_S = 60
 NO_USER = 4_000_000_000
@@ -399,3 +400,18 @@ def test_a_failed_import_is_fatal_where_the_job_has_the_same_python(tmp_path, pr
         pool.request(1, spec_of(command=(program, "train.py")))
         event = answers.get(timeout=TIMEOUT_S)
     assert (event.error, event.is_fatal) == ("no module", is_fatal)
+
+
+def test_the_cgroup_ends_with_the_process_even_without_the_daemon(tmp_path):
+    folder = cgroups.create(f"cotenant-test-{os.getpid()}")
+    if folder is None:
+        pytest.skip("this process may not make a cgroup, or the kernel has no cgroup.kill")
+    lifeline, life = os.pipe()
+    command = ["sh", "-c", "grep ^0:: /proc/self/cgroup; exec sleep 1000"]
+    argv = [sys.executable, "-I", "-S", str(WATCHDOG), str(lifeline), json.dumps({"cgroup": str(folder)}), *command]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, pass_fds=(lifeline,), text=True) as process:
+        assert process.stdout.readline().rstrip().endswith(f"/{folder.name}")
+        os.close(life)
+        assert process.wait(TIMEOUT_S) == 128 + signal.SIGKILL
+    os.close(lifeline)
+    assert not folder.exists()
