@@ -109,18 +109,19 @@ class GpuView:
         self.gpu_class: Hashable = None
         self.at_s = -math.inf
         self.snapshot = snapshot
-        self._means_since_s: float = math.nan
+        self._means_since_s = -math.inf  # of the residents that the means are about
         self._forget_means()
         self.refresh(snapshot)
 
     def refresh(self, snapshot: GpuSnapshot) -> None:
         """Replace everything by `snapshot`, which includes the residents placed until now."""
-        since_s = _newest_activity_s(snapshot.residents)
         # The means stay while only residents come and go that were never active: where jobs are short, a GPU changes
         # several times between two samples, and a window may have thousands of these.
-        if self.snapshot.samples is not snapshot.samples or self._means_since_s != since_s:
+        if (self._has_smact or self._means) and (
+            self.snapshot.samples is not snapshot.samples
+            or self._means_since_s != _newest_activity_s(snapshot.residents)
+        ):
             self._forget_means()
-            self._means_since_s = since_s
         self.snapshot = snapshot
         if snapshot.samples:
             self.at_s = max(self.at_s, snapshot.samples[-1].at_s)
@@ -134,7 +135,6 @@ class GpuView:
         self._means: dict[str, float | None] = {}
         self._has_smact = False
         self._smact: float | None = None
-        self._means_since_s = math.nan  # equals nothing: the next snapshot has new ones in any case
 
     def _update_occupancy(self) -> None:
         residents = self.residents
@@ -192,8 +192,7 @@ class GpuView:
         if measured is not None:
             return measured.smact
         if not self._has_smact:
-            readings = self.window("smact")
-            self._smact = sum(readings) / len(readings) if readings else None
+            self._smact = self._new_mean("smact")
             self._has_smact = True
         return self._smact
 
@@ -204,9 +203,13 @@ class GpuView:
             value: float | None = getattr(measured, measure)
             return value
         if measure not in self._means:
-            readings = self.window(measure)
-            self._means[measure] = sum(readings) / len(readings) if readings else None
+            self._means[measure] = self._new_mean(measure)
         return self._means[measure]
+
+    def _new_mean(self, measure: str) -> float | None:
+        self._means_since_s = _newest_activity_s(self.residents)
+        readings = self.window(measure)
+        return sum(readings) / len(readings) if readings else None
 
     def window(self, measure: str) -> list[float]:
         """Readings since the newest resident was first active, oldest first; the newest alone if there is none since.
