@@ -63,3 +63,17 @@ def test_cancel_all_is_one_request(server):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"job {number}: cancelled: on request" for number in (3, 2, 1)]
     assert server.cli("cancel", "--all").stdout == ""
+
+
+def test_output_is_in_the_folder_of_the_submitter_as_with_sbatch(server):
+    done = server.cli("submit", "--parsable", "--gpu-mem", "1G", "--", "sh", "-c", "echo out; echo err >&2")
+    job_id = int(done.stdout)
+    server.wait(job_id)
+    assert (server.root / f"cotenant-{job_id}.out").read_text() == "out\nerr\n"
+    assert server.cli("logs", str(job_id)).stdout == "out\nerr\n"
+    attached = server.cli("attach", str(job_id))
+    assert (attached.stdout, attached.stderr) == ("out\nerr\n", ""), "once, not for each stream"
+    array = server.cli("submit", "--parsable", "--gpu-mem", "1G", "-a", "1-2", "--", "sh", "-c", "echo task").stdout
+    for index in (1, 2):
+        server.wait(int(array) + index - 1)
+        assert (server.root / f"cotenant-{int(array)}_{index}.out").read_text() == "task\n"

@@ -119,9 +119,12 @@ def stream_output(client: Client, job_id: int, stdout: IO[bytes]) -> dict[str, A
         BrokenPipeError: the reader of `stdout` is gone.
     """
     broken = threading.Event()
+    view = client.job(job_id)
+    is_one_file = view["stdout_path"] is not None and view["stdout_path"] == view["stderr_path"]
     copies = [
         threading.Thread(target=_copy, args=(client, job_id, stream, target, broken), daemon=True)
         for stream, target in (("stdout", stdout), ("stderr", sys.stderr.buffer))
+        if stream == "stdout" or not is_one_file
     ]
     for copy in copies:
         copy.start()

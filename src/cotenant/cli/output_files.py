@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from cotenant.cli.output import note
 from cotenant.core.errors import UsageError
@@ -44,6 +45,19 @@ def warn(paths: Iterable[str | None]) -> None:
             why = f"its output `{path}` cannot be reached ({(error.strerror or str(error)).lower()})"
         if why is not None:
             note(f"warning: {why}: the job will fail when it starts, unless that has changed by then")
+
+
+def default(job: Mapping[str, Any]) -> dict[str, str]:
+    """The output files of a job that names none: `cotenant-%j.out` in its folder, as with `sbatch`.
+
+    None where its folder may not be written: the daemon's folder takes its output, for `cotenant logs`.
+    """
+    workdir = str(job["workdir"])
+    if job["stdout_path"] is not None or not os.access(workdir, os.W_OK | os.X_OK):
+        return {}
+    name = "cotenant-%A_%a.out" if "array" in job else "cotenant-%j.out"
+    path = f"{workdir.replace('%', '%%').rstrip('/')}/{name}"
+    return {"stdout_path": path, "stderr_path": job["stderr_path"] or path}
 
 
 def _why_not(path: str) -> str | None:

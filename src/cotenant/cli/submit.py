@@ -46,6 +46,9 @@ def submit(
       cotenant submit --dry-run train.py             estimate it; would it start?
       cotenant submit bert.rad                       a job file of CARMA
 
+    Its output goes to `cotenant-%j.out` in its folder (%j is its id; arrays: `cotenant-%A_%a.out`), unless -o names
+    another file; `cotenant logs` prints it, too.
+
     Options may stand in the script, in lines `#COTENANT --gpus 2` before its first command; `#SBATCH` options that have
     a meaning here count too. The command line wins. $COTENANT_ARRAY_TASK_ID holds the index of a task of an array.
 
@@ -53,6 +56,8 @@ def submit(
     `conda activate NAME` becomes part of the command, which then runs in a login shell of bash.
     """
     job = _described(request, launch, connection)
+    if not connection.is_remote:
+        job |= output_files.default(job)
     client = connection.client()
     views = client.submit([resolve_dependencies(job, client.ids)], dry_run=dry_run)
     view = views[0]
