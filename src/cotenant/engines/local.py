@@ -66,8 +66,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, state_dir: Path) -> None:
-        self.max_output_bytes: int | None = None
-        """Of each output file in the attempt's folder; None: no limit."""
+        self.max_output_bytes: int | None = None  # of each output file in the attempt's folder
         self._root = Path(state_dir).resolve() / "attempts"
         self._lock = threading.Lock()
         self._watched: dict[AttemptRef, _WatchedAttempt] = {}
@@ -157,8 +156,7 @@ class LocalEngine:
         self._with_runner(ref, pausing.resume)
 
     def _with_runner(self, ref: AttemptRef, function: Callable[[Path, ProcessId], None]) -> None:
-        # Under the lock: once it is no longer watched, its runner may be at another attempt.
-        with self._lock:
+        with self._lock:  # as in `stop`
             watched = self._watched.get(ref)
             if watched is not None and (runner := self._runner_of(watched)) is not None:
                 function(watched.attempt_dir.path, runner)
