@@ -1,0 +1,158 @@
+"""`cotenant study collocate` and `export`: groups of jobs on one GPU, and their runs for other tools."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option
+from cotenant.cli.output import Column, emit_json, note, print_line, print_table
+from cotenant.cli.parameter_types import PATH, integer, number
+from cotenant.cli.study_options import out_option, python_option, resume_option
+from cotenant.core.errors import UsageError
+from cotenant.measurement.result_table import read_rows
+
+if TYPE_CHECKING:
+    from cotenant.measurement.campaign import CampaignSetup
+
+
+@cli_command("collocate")
+@cli_argument("path", required=False, type=PATH, metavar="[JOBS.toml]", help="Jobs and groups; by default the shipped.")
+@out_option
+@cli_option("--only", metavar="GLOB", help="Only groups all of whose jobs have a name or a tag that matches.")
+@cli_option("--repeats", type=integer(minimum=1), default=1, metavar="N", help="Runs of each job and group.")
+@cli_option("--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more after SECONDS.")
+@cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
+@resume_option
+@python_option
+@json_option
+def collocate(
+    *,
+    path: Path | None,
+    out: Path,
+    only: str | None,
+    repeats: int,
+    limit_s: float | None,
+    simulated: str | None,
+    resume: bool,
+    python: str | None,
+    json: bool,
+) -> None:
+    """Measure jobs alone and in groups on one GPU: time-sliced, under MPS and on MIG instances.
+
+    Each job runs unchanged. The jobs of a group warm up, wait for each other and train for the same time. The GPU's
+    mode is put back after each group. A busy GPU is refused. JOBS.toml is a job list with groups:
+
+    $ cat groups.toml
+      [[job]]
+      name = "small"
+      script = "train.py"
+
+      [[group]]
+      jobs = ["small", "small", "small"]
+      sharing = ["time-sliced", "mps", "mps:30", "mig:2g.10gb,2g.10gb,2g.10gb"]
+
+    $ cotenant study collocate groups.toml --out groups --repeats 3
+    """
+    from cotenant.measurement.collocation import group_line, run_groups
+    from cotenant.measurement.job_list import read_jobs
+    from cotenant.study.collocation_report import HEAD, results_of, table_cells, write_pairs, write_report
+    from cotenant.study.overhead import JOBS_FOLDER
+
+    jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
+    with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup:
+        for row in run_groups(jobs, setup, table="collocation.csv", repeats=repeats, resume=resume, say=note):
+            note(group_line(row))
+    rows = read_rows(out / "collocation.csv")
+    results = results_of(rows)
+    page = write_report(rows, out / "collocation.html")
+    pairs = write_pairs(results, out / "pairs.csv")
+    if json:
+        emit_json({"rows": rows, "results": [found._asdict() for found in results], "report": str(page)})
+        return
+    columns = [Column(key=name, title=name.upper(), right=index > 1) for index, name in enumerate(HEAD)]
+    measured = [found for found in results if not found.problem]
+    print_table([dict(zip(HEAD, table_cells(found), strict=True)) for found in measured], columns)
+    for found in results:
+        if found.problem:
+            note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
+    note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
+
+
+@cli_command("export")
+@cli_argument("folder", type=PATH, metavar="DIR", help="Folder of the results of a study.")
+@cli_option("--sqlite", type=PATH, metavar="FILE", help="Write one database.")
+@cli_option("--parquet", type=PATH, metavar="DIR", help="Write a file for each table.")
+@cli_option("--mlflow", metavar="URI", help="Log every run to this MLflow server or folder.")
+@cli_option("--experiment", default="cotenant", metavar="NAME", help="MLflow experiment.")
+@json_option
+def export(
+    *, folder: Path, sqlite: Path | None, parquet: Path | None, mlflow: str | None, experiment: str, json: bool
+) -> None:
+    """Hand the runs of a study, with the GPU's metrics over time, to other tools.
+
+    cotenant study export groups --sqlite groups.sqlite
+    cotenant study export groups --mlflow http://localhost:5000
+    """
+    from cotenant.study.export import runs_of, to_mlflow, to_parquet, to_sqlite
+
+    if sqlite is None and parquet is None and mlflow is None:
+        raise UsageError("nowhere to export to", hint="give `--sqlite FILE`, `--parquet DIR` or `--mlflow URI`")
+    runs = runs_of(folder)
+    written: list[str] = []
+    if sqlite is not None:
+        to_sqlite(runs, sqlite)
+        written.append(str(sqlite))
+    if parquet is not None:
+        written += map(str, to_parquet(runs, parquet))
+    if mlflow is not None:
+        to_mlflow(runs, mlflow, experiment=experiment)
+        written.append(mlflow)
+    samples = sum(len(run.samples) for run in runs)
+    if json:
+        emit_json({"runs": len(runs), "samples": samples, "written": written})
+        return
+    print_line(f"{len(runs)} runs, {samples} samples: {', '.join(written)}")
+
+
+@contextmanager
+def _collocation_setup(
+    out: Path, *, simulated: str | None, python: str | None, limit_s: float | None
+) -> Iterator[CampaignSetup]:
+    from cotenant.measurement.campaign import CampaignSetup, default_python
+    from cotenant.measurement.preflight import check_gpu
+    from cotenant.measurement.sharing import check_idle
+
+    if simulated is None:
+        from cotenant.gpus.gpu_sampler import open_sampler
+
+        sampler, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        name = "" if sampler is None else sampler.gpu.name
+        chosen = python or default_python()
+        setup = CampaignSetup(out=out, python=chosen, watch=sampler, no_watch=reason, limit_s=limit_s, gpu_name=name)
+        check_gpu(setup)
+        check_idle(setup)
+        yield setup
+        return
+    from cotenant.gpus.gpu_sampler import GpuSampler
+    from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
+    from cotenant.study import simulated_job
+
+    with TemporaryDirectory(prefix="cotenant-study-") as folder:
+        SimulatedServer.create(Path(folder), f"1x{simulated}")
+        backend = SimulatedBackend(Path(folder))
+        (gpu,) = backend.inventory()
+        yield CampaignSetup(
+            out=out,
+            python=sys.executable,
+            watch=GpuSampler(backend, gpu),
+            limit_s=limit_s,
+            gpu_name=f"simulated {gpu.name}",
+            probe=Path(simulated_job.__file__),
+            env={"COTENANT_SIM_SERVER": folder},
+        )

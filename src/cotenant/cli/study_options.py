@@ -1,0 +1,12 @@
+"""Options that the verbs of `cotenant study` share. Small: each verb is a module of its own."""
+
+from __future__ import annotations
+
+from cotenant.cli.options import cli_option
+from cotenant.cli.parameter_types import PATH
+
+out_option = cli_option("--out", type=PATH, required=True, metavar="DIR", help="Folder of the results.")
+resume_option = cli_option("--resume", is_flag=True, help="Continue with the results in DIR.")
+python_option = cli_option(
+    "--python", metavar="PATH", help="Interpreter that runs the jobs; by default the one of cotenant."
+)
