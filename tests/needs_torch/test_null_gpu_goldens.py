@@ -23,8 +23,8 @@ GOLDENS = {
     about["job"]: (history, about)
     for history, about in map(read_history, sorted(ROOT.glob("tests/golden/null_gpu/*.gz")))
 }
-FAST = ("examples/mlp.py on A100-40GB", "examples/gpt2.py on A100-40GB")
-"""Linear layers with foreach optimizers; efficient attention with a mask, embeddings, dropout."""
+FAST = ("examples/mlp.py on A100-40GB", "examples/gpt2.py on A100-40GB", "examples/attention.py on A100-40GB")
+"""Foreach optimizers; efficient attention with a mask, embeddings, dropout; flash attention, RMSNorm."""
 COMPARED = FAST if os.environ.get("COTENANT_ALL_GOLDENS") != "1" else tuple(GOLDENS)
 
 
