@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
             "error: `--memory-limit`: `-3` is not a size in bytes",
         ),
         ("submit --gpu-mem G true", "error: `--gpu-mem`: `G` is not a size in bytes"),
-        ("submit --time=-1 true", "error: `--time`: `-1` is not a duration"),
+        ("submit --time=-2 true", "error: `--time`: `-2` is not a duration"),
         ("submit --time-slice 0 true", "error: `--time-slice`: `0` is zero seconds"),
         ("submit --begin soon true", "error: `--begin`: `soon` is not a time to begin"),
         ("submit --array 3-1 true", "error: `--array`: array `3-1`"),
