@@ -27,6 +27,7 @@ ARGUMENTS = {
     "run": ["true"],
     "update": ["--priority=3", "1"],
     "cancel": ["1"],
+    "prune": ["--older-than", "30-0"],
     "sbatch": ["--wrap", "true"],
     "scancel": ["1"],
 }
