@@ -38,9 +38,7 @@ class RequestHistory:
         return self.places[self.place_of[allocation]] if allocation < len(self.place_of) else ""
 
 
-def write_history(
-    path: Path, history: RequestHistory, about: Mapping[str, Any], *, with_places: bool = False
-) -> None:
+def write_history(path: Path, history: RequestHistory, about: Mapping[str, Any], *, with_places: bool = False) -> None:
     """Write `history`, and `about`, what it is of; equal input gives equal bytes. `with_places`: its stacks as well."""
     answer = {**about, "format": _FORMAT, "events": history.events}
     if with_places:

@@ -147,7 +147,8 @@ def test_the_state_of_the_node(residents, short):
 
 
 DONE = a_job(
-    17, name="a long name of it", state="FAILED", rule="", exit_code=3, running_s=3725.9, gpu_uuids=["GPU-0"], attempts=2,
+    17, name="a long name of it", state="FAILED", rule="", exit_code=3, running_s=3725.9, gpu_uuids=["GPU-0"],
+    attempts=2,
     started_at="2026-11-22T19:48:12.000Z", ended_at="2026-11-22T20:50:18.000Z", observed_bytes=3 * 2**30,
 )  # fmt: skip
 

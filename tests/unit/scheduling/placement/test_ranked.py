@@ -159,8 +159,16 @@ def test_rejections_report_the_memory_available_after_the_whole_decision():
             "GPU 1, best of 2: must be empty (it was submitted as exclusive), job 100 on it",
             id="alone",
         ),
-        pytest.param(a_job(1, None), "GPU 1, best of 2: must be empty (its memory need is not known), job 100 on it", id="unknown"),
-        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies; GPU 0: needs 9.2 GiB, 9.0 GiB available", id="too_few_gpus"),
+        pytest.param(
+            a_job(1, None),
+            "GPU 1, best of 2: must be empty (its memory need is not known), job 100 on it",
+            id="unknown",
+        ),
+        pytest.param(
+            a_job(1, 9.2, gpus=2),
+            "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies; GPU 0: needs 9.2 GiB, 9.0 GiB available",
+            id="too_few_gpus",
+        ),
         pytest.param(a_job(1, 1, gpus=3), "3 GPUs with 1.0 GiB available each, 2 of 2 qualify", id="too wide"),
     ],
 )
