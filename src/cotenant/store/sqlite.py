@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from cotenant.core.codec import CodecError
-from cotenant.core.errors import CotenantError, DaemonRunning, JournalError, UnreadableEvent
+from cotenant.core.errors import JournalError, UnreadableEvent
 from cotenant.core.events import Journaled
 from cotenant.core.job import Job
 from cotenant.core.ports import QuarantinedEvent
 from cotenant.core.snapshot import ManagerSnapshot
-from cotenant.osutil.locks import LockHeldError, hold_lock
-from cotenant.store import event_format, repairs, schema, snapshot
+from cotenant.store import event_format, repairs, snapshot
+from cotenant.store.database_file import RESTORE_HINT, hint_for, lock_file, open_database
 from cotenant.store.environments import EnvironmentTable, MissingEnvironment
 from cotenant.store.replay import Replay
 from cotenant.store.reserve import DiskReserve
@@ -32,7 +32,6 @@ _INSERT = "INSERT INTO events (at_s, type, job_id, body, crc32) VALUES (?, ?, ?,
 _OF_JOB = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id = ? ORDER BY seq"
 _FROM_SEQ = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
 _NEWEST = "SELECT coalesce(max(seq), 0) FROM events"
-_RESTORE = "restore the file from a backup, or move it away to start with an empty journal"
 _REPAIR = "`cotenant daemon repair` shows the event, and leaves it out if you say so; or restore the file from a backup"
 _BUSY_BYTES = "SELECT (SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)"
 
@@ -54,9 +53,9 @@ class SqliteJournal:
         self.path = Path(path)
         self._mutex = threading.Lock()
         self._synchronous = synchronous
-        self._lock_fd = _lock(self.path)
+        self._lock_fd = lock_file(self.path)
         try:
-            self._db, self._formats = _open(self.path)
+            self._db, self._formats = open_database(self.path)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -72,7 +71,7 @@ class SqliteJournal:
             return EnvironmentTable(self._db), repairs.load(self._db), pruned
         except (sqlite3.Error, ValueError) as error:
             self.close()
-            raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+            raise JournalError(f"cannot read {self.path}: {error}", hint=RESTORE_HINT) from error
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
         """Append all of `events`, in order, or none.
@@ -137,7 +136,7 @@ class SqliteJournal:
                 self._db.execute("COMMIT")
             except (sqlite3.Error, OverflowError) as error:
                 self._undo()
-                raise JournalError(f"cannot {what} {self.path}: {error}", hint=_hint(error)) from error
+                raise JournalError(f"cannot {what} {self.path}: {error}", hint=hint_for(error)) from error
             except BaseException:
                 self._undo()
                 raise
@@ -216,7 +215,7 @@ class SqliteJournal:
             try:
                 (newest,) = self._db.execute(_NEWEST).fetchone()
             except sqlite3.Error as error:
-                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+                raise JournalError(f"cannot read {self.path}: {error}", hint=RESTORE_HINT) from error
         return int(newest) - self._snapshot_seq
 
     def save_snapshot(self, state: ManagerSnapshot) -> None:
@@ -247,7 +246,7 @@ class SqliteJournal:
             try:
                 rows = self._db.execute(_OF_JOB, (job_id,)).fetchall()
             except sqlite3.Error as error:
-                raise JournalError(f"cannot read job {job_id} from {self.path}: {error}", hint=_RESTORE) from error
+                raise JournalError(f"cannot read job {job_id} from {self.path}: {error}", hint=RESTORE_HINT) from error
         events = (self._repaired(row, row[0]) for row in rows)
         return [event for event in events if event is not None]
 
@@ -339,14 +338,14 @@ class SqliteJournal:
                 (pages,) = self._db.execute(_BUSY_BYTES).fetchone()
                 (page_size,) = self._db.execute("PRAGMA page_size").fetchone()
             except sqlite3.Error as error:
-                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+                raise JournalError(f"cannot read {self.path}: {error}", hint=RESTORE_HINT) from error
         return int(pages) * int(page_size)
 
     def _fetch(self, first_seq: int) -> list[_Row]:
         try:
             return self._db.execute(_FROM_SEQ, (first_seq,)).fetchall()
         except sqlite3.Error as error:
-            raise JournalError(f"cannot read {self.path} from seq {first_seq}: {error}", hint=_RESTORE) from error
+            raise JournalError(f"cannot read {self.path} from seq {first_seq}: {error}", hint=RESTORE_HINT) from error
 
     def _decoded(self, row: _Row, expected: int) -> Journaled:
         seq, at_s, kind, job_id, body, crc32 = row
@@ -390,46 +389,3 @@ class SqliteJournal:
 
 def _row(event: Journaled, body: str) -> tuple[float, str, int, str, int]:
     return event.at_s, type(event).__name__, event.job_id, body, zlib.crc32(body.encode())
-
-
-def _lock(path: Path) -> int:
-    """A descriptor that holds the lock of `path`."""
-    lock = path.with_name(f"{path.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return hold_lock(lock)
-    except LockHeldError as error:
-        raise DaemonRunning(
-            f"another daemon (pid {error.holder}) holds {path}", hint="stop it, or choose another state folder"
-        ) from error
-    except OSError as error:
-        raise JournalError(f"cannot open or lock {lock}: {error.strerror}") from error
-
-
-def _open(path: Path) -> tuple[sqlite3.Connection, Sequence[tuple[int, int]]]:
-    """The database, migrated to the newest schema, and the formats of its events."""
-    db: sqlite3.Connection | None = None
-    try:
-        # SQLite would create the file with mode 0644 less the umask; `-wal` and `-shm` get the mode of the file itself
-        # (SQLite, src/os_unix.c, `findCreateFileMode`).
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        schema.check_file(db, path)
-        db.execute("PRAGMA journal_mode = WAL")
-        schema.migrate(db)
-        return db, event_format.formats(db)
-    except (OSError, sqlite3.Error) as error:
-        if db is not None:
-            db.close()
-        raise JournalError(f"cannot open {path}: {error}", hint=_hint(error)) from error
-    except CotenantError:
-        if db is not None:
-            db.close()
-        raise
-
-
-def _hint(error: Exception) -> str | None:
-    text = str(error)
-    if "full" in text or "disk I/O" in text:
-        return "free some disk space and try again"
-    return _RESTORE if "malformed" in text or "not a database" in text else None

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cotenant.core.job import Job
-from cotenant.daemon.api.views import end_message
+from cotenant.daemon.api.job_words import end_message
 from cotenant.daemon.auth import impersonation
 from cotenant.daemon.fair_queue import FairQueue
 from cotenant.daemon.services.base import AttemptService
