@@ -147,6 +147,8 @@ def test_a_full_disk_refuses_submissions_and_loses_no_exit(server):
     assert server.client.status()["journal_error"]
     resource.prlimit(server.daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
     assert (server.wait(job)["state"], server.client.job(job)["exit_code"]) == ("FAILED", 6)
+    while server.client.status()["journal_error"]:  # until the reserve is there again, submissions are refused
+        time.sleep(0.05)
     assert server.wait(server.submit("true"))["state"] == "COMPLETED"
     assert [view["id"] for view in server.client.jobs()] == [1, 2]
 

@@ -22,7 +22,7 @@ def test_an_array_from_its_directives_to_its_history(server):
     )
     done = server.cli("submit", "--json", "sweep.sh", "x")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "warning: sweep.sh:2: #SBATCH `--partition=gpu` is ignored: it has no meaning here\n"
+    assert done.stderr == "warning: sweep.sh:2: #SBATCH `--partition=gpu` is ignored: there is one queue\n"
     views = json.loads(done.stdout)["jobs"]
     assert [(view["id"], view["label"], view["name"]) for view in views] == [
         (i, f"1_{i}", "sweep") for i in (1, 2, 3, 4)

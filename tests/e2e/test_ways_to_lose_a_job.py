@@ -18,7 +18,7 @@ from cotenant.core.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "name", ["a+b", "a\nb", "a b'c\"d", "-rf", "%j", "OOM unsuccessful", "ä\udcff", "$(touch x)", "; touch x"]
+    "name", ["a+b", "a b'c\"d", "-rf", "%j", "OOM unsuccessful", "ä\udcff", "$(touch x)", "; touch x"]
 )
 def test_any_folder_and_file_can_be_named(server, name):
     folder = server.root / name

@@ -342,7 +342,7 @@ model = nn.Linear(8, 8).cuda()
         pytest.param(
             "def f():\n    nn.Linear(2, 3)(torch.ones(4))\n\nf()", "raised", "(train.py, line 4)", id="in a library"
         ),
-        pytest.param("import a_missing_thing", "raised", "No module named 'a_missing_thing' (train.py", id="an import"),
+        pytest.param("import a_missing_thing", "import", "No module named 'a_missing_thing' (train.py", id="an import"),
         pytest.param(
             "x = torch.ones(3, device='cuda')\ntorch.histogram(x, 3)",
             "unsupported",

@@ -204,10 +204,11 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     tape.release(turned)
     out = tape.allocate(size)
     log_sums = tape.allocate(F32 * batch * heads * (-(-length // 32) * 32))
-    seeds = [tape.allocate(8), tape.allocate(8)]
     rows_bytes = F32 * batch * heads * length
-    tape.record(out, [apart], _attention_gradient(size, rows_bytes), [apart, log_sums, out, *reversed(seeds)])
-    for tensor in (apart, log_sums, *seeds):
+    blocks, width = -(-length // 64), size // (F32 * batch * length * heads)
+    accumulators = batch * heads * (64 * blocks * max(64, 64 * -(-width // 64)) * F32 + 16 * blocks)
+    tape.record(out, [apart], _attention_gradient(size, rows_bytes, accumulators), [apart, log_sums, out])
+    for tensor in (apart, log_sums):
         tape.release(tensor)
     merged = tape.record(tape.allocate(size), [out], [PassGradient(0)])
     tape.release(out)
@@ -217,11 +218,11 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     return tape.record(projected, [projected], [InputGradient(0, size)])
 
 
-def _attention_gradient(size: int, rows_bytes: int) -> list[BackwardStep]:
+def _attention_gradient(size: int, rows_bytes: int, accumulator_bytes: int) -> list[BackwardStep]:
     """Gradients of queries, keys and values; each is copied twice, then all three are packed into one.
 
-    The kernel needs a contiguous gradient, and sums its product with the result: see
-    `tracing.operators.kernel_scratch`.
+    The kernel needs a contiguous gradient, sums its product with the result, and accumulates the gradient of the
+    queries: see `tracing.operators.attention_scratch`.
     """
     steps: list[BackwardStep] = [
         AllocateScratch(12, size),
@@ -230,11 +231,14 @@ def _attention_gradient(size: int, rows_bytes: int) -> list[BackwardStep]:
     ]
     steps += [
         AllocateScratch(14, rows_bytes),
-        FreeScratch(13),
         AllocateScratch(15, rows_bytes),
         FreeScratch(14),
+        FreeScratch(13),
+        AllocateScratch(16, accumulator_bytes),
+        FreeScratch(15),
+        FreeScratch(16),
     ]
-    steps += [FreeScratch(15), FreeScratch(12), ReleaseSaved()]
+    steps += [FreeScratch(12), ReleaseSaved()]
     for round_ in (3, 6):
         for i in range(3):
             steps += [
