@@ -85,7 +85,9 @@ def test_a_daemon_runs_jobs_by_an_engine_on_gpus_of_a_backend_of_others(acme, tm
 
         def cli(*words):
             command = [*cotenant, *words]
-            return subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+            return subprocess.run(
+                command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            )
 
         assert "Acme 8GB" in cli("gpus").stdout
         cli("submit", "--gpu-mem", "1G", "--", "sh", "-c", "echo $STARTED_BY on $CUDA_VISIBLE_DEVICES")
