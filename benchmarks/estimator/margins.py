@@ -38,7 +38,7 @@ from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
 
 SHIPPED = ROOT / "src" / "cotenant" / "estimators" / "data" / "margins.json"
-SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 120, "xmem": None}
+SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 150, "xmem": None}
 """Rows to score, by set; None: all."""
 QUICK = {"mlp": 20, "cnn": 20}
 QUICK_FITTED_ROWS = 8
