@@ -6,7 +6,8 @@ Rows come from `cotenant study collocate`, from the pairs that AEGIS published (
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,45 +118,42 @@ def judge_guidelines(rows: Sequence[CollocationRow]) -> list[GuidelineTest]:
 
 def smact_pays(rows: Iterable[CollocationRow]) -> GuidelineTest:
     """Up to an SMACT sum of 0.8, collocation pays."""
-    cases = [(row, row.gain) for row in rows if row.gain is not None and _sum_of(row) <= MAX_SMACT_SUM]
-    lost = sorted(((gain, row) for row, gain in cases if gain <= 1.0), key=lambda case: case[0])
-    return GuidelineTest(
-        guideline=f"Up to an SMACT sum of {MAX_SMACT_SUM:.0%}, collocation pays",
-        tested=len(cases),
-        held=len(cases) - len(lost),
-        mean=f"mean gain {stats.mean([gain for _, gain in cases]):.2f}" if cases else "",
-        exceptions=tuple(f"{' + '.join(row.jobs)} ({gain:.2f})" for gain, row in lost[:3]),
-    )
+    cases = [(row.gain, row) for row in rows if row.gain is not None and _sum_of(row) <= MAX_SMACT_SUM]
+    name = f"Up to an SMACT sum of {MAX_SMACT_SUM:.0%}, collocation pays"
+    return _judged(name, "gain", cases, lambda gain: gain > 1.0)
 
 
 def above_costs(rows: Iterable[CollocationRow]) -> GuidelineTest:
     """Above an SMACT sum of 0.8, it does not."""
-    cases = [(row, row.gain) for row in rows if row.gain is not None and MAX_SMACT_SUM < _sum_of(row) < float("inf")]
-    paid = sorted(((gain, row) for row, gain in cases if gain > 1.0), key=lambda case: -case[0])
-    return GuidelineTest(
-        guideline=f"Above an SMACT sum of {MAX_SMACT_SUM:.0%}, it does not",
-        tested=len(cases),
-        held=len(cases) - len(paid),
-        mean=f"mean gain {stats.mean([gain for _, gain in cases]):.2f}" if cases else "",
-        exceptions=tuple(f"{' + '.join(row.jobs)} ({gain:.2f})" for gain, row in paid[:3]),
-    )
+    cases = [(row.gain, row) for row in rows if row.gain is not None and MAX_SMACT_SUM < _sum_of(row) < math.inf]
+    name = f"Above an SMACT sum of {MAX_SMACT_SUM:.0%}, it does not"
+    return _judged(name, "gain", cases, lambda gain: gain <= 1.0)
 
 
 def smact_bounds_slowdown(rows: Iterable[CollocationRow]) -> GuidelineTest:
     """Up to an SMACT sum of 0.8, no job takes more than 1.5 times as long: our own bound, not the thesis'."""
     cases = [(row.slowdown, row) for row in rows if row.slowdown is not None and _sum_of(row) <= MAX_SMACT_SUM]
-    over = sorted(((slowdown, row) for slowdown, row in cases if slowdown > MAX_SLOWDOWN), key=lambda case: -case[0])
+    name = f"Up to an SMACT sum of {MAX_SMACT_SUM:.0%}, no job takes more than {MAX_SLOWDOWN:g} times as long"
+    return _judged(name, "slowdown", cases, lambda slowdown: slowdown <= MAX_SLOWDOWN)
+
+
+def _judged(
+    guideline: str, figure: str, cases: Sequence[tuple[float, CollocationRow]], holds: Callable[[float], bool]
+) -> GuidelineTest:
+    """The guideline on cases (figure, row); its exceptions are those farthest from 1."""
+    mean = stats.mean([value for value, _ in cases])
+    against = sorted((case for case in cases if not holds(case[0])), key=lambda case: -abs(case[0] - 1.0))
     return GuidelineTest(
-        guideline=f"Up to an SMACT sum of {MAX_SMACT_SUM:.0%}, no job takes more than {MAX_SLOWDOWN:g} times as long",
+        guideline=guideline,
         tested=len(cases),
-        held=len(cases) - len(over),
-        mean=f"mean slowdown {stats.mean([slowdown for slowdown, _ in cases]):.2f}" if cases else "",
-        exceptions=tuple(f"{' + '.join(row.jobs)} ({slowdown:.2f})" for slowdown, row in over[:3]),
+        held=len(cases) - len(against),
+        mean=f"mean {figure} {mean:.2f}" if cases else "",
+        exceptions=tuple(f"{' + '.join(row.jobs)} ({value:.2f})" for value, row in against[:3]),
     )
 
 
 def _sum_of(row: CollocationRow) -> float:
-    return float("inf") if row.smact_sum is None else row.smact_sum
+    return math.inf if row.smact_sum is None else row.smact_sum
 
 
 def memory_adds_up(rows: Iterable[CollocationRow]) -> GuidelineTest:

@@ -7,10 +7,9 @@ section 2. With `--rows 2000000` the 26 tables of width 64 take 12.4 GiB.
 from __future__ import annotations
 
 import argparse
-import time
 
 import torch
-from epoch_log import record_epoch
+from epoch_log import train
 from torch import Tensor, nn
 
 DENSE_FEATURES, SPARSE_FEATURES = 13, 26  # those of the Criteo data sets
@@ -55,18 +54,17 @@ def main() -> None:
     model = Recommender(options.rows, options.width).to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     clicks = torch.randint(0, 2, (options.batch_size,)).float()
-    for _ in range(options.epochs):
-        began_s = time.time()
-        loss = torch.zeros(())
-        for _ in range(options.batches):
-            dense = torch.rand(options.batch_size, DENSE_FEATURES).to(options.device)
-            sparse = torch.randint(0, options.rows, (options.batch_size, SPARSE_FEATURES)).to(options.device)
-            optimizer.zero_grad()
-            logits = model(dense, sparse)
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks.to(options.device))
-            loss.backward()
-            optimizer.step()
-        record_epoch(began_s, loss=loss.item())
+
+    def step(_: int) -> Tensor:
+        dense = torch.rand(options.batch_size, DENSE_FEATURES).to(options.device)
+        sparse = torch.randint(0, options.rows, (options.batch_size, SPARSE_FEATURES)).to(options.device)
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(dense, sparse), clicks.to(options.device))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    train(options.epochs, lambda: range(options.batches), step)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ Source: PMDLT (EuroMLSys 2023), section 3, "simple CNN on MNIST"; its network is
 from __future__ import annotations
 
 import argparse
-import time
 
 import torch
-from epoch_log import record_epoch
+from epoch_log import train
 from torch import nn
 
 MNIST_IMAGES = 60_000
@@ -40,17 +39,17 @@ def main() -> None:
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
     images = torch.randn(options.images, 1, 28, 28)
     labels = torch.randint(0, 10, (options.images,))
-    for _ in range(options.epochs):
-        began_s = time.time()
-        loss = torch.zeros(())
-        for batch, truth in zip(images.split(options.batch_size), labels.split(options.batch_size), strict=True):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch.to(options.device)), truth.to(options.device))
-            loss.backward()
-            optimizer.step()
-        final = loss.item()  # waits for the GPU
-        record_epoch(began_s, loss=final)
-        print(f"epoch: {time.time() - began_s:.2f} s, loss {final:.3f}", flush=True)
+
+    def step(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        images, labels = (part.to(options.device) for part in batch)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    size = options.batch_size
+    train(options.epochs, lambda: zip(images.split(size), labels.split(size), strict=True), step)
 
 
 if __name__ == "__main__":

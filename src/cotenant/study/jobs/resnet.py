@@ -6,11 +6,8 @@ of two in each stage as timm's `resnet26`. Images below 64 pixels get a first co
 
 from __future__ import annotations
 
-import argparse
-import time
-
 import torch
-from epoch_log import record_epoch
+from image_classifier import image_options, train_on_images
 from torch import Tensor, nn
 
 BLOCKS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -63,31 +60,15 @@ def resnet(depth: int, image_size: int, classes: int) -> nn.Sequential:
 
 def main() -> None:
     """Train for some epochs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = image_options(__doc__ or "")
     parser.add_argument("--depth", type=int, choices=sorted(BLOCKS), default=50)
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--batches", type=int, default=40_000, help="batches per epoch")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = resnet(options.depth, options.image_size, options.classes).to(options.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    images = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
-    labels = torch.randint(0, options.classes, (options.batch_size,))
-    for _ in range(options.epochs):
-        began_s = time.time()
-        loss = torch.zeros(())
-        for _ in range(options.batches):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images.to(options.device)), labels.to(options.device))
-            loss.backward()
-            optimizer.step()
-        final = loss.item()  # waits for the GPU
-        record_epoch(began_s, loss=final)
-        print(f"epoch: {time.time() - began_s:.2f} s, loss {final:.3f}", flush=True)
+    train_on_images(
+        resnet(options.depth, options.image_size, options.classes),
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4),
+        options,
+    )
 
 
 if __name__ == "__main__":
