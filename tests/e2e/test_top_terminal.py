@@ -38,10 +38,16 @@ class Terminal:
     def press(self, keys):
         os.write(self._main, keys.encode())
 
+    def hang_up(self):
+        """Close the terminal while the program runs on it."""
+        os.close(self._main)
+        self._main = -1
+
     def close(self):
         self.process.kill()
         self.process.wait()
-        os.close(self._main)
+        if self._main >= 0:
+            os.close(self._main)
 
 
 @pytest.fixture
@@ -76,3 +82,12 @@ def test_a_job_is_watched_and_cancelled_on_the_screen(server, terminal):
     assert server.wait(job)["state"] == "CANCELLED"
     screen.press("q")
     assert screen.process.wait(TIMEOUT_S) == 0
+
+
+def test_top_ends_with_its_terminal(server, terminal):
+    job = server.submit("sleep 1000", name="long")
+    server.started(job)
+    screen = terminal("top", "--interval", "0.2")
+    screen.read_until(r"long.*runs on GPU 0")
+    screen.hang_up()
+    assert screen.process.wait(TIMEOUT_S) != 0

@@ -5,6 +5,8 @@ A module of its own: `top_screen` needs textual, which is imported when the verb
 
 from __future__ import annotations
 
+import sys
+
 from cotenant.cli.common import Connection, connection_options
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json
@@ -42,4 +44,4 @@ def command(*, interval_s: float, json: bool, connection: Connection) -> None:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise UsageError("`cotenant top` needs textual", hint='pip install "cotenant[top]"') from error
-    Top(client, interval_s=interval_s).run()
+    Top(client, interval_s=interval_s, terminal=sys.stdin.fileno()).run()

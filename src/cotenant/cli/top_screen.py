@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -73,10 +75,11 @@ class Top(App[None]):
         ("escape", "clear_filter", "Show all"),
     ]
 
-    def __init__(self, client: Client, *, interval_s: float = 1.0) -> None:
+    def __init__(self, client: Client, *, interval_s: float = 1.0, terminal: int | None = None) -> None:
         super().__init__()
         self._client = client
         self._interval_s = interval_s
+        self._terminal = terminal
         self._jobs: Mapping[int, Mapping[str, Any]] = {}
         self._ids: list[int] = []
         self._order = 0
@@ -101,6 +104,10 @@ class Top(App[None]):
 
     async def refresh_data(self) -> None:
         """Query the daemon and draw its answers; without them, report the error over the last ones."""
+        if self._terminal is not None and not os.isatty(self._terminal):
+            # The terminal is gone. A process that it does not control gets no SIGHUP, and textual's input thread would
+            # poll for ever (linux_driver.py, `run_input_thread`) while the interpreter waits for it at exit.
+            os._exit(128 + signal.SIGHUP)
         try:
             status, gpus, overview, histories = await asyncio.gather(
                 asyncio.to_thread(self._client.status),
