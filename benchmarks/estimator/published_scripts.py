@@ -1,6 +1,6 @@
 """Estimates of the example scripts against published measurements of the same jobs.
 
-    python -m benchmarks.estimator.published_scripts [--quick] [--write] [--data FOLDER]
+    python -m benchmarks.estimator.published_scripts [--quick] [--torch VERSION] [--write] [--data FOLDER]
 
 Each row is a job of `realworld_measured.csv`, measured 2025-09 (whole-device peak by nvidia-smi, A100-SXM4-40GB). There
 are two baselines: the published FakeTensor estimate, and four times the bytes of the parameters, the usual rule of
@@ -17,15 +17,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, version, write_result
+from cotenant.core.estimate import Estimate
+from cotenant.core.ports import EstimateRequest
 from cotenant.core.stats import quantile
 from cotenant.core.units import MiB
 from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
 from cotenant.demo.examples import ScriptEstimate, estimate_scripts, find_examples
 from cotenant.demo.published import MeasuredScript, measured_scripts
+from cotenant.estimators.traced import TracedEstimator
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet"
 GPU = "A100-40GB"
+MEASURED_WITH = "2.8.0"
+"""The newest torch in September 2025; the publication names no version."""
 QUICK = (
     "bert_mlm --size base --batch-size 32",
     "mobilenet_v2 --batch-size 32",
@@ -37,6 +42,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} jobs instead of all")
     add_write_option(parser)
+    parser.add_argument(
+        "--torch", metavar="VERSION", help=f"rules of another torch, e.g. {MEASURED_WITH}; by default those of this one"
+    )
     parser.add_argument("--data", type=Path, default=DATA, help="folder of realworld_measured.csv")
     args = parser.parse_args()
 
@@ -45,19 +53,27 @@ def main() -> int:
         print(f"skipped: no published measurements at `{table}`; set --data FOLDER")
         return 0
     jobs = [job for job in measured_scripts(table) if not args.quick or job.title in QUICK]
-    results = measure(jobs)
+    results = measure(jobs, torch_version=args.torch)
     report = "\n".join([*table_lines(results), "", *summary_lines(results)])
     print("\n" + report)
     if args.write:
-        write(report, quick=args.quick)
+        write(report, quick=args.quick, torch_version=args.torch)
     return int(any(result.problem for result in results))
 
 
-def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
+def measure(jobs: Sequence[MeasuredScript], *, torch_version: str | None = None) -> list[ScriptEstimate]:
     """An estimate for every job; a job with two measurements is estimated once."""
+    estimator = TracedEstimator(torch_version=torch_version)
+
+    def estimate(script: Path, args: Sequence[str], gpu: str) -> Estimate:
+        request = EstimateRequest(
+            command=(str(script), *args), workdir=str(script.parent), env=dict(os.environ), gpu=gpu
+        )
+        return estimator.estimate(request)
+
     distinct = list({job.title: job for job in jobs}.values())
     found = {}
-    for number, result in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU), start=1):
+    for number, result in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU, estimating=estimate), start=1):
         outcome = result.problem or f"{result.elapsed_s:.1f} s"
         print(f"[{number}/{len(distinct)}] {result.measured.title}: {outcome}", file=sys.stderr, flush=True)
         found[result.measured.title] = result
@@ -147,19 +163,21 @@ def percent(error: float | None) -> str:
     return "" if error is None else f"{error:+.1%}"
 
 
-def write(report: str, *, quick: bool) -> None:
+def write(report: str, *, quick: bool, torch_version: str | None) -> None:
     """Write the report with the command, the commit and the versions."""
     versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
     repeat = f"python -m benchmarks.estimator.published_scripts{' --quick' if quick else ''} --write"
+    repeat += f" --torch {torch_version}" if torch_version else ""
     head = [
         f"# Estimates against published measurements, {today()}",
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {versions}.",
         f"{os.cpu_count()} cores, no GPU; estimated for {GPU}. Repeat with `{repeat}`; there is no seed to set.",
         "Measured: GPUMemNet and CARMA, run 2025-09, nvidia-smi on an A100-SXM4-40GB; library versions there unknown.",
+        f"Allocator and cuDNN tables: those of torch {torch_version or 'above'}.",
         "",
     ]
-    write_result("estimates", "\n".join([*head, report]))
+    write_result("estimates" + (f"-torch-{torch_version}" if torch_version else ""), "\n".join([*head, report]))
 
 
 if __name__ == "__main__":
