@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
+from benchmarks.estimator.published_scripts import MEASURED_WITH
+from cotenant.core.ports import EstimateRequest
 from cotenant.demo.accuracy import signed_error
 from cotenant.demo.examples import estimate_scripts
 from cotenant.demo.published import MeasuredScript, measured_scripts
+from cotenant.estimators.traced import TracedEstimator
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT.parent / "shared" / "data" / "gpumemnet" / "realworld_measured.csv"
@@ -23,9 +27,8 @@ LIMITS = {
     "cifar": 0.02,
 }
 # From batch 64 to 128 these grew by 58 to 64 MiB, though the tensors do not: cuDNN took another algorithm.
-_OTHER_CUDNN = "estimated with cuDNN 9.20, whose pointwise gradients take more at these sizes than the measured version"
 MISSED = {
-    **{f"cifar --model efficientnet_b0 --batch-size {size}": _OTHER_CUDNN for size in (32, 64, 128)},
+    "cifar --model efficientnet_b0 --batch-size 64": "+2.8 %: a workspace that the measured version did not take",
     "cifar --model resnet18 --batch-size 128": "-3.7 %: the workspace of cuDNN's algorithm is not predicted",
     "cifar --model resnet34 --batch-size 128": "-3.9 %: the workspace of cuDNN's algorithm is not predicted",
 }
@@ -47,13 +50,19 @@ def cases() -> list[object]:
     ]
 
 
+def as_measured(script, args, gpu):
+    """An estimate by the rules of the newest torch when the jobs were measured."""
+    request = EstimateRequest(command=(str(script), *args), workdir=str(script.parent), env=dict(os.environ), gpu=gpu)
+    return TracedEstimator(torch_version=MEASURED_WITH).estimate(request)
+
+
 @pytest.mark.skipif(not TABLE.is_file(), reason="the published measurements are not beside the checkout")
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in NEEDS), reason=f"not all of {', '.join(NEEDS)} are installed"
 )
 @pytest.mark.parametrize("jobs", cases())
 def test_the_estimate_is_near_the_published_peak(jobs):
-    (result,) = estimate_scripts(jobs[:1], ROOT / "examples", gpu="A100-40GB")
+    (result,) = estimate_scripts(jobs[:1], ROOT / "examples", gpu="A100-40GB", estimating=as_measured)
     assert result.problem is None
     limit = next(limit for start, limit in LIMITS.items() if result.measured.title.startswith(start))
     errors = [signed_error(result.estimate.device_bytes, job.measured_bytes) for job in jobs]
