@@ -24,7 +24,6 @@ import platform
 import pwd
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -34,6 +33,7 @@ from typing import Any
 
 from benchmarks._lib.daemon_process import Server, server
 from benchmarks._lib.results import add_write_option, today, write_result
+from benchmarks.daemon.public_python import public_python, python_path
 from benchmarks.daemon.soak_attackers import LIAR_PROMISES_GIB, LIAR_TAKES_GIB, Attackers
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import MiB
@@ -56,25 +56,6 @@ TOO_SMALL_EVERY = 4
 TOO_SMALL = 0.3
 OTHERS = ("daemon", "games", "nobody")
 """Users that exist on every Debian and own no files."""
-
-
-def public_python() -> str | None:
-    """As root, an interpreter that other users can run; None if there is none, or without root."""
-    if os.geteuid() != 0:
-        return None
-    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        command = [python, "-c", "import cotenant.simserver.fake_job"]
-        env = {"PATH": os.defpath, "PYTHONPATH": python_path()}
-        with contextlib.suppress(OSError):
-            other = {"user": "nobody", "group": "nogroup", "cwd": "/", "env": env}
-            if subprocess.run(command, capture_output=True, check=False, **other).returncode == 0:
-                return python
-    return None
-
-
-def python_path() -> str:
-    """PYTHONPATH on which the jobs find cotenant and its dependencies."""
-    return os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
 
 
 Available = tuple[float, list[int], list[int]]

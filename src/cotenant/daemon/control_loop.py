@@ -53,6 +53,8 @@ from cotenant.daemon.messages import (
     SubmitRequest,
     WaitRequest,
     batches,
+    is_reading,
+    refuse,
     resolve,
 )
 from cotenant.daemon.quarantine import Quarantine, refused, without_payload
@@ -345,7 +347,7 @@ class ControlLoop:
             try:
                 self._executor.save()
             except UnwritableEventError as error:
-                self._recover(self._decision(), error)
+                self._recover(None, error)
             while self._backlog and not self._executor.has_unsaved:
                 report = self._with_evidence(self._backlog[0])
                 try:
@@ -371,9 +373,9 @@ class ControlLoop:
         problem: Exception | None = None
         decide = not self._executor.has_unsaved
         if self._journal.uses_reserve:
-            events, decide, one_decision = [event for event in events if not _is_reading(event)], False, True
+            events, decide, one_decision = [event for event in events if not is_reading(event)], False, True
         for group in [events] if one_decision and events else [[event] for event in events]:
-            if not decide and _is_reading(group[0]):
+            if not decide and is_reading(group[0]):
                 continue
             try:
                 commands += self._manager.handle_batch(group, decide=decide or not one_decision)
@@ -386,19 +388,16 @@ class ControlLoop:
         try:
             self._executor.execute(commands)
         except UnwritableEventError as error:
-            self._recover(self._decision(), error)
+            self._recover(None, error)
         if self._journal.flush():
             for job in self._manager.take_ended():
                 self._services.job_done(job)
         return problem
 
-    def _decision(self) -> Tick:
-        """The event to blame for a decision that cannot be carried out: none that is in the journal."""
-        return Tick(at_s=self._now(), cause="clock")
-
     def _recover(self, event: Any, error: Exception) -> None:
-        """Go on after `event` made the manager raise `error`."""
-        successor, commands = self._quarantine.failed(event, error)
+        """Go on after `event` made the manager raise `error`; None: after a decision that cannot be carried out."""
+        # A tick is in no journal: there is no event to set aside.
+        successor, commands = self._quarantine.failed(event or Tick(at_s=self._now(), cause="clock"), error)
         if successor is not None:
             self._journal.append([successor], urgent=True)
             commands += self._manager.handle_batch([successor], decide=False)
@@ -407,12 +406,5 @@ class ControlLoop:
     def _survive(self, batch: Sequence[Message], error: Exception) -> None:
         """Go on after an exception outside the manager: answer who waits, and restore the manager from the journal."""
         logger.error("the control loop failed on a message", exc_info=error)
-        for message in batch:
-            answer = getattr(message, "answer", None)
-            if answer is not None and not answer.done():
-                answer.set_exception(refused(error))
+        refuse(batch, refused(error))
         self._executor.resume(self._quarantine.rebuild())
-
-
-def _is_reading(event: Any) -> bool:
-    return isinstance(event, (ServerSampled, Tick))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from cotenant.core.errors import CotenantError
-from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, ServerSampled
+from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, ServerSampled, Tick
 from cotenant.core.job import Job, JobSpec
 
 T = TypeVar("T")
@@ -105,3 +105,16 @@ def resolve(answer: Future[T], compute: Callable[[], T], *, expected: type[Excep
         answer.set_result(compute())
     except expected as error:
         answer.set_exception(error)
+
+
+def is_reading(event: object) -> bool:
+    """Whether an event only leads to decisions: a sample of the server, or a tick."""
+    return isinstance(event, (ServerSampled, Tick))
+
+
+def refuse(messages: Iterable[Message], error: Exception) -> None:
+    """Answer those of `messages` that wait for an answer with `error`."""
+    for message in messages:
+        answer = getattr(message, "answer", None)
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
