@@ -10,6 +10,7 @@ import select
 import struct
 import subprocess
 import termios
+import threading
 
 import pytest
 
@@ -17,7 +18,11 @@ TIMEOUT_S = 60
 
 
 class Terminal:
-    """A pseudo-terminal of 120 x 30 cells with a program on it."""
+    """A pseudo-terminal of 120 x 30 cells with a program on it.
+
+    A thread reads all that the program writes: the kernel holds 4 KiB of it, and a program that redraws a screen
+    which nobody reads waits in `write` and no longer sees its keys.
+    """
 
     def __init__(self, server, *words):
         self._main, other = pty.openpty()
@@ -25,21 +30,36 @@ class Terminal:
         env = {**server.env, "TERM": "xterm-256color", "NO_COLOR": "1"}
         self.process = subprocess.Popen([*server.command, *words], env=env, stdin=other, stdout=other, stderr=other)
         os.close(other)
+        self._written = ""
+        self._changed = threading.Condition()
+        self._end, self._hang_up = os.pipe()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        while self._end not in select.select([self._main, self._end], [], [])[0]:
+            try:
+                written = os.read(self._main, 65536)
+            except OSError:  # EIO: the program has ended
+                return
+            with self._changed:
+                self._written += written.decode(errors="replace")
+                self._changed.notify()
 
     def read_until(self, pattern):
-        """What is written to the terminal until `pattern`."""
-        written = ""
-        while not re.search(pattern, written, re.DOTALL):
-            ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
-            assert ready, written
-            written += os.read(self._main, 65536).decode(errors="replace")
-        return written
+        """Wait until `pattern` is written to the terminal, after what was found before."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: re.search(pattern, self._written, re.DOTALL), TIMEOUT_S)
+            assert found, self._written
+            self._written = self._written[found.end() :]
 
     def press(self, keys):
         os.write(self._main, keys.encode())
 
     def hang_up(self):
         """Close the terminal while the program runs on it."""
+        os.write(self._hang_up, b".")
+        self._reader.join(TIMEOUT_S)
         os.close(self._main)
         self._main = -1
 
@@ -47,7 +67,9 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         if self._main >= 0:
-            os.close(self._main)
+            self.hang_up()
+        os.close(self._end)
+        os.close(self._hang_up)
 
 
 @pytest.fixture
@@ -76,6 +98,7 @@ def test_a_job_is_watched_and_cancelled_on_the_screen(server, terminal):
     screen.press("?")
     screen.read_until(r"sort by the next of")
     screen.press("q")  # closes the keys, not the program
+    screen.read_until(r"runs on GPU 0")
     screen.press("c")
     screen.read_until(r"Cancel job 1, long\? \(y/n\)")
     screen.press("y")
