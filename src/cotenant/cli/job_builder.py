@@ -53,6 +53,8 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
         "begin_at_s": None,
         "notify": None,
         "progress": None,
+        "model_summary": None,
+        "batch_size": None,
         **parse_dependencies(None),
         **from_file,
     }

@@ -13,7 +13,7 @@ from typing import Any
 from cotenant.cli.job_options import RadEstimate
 from cotenant.cli.output import note
 from cotenant.core.errors import JobFileError, UsageError
-from cotenant.jobfiles import carma
+from cotenant.jobfiles.rad import parse_rad
 
 
 def parse_command(
@@ -90,8 +90,16 @@ def _from_rad(words: Sequence[str], choice: RadEstimate) -> tuple[list[str], str
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise JobFileError(str(path), line, "is not UTF-8 text") from error
-    rad = carma.parse(text, str(path))
-    declared = None if choice == "none" else rad.memory_bytes[choice]
-    if choice != "none" and declared is None:
+    rad = parse_rad(text, str(path))
+    declared = None if choice == "none" else rad.memory_bytes.get(choice)
+    if choice != "none" and declared is None and rad.memory_bytes:
         note(f"{path}: {choice} has no figure for the memory; it will be estimated")
-    return list(rad.argv), path.stem, {"gpus": rad.gpus, "declared_bytes": declared, "source": str(path.absolute())}
+    fields: dict[str, Any] = {"gpus": rad.gpus, "declared_bytes": declared, "source": str(path.absolute())}
+    if rad.exclusive is not None:
+        fields["exclusive"] = rad.exclusive
+    summary = path.absolute().parent / rad.model_file
+    if summary.is_file():
+        fields |= {"model_summary": str(summary), "batch_size": rad.batch_size}
+    elif declared is None:
+        note(f"warning: {path}:{rad.model_line}: no such file: `{rad.model_file}`; the command itself must be traced")
+    return list(rad.argv), path.stem, fields

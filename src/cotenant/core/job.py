@@ -68,6 +68,8 @@ class JobSpec:
             the daemon's.
         stdin_path: file, or unix socket to connect to, that each attempt reads as stdin; None for /dev/null.
         slurm_env: which of Slurm's environment variables it gets beside ours; see `engines/slurm_environment.py`.
+        model_summary: file with a printed summary of its model, absolute; its memory is estimated from that where the
+            command cannot be traced. `batch_size`: samples of a step, for that estimate.
     """
 
     command: tuple[str, ...]
@@ -105,6 +107,8 @@ class JobSpec:
     run_anyway: bool = False
     slurm_env: SlurmEnv = "job"
     stdin_path: str | None = None
+    model_summary: str | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,8 @@ class EstimateRequest:
         declared_bytes: memory that the user declared, for the estimator `declared`.
         gpus: how many GPUs the command sees, all of type `gpu`.
         trace: how the script is traced; an estimator may set its own `steps`.
+        model_summary: file with a printed summary of the model, for the estimator `summary`, and where the command
+            cannot be traced. `batch_size`: samples of a step; `tokens`: of a sample, where the summary does not say.
     """
 
     command: tuple[str, ...]
@@ -147,6 +149,9 @@ class EstimateRequest:
     declared_bytes: int | None = None
     gpus: int = 1
     trace: TraceOptions = field(default_factory=TraceOptions)
+    model_summary: str | None = None
+    batch_size: int | None = None
+    tokens: int | None = None
 
 
 class Estimator(Protocol):

@@ -26,7 +26,7 @@ from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.core.job import Job
 from cotenant.daemon.client import Client
 from cotenant.demo.published import PublishedJob
-from cotenant.jobfiles import carma
+from cotenant.jobfiles.rad import parse_rad
 from cotenant.scheduling.config import ManagerConfig
 
 SERVER = "4xA100-40GB"
@@ -137,7 +137,7 @@ class DemoServer:
         path = self._folder / f"{job.number:02d}-{job.workload}.rad"
         command = [sys.executable, "-m", "cotenant.simserver.fake_job", "--workload", job.workload]
         path.write_text(job.rad_text(shlex.join(command)), encoding="utf-8")
-        rad = carma.parse(path.read_text(encoding="utf-8"), str(path))
+        rad = parse_rad(path.read_text(encoding="utf-8"), str(path))
         self.client.submit(
             [
                 {

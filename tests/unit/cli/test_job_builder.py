@@ -252,6 +252,22 @@ def test_options_override_the_rad_file(folder):
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
 
 
+@pytest.mark.parametrize(("policy", "exclusive"), [("exclusive", True), ("collocation", False)])
+def test_the_policy_of_a_rad_file_decides_about_neighbors(folder, policy, exclusive):
+    script(folder, "resnet.txt", "")
+    job = build(script(folder, "k.rad", f"python r.py\npolicy: {policy}\nbatch_size: 8\nmodel: resnet.txt\n"))
+    assert (job["exclusive"], job["declared_bytes"]) == (exclusive, None)
+    assert (job["model_summary"], job["batch_size"]) == (f"{folder}/resnet.txt", 8)
+    overridden = build("--no-exclusive" if exclusive else "--exclusive", f"{folder}/k.rad")
+    assert overridden["exclusive"] is not exclusive
+
+
+def test_a_missing_summary_is_named_with_its_line(folder, capsys):
+    job = build(script(folder, "k.rad", "python r.py\npolicy: collocation\nbatch_size: 8\nmodel: none.txt\n"))
+    assert job["model_summary"] is None
+    assert "k.rad:4: no such file: `none.txt`" in capsys.readouterr().err
+
+
 def test_rad_file_takes_no_arguments(folder):
     with pytest.raises(UsageError, match="`--lr` follows it"):
         build(script(folder, "j.rad", RAD), "--lr")

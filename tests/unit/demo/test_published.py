@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.core.units import MiB
 from cotenant.demo.published import demo_scripts, demo_trace, measured_scripts
-from cotenant.jobfiles import carma
+from cotenant.jobfiles.rad import parse_rad
 from cotenant.sim.workloads import workload
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +75,7 @@ def test_every_workload_of_the_trace_can_be_simulated():
 
 @pytest.mark.parametrize("job", demo_trace(), ids=lambda job: f"{job.number}-{job.workload}")
 def test_rad_text_is_a_job_file(job):
-    rad = carma.parse(job.rad_text("python 'a b.py' --x"), "x.rad")
+    rad = parse_rad(job.rad_text("python 'a b.py' --x"), "x.rad")
     assert rad.command == ("python", "a b.py", "--x")
     assert (rad.activation, rad.batch_size, rad.gpus) == (None, job.batch, job.gpus)
     assert rad.memory_bytes["measured"] == job.reported_bytes

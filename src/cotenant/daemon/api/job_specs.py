@@ -23,6 +23,7 @@ from cotenant.estimators import ESTIMATORS
 MAX_GPUS = 1024
 MAX_ATTEMPTS = 100
 MAX_TASKS = 10_000
+MAX_BATCH = 2**40
 MAX_PRIORITY = 10**6
 MAX_PATTERN_CHARS = 500
 MAX_NAME_CHARS = 255
@@ -37,6 +38,7 @@ _TEXT_KINDS: Mapping[str, TextKind] = {
     "stdin_path": "path",
     "stdout_path": "path",
     "stderr_path": "path",
+    "model_summary": "path",
     "source": "label",
     "notify": "lines",
     "progress": "lines",
@@ -117,7 +119,7 @@ def _check(spec: JobSpec) -> None:
         )
     if any(not variable or "=" in variable for variable in spec.env):
         raise UsageError("the job has an environment variable without a name, or with `=` in it")
-    for path in (spec.workdir, spec.stdin_path, spec.stdout_path, spec.stderr_path):
+    for path in (spec.workdir, spec.stdin_path, spec.stdout_path, spec.stderr_path, spec.model_summary):
         if path is not None and not path.startswith("/"):
             raise UsageError(f"`{path}` is not an absolute path")
     for what, count, least, most in (
@@ -133,6 +135,8 @@ def _check(spec: JobSpec) -> None:
     if spec.begin_at_s is not None and not (math.isfinite(spec.begin_at_s) and 0 <= spec.begin_at_s < 2**40):
         raise UsageError(f"`begin_at_s` is {spec.begin_at_s}, wanted seconds since 1970")
     _check_durations(spec)
+    if spec.batch_size is not None and not 1 <= spec.batch_size <= MAX_BATCH:
+        raise UsageError(f"`batch_size` is {spec.batch_size}, wanted 1 to {MAX_BATCH}")
     for name in ("declared_bytes", "time_limit_s", "max_slowdown", "time_slice_s"):
         value = getattr(spec, name)
         # Written so that NaN fails too.

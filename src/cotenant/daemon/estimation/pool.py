@@ -254,6 +254,8 @@ class EstimatePool:
             timeout_s=self._settings.timeout_s,
             declared_bytes=spec.declared_bytes,
             gpus=spec.gpus,
+            model_summary=spec.model_summary,
+            batch_size=spec.batch_size,
         )
 
     def _declared(self, spec: JobSpec) -> EstimateAnswer:

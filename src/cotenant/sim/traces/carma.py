@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cotenant.core.errors import JobFileError, UnknownName, UsageError
 from cotenant.core.units import MiB
-from cotenant.jobfiles import carma
+from cotenant.jobfiles.rad import parse_rad
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
 from cotenant.sim.traces.formats import TraceFormat
 from cotenant.sim.traces.rows import Collected, columns_of, read_text, rows, stem
@@ -241,7 +241,7 @@ def _submitted(path: Path, number: int, job_file: str, at_s: float) -> TraceJob:
         text = beside.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read `{beside}`: {error}") from error
-    parsed = carma.parse(text, str(beside))
+    parsed = parse_rad(text, str(beside))
     return TraceJob(submit_s=at_s, duration_s=measured.solo_s, gpus=parsed.gpus, profile=measured.profile)
 
 
