@@ -2,48 +2,30 @@
 
 Submissions and reports (estimated, started, exited) that arrive together share one transaction: their order relative to
 the decisions between them does not matter. Changes of jobs by clients get one transaction each. Starts and exits are on
-disk before a client sees them or a launch depends on them, but not earlier: the next decision syncs
-them. Estimates are synced with whatever is written next; one that a power cut takes is made again.
+disk before a client sees them or a launch depends on them, but not earlier: the next decision syncs them. Estimates are
+synced with whatever is written next; one that a power cut takes is made again.
 
-When the journal cannot be written (a full disk), requests are refused with its error, except cancellations, for which
-space is set aside. What has already happened, such as the exit of an attempt, waits in memory and is written as soon as
-possible; until then nothing is decided or launched. Running attempts are not affected. An event that can never be
-written is replaced by one without its payload, and one that cannot be applied is set aside, see `quarantine`, so that
-it affects its own job only.
+`event_committer` writes the events, and says what happens when the journal cannot be written.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from cotenant.core.errors import CotenantError, JournalError
-from cotenant.core.events import (
-    AttemptExited,
-    AttemptStarted,
-    Command,
-    EstimateReady,
-    JobCancelled,
-    JobSubmitted,
-    Journaled,
-    ServerSampled,
-    Tick,
-)
+from cotenant.core.errors import CotenantError, JournalError, NoSuchJob
+from cotenant.core.events import AttemptExited, AttemptStarted, Command, EstimateReady, ServerSampled, Tick
 from cotenant.core.job import Job, JobSpec, Running, Starting
 from cotenant.core.ports import Engine, Journal
 from cotenant.daemon.api.submission import SubmissionHandler
-from cotenant.daemon.api.waiters import Waiters
 from cotenant.daemon.command_executor import CommandExecutor, EstimateSource
-from cotenant.daemon.evidence import EvidenceCollector
+from cotenant.daemon.event_committer import EventCommitter
 from cotenant.daemon.inbox import Inbox
 from cotenant.daemon.job_changes import JobChanges
-from cotenant.daemon.job_verbs import ChangeEvent
-from cotenant.daemon.journal_writer import JournalWriter, UnwritableEventError
+from cotenant.daemon.journal_writer import JournalWriter
 from cotenant.daemon.messages import (
     BulkChange,
     JobChange,
@@ -53,11 +35,10 @@ from cotenant.daemon.messages import (
     SubmitRequest,
     WaitRequest,
     batches,
-    is_reading,
     refuse,
     resolve,
 )
-from cotenant.daemon.quarantine import Quarantine, refused, without_payload
+from cotenant.daemon.quarantine import Quarantine, refused
 from cotenant.daemon.services.base import AttemptService
 from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.scheduling.manager import Manager
@@ -68,8 +49,6 @@ T = TypeVar("T")
 
 RETRY_S = 0.5
 """Between two attempts to write to a journal that fails."""
-
-_Accepted = tuple[SubmitRequest[Any], list[JobSubmitted]]
 
 
 class ControlLoop:
@@ -97,22 +76,29 @@ class ControlLoop:
         self._manager = manager
         self._journal = JournalWriter(journal)
         self._inbox = inbox
-        self._services = services
         self._now = now
         self._tick_s = tick_s
-        self._on_exit = on_exit
         self._on_failure = on_failure
-        self._backlog: deque[Report] = deque()
         self._failed = False
-        self._waiters = Waiters(manager)
+        self._waiters = _Waiters(manager)
         self._submissions = SubmissionHandler(
             manager, now, quota=quota, taken_ids=lambda: [event.job_id for event in journal.quarantined()]
         )
         self._changes = JobChanges(manager, self._submissions, now, journal.pruned_jobs)
         self._quarantine = Quarantine(manager, journal, now)
-        self._evidence = EvidenceCollector(manager, services, now, self.running_jobs)
         self._executor = CommandExecutor(
             journal=self._journal, engine=engine, estimates=estimates, services=services, inbox=inbox, now=now
+        )
+        self._committer = EventCommitter(
+            manager=manager,
+            journal=self._journal,
+            executor=self._executor,
+            quarantine=self._quarantine,
+            services=services,
+            running_jobs=self.running_jobs,
+            forget_ids=self._submissions.reset_ids,
+            now=now,
+            on_exit=on_exit,
         )
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
 
@@ -171,7 +157,7 @@ class ControlLoop:
 
     def is_consistent(self) -> bool:
         """Whether, after `close`, the manager's state is exactly what the journal's events lead to."""
-        return not (self._executor.has_unsaved or self._backlog or self._failed or self._thread.is_alive())
+        return not (self._committer.is_blocked or self._failed or self._thread.is_alive())
 
     def running_jobs(self) -> list[Job]:
         """Jobs with an attempt at the moment. Call it in the loop's thread, or before `start`."""
@@ -190,12 +176,12 @@ class ControlLoop:
 
     def turn(self) -> bool:
         """Process the messages that are there, or wait a tick for one; returns False at the end."""
-        is_blocked = bool(self._backlog or self._executor.has_unsaved)
+        is_blocked = self._committer.is_blocked
         messages = self._inbox.get_batch(RETRY_S if is_blocked else self._tick_s)
         if is_blocked:
-            self._catch_up()
+            self._committer.catch_up()
         if not messages and not self._quarantine.is_paused:
-            self._handle([Tick(at_s=self._now(), cause="clock")])
+            self._committer.handle([Tick(at_s=self._now(), cause="clock")])
         for batch in batches(message for message in messages if message is not None):
             try:
                 self._process(batch)
@@ -215,7 +201,7 @@ class ControlLoop:
         elif isinstance(first, ServerSampled):
             newest = self._inbox.take_sample()
             admitted = None if newest is None else self._quarantine.admitted(newest)
-            if admitted is not None and self._handle([admitted]) is None:
+            if admitted is not None and self._committer.handle([admitted]) is None:
                 self._quarantine.decided()
         elif isinstance(first, JobChange):
             resolve(first.answer, lambda: self._change(first))
@@ -226,8 +212,8 @@ class ControlLoop:
 
     def _change(self, change: JobChange) -> Job:
         event = self._changes.event(change.verb, change.job_id, change.cause, change.fields)
-        self._journal_changes([event])
-        problem = self._handle([event])
+        self._committer.journal_changes([event])
+        problem = self._committer.handle([event])
         if problem is not None:
             raise refused(problem)
         return self._manager.jobs[change.job_id]
@@ -235,39 +221,16 @@ class ControlLoop:
     def _change_many(self, change: BulkChange) -> list[CotenantError | None]:
         events, problems = self._changes.events(change.verb, change.job_ids, change.cause)
         if events:
-            self._journal_changes(events)
-            self._handle(events, one_decision=True)
+            self._committer.journal_changes(events)
+            self._committer.handle(events, one_decision=True)
         return problems
 
-    def _journal_changes(self, events: Sequence[ChangeEvent]) -> None:
-        """Journal changes by clients; cancellations also on a full disk.
-
-        Raises:
-            JournalError: none was written.
-        """
-        urgent = all(isinstance(event, JobCancelled) for event in events)
-        try:
-            self._ensure_writable()
-        except JournalError:
-            if not urgent:
-                raise
-            # Decisions that could not be written were not acted on, and are made again once the disk has room.
-            self._executor.resume(self._quarantine.rebuild())
-        self._journal.append(events, urgent=urgent)
-        for event in events:
-            if isinstance(event, JobCancelled):
-                self._executor.cancel_estimate(event.job_id)
-
     def _process_facts(self, batch: Sequence[Message]) -> None:
-        """Journal and handle submissions and reports; refuse or postpone them if the journal fails."""
+        """Check submissions, and commit them with the reports."""
         submits = [message for message in batch if isinstance(message, SubmitRequest)]
         reports: list[Report] = [
             message for message in batch if isinstance(message, (EstimateReady, AttemptStarted, AttemptExited))
         ]
-        if self._backlog or self._executor.has_unsaved:
-            self._backlog.extend(reports)
-            reports = []
-        reports = [self._with_evidence(report) for report in reports]
         try:
             accepted = self._submissions.accepted(submits)
         except Exception as error:
@@ -277,134 +240,48 @@ class ControlLoop:
                     message.answer.set_exception(refused(error))
             self._submissions.reset_ids()
             accepted = []
-        self._commit(accepted, reports)
-
-    def _commit(self, accepted: Sequence[_Accepted], reports: Sequence[Report]) -> None:
-        submitted = [event for _, events in accepted for event in events]
-        events: list[Journaled] = [*submitted, *reports]
-        try:
-            self._ensure_writable()
-            self._journal.append(events, durable=bool(submitted), urgent=not submitted)
-        except UnwritableEventError as error:
-            self._commit_apart(accepted, reports, error)
-            return
-        except JournalError as error:
-            self._submissions.reset_ids()
-            for request, _ in accepted:
-                request.answer.set_exception(error)
-            self._backlog.extend(reports)
-            return
-        problem = self._handle(events)
-        for request, own_events in accepted:
-            if problem is not None and any(event.job_id not in self._manager.jobs for event in own_events):
-                request.answer.set_exception(refused(problem))
-                continue
-            query = partial(request.query, self._manager, [event.job_id for event in own_events])
-            resolve(request.answer, query, expected=Exception)  # the jobs are queued, whatever the query raises
-        self._after(events)
-
-    def _commit_apart(
-        self, accepted: Sequence[_Accepted], reports: Sequence[Report], error: UnwritableEventError
-    ) -> None:
-        """Commit each request and report alone, so that only the one that cannot be written is refused or replaced."""
-        if len(accepted) + len(reports) > 1:
-            for one in accepted:
-                self._commit([one], [])
-            for report in reports:
-                self._commit([], [report])
-            return
-        for request, _ in accepted:
-            self._submissions.reset_ids()
-            request.answer.set_exception(error)
-        for report in reports:
-            logger.error("a report cannot be journaled", extra={"fields": {"job": report.job_id, "why": error.message}})
-            replacement = without_payload(report, "cannot be journaled", self._now())
-            if replacement is not None:
-                self._commit([], [replacement])
-
-    def _with_evidence(self, report: Report) -> Report:
-        if isinstance(report, EstimateReady):
-            self._executor.estimated(report)
-        return self._evidence.complete(report)
-
-    def _after(self, events: Sequence[Journaled]) -> None:
-        if any(isinstance(event, AttemptExited) for event in events):
-            self._on_exit()
-            self._services.reconcile(self.running_jobs)
-
-    # -- journaling
-
-    def _ensure_writable(self) -> None:
-        """Raise the journal's error while decisions wait to be journaled: later events must not overtake them."""
-        if self._executor.has_unsaved:
-            self._catch_up()
-        if self._executor.has_unsaved and self._journal.error is not None:
-            raise self._journal.error
-
-    def _catch_up(self) -> None:
-        """Journal and execute what had to wait, as far as the journal permits."""
-        try:
-            try:
-                self._executor.save()
-            except UnwritableEventError as error:
-                self._recover(None, error)
-            while self._backlog and not self._executor.has_unsaved:
-                report = self._with_evidence(self._backlog[0])
-                try:
-                    self._journal.append([report], urgent=True)
-                except UnwritableEventError as error:
-                    self._backlog.popleft()
-                    self._commit_apart([], [report], error)
-                    continue
-                self._backlog.popleft()
-                self._handle([report])
-                self._after([report])
-        except JournalError:
-            return
-
-    # -- executing
-
-    def _handle(self, events: Sequence[Any], *, one_decision: bool = False) -> Exception | None:
-        """Hand events to the manager and execute its commands; returns what an event made the manager raise.
-
-        Samples and ticks only lead to decisions, which are useless while they cannot be journaled.
-        """
-        commands: list[Command] = []
-        problem: Exception | None = None
-        decide = not self._executor.has_unsaved
-        if self._journal.uses_reserve:
-            events, decide, one_decision = [event for event in events if not is_reading(event)], False, True
-        for group in [events] if one_decision and events else [[event] for event in events]:
-            if not decide and is_reading(group[0]):
-                continue
-            try:
-                commands += self._manager.handle_batch(group, decide=decide or not one_decision)
-            except Exception as error:  # noqa: BLE001 (one event must not end the service for all)
-                problem = error
-                self._executor.execute(commands)  # what the events before it led to
-                commands = []
-                self._recover(group[-1], error)
-                break  # the events after it are in the journal, and the restored manager has them
-        try:
-            self._executor.execute(commands)
-        except UnwritableEventError as error:
-            self._recover(None, error)
-        if self._journal.flush():
-            for job in self._manager.take_ended():
-                self._services.job_done(job)
-        return problem
-
-    def _recover(self, event: Any, error: Exception) -> None:
-        """Go on after `event` made the manager raise `error`; None: after a decision that cannot be carried out."""
-        # A tick is in no journal: there is no event to set aside.
-        successor, commands = self._quarantine.failed(event or Tick(at_s=self._now(), cause="clock"), error)
-        if successor is not None:
-            self._journal.append([successor], urgent=True)
-            commands += self._manager.handle_batch([successor], decide=False)
-        self._executor.resume(commands)
+        self._committer.commit(accepted, reports)
 
     def _survive(self, batch: Sequence[Message], error: Exception) -> None:
         """Go on after an exception outside the manager: answer who waits, and restore the manager from the journal."""
         logger.error("the control loop failed on a message", exc_info=error)
         refuse(batch, refused(error))
-        self._executor.resume(self._quarantine.rebuild())
+        self._committer.rebuild()
+
+
+class _Waiters:
+    """Wait requests by job. Used in the control loop's thread only."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._waiting: dict[int, list[WaitRequest]] = {}
+
+    def add(self, request: WaitRequest) -> None:
+        """Add a request; for an unknown job its answer is `NoSuchJob`."""
+        if request.job_id not in self._manager.jobs:
+            request.answer.set_exception(_unknown(request.job_id))
+            return
+        self._waiting.setdefault(request.job_id, []).append(request)
+
+    def answer(self) -> None:
+        """Answer the requests whose job has come far enough, and drop cancelled ones."""
+        jobs = self._manager.jobs
+        for job_id in list(self._waiting):
+            job = jobs.get(job_id)
+            waiting = []
+            for request in self._waiting.pop(job_id):
+                if job is None:  # its submission was set aside, see `daemon.quarantine`
+                    if request.answer.set_running_or_notify_cancel():
+                        request.answer.set_exception(_unknown(job_id))
+                elif request.reached(job):
+                    # False if the client has gone meanwhile.
+                    if request.answer.set_running_or_notify_cancel():
+                        request.answer.set_result(job)
+                elif not request.answer.cancelled():
+                    waiting.append(request)
+            if waiting:
+                self._waiting[job_id] = waiting
+
+
+def _unknown(job_id: int) -> NoSuchJob:
+    return NoSuchJob(f"no job {job_id}", hint="see `cotenant ls`")
