@@ -1,4 +1,7 @@
-"""`cotenant prune`: removes the output and the environments of jobs that ended long ago."""
+"""`cotenant prune`: removes the output and the environments of jobs that ended long ago.
+
+One file for each verb.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The daemon's time."""
+"""The daemon's time.
+
+A module of its own: everything else in the daemon gets its time as a function.
+"""
 
 from __future__ import annotations
 

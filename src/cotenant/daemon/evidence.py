@@ -1,4 +1,7 @@
-"""Completes the reports of an engine with what services and telemetry know of the attempt."""
+"""Completes the reports of an engine with what services and telemetry know of the attempt.
+
+A module of its own: it only reads, and its failure costs the evidence but not the report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The control loop's queue of messages, filled by every other thread of the daemon."""
+"""The control loop's queue of messages, filled by every other thread of the daemon.
+
+A module of its own: who fills it needs nothing of the loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All estimators that answer from a trace, compared on one."""
+"""All estimators that answer from a trace, compared on one.
+
+A module of its own: it imports every estimator; each of them stands alone.
+"""
 
 from __future__ import annotations
 

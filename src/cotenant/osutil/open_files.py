@@ -1,4 +1,7 @@
-"""The limit of open files (RLIMIT_NOFILE) of this process, and of programs that it starts."""
+"""The limit of open files (RLIMIT_NOFILE) of this process, and of programs that it starts.
+
+A module of its own: the daemon raises the limit, and the engine restores it for jobs.
+"""
 
 from __future__ import annotations
 

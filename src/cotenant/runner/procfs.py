@@ -1,4 +1,7 @@
-"""Identity and descendants of processes, from /proc; the runner's own copy of `osutil.procfs`."""
+"""Identity and descendants of processes, from /proc; the runner's own copy of `osutil.procfs`.
+
+A copy, since the runner imports the standard library only.
+"""
 
 from __future__ import annotations
 

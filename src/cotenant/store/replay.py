@@ -1,4 +1,7 @@
-"""Reading events in order, with their numbers."""
+"""Reading events in order, with their numbers.
+
+A module of its own: every journal returns it, and journals import nothing of each other.
+"""
 
 from __future__ import annotations
 

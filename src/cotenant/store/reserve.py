@@ -1,4 +1,7 @@
-"""Disk space set aside, so that a full disk refuses submissions and not cancellations."""
+"""Disk space set aside, so that a full disk refuses submissions and not cancellations.
+
+A module of its own: it deals with files and knows nothing of SQLite.
+"""
 
 from __future__ import annotations
 

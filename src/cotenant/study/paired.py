@@ -1,4 +1,7 @@
-"""Ratios of paired measurements, with a confidence interval."""
+"""Ratios of paired measurements, with a confidence interval.
+
+A module of its own: arithmetic, tested without running a study.
+"""
 
 from __future__ import annotations
 

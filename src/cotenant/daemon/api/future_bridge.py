@@ -1,4 +1,7 @@
-"""Brings answers of the control loop's thread to the event loop, many with one wake-up."""
+"""Brings answers of the control loop's thread to the event loop, many with one wake-up.
+
+A module of its own: the one place where a thread and asyncio meet.
+"""
 
 from __future__ import annotations
 

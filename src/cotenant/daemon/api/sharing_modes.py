@@ -1,4 +1,7 @@
-"""The sharing modes that a job may ask for on this server."""
+"""The sharing modes that a job may ask for on this server.
+
+A module of its own: submissions and the status of the server both read it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The states of a job in one word, as Slurm's users know them."""
+"""The states of a job in one word, as Slurm's users know them.
+
+A module of its own: shell completion reads it, and has 150 ms.
+"""
 
 from __future__ import annotations
 

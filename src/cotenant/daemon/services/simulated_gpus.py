@@ -1,4 +1,7 @@
-"""Points attempts at the simulated server, and their torch at its fake CUDA devices."""
+"""Points attempts at the simulated server, and their torch at its fake CUDA devices.
+
+One file for each service.
+"""
 
 from __future__ import annotations
 
