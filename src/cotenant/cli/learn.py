@@ -33,7 +33,7 @@ def command() -> None:
 
 
 @command.command("generate")
-@cli_argument("ranges", metavar="RANGES", help="mlp, cnn, transformer, each also -small, or a TOML file.")
+@cli_argument("ranges", metavar="RANGES", help="mlp, cnn, transformer, each also -small or -thesis, mlp-thesis-deep, or a TOML file.")
 @cli_option("--count", type=integer(minimum=1), default=100, metavar="N", help="Number of configurations.")
 @cli_option("--seed", type=integer(), default=0, metavar="N", help="Random seed.")
 @cli_option("--out", type=PATH, metavar="FILE", help="Write them to FILE; by default to stdout.")
@@ -182,7 +182,7 @@ def clean(runs: Sequence[Path], *, out: Path, allow: str, json: bool) -> None:
 
 
 @command.command("summary")
-@cli_argument("file", type=PATH, metavar="FILE", help="Output of torchsummary, torchinfo or modelsummary.")
+@cli_argument("file", type=PATH, metavar="FILE", help="Output of torchsummary, torchinfo, modelsummary or Keras.")
 @cli_option("--sequence", type=integer(minimum=1), metavar="N", help="Tokens of a sample, for modelsummary.")
 @json_option
 def summary(file: Path, *, sequence: int | None, json: bool) -> None:

@@ -58,13 +58,17 @@ class MlpConfig(_Common):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CnnConfig(_Common):
-    """A convolutional network for square images; `filters`: channels of the first convolution."""
+    """A convolutional network for square images.
+
+    `filters`: channels of the first convolution; `kernel`: height and width of the convolutions, odd.
+    """
 
     shape: CnnShape
     channels: int
     image: int
     depth: int
     filters: int
+    kernel: int
     norm: Norm
     pooling: Pooling
 
@@ -102,6 +106,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "channels": ("", "of an image"),
     "image": ("pixels", "height and width of an image"),
     "filters": ("", "channels of the first convolution"),
+    "kernel": ("pixels", "height and width of the convolutions, but for 1 x 1 projections"),
     "pooling": ("", "what halves the image, up to four times"),
     "vocabulary": ("tokens", "rows of the embedding"),
     "length": ("tokens", "of a sample"),
@@ -205,4 +210,6 @@ def _problem(config: Config) -> str | None:
         return "batch normalization needs a batch of 2 or more"
     if isinstance(config, MlpConfig):
         return "`groupnorm` is for images, not for vectors" if config.norm == "groupnorm" else None
+    if config.kernel % 2 == 0:
+        return f"`kernel` is {config.kernel}, wanted an odd number: the image stays as large"
     return "`layernorm` is for vectors, not for images" if config.norm == "layernorm" else None

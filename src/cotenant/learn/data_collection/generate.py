@@ -102,12 +102,11 @@ def _at(quantile: float, range_: Range, settings: dict[str, Extra]) -> Extra:
     if quantile < range_.none:
         return 0
     place = (quantile - range_.none) / (1 - range_.none) if range_.none else quantile
-    high = int(int(settings[range_.of]) * range_.share) if range_.of else range_.high
-    high = max(high, range_.low)
+    low, high = range_.bounds(settings)
     if range_.by == "log":
-        value = range_.low * ((high + 1) / range_.low) ** place
+        value = low * ((high + 1) / low) ** place
     else:
-        value = range_.low + place * (high + 1 - range_.low)
+        value = low + place * (high + 1 - low)
     return min(int(value), high)
 
 

@@ -5,17 +5,19 @@ shape = ["pyramid", "uniform"]             # each as often as the others
 inputs = { from = 4, to = 4096 }           # whole numbers, each equally likely
 batch = { from = 4, to = 1024, by = "log" }  # each doubling equally likely
 classes = { from = 2, of = "inputs", share = 0.25 }  # up to a quarter of what was drawn for `inputs`
+feedforward = { from_share = 2, of = "width", share = 4 }  # 2 to 4 times `width`
 dropout = { from = 100, to = 500, none = 0.5 }  # 0 in half of the cases
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.learn.data_collection.configs import fields_of
@@ -26,7 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_KEYS = {"from", "to", "by", "of", "share", "none"}
+_KEYS = {"from", "from_share", "to", "by", "of", "share", "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Span:
     """A whole number from `low` to `high`, both included.
 
     Attributes:
-        of: the setting whose value times `share` replaces `high`; empty: none.
+        of: the setting whose value times `share` replaces `high`, and times `low_share`, unless 0, `low`; empty: none.
         none: share of draws that are 0.
     """
 
@@ -50,7 +52,16 @@ class Span:
     by: Literal["even", "log"] = "even"
     of: str = ""
     share: float = 1.0
+    low_share: float = 0.0
     none: float = 0.0
+
+    def bounds(self, settings: Mapping[str, Extra]) -> tuple[int, int]:
+        """The smallest and the largest value, where the other settings have these values."""
+        if not self.of:
+            return self.low, self.high
+        bound = int(settings[self.of])
+        low = max(self.low, math.ceil(bound * self.low_share))
+        return low, max(int(bound * self.share), low)
 
 
 Range: TypeAlias = Choice | Span
@@ -126,16 +137,28 @@ def _range(where: str, value: object, words: tuple[str, ...]) -> Range:
         raise UsageError(f"{where}: `{key}` is not known", hint=f"known here: {', '.join(sorted(_KEYS))}")
     if ("to" in value) == ("of" in value):
         raise UsageError(f"{where}: wanted either `to` or `of`, which names another setting")
-    low, high = value.get("from", -1), value.get("to", 0)
+    if "from_share" in value and ("from" in value or "of" not in value):
+        raise UsageError(f"{where}: `from_share` takes the place of `from`, and needs `of`")
+    low, high = value.get("from", 1 if "from_share" in value else -1), value.get("to", 0)
     if not _is_count(low) or not _is_count(high) or ("to" in value and low > high):
         raise UsageError(f"{where}: from {low!r} to {high!r}, wanted whole numbers, the smaller first")
-    share, none = value.get("share", 1.0), value.get("none", 0.0)
-    if not isinstance(share, (int, float)) or share <= 0 or not isinstance(none, (int, float)) or not 0 <= none <= 1:
+    share, low_share, none = value.get("share", 1.0), value.get("from_share", 0.0), value.get("none", 0.0)
+    if not _is_number(share) or share <= 0 or not _is_number(none) or not 0 <= none <= 1:
         raise UsageError(f"{where}: `share` is {share!r} and `none` {none!r}, wanted above 0, and 0 to 1")
+    if not _is_number(low_share) or not 0 <= low_share <= share:
+        raise UsageError(f"{where}: `from_share` is {low_share!r}, wanted 0 to `share`, which is {share!r}")
     by = value.get("by", "even")
     if by not in ("even", "log") or (by == "log" and low == 0):
         raise UsageError(f"{where}: `by` is {by!r}, wanted `even` or, from 1 on, `log`")
-    return Span(low=low, high=high, by=by, of=str(value.get("of", "")), share=float(share), none=float(none))
+    return Span(
+        low=low,
+        high=high,
+        by=by,
+        of=str(value.get("of", "")),
+        share=float(share),
+        low_share=float(low_share),
+        none=float(none),
+    )
 
 
 def _choice(where: str, values: list[object], words: tuple[str, ...]) -> Choice:
@@ -150,6 +173,10 @@ def _choice(where: str, values: list[object], words: tuple[str, ...]) -> Choice:
     if not found or len(set(found)) != len(found):
         raise UsageError(f"{where} is {values!r}, wanted one or more values, each once")
     return Choice(values=tuple(found))
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_count(value: object) -> bool:

@@ -15,7 +15,7 @@ _MAX_GROUPS = 8
 
 
 def build_cnn(config: CnnConfig) -> nn.Module:
-    """Convolutions of 3 x 3 by the shape; then the mean over the image, and a linear layer."""
+    """Convolutions of `kernel` x `kernel` by the shape; then the mean over the image, and a linear layer."""
     builders = {"residual": _residual, "dense": _dense}
     layers, channels = builders.get(config.shape, _plain)(config)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, config.classes))
@@ -33,8 +33,11 @@ def _plain(config: CnnConfig) -> tuple[list[nn.Module], int]:
     return layers, channels
 
 
-def _convolution(config: CnnConfig, channels: int, width: int, *, stride: int = 1, size: int = 3) -> list[nn.Module]:
-    """A convolution with its normalization, activation and dropout."""
+def _convolution(
+    config: CnnConfig, channels: int, width: int, *, stride: int = 1, size: int | None = None
+) -> list[nn.Module]:
+    """A convolution with its normalization, activation and dropout; `size`: of the kernel, by default `config.kernel`."""
+    size = config.kernel if size is None else size
     parts: list[nn.Module] = [
         nn.Conv2d(channels, width, size, stride=stride, padding=size // 2),
         *_norm(config, width),
@@ -58,7 +61,7 @@ class ResidualBlock(nn.Module):
     def __init__(self, config: CnnConfig, channels: int, width: int, *, stride: int) -> None:
         super().__init__()
         self.first = nn.Sequential(*_convolution(config, channels, width, stride=stride))
-        self.second = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), *_norm(config, width))
+        self.second = nn.Sequential(nn.Conv2d(width, width, config.kernel, padding=config.kernel // 2), *_norm(config, width))
         same = channels == width and stride == 1
         self.shortcut = nn.Identity() if same else nn.Conv2d(channels, width, 1, stride=stride)
         self.last = activation(config.activation)

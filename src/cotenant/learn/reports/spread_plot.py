@@ -53,9 +53,8 @@ def drawn(configs: Sequence[Config], name: str, drawn_from: Range) -> list[Any]:
     if not isinstance(drawn_from, Span):
         return values
     if drawn_from.of:
-        bounds = [max(int(getattr(config, drawn_from.of) * drawn_from.share), drawn_from.low) for config in own]
-        counts = [bound - drawn_from.low + 1 for bound in bounds]
-        return [(value - drawn_from.low + 0.5) / count for value, count in zip(values, counts, strict=True)]
+        bounds = [drawn_from.bounds({drawn_from.of: getattr(config, drawn_from.of)}) for config in own]
+        return [(value - low + 0.5) / (high - low + 1) for value, (low, high) in zip(values, bounds, strict=True)]
     return [value for value in values if value or not drawn_from.none]
 
 
@@ -78,8 +77,9 @@ def _panel(axes: Any, values: Sequence[Any], drawn_from: Range) -> str:
     counted = Counter(values)
     if isinstance(drawn_from, Span) and drawn_from.of:
         axes.hist(values, bins=_BINS, range=(0, 1), color=_COLOR)
-        axes.set_xticks([0, 1], [str(drawn_from.low), "bound"])
-        return f", up to {drawn_from.share:g} of {drawn_from.of}"
+        least = f"{drawn_from.low_share:g} x" if drawn_from.low_share else str(drawn_from.low)
+        axes.set_xticks([0, 1], [least, f"{drawn_from.share:g} x"])
+        return f", as shares of {drawn_from.of}"
     if isinstance(drawn_from, Choice) or drawn_from.high - drawn_from.low < _MAX_BARS:
         keys = sorted(counted, key=lambda key: (isinstance(key, str), key))
         places = range(len(keys)) if isinstance(drawn_from, Choice) else keys

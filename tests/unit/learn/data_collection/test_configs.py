@@ -41,6 +41,7 @@ CNN = CnnConfig(
     image=32,
     depth=6,
     filters=16,
+    kernel=3,
     norm="groupnorm",
     pooling="maxpool",
     batch=8,
@@ -78,7 +79,7 @@ def test_an_id_rebuilds_every_setting(config):
     assert parse_id(config_id(config)) == config
     for name, words in fields_of(family_of(config)).items():
         now = getattr(config, name)
-        changed = next(word for word in words if word not in {now, "layernorm", "gpt"}) if words else now * 2
+        changed = next(word for word in words if word not in {now, "layernorm", "gpt"}) if words else now * 3
         if (name, words) == ("heads", ()) or changed == now:
             continue
         other = dataclasses.replace(config, **{name: changed, **({"heads": 1} if changed == "conv1d" else {})})
@@ -109,6 +110,7 @@ def test_an_impossible_mlp_is_refused(change, message):
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
+        pytest.param(CNN, {"kernel": 4}, "`kernel` is 4, wanted an odd number", id="even kernel"),
         pytest.param(CNN, {"norm": "layernorm"}, "`layernorm` is for vectors", id="norm of vectors"),
         pytest.param(TRANSFORMER, {"heads": 5}, "`width` 32 is no multiple of `heads` 5", id="heads"),
         pytest.param(TRANSFORMER, {"shape": "gpt"}, "`classes` is 5, wanted 1000", id="gpt"),

@@ -57,6 +57,15 @@ def test_a_bounded_setting_stays_below_its_bound():
     assert max(config.classes for config in found) > 25
 
 
+def test_a_setting_is_bounded_by_shares_of_another_on_both_sides():
+    shares = TINY.replace('from = 2, of = "inputs", share = 0.5', 'from_share = 0.5, of = "inputs", share = 2')
+    found = generate(parse_ranges(shares, "tiny"), 200, 3)
+    assert all(config.inputs / 2 <= config.classes <= 2 * config.inputs for config in found)
+    ratios = sorted(config.classes / config.inputs for config in found)
+    assert ratios[0] < 0.55
+    assert ratios[-1] > 1.95
+
+
 def test_batch_norm_has_at_least_two_samples():
     found = generate(parse_ranges(TINY.replace("to = 32 }", "to = 2 }"), "tiny"), 60, 0)
     assert {(config.norm, config.batch) for config in found} == {("nonorm", 1), ("nonorm", 2), ("batchnorm", 2)}
@@ -83,7 +92,7 @@ def test_shipped_ranges_draw_every_word(name):
         seen = {getattr(config, setting) for config in found}
         if words:
             assert seen == set(allowed)
-    assert {config.shape for config in found} == set(fields_of(ranges.family)["shape"])
+    assert {config.shape for config in found} == set(ranges.ranges["shape"].values)
 
 
 def test_settings_without_effect_have_one_value():
@@ -113,6 +122,9 @@ def test_settings_without_effect_have_one_value():
         pytest.param("from = 1, to = 32", 'from = 0, to = 2, by = "log"', "`by` is 'log'", id="log of 0"),
         pytest.param('of = "inputs"', 'of = "classes"', "bound to `classes`", id="bound to itself"),
         pytest.param("share = 0.5", "share = 0", "`share` is 0", id="share"),
+        pytest.param("share = 0.5", "share = true", "`share` is True", id="share of a word"),
+        pytest.param("from = 2, of", "from = 2, from_share = 0.1, of", "takes the place of `from`", id="two starts"),
+        pytest.param("from = 2, of", "from_share = 0.6, of", "`from_share` is 0.6, wanted 0 to", id="start above end"),
         pytest.param("none = 0.25", "none = 2", "`none` 2", id="none share"),
         pytest.param('family = "mlp"', "family = ", "invalid TOML", id="toml"),
     ],
