@@ -72,7 +72,7 @@ class Manager:
             pace=self._config.pace,
             smact_of=lambda job: self._history.activity(job).smact,
         )
-        self._history = WorkloadHistory(pace=self._config.pace)
+        self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
         self._time_limited: set[int] = set()  # live jobs with a time limit or a time slice
@@ -122,7 +122,9 @@ class Manager:
         if since is not None:
             self._table.load(since.jobs)
             self._table.last_at_s = since.last_at_s
-            self._history = WorkloadHistory.restored(since.history, pace=self._config.pace)
+            self._history = WorkloadHistory.restored(
+                since.history, pace=self._config.pace, table=self._config.interference
+            )
             self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         for event in events:
             self._table.apply(event)

@@ -23,6 +23,7 @@ import math
 from typing import Literal
 
 from cotenant.core.errors import UsageError
+from cotenant.core.gpu import Sharing
 from cotenant.core.job import Job
 from cotenant.scheduling.placement import gates, orders, scores
 from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents, expected_co_runner_of
@@ -63,12 +64,14 @@ class MarginalGainPairing(ActivityPairing):
         smact_sum: float,
         predictor: InterferencePredictor,
         safety_factor: float = 1.0,
+        sharing: Sharing = "time-sliced",
     ) -> None:
         self._min_gain = min_gain
         self._max_slowdown = max_slowdown
         self._smact_sum = smact_sum
         self._predictor = predictor
         self._safety_factor = safety_factor
+        self._sharing: Sharing = sharing
         self._judgments: dict[tuple[CoRunner, Residents], float | Refusal] = {}
         self._judged_version = -1
 
@@ -80,6 +83,7 @@ class MarginalGainPairing(ActivityPairing):
             smact_sum=self._smact_sum,
             predictor=predictions.interference or self._predictor,
             safety_factor=self._safety_factor,
+            sharing=self._sharing,
         )
 
     def profile(self, job: Job, predictions: JobPredictions) -> CoRunner:
@@ -106,8 +110,8 @@ class MarginalGainPairing(ActivityPairing):
             if total > self._smact_sum + 1e-9:
                 return Refusal("smact_sum", lambda: self._smact_text(total, new))
         together = (*residents, new)
-        before = self._predictor.slowdowns([resident.activity for resident in residents])
-        after = self._predictor.slowdowns([co_runner.activity for co_runner in together])
+        before = self._predictor.slowdowns([resident.activity for resident in residents], self._sharing)
+        after = self._predictor.slowdowns([co_runner.activity for co_runner in together], self._sharing)
         weight = SLOWDOWN_WEIGHTS[min(3, len(together)), any(co_runner.guessed for co_runner in together)]
         default = math.inf if new.ignores_activity else self._max_slowdown
         for co_runner, predicted in zip(together, after, strict=True):
@@ -177,6 +181,7 @@ def marginal_gain(
             smact_sum=smact_sum,
             predictor=PriorInterference(),
             safety_factor=safety_factor,
+            sharing=sharing,
         ),
         reserve_after_s=reserve_after_s,
         headroom_bytes=gib_to_bytes(headroom_gib, "headroom"),

@@ -20,9 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cotenant.core.gpu import Sharing
 from cotenant.core.job import Attempt, CoRun, Job
 from cotenant.scheduling.demand import PROMISE_STEP_BYTES, demand_bytes
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
+from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.scheduling.telemetry.co_run import MIN_LEARNED_CO_RUN_S
@@ -101,11 +103,12 @@ class WorkloadHistory:
     """Learns from ended attempts and predicts jobs for policies (`placement.policy.JobPredictions`).
 
     The state depends on the attempts and their order alone, so a replay of the journal gives the same state.
-    `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server.
+    `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server. `table`: what a study
+    measured; it stands for a workload's activity until that was observed here.
     """
 
-    def __init__(self, *, pace: float = 1.0) -> None:
-        self.interference = LearnedInterference()
+    def __init__(self, *, pace: float = 1.0, table: InterferenceTable | None = None) -> None:
+        self.interference = LearnedInterference(table)
         self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
         self._min_run_s = MIN_RUN_S / pace
         self._records: dict[str, WorkloadRecord] = {}
@@ -124,6 +127,11 @@ class WorkloadHistory:
         if found is None:
             record = self._records.get(key)
             found = GpuActivity(key) if record is None else record.activity(key)
+            table = self.interference.table
+            measured = None if table is None else table.workloads.get(key)
+            if measured is not None and found.smact is None:
+                memory_bytes = found.memory_bytes or measured.memory_bytes
+                found = GpuActivity(key, measured.smact, measured.smocc, measured.drama, memory_bytes)
             self._activities[key] = found
         return found
 
@@ -192,7 +200,7 @@ class WorkloadHistory:
         solo_hz = _solo_hz(record, attempt.co_runs)
         for co_run in long:
             if co_run.neighbor_ids:
-                self._learn_shared(job, co_run, jobs, solo_hz)
+                self._learn_shared(job, co_run, jobs, solo_hz, attempt.placement.sharing)
 
     def _learn_completed(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
         if attempt.started_at_s is None or attempt.ended_at_s is None:
@@ -205,16 +213,16 @@ class WorkloadHistory:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
         lost_s = sum(
             [
-                co_run.seconds * (1.0 - 1.0 / self._slowdown(job, co_run, jobs))
+                co_run.seconds * (1.0 - 1.0 / self._slowdown(job, co_run, jobs, attempt.placement.sharing))
                 for co_run in attempt.co_runs
                 if co_run.neighbor_ids
             ]
         )
         record.durations_s = [*record.durations_s, max(0.0, ran_s - lost_s)][-MAX_RUNS:]
 
-    def _slowdown(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job]) -> float:
+    def _slowdown(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], sharing: Sharing) -> float:
         group = self._group_activities(job, co_run, jobs)
-        return 1.0 if group is None else self.interference.slowdowns(group)[0]
+        return 1.0 if group is None else self.interference.slowdowns(group, sharing)[0]
 
     def _group_activities(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job]) -> list[GpuActivity] | None:
         """`job` and its mates, or None where one of them is not known any more."""
@@ -226,12 +234,14 @@ class WorkloadHistory:
             group.append(self.activity(neighbor))
         return group
 
-    def _learn_shared(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], solo_hz: float | None) -> None:
+    def _learn_shared(
+        self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], solo_hz: float | None, sharing: Sharing
+    ) -> None:
         """Learn the slowdown of `job` in a co-run with neighbors."""
         group = self._group_activities(job, co_run, jobs)
         if group is None:
             return
-        predicted = self.interference.slowdowns(group)
+        predicted = self.interference.slowdowns(group, sharing)
         slowdown, spread = _by_steps(co_run, solo_hz), MEASUREMENT_STD
         if slowdown is None and not (co_run.steps_hz and solo_hz):
             slowdown, spread = _by_activity(group, predicted, co_run), SMACT_SLOWDOWN_STD
@@ -239,7 +249,7 @@ class WorkloadHistory:
             return
         _record_co_run(self._records[workload_key(job.spec)], group[1:], co_run, slowdown)
         unknown: Sequence[float | None] = [None] * len(co_run.neighbor_ids)
-        self.interference.learn(group, [slowdown, *unknown], spread=spread, predicted=predicted)
+        self.interference.learn(group, [slowdown, *unknown], spread=spread, predicted=predicted, sharing=sharing)
 
     def measured(self, job: Job, co_runs: Sequence[CoRun]) -> tuple[CoRun, ...]:
         """`co_runs` of an attempt of `job` with the slowdowns measured by step rates."""
@@ -254,7 +264,8 @@ class WorkloadHistory:
     def predicted(self, job: Job, neighbor_ids: Sequence[int], jobs: Mapping[int, Job]) -> float | None:
         """Predicted slowdown of `job` beside these jobs; None if one of them is not known."""
         group = self._group_activities(job, CoRun(neighbor_ids=tuple(neighbor_ids), seconds=0.0), jobs)
-        return None if group is None else self.interference.slowdowns(group)[0]
+        sharing: Sharing = job.attempts[-1].placement.sharing if job.attempts else "time-sliced"
+        return None if group is None else self.interference.slowdowns(group, sharing)[0]
 
     def records(self) -> Mapping[str, WorkloadRecord]:
         """All records, by workload key."""
@@ -267,14 +278,22 @@ class WorkloadHistory:
             for key, record in self._records.items()
         }
         learned = {str(job_id): number for job_id, number in self._learned.items()}
-        return {"records": records, "interference": self.interference.state(), "learned": learned}
+        return {
+            "records": records,
+            "interference": self.interference.state(),
+            "interference_table": self.interference.table_digest,
+            "learned": learned,
+        }
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any], *, pace: float = 1.0) -> WorkloadHistory:
+    def restored(
+        cls, state: Mapping[str, Any], *, pace: float = 1.0, table: InterferenceTable | None = None
+    ) -> WorkloadHistory:
         """The history with a state that `state` returned."""
-        found = cls(pace=pace)
+        found = cls(pace=pace, table=table)
         found._records = {key: WorkloadRecord(**record) for key, record in state["records"].items()}
-        found.interference = LearnedInterference.restored(state["interference"])
+        learned_with = state.get("interference_table", "")
+        found.interference = LearnedInterference.restored(state["interference"], table, learned_with=learned_with)
         found._learned = {int(job_id): number for job_id, number in state["learned"].items()}
         return found
 

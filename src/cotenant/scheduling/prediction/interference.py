@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from cotenant.core.gpu import Sharing
 from cotenant.core.units import GiB, MiB
+from cotenant.scheduling.prediction.interference_table import InterferenceTable
 
 AGGRESSIVENESS = 1.94
 EXPONENT = 4.44
@@ -148,26 +149,41 @@ _UNKNOWN = GaussianEstimate()
 
 
 class LearnedInterference:
-    """Predicts from `PriorInterference` and the learned effects of each workload."""
+    """Predicts from `PriorInterference` and the effects of each workload.
 
-    def __init__(self) -> None:
+    The effects of a workload start where `table` has them for the way to share, else at 0. What is learned is the same
+    for all ways to share, and is added to what the table says.
+    """
+
+    def __init__(self, table: InterferenceTable | None = None) -> None:
         self.version = 0
+        self.table = table
+        self.table_digest = "" if table is None else table.digest
         self._victims: dict[str, GaussianEstimate] = {}
         self._aggressors: dict[str, GaussianEstimate] = {}
 
-    def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- as PriorInterference
-        """Slowdowns by activity, memory and learned effects."""
+    def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
+        """Slowdowns by activity, memory, measured and learned effects."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
-        return limit_to_all_sms(self._learned(activities, smacts), smacts)
+        return limit_to_all_sms(self._learned(activities, smacts, sharing), smacts)
 
-    def _learned(self, activities: Sequence[GpuActivity], smacts: Sequence[float]) -> list[float]:
+    def _learned(self, activities: Sequence[GpuActivity], smacts: Sequence[float], sharing: Sharing) -> list[float]:
         # `None` is never a key here, because `learn` skips activities without a workload.
         victims, aggressors = self._victims, self._aggressors
         sensitivity = [victims.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
         pressure = [aggressors.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
-        total = sum(pressure)
+        shift = 0.0
+        measured = None if self.table is None else self.table.way(sharing)
+        if measured is not None:
+            for index, activity in enumerate(activities):
+                effects = measured.effects.get(activity.workload or "")
+                if effects is not None:
+                    sensitivity[index] += effects.victim
+                    pressure[index] += effects.aggressor
+            shift = math.log(group_factor(measured.group_factors, len(activities)))
+        total = sum(pressure) + shift
         return [
             cold * math.exp(victim + total - own)
             for cold, victim, own in zip(prior_slowdowns(activities, smacts), sensitivity, pressure, strict=True)
@@ -180,6 +196,7 @@ class LearnedInterference:
         *,
         spread: float,
         predicted: Sequence[float] | None = None,
+        sharing: Sharing = "time-sliced",
     ) -> None:
         """Learn from observed slowdowns of jobs that shared a GPU; None for a job whose slowdown is not known.
 
@@ -188,26 +205,43 @@ class LearnedInterference:
         """
         if len(activities) < 2:
             return
-        predicted = predicted or self.slowdowns(activities)
+        predicted = predicted or self.slowdowns(activities, sharing)
         for index, slowdown in enumerate(observed):
             if slowdown is None or not 0 < slowdown < math.inf:
                 continue
             # Neighbors never speed a job up: a slowdown below 1 is noise.
             surprise = math.log(max(1.0, slowdown)) - math.log(predicted[index])
-            self._move(activities, index, surprise, spread)
+            self._move(activities, index, surprise, spread, sharing)
             self.version += 1
 
-    def _move(self, activities: Sequence[GpuActivity], victim: int, surprise: float, spread: float) -> None:
+    def _move(
+        self, activities: Sequence[GpuActivity], victim: int, surprise: float, spread: float, sharing: Sharing
+    ) -> None:
         """Distribute `surprise` over the victim and its aggressors in proportion to their variances."""
-        roles = [(self._victims, activities[victim].workload)]
-        roles += [(self._aggressors, activity.workload) for index, activity in enumerate(activities) if index != victim]
-        uncertain = [(_UNKNOWN if name is None else effects.get(name, _UNKNOWN)).variance for effects, name in roles]
+        starts = self._start_variances(activities[victim].workload, sharing)
+        roles = [(self._victims, activities[victim].workload, starts[0])]
+        for index, activity in enumerate(activities):
+            if index != victim:
+                start = self._start_variances(activity.workload, sharing)[1]
+                roles.append((self._aggressors, activity.workload, start))
+        uncertain = [
+            (_UNKNOWN if name is None else effects.get(name, GaussianEstimate(0.0, start))).variance
+            for effects, name, start in roles
+        ]
         total = spread**2 + sum(uncertain)
-        for effects, name in roles:
+        for effects, name, start in roles:
             if name is not None:
-                value, variance = effects.get(name, _UNKNOWN)
+                value, variance = effects.get(name, GaussianEstimate(0.0, start))
                 gain = variance / total
                 effects[name] = GaussianEstimate(value + gain * surprise, variance * (1.0 - gain))
+
+    def _start_variances(self, workload: str | None, sharing: Sharing) -> tuple[float, float]:
+        """Variances of the effects of a workload, as victim and as aggressor, before anything was learned."""
+        measured = None if self.table is None else self.table.way(sharing)
+        effects = None if measured is None or workload is None else measured.effects.get(workload)
+        if effects is None:
+            return _UNKNOWN.variance, _UNKNOWN.variance
+        return effects.victim_variance, effects.aggressor_variance
 
     def effects(self, workload: str) -> tuple[float | None, float | None]:
         """Learned effects of a workload as victim and as aggressor, in log slowdown; None if not observed."""
@@ -220,11 +254,25 @@ class LearnedInterference:
         return {key: [*self._victims.get(key, _UNKNOWN), *self._aggressors.get(key, _UNKNOWN)] for key in keys}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Sequence[float]]) -> LearnedInterference:
-        """The predictor with a state that `state` returned."""
-        found = cls()
+    def restored(
+        cls, state: Mapping[str, Sequence[float]], table: InterferenceTable | None = None, *, learned_with: str = ""
+    ) -> LearnedInterference:
+        """The predictor with a state that `state` returned, learned on top of the table of digest `learned_with`.
+
+        What was learned on top of another table, or without one, would count twice: it is forgotten for the workloads
+        that either table may name.
+        """
+        found = cls(table)
         for workload, (victim, victim_variance, aggressor, aggressor_variance) in state.items():
+            if found.table_digest != learned_with and (learned_with or table is None or workload in table.workloads):
+                continue
             found._victims[workload] = GaussianEstimate(victim, victim_variance)
             found._aggressors[workload] = GaussianEstimate(aggressor, aggressor_variance)
         found.version = len(found._victims)
         return found
+
+
+def group_factor(factors: Mapping[int, float], count: int) -> float:
+    """The factor of groups of `count` jobs: that of the largest measured number of jobs up to it; 1 without one."""
+    known = [measured for measured in factors if measured <= count]
+    return factors[max(known)] if known else 1.0
