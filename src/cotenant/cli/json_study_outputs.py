@@ -244,6 +244,7 @@ class CollocationResult(TypedDict):
 
     jobs: list[str]
     sharing: str
+    until: Annotated[str, "`seconds`, `steps` or `refill`: what ended the group"]
     repeats: Annotated[int, "runs in which all jobs have step times"]
     gain: Annotated[float | None, "work per time over that of the same jobs in turn"]
     slowdowns: Annotated[list[float], "of each job, in the order of `jobs`; empty without step times"]
@@ -253,15 +254,36 @@ class CollocationResult(TypedDict):
     smact_sum: Annotated[float | None, "sum over the jobs alone"]
     power_w: float | None
     energy_ratio: Annotated[float | None, "energy over that of the same work in turn"]
+    host_cpu_cores: Annotated[float | None, "CPU cores that the jobs' processes used"]
+    pcie_rx_bytes_s: Annotated[float | None, "to the GPU"]
+    makespan_s: Annotated[float | None, "of a group with fixed work and without refill"]
     problem: Annotated[str, "why there are no figures; empty if there are"]
 
 
-class CollocateOutput(TypedDict):
-    """`cotenant study collocate`: one row for each job of each run, with the columns of `collocation.csv`."""
+class AssumptionCheck(TypedDict):
+    """Slowdowns that a shipped assumption gives, against measured ones."""
 
+    assumption: str
+    cases: Annotated[int, "slowdowns compared; with none, the errors are null"]
+    median_error: Annotated[float | None, "relative"]
+    p90_error: float | None
+    bias: Annotated[float | None, "mean error with its sign; above 0: assumed too slow"]
+    worst: str
+
+
+class _CollocateOutput(TypedDict):
     rows: list[dict[str, Any]]
     results: list[CollocationResult]
     report: Annotated[str, "path of the page"]
+
+
+class CollocateOutput(_CollocateOutput, total=False):
+    """`cotenant study collocate`: one row for each job of each run, with the columns of `collocation.csv`."""
+
+    workloads: Annotated[int, "in the fitted table; with --install or --check"]
+    ways: Annotated[list[str], "ways to share that were fitted"]
+    checks: Annotated[list[AssumptionCheck], "with --check"]
+    table: Annotated[str, "file of the installed table; with --install"]
 
 
 class ExportOutput(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.cli import study_collocate, study_metrics, study_overhead
+from cotenant.cli import study_collocate, study_export, study_metrics, study_overhead
 from cotenant.cli.options import cli_group
 
 
@@ -19,5 +19,5 @@ def command() -> None:
     """
 
 
-for _verb in (study_overhead.overhead, study_metrics.metrics, study_collocate.collocate, study_collocate.export):
+for _verb in (study_overhead.overhead, study_metrics.metrics, study_collocate.collocate, study_export.export):
     command.add_command(_verb)

@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option
-from cotenant.cli.output import Column, emit_json, note, print_line, print_table
+from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option, option_group
+from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer, number
 from cotenant.cli.study_options import out_option, python_option, resume_option
-from cotenant.core.errors import UsageError
+from cotenant.cli.study_table import TableOptions, use_rows
 from cotenant.measurement.result_table import read_rows
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 @cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
 @resume_option
 @python_option
+@option_group("table", TableOptions)
 @json_option
 def collocate(
+    table: TableOptions,
     *,
     path: Path | None,
     out: Path,
@@ -46,7 +48,8 @@ def collocate(
     """Measure jobs alone and in groups on one GPU: time-sliced, under MPS and on MIG instances.
 
     Each job runs unchanged. The jobs of a group warm up, wait for each other and train for the same time. The GPU's
-    mode is put back after each group. A busy GPU is refused. JOBS.toml is a job list with groups:
+    mode is put back after each group, whatever ends it. A busy GPU is refused. With --install or --check and results in
+    DIR, nothing is measured. JOBS.toml is a job list with groups:
 
     $ cat groups.toml
       [[job]]
@@ -60,20 +63,28 @@ def collocate(
     $ cotenant study collocate groups.toml --out groups --repeats 3
     """
     from cotenant.measurement.collocation import group_line, run_groups
+    from cotenant.measurement.interrupts import termination_interrupts
     from cotenant.measurement.job_list import read_jobs
     from cotenant.study.collocation_report import HEAD, results_of, table_cells, write_pairs, write_report
     from cotenant.study.overhead import JOBS_FOLDER
 
-    jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
-    with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup:
-        for row in run_groups(jobs, setup, table="collocation.csv", repeats=repeats, resume=resume, say=note):
-            note(group_line(row))
-    rows = read_rows(out / "collocation.csv")
+    table.refuse_meaningless()
+    source = out / "collocation.csv"
+    if resume or not (table.is_wanted and source.exists()):
+        jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
+        with (
+            termination_interrupts(),
+            _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup,
+        ):
+            for row in run_groups(jobs, setup, table=source.name, repeats=repeats, resume=resume, say=note):
+                note(group_line(row))
+    rows = read_rows(source)
     results = results_of(rows)
     page = write_report(rows, out / "collocation.html")
     pairs = write_pairs(results, out / "pairs.csv")
+    fitted = use_rows(rows, source, table)
     if json:
-        emit_json({"rows": rows, "results": [found._asdict() for found in results], "report": str(page)})
+        emit_json({"rows": rows, "results": [found._asdict() for found in results], "report": str(page), **fitted})
         return
     columns = [Column(key=name, title=name.upper(), right=index > 1) for index, name in enumerate(HEAD)]
     measured = [found for found in results if not found.problem]
@@ -82,42 +93,6 @@ def collocate(
         if found.problem:
             note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
     note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
-
-
-@cli_command("export")
-@cli_argument("folder", type=PATH, metavar="DIR", help="Folder of the results of a study.")
-@cli_option("--sqlite", type=PATH, metavar="FILE", help="Write one database.")
-@cli_option("--parquet", type=PATH, metavar="DIR", help="Write a file for each table.")
-@cli_option("--mlflow", metavar="URI", help="Log every run to this MLflow server or folder.")
-@cli_option("--experiment", default="cotenant", metavar="NAME", help="MLflow experiment.")
-@json_option
-def export(
-    *, folder: Path, sqlite: Path | None, parquet: Path | None, mlflow: str | None, experiment: str, json: bool
-) -> None:
-    """Hand the runs of a study, with the GPU's metrics over time, to other tools.
-
-    cotenant study export groups --sqlite groups.sqlite
-    cotenant study export groups --mlflow http://localhost:5000
-    """
-    from cotenant.study.export import runs_of, to_mlflow, to_parquet, to_sqlite
-
-    if sqlite is None and parquet is None and mlflow is None:
-        raise UsageError("nowhere to export to", hint="give `--sqlite FILE`, `--parquet DIR` or `--mlflow URI`")
-    runs = runs_of(folder)
-    written: list[str] = []
-    if sqlite is not None:
-        to_sqlite(runs, sqlite)
-        written.append(str(sqlite))
-    if parquet is not None:
-        written += map(str, to_parquet(runs, parquet))
-    if mlflow is not None:
-        to_mlflow(runs, mlflow, experiment=experiment)
-        written.append(mlflow)
-    samples = sum(len(run.samples) for run in runs)
-    if json:
-        emit_json({"runs": len(runs), "samples": samples, "written": written})
-        return
-    print_line(f"{len(runs)} runs, {samples} samples: {', '.join(written)}")
 
 
 @contextmanager

@@ -91,11 +91,14 @@ class HeldProcess:
         """It has answered and holds its resources, or it has ended."""
         return self.answer_path.exists() or self.process.poll() is not None
 
+    def is_overdue(self, limit_s: float) -> bool:
+        """Whether more than `limit_s` have passed since its start."""
+        return time.monotonic() >= self._began_s + limit_s
+
     def wait(self, limit_s: float) -> bool:
         """Wait until it is ready, at most `limit_s` from its start; whether it is."""
-        end_s = self._began_s + limit_s
         while not self.is_ready:
-            if time.monotonic() >= end_s:
+            if self.is_overdue(limit_s):
                 return False
             time.sleep(POLL_S)
         return True

@@ -27,8 +27,8 @@ class MeasuredUsage:
         peak_process_bytes, end_process_bytes: memory of the job's processes: the peak, and after the last step while
             they still held everything.
         peak_device_bytes, end_device_bytes: memory of the whole GPU, less what was in use before the job started.
-        smact, smocc, drama, gract, tensor, fp32, power_w: means over the timed steps; sm_clock_mhz: the median;
-            energy_j: over the same time.
+        smact, smocc, drama, gract, tensor, fp32, pcie_tx_bytes_s, pcie_rx_bytes_s, power_w: means over the timed steps;
+            sm_clock_mhz: the median; energy_j: over the same time.
     """
 
     samples: int = 0
@@ -42,6 +42,8 @@ class MeasuredUsage:
     gract: float | None = None
     tensor: float | None = None
     fp32: float | None = None
+    pcie_tx_bytes_s: float | None = None
+    pcie_rx_bytes_s: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
     sm_clock_mhz: float | None = None
@@ -137,6 +139,8 @@ class GpuSampler:
             gract=mean_of_known(sample.gract for sample in timed),
             tensor=mean_of_known(sample.tensor for sample in timed),
             fp32=mean_of_known(sample.fp32 for sample in timed),
+            pcie_tx_bytes_s=mean_of_known(sample.pcie_tx_bytes_s for sample in timed),
+            pcie_rx_bytes_s=mean_of_known(sample.pcie_rx_bytes_s for sample in timed),
             power_w=mean_of_known(sample.power_w for sample in timed),
             energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
             sm_clock_mhz=statistics.median(clocks) if clocks else None,

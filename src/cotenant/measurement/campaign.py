@@ -145,16 +145,26 @@ def _measure(
 
 
 def start_job(
-    job: MeasureJob, setup: CampaignSetup, folder: Path, *, tag: str, env: Mapping[str, str] | None = None
+    job: MeasureJob,
+    setup: CampaignSetup,
+    folder: Path,
+    *,
+    tag: str,
+    env: Mapping[str, str] | None = None,
+    barrier: bool = False,
 ) -> HeldProcess:
-    """Start a job under the probe; it writes `tag.answer.json` and `tag.log` in `folder`."""
+    """Start a job under the probe; it writes `tag.answer.json` and `tag.log` in `folder`.
+
+    With a `barrier` it writes `tag.warm` after its warm-up, and waits for `tag.go`.
+    """
     program = setup.program(job)
-    history = job.history and job.seconds is None
+    history = job.history and not barrier
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
         "steps": job.steps,
         "warmup_steps": job.warmup_steps,
-        "seconds": job.seconds,
+        "seconds": job.seconds if barrier else None,
+        "barrier": barrier,
         "warm_path": str((folder / f"{tag}.warm").resolve()),
         "go_path": str((folder / f"{tag}.go").resolve()),
         "history_entries": HISTORY_ENTRIES if history else 0,

@@ -1,44 +1,52 @@
 """Measures collocation: step times of jobs alone and of groups of jobs on one GPU, time-sliced, under MPS or on MIG.
 
-All jobs of a group warm up, wait for each other, and then train for the same time. Only steps that begin and end while
-all of them train count.
+All jobs of a group warm up, wait for each other, and then train. Only steps that begin and end while all of them train
+count for step times.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.core.stats import median
-from cotenant.engines.held_process import POLL_S, HeldProcess
+from cotenant.core.job import JobSpec
+from cotenant.core.stats import mean_of_known, median
 from cotenant.gpus.gpu_sampler import MeasuredUsage
-from cotenant.measurement.campaign import CampaignSetup, Say, open_table, record_of, start_job, utc_now, window_of
+from cotenant.measurement.campaign import CampaignSetup, Say, open_table, utc_now
+from cotenant.measurement.group_run import GroupMember, host_within, run_together
 from cotenant.measurement.job_list import ALONE, JobGroup, JobList, MeasureJob
-from cotenant.measurement.result_table import write_samples
 from cotenant.measurement.sharing import open_sharing
+from cotenant.scheduling.prediction.workloads import workload_key
 
 COLUMNS: Mapping[str, str] = {
     "group": "names of the jobs, joined by +",
     "sharing": "alone, time-sliced, mps, mps:PERCENT (of the SMs for each job) or mig:PROFILES",
+    "until": "seconds, steps (its place stays empty) or refill (it is started again until all have ended once)",
     "repeat": "1 for the first run",
     "position": "of the job in the group, from 1",
     "job": "",
+    "workload": "key of the job's command, as the daemon's history has it",
     "partners": "the other jobs, joined by +; empty if alone",
-    "outcome": "as of rows.csv",
+    "outcome": "as of rows.csv; also not-shared (the way to share could not be set up) and interrupted",
     "message": "",
     "step_s": "median step time within the overlap",
     "steps_timed": "steps in that median",
+    "epoch_s": "step_s times the job's `epoch_steps`",
+    "run_s": "from the end of the start barrier to the end of the last step",
+    "steps_run": "steps in that time",
+    "starts": "how often it was started; above 1 with refill",
     "overlap_s": "time in which all were past their warm-up; alone: in which it was",
     "alone_step_s": "of the job alone, the median of its repeats",
     "slowdown": "step_s / alone_step_s",
+    "host_cpu_cores": "CPU cores that the job's processes used within the overlap, in the mean",
+    "host_rss_bytes": "largest resident memory of the job's processes within the overlap",
+    "job_energy_j": "the job's part of `energy_j`, by what its steps take alone; in equal parts if not known",
     "peak_reserved_bytes": "by torch",
     "peak_process_bytes": "NVML, the job's processes",
     "peak_device_bytes": "NVML, the whole GPU above what was in use before; the same for all of a group",
@@ -48,27 +56,26 @@ COLUMNS: Mapping[str, str] = {
     "gract": "activity of the graphics engine",
     "tensor": "activity of the tensor cores",
     "fp32": "activity of the FP32 units",
+    "pcie_tx_bytes_s": "from the GPU over PCIe; no driver reports it by process",
+    "pcie_rx_bytes_s": "to the GPU over PCIe",
     "power_w": "mean power",
     "energy_j": "energy",
+    "gpu_memory_bytes": "of the whole GPU",
     "gpu": "name; `simulated` before that of a simulated one, empty without a driver",
     "at": "when it ended, UTC",
 }
-OF_GPU = ("smact", "smocc", "drama", "gract", "tensor", "fp32", "power_w", "energy_j")
+OF_GPU = (
+    "smact", "smocc", "drama", "gract", "tensor", "fp32", "pcie_tx_bytes_s", "pcie_rx_bytes_s", "power_w", "energy_j",
+)  # fmt: skip
 DEFAULT_SECONDS = 6.0
+INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    """One job of a run, with what its probe wrote and the memory of its processes."""
+class AloneRun(NamedTuple):
+    """A job alone: median step time, and mean power of the GPU (None where it is not read)."""
 
-    job: MeasureJob
-    record: Mapping[str, Any]
-    peak_process_bytes: int | None = None
-
-    @property
-    def window_s(self) -> tuple[float, float] | None:
-        """Begin and end of its timed training."""
-        return window_of(self.record)
+    step_s: float
+    power_w: float | None
 
 
 def run_groups(
@@ -88,97 +95,77 @@ def run_groups(
     names = dict.fromkeys(name for group in jobs.groups for name in group.jobs)
     wanted = [*(JobGroup(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]
     existing = rows.rows()
-    done = {(row["group"], row["sharing"], int(row["repeat"])) for row in existing}
-    alone: dict[str, list[float]] = {}
+    done = {
+        (row["group"], row["sharing"], row["until"], int(row["repeat"]))
+        for row in existing
+        if row["outcome"] != INTERRUPTED
+    }
+    alone: dict[str, list[AloneRun]] = {}
     for found in existing:
-        if found["sharing"] == ALONE and found["step_s"]:
-            alone.setdefault(found["job"], []).append(float(found["step_s"]))
+        _add_alone(alone, found)
     began_s = time.monotonic()
     for repeat in range(1, repeats + 1):
         for group in wanted:
-            if (group.name, group.sharing, repeat) in done:
+            if (group.name, group.sharing, group.until, repeat) in done:
                 continue
             if setup.limit_s is not None and time.monotonic() - began_s >= setup.limit_s:
                 say("time limit reached before all groups were run; continue with `--resume`")
                 return
-            known = {name: median(times) for name, times in alone.items()}
-            for row in run_group([by_name[name] for name in group.jobs], group, repeat, setup, known):
+            known = {name: _median_run(runs) for name, runs in alone.items()}
+            members = [by_name[name] for name in group.jobs]
+            try:
+                measured = run_group(members, group, repeat, setup, known)
+            except KeyboardInterrupt:
+                failed = {"outcome": INTERRUPTED, "message": "stopped by a signal"}
+                stopped = [GroupMember(job=job, record=failed) for job in members]
+                for row in group_rows(stopped, group, repeat, None, MeasuredUsage(), known, gpu=setup.gpu_name):
+                    rows.add(row)
+                raise
+            for row in measured:
                 rows.add(row)
-                if group.sharing == ALONE and row["step_s"]:
-                    alone.setdefault(group.jobs[0], []).append(float(str(row["step_s"])))
+                _add_alone(alone, row)
                 yield row
 
 
+def _add_alone(alone: dict[str, list[AloneRun]], row: Mapping[str, object]) -> None:
+    if row["sharing"] == ALONE and row["step_s"]:
+        power_w = float(str(row["power_w"])) if row["power_w"] not in (None, "") else None
+        alone.setdefault(str(row["job"]), []).append(AloneRun(float(str(row["step_s"])), power_w))
+
+
+def _median_run(runs: Sequence[AloneRun]) -> AloneRun:
+    return AloneRun(median(run.step_s for run in runs), mean_of_known(run.power_w for run in runs))
+
+
 def run_group(
-    jobs: Sequence[MeasureJob], group: JobGroup, repeat: int, setup: CampaignSetup, alone: Mapping[str, float]
+    jobs: Sequence[MeasureJob], group: JobGroup, repeat: int, setup: CampaignSetup, alone: Mapping[str, AloneRun]
 ) -> list[dict[str, object]]:
-    """Run jobs concurrently; one row each."""
-    timed = [replace(job, seconds=job.seconds or DEFAULT_SECONDS) for job in jobs]
+    """Run jobs concurrently; one row each.
+
+    Raises:
+        CotenantError: results cannot be written.
+    """
+    timed = [_timed(job, group) for job in jobs]
     try:
         with open_sharing(group, setup) as environments:
-            members, overlap, usage = _together(timed, environments, group, repeat, setup)
+            members, overlap, usage = run_together(timed, environments, group, repeat, setup)
     except CotenantError as error:
         failed = {"outcome": "not-shared", "message": error.message}
         members, overlap, usage = [GroupMember(job=job, record=failed) for job in timed], None, MeasuredUsage()
-    return group_rows(members, group, repeat, overlap, usage, alone, gpu=setup.gpu_name)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CotenantError(
+            f"cannot write results in `{setup.out}`: {reason}", hint="make room, then continue with `--resume`"
+        ) from error
+    gpu_memory_bytes = None if setup.watch is None else setup.watch.gpu.memory_total_bytes
+    rows = group_rows(members, group, repeat, overlap, usage, alone, gpu=setup.gpu_name)
+    return [{**row, "gpu_memory_bytes": gpu_memory_bytes} for row in rows]
 
 
-def _together(
-    jobs: Sequence[MeasureJob],
-    environments: Sequence[Mapping[str, str]],
-    group: JobGroup,
-    repeat: int,
-    setup: CampaignSetup,
-) -> tuple[list[GroupMember], tuple[float, float] | None, MeasuredUsage]:
-    folder = setup.out / group.folder / group.run_folder(repeat)
-    folder.mkdir(parents=True, exist_ok=True)
-    with setup.watch or nullcontext():
-        runs: list[HeldProcess] = []
-        try:
-            for position, (job, env) in enumerate(zip(jobs, environments, strict=True), start=1):
-                runs.append(start_job(job, setup, folder, tag=str(position), env=env))
-            start_together(runs, [folder / str(position) for position in range(1, len(runs) + 1)], jobs)
-            in_time = [run.wait(job.limit_s) for run, job in zip(runs, jobs, strict=True)]
-        finally:
-            ended = [run.release() for run in runs]
-    records = [
-        record_of(end, in_time=ok, limit_s=job.limit_s) for job, end, ok in zip(jobs, ended, in_time, strict=True)
-    ]
-    for position, record in enumerate(records, start=1):
-        (folder / f"{position}.json").write_text(json.dumps(dict(record), indent=1) + "\n")
-    overlap = overlap_of([GroupMember(job=job, record=record) for job, record in zip(jobs, records, strict=True)])
-    memory: list[int | None] = [None] * len(jobs)
-    usage = MeasuredUsage()
-    if setup.watch is not None:
-        write_samples(folder / "gpu.csv", setup.watch.samples)
-        memory = [setup.watch.usage(end.pids, None, None).peak_process_bytes for end in ended]
-        usage = setup.watch.usage({pid for end in ended for pid in end.pids}, None, overlap)
-    members = [
-        GroupMember(job=job, record=record, peak_process_bytes=held)
-        for job, record, held in zip(jobs, records, memory, strict=True)
-    ]
-    return members, overlap, usage
-
-
-def start_together(runs: Sequence[HeldProcess], tags: Sequence[Path], jobs: Sequence[MeasureJob]) -> None:
-    """Wait until every job has warmed up, exited or timed out; then let the waiting ones continue."""
-    end_s = time.monotonic() + max(job.limit_s for job in jobs)
-    waiting = list(zip(runs, tags, strict=True))
-    while waiting and time.monotonic() < end_s:
-        waiting = [(run, tag) for run, tag in waiting if not (run.is_ready or tag.with_suffix(".warm").exists())]
-        time.sleep(POLL_S)
-    for tag in tags:
-        tag.with_suffix(".go").touch()
-
-
-def overlap_of(members: Sequence[GroupMember]) -> tuple[float, float] | None:
-    """The interval in which all had warmed up and none had stopped; None if there is none."""
-    windows = [member.window_s for member in members]
-    known = [window for window in windows if window is not None]
-    if len(known) < len(windows):
-        return None
-    begin_s, end_s = max(window[0] for window in known), min(window[1] for window in known)
-    return (begin_s, end_s) if end_s > begin_s else None
+def _timed(job: MeasureJob, group: JobGroup) -> MeasureJob:
+    """The job as it runs in the group: the start barrier needs a step before it."""
+    seconds = (job.seconds or DEFAULT_SECONDS) if group.until == "seconds" else None
+    return replace(job, seconds=seconds, warmup_steps=max(1, job.warmup_steps))
 
 
 def group_rows(
@@ -187,41 +174,98 @@ def group_rows(
     repeat: int,
     overlap: tuple[float, float] | None,
     usage: MeasuredUsage,
-    alone: Mapping[str, float],
+    alone: Mapping[str, AloneRun],
     *,
     gpu: str = "",
 ) -> list[dict[str, object]]:
     """A row for each job of a run."""
-    rows = []
-    for position, member in enumerate(members):
-        times = step_times_within(member.record, overlap)
-        step_s = round(statistics.median(times), 6) if times else None
-        before_s = alone.get(member.job.name)
-        row: dict[str, object] = {
+    times = [step_times_within(member.record, overlap) for member in members]
+    energies = _job_energies(members, times, usage.energy_j, alone)
+    return [
+        dict.fromkeys(COLUMNS)
+        | {
             **{name: getattr(usage, name) for name in OF_GPU},
+            **_job_cells(member, times[i], group, overlap, alone.get(member.job.name)),
             "group": group.name,
             "sharing": group.sharing,
+            "until": group.until,
             "repeat": repeat,
-            "position": position + 1,
-            "job": member.job.name,
-            "partners": "+".join(other.job.name for i, other in enumerate(members) if i != position),
-            "outcome": member.record.get("outcome"),
-            "message": member.record.get("message"),
-            "step_s": step_s,
-            "steps_timed": len(times),
+            "position": i + 1,
+            "partners": "+".join(other.job.name for j, other in enumerate(members) if j != i),
             "overlap_s": None if overlap is None else round(overlap[1] - overlap[0], 3),
-            "alone_step_s": step_s if group.sharing == ALONE else before_s,
-            "slowdown": None,
-            "peak_reserved_bytes": member.record.get("peak_reserved_bytes"),
-            "peak_process_bytes": member.peak_process_bytes,
+            "job_energy_j": energies[i],
             "peak_device_bytes": usage.peak_device_bytes,
             "gpu": gpu,
             "at": utc_now(),
         }
-        if group.sharing != ALONE and step_s is not None and before_s:
-            row["slowdown"] = round(step_s / before_s, 4)
-        rows.append({name: row[name] for name in COLUMNS})
-    return rows
+        for i, member in enumerate(members)
+    ]
+
+
+def _job_cells(
+    member: GroupMember,
+    times: Sequence[float],
+    group: JobGroup,
+    overlap: tuple[float, float] | None,
+    alone: AloneRun | None,
+) -> dict[str, object]:
+    """The columns of one job."""
+    job, record = member.job, member.record
+    step_s = round(statistics.median(times), 6) if times else None
+    slowdown = None
+    if group.sharing != ALONE and step_s is not None and alone is not None:
+        slowdown = round(step_s / alone.step_s, 4)
+    cores, rss_bytes = host_within(member.host, overlap)
+    warmup = int(record.get("warmup_steps", job.warmup_steps + 1)) - 1  # the first step after the barrier counts here
+    return {
+        "job": job.name,
+        "workload": _workload(job),
+        "outcome": record.get("outcome"),
+        "message": record.get("message"),
+        "step_s": step_s,
+        "steps_timed": len(times),
+        "epoch_s": None if step_s is None or job.epoch_steps is None else round(step_s * job.epoch_steps, 3),
+        "run_s": None if member.run_s is None else round(member.run_s, 3),
+        "steps_run": None if member.run_s is None else len(record.get("step_ended_s") or ()) - warmup,
+        "starts": member.starts,
+        "alone_step_s": step_s if group.sharing == ALONE else None if alone is None else alone.step_s,
+        "slowdown": slowdown,
+        "host_cpu_cores": None if cores is None else round(cores, 3),
+        "host_rss_bytes": rss_bytes,
+        "peak_reserved_bytes": record.get("peak_reserved_bytes"),
+        "peak_process_bytes": member.peak_process_bytes,
+    }
+
+
+def _workload(job: MeasureJob) -> str:
+    """The key under which the daemon knows the job where it is submitted as `python SCRIPT ARGS`."""
+    command, workdir = ("python", job.script, *job.args), str(Path(job.script).parent)
+    return workload_key(JobSpec(command=command, workdir=workdir, env={}, user="", uid=0, name=job.name))
+
+
+def _job_energies(
+    members: Sequence[GroupMember],
+    times: Sequence[Sequence[float]],
+    energy_j: float | None,
+    alone: Mapping[str, AloneRun],
+) -> list[float | None]:
+    """The energy of the overlap, divided in proportion to what the steps of each job take alone.
+
+    No driver reports energy by process; a second of training alone stands for its power alone.
+    """
+    if energy_j is None:
+        return [None] * len(members)
+    known = [alone.get(member.job.name) for member in members]
+    if all(run is not None and run.power_w is not None for run in known):
+        parts = [
+            len(ended) * run.step_s * run.power_w
+            for ended, run in zip(times, known, strict=True)
+            if run is not None and run.power_w is not None
+        ]
+    else:
+        parts = [1.0] * len(members)
+    total = sum(parts)
+    return [round(energy_j * part / total, 3) if total else None for part in parts]
 
 
 def step_times_within(record: Mapping[str, Any], window: tuple[float, float] | None) -> list[float]:

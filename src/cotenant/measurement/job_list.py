@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cotenant.core.errors import UsageError
 
@@ -33,7 +33,8 @@ class MeasureJob:
         script: absolute path.
         env: added to the environment. settings: of `torch.backends`, by dotted name, e.g. `cudnn.benchmark`.
         steps: optimizer steps to run; the first `warmup_steps` do not count for step times.
-        seconds: duration of timed training instead of `steps`, for pairs.
+        seconds: duration of timed training in a group that does not train until its steps are done.
+        epoch_steps: optimizer steps of an epoch, for times per epoch; None if not known.
         history: record every allocation; `snapshot`: save PyTorch's own snapshot as well.
     """
 
@@ -47,6 +48,7 @@ class MeasureJob:
     steps: int = 5
     warmup_steps: int = 2
     seconds: float | None = None
+    epoch_steps: int | None = None
     limit_s: float = 120.0
     history: bool = True
     snapshot: bool = False
@@ -63,6 +65,9 @@ class MeasureJob:
 
 ALONE, TIME_SLICED = "alone", "time-sliced"
 
+Until = Literal["seconds", "steps", "refill"]
+UNTIL: tuple[Until, ...] = get_args(Until)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
@@ -70,10 +75,14 @@ class JobGroup:
 
     Attributes:
         sharing: `alone`, `time-sliced`, `mps`, `mps:50` (percent of the SMs for each job) or `mig:3g.20gb,3g.20gb`.
+        until: how long they train after the start barrier: each for its `seconds`; each for its `steps`, and the place
+            of one that is done stays empty; or the same, and one that is done is started again (`refill`) until all
+            have ended once.
     """
 
     jobs: tuple[str, ...]
     sharing: str = TIME_SLICED
+    until: Until = "seconds"
 
     @property
     def name(self) -> str:
@@ -88,7 +97,8 @@ class JobGroup:
 
     def run_folder(self, repeat: int) -> str:
         """A name for the folder of one run, inside of `folder`."""
-        return f"{self.sharing.replace(':', '-').replace(',', '-')}-{repeat}"
+        until = "" if self.until == "seconds" else f"-{self.until}"
+        return f"{self.sharing.replace(':', '-').replace(',', '-')}{until}-{repeat}"
 
     @property
     def way(self) -> str:
@@ -168,13 +178,14 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "steps": (int,),
     "warmup_steps": (int,),
     "seconds": (int, float),
+    "epoch_steps": (int,),
     "limit_s": (int, float),
     "history": (bool,),
     "snapshot": (bool,),
     "gpu": (str,),
 }
 _DEFAULTABLE = tuple(key for key in _KINDS if key not in {"name", "script", "args"})
-_ABOVE_ZERO = ("repeats", "steps", "seconds", "limit_s")
+_ABOVE_ZERO = ("repeats", "steps", "seconds", "epoch_steps", "limit_s")
 _TEXTS = ("args", "tags")
 
 
@@ -248,8 +259,11 @@ def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[JobGroup
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
         where = f"group[{number}]"
         table = _table(path, where, entry)
-        _refuse_unknown(path, f"{where}.", table, ("jobs", "sharing"))
+        _refuse_unknown(path, f"{where}.", table, ("jobs", "sharing", "until"))
         jobs, ways = table.get("jobs"), table.get("sharing", [TIME_SLICED])
+        until = table.get("until", UNTIL[0])
+        if until not in UNTIL:
+            raise UsageError(f"{path}: `{where}.until` is {until!r}", hint=f"write one of {', '.join(UNTIL)}")
         if not isinstance(jobs, list) or len(jobs) < 2:
             raise UsageError(f"{path}: `{where}.jobs` is {jobs!r}, wanted the names of two jobs or more")
         for name in jobs:
@@ -261,7 +275,7 @@ def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[JobGroup
                     f"{path}: `{where}.sharing`: {way!r} is no way to share",
                     hint="write `time-sliced`, `mps`, `mps:50` or `mig:3g.20gb,3g.20gb`",
                 )
-            groups.append(JobGroup(jobs=tuple(jobs), sharing=way))
+            groups.append(JobGroup(jobs=tuple(jobs), sharing=way, until=until))
     return tuple(groups)
 
 

@@ -181,15 +181,15 @@ class Probe:
                 self.finish("ok")
 
     def _is_enough(self) -> bool:
-        seconds = self.request.get("seconds")
-        if seconds is None:
-            return self.steps >= int(self.request["steps"])
-        if self.steps == self.warmup_steps:
+        seconds, barrier = self.request.get("seconds"), bool(self.request.get("barrier"))
+        if barrier and self.steps == self.warmup_steps:
             self._wait_for_others()
+        if seconds is None:
+            return self.steps >= int(self.request["steps"]) + (self.warmup_steps if barrier else 0)
         return self.steps > self.warmup_steps and time.time() - self.clock.host_s[self.warmup_steps] >= seconds
 
     def _wait_for_others(self) -> None:
-        """Continue when the parent has created the file `go`: when all jobs of the pair have warmed up."""
+        """Continue when the parent has created the file `go`: when all jobs of the group have warmed up."""
         if self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
         pathlib.Path(self.request["warm_path"]).touch()
@@ -277,8 +277,8 @@ class Probe:
         return found
 
     def _times(self) -> dict[str, Any]:
-        # The step after waiting for the other job includes the wait and does not count.
-        warmup = self.warmup_steps + (self.request.get("seconds") is not None)
+        # The step after waiting for the other jobs includes the wait and does not count.
+        warmup = self.warmup_steps + bool(self.request.get("barrier"))
         return {"step_ended_s": self.clock.ended_s(), "warmup_steps": warmup, "ended_s": time.time()}
 
     def _versions(self) -> dict[str, Any]:

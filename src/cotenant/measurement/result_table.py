@@ -120,10 +120,16 @@ class ResultTable:
         return read_rows(self.path)
 
     def _append(self, values: Sequence[object]) -> None:
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerow(["" if value is None else value for value in values])
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerow(["" if value is None else value for value in values])
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise CotenantError(
+                f"cannot write `{self.path}`: {reason}", hint="make room, then continue with `--resume`"
+            ) from error
 
     def _truncate_incomplete_line(self) -> None:
         """Remove a last line that a crash left incomplete."""

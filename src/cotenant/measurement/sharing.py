@@ -6,20 +6,25 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from cotenant import gpus
 from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.gpu import Gpu
 from cotenant.gpus import mig
 from cotenant.measurement.campaign import CampaignSetup
+from cotenant.measurement.interrupts import deferred_signals
 from cotenant.measurement.job_list import JobGroup
 
 MPS_COMMAND = "nvidia-cuda-mps-control"
+PIPE_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @contextlib.contextmanager
 def open_sharing(group: JobGroup, setup: CampaignSetup) -> Iterator[Sequence[Mapping[str, str]]]:
     """The environment of each job of the group, for the duration of a `with` block.
+
+    Without MPS, jobs get an empty pipe folder: with that of a server that runs already, they would be its clients.
 
     Raises:
         CotenantError: this GPU, driver or user cannot share so; nothing is changed.
@@ -28,21 +33,23 @@ def open_sharing(group: JobGroup, setup: CampaignSetup) -> Iterator[Sequence[Map
         with mps_server(setup) as env:
             limit = {} if group.detail == "" else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": group.detail}
             yield [{**env, **limit}] * len(group.jobs)
-    elif group.way == "mig":
+        return
+    no_mps = {PIPE_FOLDER: str((setup.out / "no-mps").resolve())}
+    if group.way == "mig":
         if setup.watch is None:
-            raise BackendError(f"MIG needs an NVIDIA driver: {setup.no_watch}")
+            raise BackendError(f"MIG needs an NVIDIA driver: {setup.no_watch or 'none was found'}")
         with mig_instances(setup.watch.gpu, group.detail.split(",")) as uuids:
             # With fewer instances than jobs, jobs take turns: they share an instance's SMs and memory.
-            yield [{"CUDA_VISIBLE_DEVICES": uuids[i % len(uuids)]} for i in range(len(group.jobs))]
+            yield [{**no_mps, "CUDA_VISIBLE_DEVICES": uuids[i % len(uuids)]} for i in range(len(group.jobs))]
     else:
-        yield [{}] * len(group.jobs)
+        yield [no_mps] * len(group.jobs)
 
 
 @contextlib.contextmanager
 def mps_server(setup: CampaignSetup) -> Iterator[dict[str, str]]:
     """A private MPS server for the duration of a `with` block; gives the environment of its clients.
 
-    MPS servers of others are not touched: the pipe folder is our own.
+    MPS servers of others are not touched: the pipe folder is our own. One that a killed study left there is ended.
 
     Raises:
         CotenantError: MPS is not installed, or does not start.
@@ -52,25 +59,47 @@ def mps_server(setup: CampaignSetup) -> Iterator[dict[str, str]]:
         raise CotenantError(f"no `{MPS_COMMAND}` on the PATH", hint="leave out MPS")
     folder = (setup.out / "mps").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    ours = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    ours = {PIPE_FOLDER: str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     env = {**setup.plain_env(), **ours}
-    # The MPS daemon inherits these descriptors: a pipe of ours would never reach its end.
-    done = subprocess.run([program, "-d"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise CotenantError(f"`{program} -d` ended with exit code {done.returncode}", hint=f"see `{folder}`")
     try:
+        with deferred_signals():
+            code = _start_mps(program, env, folder)
+            if code:
+                _quit_mps(program, env)
+                code = _start_mps(program, env, folder)
+        if code:
+            lines = (folder / "start.log").read_text(encoding="utf-8", errors="replace").split()
+            said = f": {' '.join(lines)[:200]}" if lines else ""
+            raise CotenantError(f"`{program} -d` ended with exit code {code}{said}", hint=f"see `{folder}`")
         yield ours
     finally:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run([program], env=env, input=b"quit\n", stdout=subprocess.DEVNULL, timeout=30, check=False)
+        with deferred_signals():
+            _quit_mps(program, env)
+
+
+def _start_mps(program: str, env: Mapping[str, str], folder: Path) -> int:
+    # The MPS daemon inherits these descriptors: a pipe of ours would never reach its end.
+    with (folder / "start.log").open("wb") as log:
+        return subprocess.run(
+            [program, "-d"], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            check=False,
+        ).returncode  # fmt: skip
+
+
+def _quit_mps(program: str, env: Mapping[str, str]) -> None:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            [program], env=env, input=b"quit\n", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, timeout=30, check=False,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
 def mig_instances(gpu: Gpu, profiles: Sequence[str]) -> Iterator[list[str]]:
     """UUIDs of new MIG instances on `gpu`, in the order of `profiles`, for the duration of a `with` block.
 
-    MIG mode is turned on for it and off again; a GPU that was in MIG mode before is refused, since its instances may be
-    somebody's.
+    MIG mode is turned on for it and off again, whenever a signal comes; a GPU that was in MIG mode before is refused,
+    since its instances may be somebody's.
 
     Raises:
         BackendError: the GPU is in MIG mode, has no such profiles, or a command failed; the mode is as before.
@@ -78,18 +107,23 @@ def mig_instances(gpu: Gpu, profiles: Sequence[str]) -> Iterator[list[str]]:
     if gpu.mig_parent is not None:
         raise BackendError("the GPU is in MIG mode already", hint="remove its instances and turn MIG mode off first")
     smi = ["nvidia-smi", "-i", str(gpu.index)]
-    _run([*smi, "-mig", "1"])
+    made = [*smi[:1], "mig", *smi[1:]]
+    is_on = has_instances = False
     try:
-        made = [*smi[:1], "mig", *smi[1:]]
-        _run([*made, "-cgi", ",".join(profiles), "-C"])
-        try:
-            yield _instances_of(gpu, profiles)
-        finally:
-            for option in ("-dci", "-dgi"):
+        with deferred_signals():
+            _run([*smi, "-mig", "1"])
+            is_on = True
+        with deferred_signals():
+            _run([*made, "-cgi", ",".join(profiles), "-C"])
+            has_instances = True
+        yield _instances_of(gpu, profiles)
+    finally:
+        with deferred_signals():
+            for option in ("-dci", "-dgi") if has_instances else ():
                 with contextlib.suppress(BackendError):
                     _run([*made, option])
-    finally:
-        _run([*smi, "-mig", "0"])
+            if is_on:
+                _run([*smi, "-mig", "0"])
 
 
 def _instances_of(gpu: Gpu, profiles: Sequence[str]) -> list[str]:
@@ -113,8 +147,10 @@ def _run(command: Sequence[str]) -> None:
     text = " ".join(command)
     try:
         done = subprocess.run(
-            list(command), capture_output=True, text=True, errors="replace", timeout=mig.TIMEOUT_S, check=False
-        )
+            list(command), capture_output=True, text=True, errors="replace", timeout=mig.TIMEOUT_S, check=False,
+            # Ctrl-C goes to the foreground process group: it would end the command that puts the mode back.
+            start_new_session=True,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"`{text}` does not work: {error}") from error
     if done.returncode:

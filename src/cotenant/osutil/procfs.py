@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -183,3 +184,28 @@ def send_signal(process: Identity, number: signal.Signals) -> bool:
         os.kill(process.pid, number)
         return True
     return False
+
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class UsageSample(NamedTuple):
+    """CPU seconds that processes used until `at_s`, seconds since the epoch, and their resident bytes then."""
+
+    at_s: float
+    cpu_s: float
+    rss_bytes: int
+
+
+def session_usage(session: int) -> UsageSample:
+    """CPU time and memory of all processes of a session; ended children that were waited for count as CPU time."""
+    cpu_s, rss_bytes = 0.0, 0
+    for pid in session_pids(session):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"{PROC}/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            # utime, stime, cutime, cstime: fields 14 to 17; rss: 24. `fields` begins with the third.
+            cpu_s += sum(int(ticks) for ticks in fields[11:15]) / TICKS_PER_S
+            rss_bytes += int(fields[21]) * PAGE_BYTES
+    return UsageSample(time.time(), cpu_s, rss_bytes)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cotenant.core.stats import mean, mean_of_known, median
 from cotenant.core.units import format_bytes
+from cotenant.measurement.collocation import INTERRUPTED
 from cotenant.measurement.job_list import ALONE
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page
@@ -26,8 +27,10 @@ class GroupResult(NamedTuple):
     """A group of jobs under one way to share; the mean of its repeats.
 
     Attributes:
-        gain: work per time over that of the same jobs in turn, the sum of the jobs' speeds; None where a job has no
-            step time. slowdowns: of each job, in order.
+        until: when the group ends, as in `JobGroup`.
+        gain: work per time over that of the same jobs in turn: with fixed work and no refill, the time in turn over
+            that of the group, else the sum of the jobs' speeds; None where a job has no step time.
+        slowdowns: of each job, in order.
         smact, power_w: of the GPU; `energy_ratio`: energy over that of the same steps of the jobs in turn.
         problem: why there are no figures; empty if there are.
     """
@@ -44,21 +47,36 @@ class GroupResult(NamedTuple):
     power_w: float | None
     energy_ratio: float | None
     problem: str
+    until: str = "seconds"
+    host_cpu_cores: float | None = None
+    pcie_rx_bytes_s: float | None = None
+    makespan_s: float | None = None
 
 
 def results_of(rows: Sequence[Row]) -> list[GroupResult]:
     """The groups in the order of their first rows; jobs alone are not among them."""
     alone: dict[str, list[Row]] = {}
-    runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows:
+    runs: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
+    for row in completed_rows(rows):
         if row["sharing"] == ALONE:
             alone.setdefault(row["job"], []).append(row)
         else:
-            runs.setdefault((row["group"], row["sharing"]), {}).setdefault(row["repeat"], []).append(row)
-    return [_result(sharing, list(repeats.values()), alone) for (_, sharing), repeats in runs.items()]
+            key = (row["group"], row["sharing"], row["until"])
+            runs.setdefault(key, {}).setdefault(row["repeat"], []).append(row)
+    return [_result(sharing, until, list(repeats.values()), alone) for (_, sharing, until), repeats in runs.items()]
 
 
-def _result(sharing: str, runs: Sequence[Sequence[Row]], alone: Mapping[str, Sequence[Row]]) -> GroupResult:
+def completed_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows without those of interrupted runs that were made again."""
+    again = {_run_key(row) for row in rows if row["outcome"] != INTERRUPTED}
+    return [row for row in rows if row["outcome"] != INTERRUPTED or _run_key(row) not in again]
+
+
+def _run_key(row: Row) -> tuple[str, ...]:
+    return (row["group"], row["sharing"], row["until"], row["repeat"])
+
+
+def _result(sharing: str, until: str, runs: Sequence[Sequence[Row]], alone: Mapping[str, Sequence[Row]]) -> GroupResult:
     jobs = tuple(row["job"] for row in sorted(runs[0], key=lambda row: int(row["position"])))
     complete = [
         sorted(run, key=lambda row: int(row["position"])) for run in runs if all(row["slowdown"] for row in run)
@@ -71,12 +89,22 @@ def _result(sharing: str, runs: Sequence[Sequence[Row]], alone: Mapping[str, Seq
     ]
     powers = [_alone(alone, job, "power_w") for job in jobs]
     power_w = mean_of_known(_number(run[0]["power_w"]) for run in complete)
+    gain = sum(1.0 / slowdown for slowdown in slowdowns) if slowdowns else None
+    makespan_s = None
+    if until == "steps" and complete:
+        makespan_s = mean([max(float(row["run_s"]) for row in run) for run in complete])
+        in_turn_s = mean([sum(float(row["steps_run"]) * float(row["alone_step_s"]) for row in run) for run in complete])
+        gain = in_turn_s / makespan_s
     return GroupResult(
         jobs=jobs,
         sharing=sharing,
         repeats=len(complete),
-        gain=sum(1.0 / slowdown for slowdown in slowdowns) if slowdowns else None,
+        gain=gain,
         slowdowns=slowdowns,
+        until=until,
+        makespan_s=makespan_s,
+        host_cpu_cores=mean_of_known(_sum([_number(row["host_cpu_cores"]) for row in run]) for run in complete),
+        pcie_rx_bytes_s=mean_of_known(_number(run[0]["pcie_rx_bytes_s"]) for run in complete),
         memory_bytes=mean_of_known(_number(run[0]["peak_device_bytes"]) for run in complete),
         memory_sum_bytes=_sum([_alone(alone, job, "peak_device_bytes") for job in jobs]),
         smact=mean_of_known(_number(run[0]["smact"]) for run in complete),
@@ -134,7 +162,11 @@ def as_collocation_rows(results: Sequence[GroupResult], source: str) -> list[Col
 
 def write_pairs(results: Sequence[GroupResult], path: Path, *, sharing: str = "time-sliced") -> Path | None:
     """Write the measured pairs as `cotenant simulate --pairs` reads them; None if there are none."""
-    pairs = [result for result in results if len(result.slowdowns) == 2 and result.sharing == sharing]
+    pairs = [
+        result
+        for result in results
+        if len(result.slowdowns) == 2 and result.sharing == sharing and result.until != "steps"
+    ]
     if not pairs:
         return None
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -146,7 +178,7 @@ def write_pairs(results: Sequence[GroupResult], path: Path, *, sharing: str = "t
     return path
 
 
-HEAD = ("group", "sharing", "repeats", "gain", "slowdowns", "SMACT", "memory", "sum alone", "power", "energy")
+HEAD = ("group", "sharing", "until", "repeats", "gain", "slowdowns", "SMACT", "memory", "sum alone", "power", "energy")
 
 
 def table_cells(result: GroupResult) -> tuple[str, ...]:
@@ -154,6 +186,7 @@ def table_cells(result: GroupResult) -> tuple[str, ...]:
     return (
         " + ".join(result.jobs),
         result.sharing,
+        result.until,
         str(result.repeats),
         "" if result.gain is None else f"{result.gain:.2f}",
         " ".join(f"{slowdown:.2f}" for slowdown in result.slowdowns),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import UsageError
-from cotenant.measurement.job_list import JobGroup
+from cotenant.measurement.job_list import UNTIL, JobGroup, Until
 from cotenant.measurement.result_table import SAMPLE_COLUMNS, read_rows
 
 TABLES = ("overhead", "metrics", "collocation")
@@ -54,10 +54,14 @@ def _runs(folder: Path, study: str) -> Iterator[StudyRun]:
     for number, row in enumerate(read_rows(folder / f"{study}.csv"), start=1):
         samples: tuple[Mapping[str, Value], ...] = ()
         if study == "collocation":
-            group = JobGroup(jobs=tuple(row["group"].split("+")), sharing=row["sharing"])
+            group = JobGroup(jobs=tuple(row["group"].split("+")), sharing=row["sharing"], until=_until(row["until"]))
             path = folder / group.folder / group.run_folder(int(row["repeat"])) / "gpu.csv"
             samples = tuple(map(_typed, read_rows(path))) if path.exists() else ()
         yield StudyRun(study=study, number=number, fields=_typed(row), samples=samples)
+
+
+def _until(text: str) -> Until:
+    return next((until for until in UNTIL if until == text), "seconds")
 
 
 def _typed(row: Mapping[str, str]) -> dict[str, Value]:

@@ -1,6 +1,6 @@
 """CPU time and memory of a session of processes, from /proc, while they run.
 
-Source of all fields: proc_pid_stat(5); rusage of ended processes: wait4(2).
+Source: rusage of ended processes: wait4(2).
 """
 
 from __future__ import annotations
@@ -13,21 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from cotenant.core.errors import CotenantError
-from cotenant.osutil.procfs import PROC, session_pids
-
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class UsageSample(NamedTuple):
-    """CPU seconds used until `at_s`, and resident bytes then."""
-
-    at_s: float
-    cpu_s: float
-    rss_bytes: int
+from cotenant.osutil.procfs import UsageSample, session_pids, session_usage
 
 
 @dataclass(slots=True)
@@ -86,16 +74,9 @@ class SessionProcess:
         """Add a sample of all processes of the session."""
         if self._process is None or self.poll() is not None:
             return
-        cpu_s, rss_bytes = 0.0, 0
-        for pid in session_pids(self._process.pid):
-            with suppress(OSError, ValueError, IndexError):
-                with open(f"{PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123
-                    fields = file.read().rpartition(b")")[2].split()
-                # utime, stime, cutime, cstime: fields 14 to 17; rss: 24. `fields` begins with the third.
-                cpu_s += sum(int(ticks) for ticks in fields[11:15]) / TICKS_PER_S
-                rss_bytes += int(fields[21]) * PAGE_BYTES
-        self.cpu_s = max(self.cpu_s, cpu_s)
-        self.samples.append(UsageSample(time.time(), cpu_s, rss_bytes))
+        found = session_usage(self._process.pid)
+        self.cpu_s = max(self.cpu_s, found.cpu_s)
+        self.samples.append(found)
 
     def stop(self, timeout_s: float) -> bool:
         """Interrupt it and wait; kill what is left after `timeout_s`. Whether it ended by itself."""

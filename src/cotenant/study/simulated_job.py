@@ -58,6 +58,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
     warmup, seconds, steps = int(str(request["warmup_steps"])), request["seconds"], int(str(request["steps"]))
     ended: list[float] = []
     timed_from_s: float | None = None
+    first = 0
     while True:
         time.sleep(LOOK_S)
         progress.advance([attachment.changes()], server.now_s())
@@ -65,15 +66,15 @@ def run(request: dict[str, object]) -> dict[str, object]:
             # Progress is linear since the last look: the step ended before now by what is left over, at this speed.
             over_s = (progress.done_s - STEP_S * (len(ended) + 1)) / progress.speed
             ended.append(time.time() - over_s)
-        if seconds is None:
-            if len(ended) >= steps:
-                break
-        elif timed_from_s is None and len(ended) >= warmup:
-            _wait_for_others(request)
-            progress.advance([attachment.changes()], server.now_s())
-            progress.done_s = STEP_S * len(ended)  # the wait was no training
-            timed_from_s = time.time()
-        elif timed_from_s is not None and time.time() - timed_from_s >= float(str(seconds)):
+        if timed_from_s is None and len(ended) >= warmup:
+            if request.get("barrier"):
+                _wait_for_others(request)
+                progress.advance([attachment.changes()], server.now_s())
+                progress.done_s = STEP_S * len(ended)  # the wait was no training
+            timed_from_s, first = time.time(), len(ended)
+        elif timed_from_s is not None and (
+            len(ended) >= first + steps if seconds is None else time.time() - timed_from_s >= float(str(seconds))
+        ):
             break
     return {
         "outcome": "ok",
@@ -81,7 +82,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
         "steps": len(ended),
         "step_ended_s": ended,
         # As the probe: the step after the wait does not count.
-        "warmup_steps": warmup + (seconds is not None),
+        "warmup_steps": warmup + bool(request.get("barrier")),
         "peak_reserved_bytes": job.peak_bytes - A100_CONTEXT_BYTES,
     }
 

@@ -27,6 +27,17 @@ sharing = ["time-sliced", "mps"]
 
 [[group]]
 jobs = ["vgg16_imagenet_bs64", "missing"]
+
+[[group]]
+jobs = ["resnet50_imagenet_bs64", "vgg16_imagenet_bs64", "resnet50_imagenet_bs64"]
+
+[[group]]
+jobs = ["quick", "vgg16_imagenet_bs64"]
+until = "steps"
+
+[[group]]
+jobs = ["quick", "vgg16_imagenet_bs64"]
+until = "refill"
 """
 
 
@@ -38,6 +49,9 @@ def study(tmp_path_factory):
     jobs = [
         f'[[job]]\nname = "{name}"\nscript = "train.py"\nargs = ["--workload", "{name}"]' for name in (*PAIR, "missing")
     ]
+    quick = "\n".join([jobs[0].replace(f'"{PAIR[0]}"', '"quick"', 1), "steps = 5"])
+    jobs[1] += "\nsteps = 40"
+    jobs.append(quick)
     (folder / "groups.toml").write_text(GROUPS.format(jobs="\n".join(jobs)))
     command = [sys.executable, "-m", "cotenant", "study", "collocate", str(folder / "groups.toml")]
     options = ["--out", str(folder / "out"), "--simulate", "A100-40GB", "--json"]
@@ -50,7 +64,8 @@ def study(tmp_path_factory):
 def test_jobs_run_alone_first_and_every_row_says_where(study):
     _, printed = study
     rows = printed["rows"]
-    assert [row["sharing"] for row in rows] == ["alone"] * 3 + ["time-sliced"] * 2 + ["mps"] * 2 + ["time-sliced"] * 2
+    ways = ["alone"] * 4 + ["time-sliced"] * 2 + ["mps"] * 2 + ["time-sliced"] * 9
+    assert [row["sharing"] for row in rows] == ways
     assert {row["gpu"] for row in rows} == {"simulated A100-40GB"}
     assert list(rows[0]) == list(COLUMNS)
 
@@ -76,7 +91,7 @@ def test_a_way_to_share_that_is_missing_is_rows_with_the_reason(study):
 
 def test_a_job_that_fails_costs_its_group_only(study):
     _, printed = study
-    *_, last = printed["results"]
+    (last,) = (found for found in printed["results"] if "missing" in found["jobs"])
     assert last["jobs"] == ["vgg16_imagenet_bs64", "missing"]
     assert "missing: error" in last["problem"]
     assert last["gain"] is None
@@ -85,12 +100,38 @@ def test_a_job_that_fails_costs_its_group_only(study):
 def test_memory_of_simulated_jobs_adds_up(study):
     _, printed = study
     rows = as_collocation_rows(results_of(printed["rows"]), "test")
-    assert (memory_adds_up(rows).held, memory_adds_up(rows).tested) == (1, 1)
+    assert (memory_adds_up(rows).held, memory_adds_up(rows).tested) == (4, 4)
+
+
+def test_the_place_of_a_job_that_is_done_stays_empty_or_is_refilled(study):
+    _, printed = study
+    until = {row["until"]: row for row in printed["rows"] if row["job"] == "quick" and row["sharing"] != "alone"}
+    assert until["steps"]["starts"] == "1"
+    assert int(until["refill"]["starts"]) > 1
+    emptied, refilled = (
+        next(
+            row
+            for row in printed["rows"]
+            if row["until"] == how and row["job"] == PAIR[1] and row["group"] == f"quick+{PAIR[1]}"
+        )
+        for how in ("steps", "refill")
+    )
+    assert int(emptied["steps_run"]) == int(refilled["steps_run"]) == 40
+    (fixed,) = (found for found in printed["results"] if found["until"] == "steps")
+    assert fixed["makespan_s"] == pytest.approx(float(emptied["run_s"]))
+
+
+def test_host_use_of_each_job_is_in_its_row(study):
+    _, printed = study
+    for row in printed["rows"]:
+        if row["step_s"] and row["until"] == "seconds":
+            assert int(row["host_rss_bytes"]) > 1_000_000, "a Python process"
+            assert 0.0 < float(row["host_cpu_cores"]) < 2.0
 
 
 def test_pairs_are_written_as_the_simulator_reads_them(study):
     folder, _ = study
-    ((first, second, speed_first, speed_second),) = read_pairs(folder / "out" / "pairs.csv")
+    (first, second, speed_first, speed_second), _ = read_pairs(folder / "out" / "pairs.csv")
     assert (first, second) == PAIR
     assert 0 < speed_first < speed_second <= 1
 
