@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant.scheduling.overrun_watch import OverrunPolicy
+from cotenant.scheduling.prediction.interference_table import InterferenceTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class ManagerConfig:
         eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
         quota: of every user without an entry in `user_quotas`.
         overrun: what is done about attempts that hold more than their promise.
+        interference: what a study measured of the workloads on these GPUs; None without a study.
         pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """
 
@@ -52,6 +54,7 @@ class ManagerConfig:
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)
     overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
+    interference: InterferenceTable | None = None
     pace: float = 1.0
 
     def quota_of(self, user: str) -> Quota:
