@@ -88,3 +88,24 @@ def test_a_removed_attempt_folder_loses_no_result_and_no_cancellation(people, si
     assert (view["state"], view["exit_code"]) == ("FAILED", 3)
     assert ann.cli("cancel", endless).returncode == 0
     assert site.wait(int(endless))["state"] == "CANCELLED"
+
+
+def test_the_output_of_one_user_leaves_the_disk_to_others(site, users, small_disk):
+    start_for_all(site)
+    ann, ben = (Person(site, account) for account in users[:2])
+    # Ann may write nothing to `/`, so the daemon keeps the output: 24 times 3 MiB, two jobs at a time.
+    script = "head -c 3145728 /dev/zero; echo the end"
+    made = ann.cli(
+        "submit", "--gpu-mem", "30G", "--chdir", "/", "--array", "0-23", "--parsable", "--", "sh", "-c", script
+    )
+    assert made.returncode == 0, made.stderr
+    views = [site.wait(view["id"]) for view in site.client.jobs()]
+    assert len(views) == 24
+    assert {view["state"] for view in views} == {"COMPLETED"}
+    assert shutil.disk_usage(small_disk).free > 8 * 2**20
+    newest = b"".join(site.client.logs(views[-1]["id"], stream="stdout"))
+    assert newest.endswith(b"the end\n"), "the newest output stays"
+    refused = ann.cli("submit", "--gpu-mem", "1G", "--", "true")
+    assert refused.returncode != 0
+    assert "output of your jobs takes" in refused.stderr
+    assert site.wait(int(ben.submit("--chdir", "/", "--", "true")))["state"] == "COMPLETED"

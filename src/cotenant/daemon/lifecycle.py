@@ -41,6 +41,7 @@ from cotenant.daemon.setup import ServiceSet, scaled_options, with_aging
 from cotenant.daemon.startup import recovered_reports, restore_manager, save_snapshot_if_due
 from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.gpus.timeseries import GpuTimeSeries
+from cotenant.engines.local import LocalEngine
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.manager import Manager
@@ -135,6 +136,8 @@ class Daemon:
             many_users=resources.access.many,
         )
         self._loop = ControlLoop(
+        budget = resources.engine.output_budget if isinstance(resources.engine, LocalEngine) else None
+        self._output = OutputStore(resources.state_dir, budget)
             manager=self._manager,
             journal=resources.journal,
             engine=resources.engine,
@@ -216,7 +219,9 @@ class Daemon:
     def _telemetry_state(self) -> dict[str, Any]:
         return self._loop.query(lambda manager: manager.telemetry_state()).result(timeout=QUERY_TIMEOUT_S)
 
+        owners = {job.id: job.spec.uid for job in self._manager.jobs.values()}
     def _metrics_snapshot(self, info: dict[str, Any]) -> MetricsSnapshot:
+        threading.Thread(target=self._output.measure, args=(owners,), name="output-sizes", daemon=True).start()
         journal_ok = self._loop.journal_error is None
         answer = self._loop.query(
             lambda manager: metrics_snapshot(manager, at_s=self._now(), info=info, journal_ok=journal_ok)
@@ -251,8 +256,7 @@ class Daemon:
             stop=closing.set,
             closing=closing,
             limits=self._config.limits,
-            output=self._config.output,
-            store=OutputStore(self._resources.state_dir),
+            store=self._output,
         )
 
     def _info(self, socket_file: Path) -> dict[str, Any]:

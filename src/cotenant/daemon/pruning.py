@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cotenant.core.job import Job
 from cotenant.core.ports import Journal
+from cotenant.engines.output_budget import OutputBudget
 
 MIN_REFRESH_S = 1.0
 REFRESH_SHARE = 0.05
@@ -18,9 +19,13 @@ REFRESH_SHARE = 0.05
 
 
 class OutputStore:
-    """The folders of attempts below `state_dir`, where the local engine keeps them; other engines have none here."""
+    """The folders of attempts below `state_dir`, where the local engine keeps them; other engines have none here.
 
-    def __init__(self, state_dir: Path) -> None:
+    `budget` limits their files, and learns their sizes from here.
+    """
+
+    def __init__(self, state_dir: Path, budget: OutputBudget | None = None) -> None:
+        self.budget = budget or OutputBudget()
         self._attempts = state_dir / "attempts"
         self._estimates = state_dir / "estimates"
         self._lock = threading.Lock()
@@ -46,21 +51,27 @@ class OutputStore:
         return size_bytes
 
     def used_bytes(self, uid: int, owners: Mapping[int, int]) -> int:
-        """How much the files of all jobs of `uid` take; `owners` are the uids of all jobs, by id.
+        """How much the files of all jobs of `uid` take; for `owners`, see `measure`."""
+        self.measure(owners)
+        return self._by_uid.get(uid, 0)
+
+    def measure(self, owners: Mapping[int, int]) -> None:
+        """Sum up the files of each user; `owners` are the uids of all jobs, by id.
 
         Call it in a thread: it walks all folders, unless it did so shortly before.
         """
         with self._lock:
             began_s = time.monotonic()
             if began_s >= self._refresh_due_s:
-                self._by_uid = {}
+                by_uid: dict[int, int] = {}
                 for name in os.listdir(self._attempts) if self._attempts.is_dir() else ():  # noqa: PTH208 (names only)
                     owner = owners.get(int(name)) if name.isdecimal() else None
                     if owner is not None:
-                        self._by_uid[owner] = self._by_uid.get(owner, 0) + self.size_bytes(int(name))
+                        by_uid[owner] = by_uid.get(owner, 0) + self.size_bytes(int(name))
+                self._by_uid = by_uid
+                self.budget.set_used(self._by_uid)
                 took_s = time.monotonic() - began_s
                 self._refresh_due_s = began_s + max(MIN_REFRESH_S, took_s / REFRESH_SHARE)
-            return self._by_uid.get(uid, 0)
 
 
 def prune(jobs: Iterable[Job], store: OutputStore, journal: Journal, *, dry_run: bool) -> tuple[int, int]:

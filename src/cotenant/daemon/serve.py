@@ -17,7 +17,7 @@ from cotenant.daemon.config import paths
 from cotenant.daemon.config.schema import Config
 from cotenant.daemon.config.validation import check_plugins
 from cotenant.daemon.lifecycle import Daemon, Resources
-from cotenant.daemon.setup import access_of, open_gpus, services_of, state_folder, state_mode
+from cotenant.daemon.setup import access_of, open_gpus, output_budget, services_of, state_folder, state_mode
 from cotenant.engines import ENGINES
 from cotenant.engines.local import LocalEngine
 from cotenant.osutil.open_files import raise_open_files
@@ -53,8 +53,8 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
         stack.callback(backend.close)
         engine = ENGINES.get(config.engine.name)(state_dir)
         stack.callback(engine.close)
-        if isinstance(engine, LocalEngine) and config.output.max_mib is not None:
-            engine.max_output_bytes = int(config.output.max_mib * 2**20)
+        if isinstance(engine, LocalEngine):
+            engine.output_budget = output_budget(config.output, state_dir)
         daemon = Daemon(
             config,
             Resources(

@@ -13,16 +13,18 @@ import cotenant
 from cotenant import gpus
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
+from cotenant.core.units import MiB
 from cotenant.daemon.auth.impersonation import why_root_only
 from cotenant.daemon.auth.permissions import AccessPolicy, admin_uids
 from cotenant.daemon.config import paths
-from cotenant.daemon.config.schema import Config
+from cotenant.daemon.config.schema import Config, OutputSection
 from cotenant.daemon.services.base import AttemptService
 from cotenant.daemon.services.mps import MpsService
 from cotenant.daemon.services.mps_monitor import MpsMonitor
 from cotenant.daemon.services.notifier import Notifier
 from cotenant.daemon.services.progress import ProgressService
 from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
+from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.mps import MpsServers
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.orders import aged
@@ -33,6 +35,8 @@ from cotenant.simserver.backend import SimulatedServer
 logger = logging.getLogger(__name__)
 
 SIMULATED_DIR = "simulated"
+USER_SHARE = 0.1
+"""Of the file system with the state folder, for the output files of one user, where the configuration has no number."""
 FAKE_CUDA_SITE = Path(cotenant.__file__).parent / "simserver" / "torch" / "site"
 """On the Python path of a job, this folder gives torch fake CUDA devices of the simulated server."""
 
@@ -48,6 +52,16 @@ class ServiceSet:
 
     all: tuple[AttemptService, ...]
     mps_unavailable_reason: str | None
+
+
+def output_budget(settings: OutputSection, state_dir: Path) -> OutputBudget:
+    """The limits of output files in the folder of the daemon."""
+    if settings.max_user_mib is not None:
+        max_user_bytes = int(settings.max_user_mib * MiB)
+    else:
+        max_user_bytes = int(shutil.disk_usage(state_dir).total * USER_SHARE)
+    max_file_bytes = None if settings.max_mib is None else int(settings.max_mib * MiB)
+    return OutputBudget(max_file_bytes, max_user_bytes)
 
 
 def services_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> ServiceSet:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, cast, get_args
@@ -15,12 +17,14 @@ from typing import Any, TypeGuard, cast, get_args
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, ExitReason, OomEvidence, ProcessId
 from cotenant.core.ports import AttemptRef
-from cotenant.osutil import atomic
+from cotenant.osutil import atomic, procfs
 
 MAX_DETAIL_CHARS = 4096
 MAX_BYTES = 2**50
 """More memory than a GPU has."""
 MAX_TIME_S = 1e11
+START_TIMEOUT_S = 30.0
+"""A runner gets from its claim to the start of the job in milliseconds; one that takes this long hangs."""
 
 
 class AttemptDir:
@@ -148,6 +152,18 @@ class AttemptDir:
         """
         result = {name: getattr(attempt_exit, name) for name in ("exit_code", "signal", "reason", "detail")}
         self.write("result.json", {**result, "oom": {}, "ended_at_s": at_s})
+
+    def await_start(self, runner: ProcessId) -> bool:
+        """Wait until `runner` has started the job, milliseconds after its claim; False if it ends instead."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while procfs.is_alive(runner):
+            if self.read("started.json") is not None:
+                return True
+            if time.monotonic() > deadline_s:
+                procfs.send_signal(runner, signal.SIGKILL)
+                return False
+            time.sleep(0.002)
+        return False
 
 
 def _attempt_exit(result: Mapping[str, Any]) -> AttemptExit | None:

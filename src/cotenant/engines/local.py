@@ -23,6 +23,7 @@ from cotenant.engines import pausing
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
 from cotenant.engines.leftovers import exit_without_runner, kill_leftovers
+from cotenant.engines.output_budget import OutputBudget
 from cotenant.engines.runner_spec import GRACE_S, RUNNER_DIR, runner_spec
 from cotenant.osutil import procfs
 
@@ -33,8 +34,6 @@ EventListener = Callable[[AttemptStarted | AttemptExited], None]
 CAUSE = "local engine"
 RUNNER_REPLY_TIMEOUT_S = 30.0
 """A runner that has not ended this long after the grace period hangs, and is killed."""
-START_TIMEOUT_S = 30.0
-"""A runner gets from its claim to the start of the job in milliseconds; one that takes this long hangs."""
 POLL_S = 1.0
 """How often a recovered runner is checked where the kernel has no pidfds."""
 
@@ -66,7 +65,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, state_dir: Path) -> None:
-        self.max_output_bytes: int | None = None  # of each output file in the attempt's folder
+        self.output_budget = OutputBudget()  # of the output files in attempts' folders
         self._root = Path(state_dir).resolve() / "attempts"
         self._lock = threading.Lock()
         self._watched: dict[AttemptRef, _WatchedAttempt] = {}
@@ -111,7 +110,7 @@ class LocalEngine:
         try:
             request = runner_spec(spec, attempt_dir, attempt, placement, env)
             if spec.stdout_path is None or spec.stderr_path is None:
-                request["max_output_bytes"] = self.max_output_bytes
+                request["max_output_bytes"] = self.output_budget.grant(attempt_dir.ref, spec.uid)
             attempt_dir.write("spec.json", request, durable=False)
             with self._lock:
                 runner = self._forkserver.start_runner(attempt_dir.text)
@@ -125,6 +124,7 @@ class LocalEngine:
                 )
         except OSError as error:
             shutil.rmtree(attempt_dir.path, ignore_errors=True)
+            self.output_budget.release(attempt_dir.ref, attempt_dir.path)
             raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
@@ -233,7 +233,7 @@ class LocalEngine:
         runner = attempt_dir.runner()
         if buried or runner is None:
             return False
-        if not _await_start(attempt_dir, runner):
+        if not attempt_dir.await_start(runner):
             self._kill_leftovers(attempt_dir)
             if attempt_dir.read("started.json") is not None:
                 self._end_without_runner(attempt_dir, "")
@@ -364,6 +364,7 @@ class LocalEngine:
             if self._watched.pop(attempt_dir.ref, None) is None:
                 return
             self._unwatch(watched, reusable=reusable)
+        self.output_budget.release(attempt_dir.ref, attempt_dir.path)
         self._report_start(watched)
         self._emit(self._end_without_runner(attempt_dir, watched.stop_reason))
 
@@ -378,19 +379,6 @@ class LocalEngine:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"\0")
-
-
-def _await_start(attempt_dir: AttemptDir, runner: ProcessId) -> bool:
-    """Wait until the runner has started its job, which takes milliseconds after its claim; False if it ends instead."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while procfs.is_alive(runner):
-        if attempt_dir.read("started.json") is not None:
-            return True
-        if time.monotonic() > deadline_s:
-            procfs.send_signal(runner, signal.SIGKILL)
-            return False
-        time.sleep(0.002)
-    return False
 
 
 def _next_poll_s(polled: Iterable[_WatchedAttempt]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -15,7 +16,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(log_stream, "POLL_S", 0.0)
 
 
-def collected(looks, *, until_end=True):
+def collected(looks, *, until_end=True, tail_bytes=None):
     """What `follow` gives while `looks` come one after the other; a look may write first."""
     steps = iter(looks)
 
@@ -25,7 +26,7 @@ def collected(looks, *, until_end=True):
         return output
 
     async def collect():
-        return [piece async for piece in follow(look, until_end=until_end)]
+        return [piece async for piece in follow(look, until_end=until_end, tail_bytes=tail_bytes)]
 
     return b"".join(asyncio.run(collect()))
 
@@ -85,3 +86,42 @@ def test_a_log_larger_than_a_chunk_is_streamed_whole(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.write_text("0123456789")
     assert collected([(nothing, OutputLocation(path=path, attempt=1, is_final=True))]) == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("tail_bytes", "expected"),
+    [
+        pytest.param(None, b"older newest", id="all of it"),
+        pytest.param(3, b"est", id="within the newest file"),
+        pytest.param(8, b"r newest", id="from the middle of the rotated one"),
+        pytest.param(100, b"older newest", id="more than there is"),
+    ],
+)
+def test_what_was_rotated_comes_before_the_newest_file(tmp_path, tail_bytes, expected):
+    path = tmp_path / "out"
+    path.with_name("out.1").write_text("older ")
+    path.write_text("newest")
+    final = OutputLocation(path=path, attempt=1, is_final=True)
+    assert collected([(nothing, final)], until_end=False, tail_bytes=tail_bytes) == expected
+
+
+def test_a_rotation_while_it_is_followed_repeats_nothing(tmp_path):
+    path = tmp_path / "out"
+
+    def truncate():
+        path.with_name("out.1").write_bytes(path.read_bytes())
+        path.write_text("")
+
+    running = OutputLocation(path=path, attempt=1, is_final=False)
+    final = OutputLocation(path=path, attempt=1, is_final=True)
+    looks = [(appends(path, "first"), running), (truncate, running), (appends(path, "2nd"), running), (nothing, final)]
+    assert collected(looks) == b"first2nd"
+
+
+def test_a_file_that_the_submitter_named_is_not_joined_with_another(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.with_name("out.1").write_text("not of this job ")
+    path.write_text("mine")
+    final = OutputLocation(path=path, attempt=1, is_final=True, owner_uid=0)
+    monkeypatch.setattr(log_stream, "open_as", lambda uid, name: os.open(name, os.O_RDONLY))
+    assert collected([(nothing, final)], until_end=False) == b"mine"

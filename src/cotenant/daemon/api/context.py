@@ -18,7 +18,7 @@ from cotenant.daemon.api.views import JsonViews
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer
-from cotenant.daemon.config.schema import LimitsSection, OutputSection
+from cotenant.daemon.config.schema import LimitsSection
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
 from cotenant.daemon.pruning import OutputStore
@@ -43,8 +43,8 @@ class ApiContext:
         refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.sharing_modes`.
         stop: ends the daemon.
         closing: set when the daemon ends; long answers end then.
-        limits, output: the sections of the configuration.
-        store: output of jobs in the daemon's folder.
+        limits: the section of the configuration.
+        store: output of jobs in the daemon's folder, and its limits.
     """
 
     loop: ControlLoop
@@ -62,7 +62,6 @@ class ApiContext:
     stop: Callable[[], None]
     closing: asyncio.Event
     limits: LimitsSection
-    output: OutputSection
     store: OutputStore
 
 

@@ -245,14 +245,16 @@ class JobsApi(Handlers):
         Raises:
             NotPermitted: it has.
         """
-        max_mib, store = self._context.output.max_user_mib, self._context.store
-        if max_mib is None:
+        store = self._context.store
+        max_bytes = store.budget.max_user_bytes
+        if max_bytes is None:
             return
         owners = await self._query(lambda manager: {job.id: job.spec.uid for job in manager.jobs.values()})
         used_bytes = await asyncio.to_thread(store.used_bytes, uid, owners)
-        if used_bytes > max_mib * 2**20:
+        if used_bytes > max_bytes:
             raise NotPermitted(
-                f"quota: the output of your jobs takes {format_bytes(used_bytes)}, {max_mib:g} MiB are allowed",
+                f"quota: the output of your jobs takes {format_bytes(used_bytes)},"
+                f" {format_bytes(max_bytes)} are allowed",
                 hint="remove old output: cotenant prune --older-than 7-0",
             )
 

@@ -189,7 +189,10 @@ class OutputSection:
         above_zero=True,
     )
     max_user_mib: float | None = key(
-        None, "all such files of one user; a user who has more is refused further jobs; none: no limit", above_zero=True
+        None,
+        "all such files of one user: each file of a new attempt gets at most a sixteenth of what is left, and a user "
+        "with nothing left is refused further jobs; none: a tenth of the file system",
+        above_zero=True,
     )
 
 

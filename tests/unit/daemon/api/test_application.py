@@ -18,7 +18,7 @@ from cotenant.daemon.api.requests import json_response
 from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.unix_socket import Peer
-from cotenant.daemon.config.schema import LimitsSection, OutputSection
+from cotenant.daemon.config.schema import LimitsSection
 from cotenant.daemon.pruning import OutputStore
 
 
@@ -26,7 +26,6 @@ def answer(method, path, *, uid=None, **request):
     """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
     server = ApiContext(
         limits=LimitsSection(request_mib=1.0),
-        output=OutputSection(),
         store=OutputStore(Path("/nowhere")),
         loop=SimpleNamespace(),
         policy=None,

@@ -22,7 +22,7 @@ from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer
-from cotenant.daemon.config.schema import LimitsSection, OutputSection
+from cotenant.daemon.config.schema import LimitsSection
 from cotenant.daemon.job_verbs import JOB_VERBS
 from cotenant.daemon.pruning import OutputStore
 from cotenant.gpus.timeseries import GpuTimeSeries
@@ -98,7 +98,6 @@ def call(tmp_path):
     journal.of_job = lambda job_id: [event for event in journal.replay() if event.job_id == job_id]
     context = ApiContext(
         limits=LimitsSection(),
-        output=OutputSection(),
         store=OutputStore(Path("/nowhere")),
         loop=bench.loop,
         policy=policies.create("most-memory", {}),
