@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sinfo": ("cotenant.cli.slurm_commands:sinfo", "Show this machine, as Slurm's sinfo does"),
     "sacct": ("cotenant.cli.slurm_commands:sacct", "List finished jobs, as Slurm's sacct does"),
     "top": ("cotenant.cli.top:command", "Show the server live: GPUs, jobs, queue"),
+    "web": ("cotenant.cli.web:command", "Open the web page: GPUs, queue, jobs, usage, history"),
     "gpus": ("cotenant.cli.gpus:command", "List GPUs: memory promised and used, activity, residents"),
     "mig": ("cotenant.cli.mig:command", "Plan and create MIG instances"),
     "daemon": ("cotenant.cli.daemon:command", "Start, stop and query the daemon"),

@@ -68,6 +68,9 @@ class DaemonOptions:
     all_users: bool = flag(
         "--all-users", help="Serve all users of this machine; each job runs as its user. Needs root."
     )
+    web: str | None = option(
+        "--web", metavar="ADDRESS:PORT", help="Serve the web page, e.g. on 127.0.0.1:7412; users log in with tokens."
+    )
     log_level: str | None = option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 
     def load(self) -> Any:
@@ -89,6 +92,7 @@ class DaemonOptions:
             "policy": {"name": self.policy},
             "gpus": {"backend": self.backend, "simulate": self.simulate, "time_scale": self.time_scale},
             "estimates": {"estimator": self.estimator},
+            "web": {"listen": self.web},
             "access": {"users": "all" if self.all_users else None},
         }
         return loader.load(config_files() if self.config is None else (self.config,), os.environ, flags)
@@ -227,6 +231,7 @@ def status(*, json: bool, connection: Connection) -> None:
         ("GPUs", f"{answer['backend']} {answer['simulate'] or ''}".strip()),
         ("socket", answer["socket"]),
         ("network", answer["tcp"] or "off"),
+        ("web page", answer["web"] or "off"),
         ("state", answer["state_dir"]),
         ("jobs", jobs),
     ):

@@ -127,6 +127,12 @@ class TopOutput(TypedDict):
     jobs: list[schemas.JobView]
 
 
+class WebOutput(TypedDict):
+    """Where the web page is."""
+
+    url: Annotated[str, "opens the page once, in one browser"]
+
+
 class TokensOutput(TypedDict):
     """Tokens, without their text."""
 
@@ -353,6 +359,7 @@ OUTPUTS: Mapping[str, Any] = {
     "sinfo": NodesOutput,
     "sacct": NodeJobsOutput,
     "top": TopOutput,
+    "web": WebOutput,
     "gpus": GpusOutput,
     "mig plan": MigPlanOutput,
     "mig apply": MigApplyOutput,

@@ -61,10 +61,13 @@ def create(
     print(token["text"])
     until = "until it is revoked" if token["expires_at"] is None else f"until {token['expires_at']}"
     note(f"token {token['id']} acts as {token['user']}{' and admin' if admin else ''}, {until}; it is not shown again")
-    address = client.status()["tcp"]
-    if address is None:
+    status = client.status()
+    address, page = status["tcp"], status["web"]
+    if page is not None:
+        hint(f"in a browser: {page}")
+    if address is None and page is None:
         note("warning: this daemon does not listen on the network; set `[tcp] listen` in its configuration")
-    else:
+    elif address is not None:
         hint(f"elsewhere: put it into ~/.config/cotenant/token, then cotenant ls --host ADDRESS (here {address})")
 
 

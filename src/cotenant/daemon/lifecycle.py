@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import ListeningSocket
 from cotenant.daemon.clock import Clock
+from cotenant.daemon.config.interference_file import read_interference
 from cotenant.daemon.config.schema import Config
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
@@ -40,8 +41,9 @@ from cotenant.daemon.services.base import AttemptServices
 from cotenant.daemon.setup import ServiceSet, scaled_options, with_aging
 from cotenant.daemon.startup import recovered_reports, restore_manager, save_snapshot_if_due
 from cotenant.daemon.storage_quota import StorageQuota
-from cotenant.gpus.timeseries import GpuTimeSeries
+from cotenant.daemon.web_process import WebProcess
 from cotenant.engines.local import LocalEngine
+from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.manager import Manager
@@ -135,9 +137,9 @@ class Daemon:
             emit=self._inbox.put,
             many_users=resources.access.many,
         )
-        self._loop = ControlLoop(
         budget = resources.engine.output_budget if isinstance(resources.engine, LocalEngine) else None
         self._output = OutputStore(resources.state_dir, budget)
+        self._loop = ControlLoop(
             manager=self._manager,
             journal=resources.journal,
             engine=resources.engine,
@@ -163,15 +165,32 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, closing.set)
         info = {**self._info(listening.path), "tcp": None if tcp is None else tcp.url}
         metrics = PrometheusCollector(lambda: self._metrics_snapshot(info))
+        async with self._web_page(listening.path) as url:
+            info["web"] = url
+            await self._serve(listening, tcp, on_ready, info, metrics, closing)
+        if self._shutdown.has_failed:
+            raise BackendError("the daemon failed, see its log", hint="start it again: no job is lost")
+        logger.info("daemon ends")
+
+    async def _serve(
+        self,
+        listening: ListeningSocket,
+        tcp: TcpListener | None,
+        on_ready: Callable[[], None],
+        info: dict[str, Any],
+        metrics: PrometheusCollector,
+        closing: asyncio.Event,
+    ) -> None:
+        """Answer requests until `closing`."""
         with self._threads_running(), self._metrics_port(metrics):
             app = application(self._api_context(info, metrics, closing))
-            server = new_server(app, max_per_user=self._config.access.connections_per_user)
+            guarded = TokenAuthMiddleware(app, self._resources.tokens, self._resources.access)
+            server = new_server(guarded, max_per_user=self._config.access.connections_per_user)
             serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
             guarding = asyncio.create_task(_guard_socket(listening, server))
-            guarded = TokenAuthMiddleware(app, self._resources.tokens, self._resources.access)
             remote = None if tcp is None else asyncio.create_task(tcp.serve(guarded, closing))
             on_ready()
-            fields = {"socket": listening.path, "tcp": info["tcp"], "pid": os.getpid()}
+            fields = {"socket": listening.path, "tcp": info["tcp"], "web": info["web"], "pid": os.getpid()}
             logger.info("daemon serves", extra={"fields": fields})
             await asyncio.wait({serving, asyncio.ensure_future(closing.wait())}, return_when=asyncio.FIRST_COMPLETED)
             closing.set()
@@ -180,16 +199,30 @@ class Daemon:
             await serving
             if remote is not None:
                 await remote
-        if self._shutdown.has_failed:
-            raise BackendError("the daemon failed, see its log", hint="start it again: no job is lost")
-        logger.info("daemon ends")
+
+    @contextlib.asynccontextmanager
+    async def _web_page(self, socket_file: Path) -> AsyncIterator[str | None]:
+        """Serve the web page, if the configuration says so; yields its address."""
+        if self._config.web.listen is None:
+            yield None
+            return
+        # Root's daemon for all users has a socket that everybody may connect to: the process needs no rights.
+        drop_rights = os.getuid() == 0 and self._resources.access.many
+        process = WebProcess(self._config.web, socket_file, drop_rights=drop_rights)
+        await process.start()
+        try:
+            yield process.url
+        finally:
+            await process.close()
 
     @contextlib.contextmanager
     def _threads_running(self) -> Iterator[None]:
         """Start everything that has a thread, and stop it in reverse order."""
         self._estimates.start()
         self._resources.engine.start(self._inbox.put)
+        owners = {job.id: job.spec.uid for job in self._manager.jobs.values()}
         self._loop.start(self._recovered(), self._commands)
+        threading.Thread(target=self._output.measure, args=(owners,), name="output-sizes", daemon=True).start()
         self._monitor.start()
         self._services.start()
         saver = PeriodicSaver(self._telemetry, self._telemetry_state, every_s=SAVE_INTERVAL_S)
@@ -219,9 +252,7 @@ class Daemon:
     def _telemetry_state(self) -> dict[str, Any]:
         return self._loop.query(lambda manager: manager.telemetry_state()).result(timeout=QUERY_TIMEOUT_S)
 
-        owners = {job.id: job.spec.uid for job in self._manager.jobs.values()}
     def _metrics_snapshot(self, info: dict[str, Any]) -> MetricsSnapshot:
-        threading.Thread(target=self._output.measure, args=(owners,), name="output-sizes", daemon=True).start()
         journal_ok = self._loop.journal_error is None
         answer = self._loop.query(
             lambda manager: metrics_snapshot(manager, at_s=self._now(), info=info, journal_ok=journal_ok)
@@ -304,6 +335,7 @@ def _manager_config(config: Config) -> ManagerConfig:
             margin=config.scheduling.overrun_margin,
             samples=config.scheduling.overrun_samples,
         ),
+        interference=read_interference(config),
         pace=config.gpus.time_scale,
         quota=config.quotas.of_all(),
         user_quotas=config.quotas.of_users(),

@@ -16,9 +16,13 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cotenant.core.errors import UsageError
 from cotenant.daemon.config.paths import config_files
+
+if TYPE_CHECKING:
+    import ssl
 
 PORT = 7411
 MAX_TOKEN_BYTES = 4096
@@ -47,8 +51,19 @@ class RemoteAddress:
 
     def connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         """A new connection, not yet open."""
-        if not self.tls:
+        context = self.tls_context()
+        if context is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What to connect with; None: without TLS.
+
+        Raises:
+            UsageError: `ca_file` is no file of certificates.
+        """
+        if not self.tls:
+            return None
         import ssl
 
         context = ssl.create_default_context()
@@ -57,7 +72,7 @@ class RemoteAddress:
                 context.load_verify_locations(self.ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise UsageError(f"`$COTENANT_CA` is `{self.ca_file}`, no file of certificates ({error})") from error
-        return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
+        return context
 
 
 def remote_from_env(env: Mapping[str, str] = os.environ) -> RemoteAddress | None:

@@ -18,6 +18,7 @@ from cotenant.daemon.config.schema import Config
 from cotenant.daemon.config.validation import check_plugins
 from cotenant.daemon.lifecycle import Daemon, Resources
 from cotenant.daemon.setup import access_of, open_gpus, output_budget, services_of, state_folder, state_mode
+from cotenant.daemon.web_process import check_installed
 from cotenant.engines import ENGINES
 from cotenant.engines.local import LocalEngine
 from cotenant.osutil.open_files import raise_open_files
@@ -37,6 +38,8 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
         BackendError, JournalError, UsageError, NotPermitted: something that it needs is missing.
     """
     check_plugins(config)
+    if config.web.listen is not None:
+        check_installed()
     raise_open_files()
     access = access_of(config)
     state_dir = paths.private_folder(state_folder(config), mode=state_mode(config))

@@ -13,6 +13,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -166,14 +167,20 @@ class GpuTimeSeries:
         if ended and self._file is not None:
             self._append(self._file, ended)
 
-    def since(self, at_s: float, now_s: float) -> dict[str, list[TimeSeriesPoint]]:
+    def since(
+        self, at_s: float, now_s: float, uuids: AbstractSet[str] | None = None
+    ) -> dict[str, list[TimeSeriesPoint]]:
         """Points from `at_s` on by GPU, oldest first: seconds if they reach back that far, else minutes.
 
-        The current minute is not included.
+        The current minute is not included. `uuids`: only these GPUs.
         """
         fine = now_s - at_s <= self._fine_points * FINE_S
         with self._lock:
-            return {uuid: (track.fine if fine else track.minutes).since(at_s) for uuid, track in self._tracks.items()}
+            return {
+                uuid: (track.fine if fine else track.minutes).since(at_s)
+                for uuid, track in self._tracks.items()
+                if uuids is None or uuid in uuids
+            }
 
     # -- the file
 

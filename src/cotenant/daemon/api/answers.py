@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypedDict
 
 from cotenant.daemon.api.schemas import (
+    DayUsage,
     Explanation,
     GpuHistory,
     GpuStatus,
@@ -154,9 +155,9 @@ class GpuHistoryAnswer(Answer):
 
 
 class UsageAnswer(Answer):
-    """Usage by user or history by workload."""
+    """Usage by user or day, or history by workload."""
 
-    usage: list[UserUsage] | list[WorkloadUsage]
+    usage: list[UserUsage] | list[DayUsage] | list[WorkloadUsage]
 
 
 class StatusInfo(TypedDict):
@@ -177,10 +178,21 @@ class StatusInfo(TypedDict):
     notifications: bool
     estimator: str | None
     tcp: str | None
+    web: str | None
+
+
+class CallerView(TypedDict):
+    """Who sent the request, as the kernel or a token says."""
+
+    name: str
+    uid: int
+    admin: Annotated[bool, "may see and change all jobs"]
 
 
 class StatusAnswer(Answer, StatusInfo):
     """The daemon."""
+
+    caller: CallerView
 
     sharing_modes: list[str]
     jobs: dict[str, int]

@@ -232,12 +232,14 @@ class JobsApi(Handlers):
             raise UsageError(f"`stream` is `{stream}`, wanted `stdout` or `stderr`")
         attempt = int(read_number(request, "attempt", 0))
         follows = request.query_params.get("follow") == "1"
+        tail_bytes = int(read_number(request, "tail_bytes", 0)) or None
 
         async def locate() -> OutputLocation:
             return await self._output(request, stream, attempt)
 
         await locate()  # an unknown job is an error; once the stream has begun, it could only end
-        return StreamingResponse(follow(locate, until_end=follows), media_type="application/octet-stream")
+        stream_of = follow(locate, until_end=follows, tail_bytes=tail_bytes)
+        return StreamingResponse(stream_of, media_type="application/octet-stream")
 
     async def _check_output(self, uid: int) -> None:
         """Refuse a user whose output has outgrown the limit.

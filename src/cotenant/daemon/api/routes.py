@@ -168,6 +168,7 @@ ROUTES: tuple[Route, ...] = (
             QueryParameter(name="stream", kind=str, text="`stdout` (default) or `stderr`"),
             QueryParameter(name="attempt", kind=int, text="number of an attempt; 0 (default) is the newest"),
             QueryParameter(name="follow", kind=int, text="1: keep the stream open until the job is done"),
+            QueryParameter(name="tail_bytes", kind=int, text="begin so many bytes before the end; default: all"),
         ),
         answer="application/octet-stream",
     ),
@@ -209,7 +210,10 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.gpu_history,
         summary="List the samples of the GPUs over time.",
-        query=(QueryParameter(name="seconds", kind=float, text="how far back; default 600"),),
+        query=(
+            QueryParameter(name="seconds", kind=float, text="how far back; default 600"),
+            QueryParameter(name="uuids", kind=str, text="only these GPUs, separated by commas"),
+        ),
         answer=answers.GpuHistoryAnswer,
     ),
     Route(
@@ -217,8 +221,8 @@ ROUTES: tuple[Route, ...] = (
         path="/v1/usage",
         handlers=ServerApi,
         handler=ServerApi.usage,
-        summary="Sum usage by user, or show what is known by workload.",
-        query=(QueryParameter(name="by", kind=str, text="`user` (default) or `workload`"), *_filters()),
+        summary="Sum usage by user or day, or show what is known by workload.",
+        query=(QueryParameter(name="by", kind=str, text="`user` (default), `day` or `workload`"), *_filters()),
         answer=answers.UsageAnswer,
     ),
     Route(

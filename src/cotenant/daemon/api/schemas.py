@@ -23,11 +23,24 @@ class UsageView(TypedDict):
     metered_s: Annotated[float, "GPU seconds for which energy was read"]
 
 
-class UserUsage(UsageView):
+class UsageSum(UsageView):
+    """Usage of several jobs."""
+
+    jobs: int
+    promised_bytes: Annotated[int | None, "mean promise per GPU, over the same seconds as `mean_bytes`"]
+    ooms: Annotated[int, "attempts that ran out of memory"]
+
+
+class UserUsage(UsageSum):
     """Usage of one user."""
 
     user: str
-    jobs: int
+
+
+class DayUsage(UsageSum):
+    """Usage of the attempts that ended on one day; running ones count for today."""
+
+    day: Annotated[str, "in UTC, `2026-11-22`"]
 
 
 class WorkloadCoRun(TypedDict):
@@ -311,14 +324,17 @@ class JobEvent(TypedDict):
 
 
 class ResidentView(TypedDict):
-    """A job on a GPU; id and name are null for a job of another user."""
+    """A job on a GPU; id, name and user are null for a job of another user."""
 
     job_id: int | None
     name: str | None
+    user: str | None
     attempt: int
     promised_bytes: int
     observed_bytes: int | None
     sharing: str
+    slowdown: Annotated[float | None, "measured: step time beside its neighbors relative to the step time alone"]
+    predicted_slowdown: float | None
 
 
 class GpuStatus(TypedDict):

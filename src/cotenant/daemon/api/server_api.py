@@ -13,16 +13,21 @@ from starlette.responses import Response
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.daemon.api.context import Handlers, peer_of
+from cotenant.daemon.api.job_specs import user_name
 from cotenant.daemon.api.metrics import CONTENT_TYPE
 from cotenant.daemon.api.queries import JobFilter
 from cotenant.daemon.api.requests import json_response, read_number
 from cotenant.daemon.api.schemas import GpuStatus
 from cotenant.daemon.api.sharing_modes import available_modes
-from cotenant.daemon.api.usage_json import by_user, by_workload, history_view
+from cotenant.daemon.api.usage_json import by_day, by_user, by_workload, history_view
 from cotenant.daemon.api.views import JsonViews, counts
 from cotenant.scheduling.manager import Manager
 
-AGGREGATES: Mapping[str, Callable[[list[Job], Manager], Any]] = {"user": by_user, "workload": by_workload}
+AGGREGATES: Mapping[str, Callable[[list[Job], Manager], Any]] = {
+    "user": by_user,
+    "day": by_day,
+    "workload": by_workload,
+}
 
 
 class ServerApi(Handlers):
@@ -42,14 +47,17 @@ class ServerApi(Handlers):
         if not seconds > 0:
             raise UsageError(f"`seconds` is {seconds:g}, wanted a number above zero")
         now_s = self._context.now()
+        named = request.query_params.get("uuids")
+        wanted = None if named is None else frozenset(named.split(","))
         gpus = await self._query(lambda manager: [snapshot.gpu for snapshot in manager.server_snapshot(now_s).gpus])
-        points = await asyncio.to_thread(self._context.gpu_history.since, now_s - seconds, now_s)
+        gpus = [gpu for gpu in gpus if wanted is None or gpu.uuid in wanted]
+        points = await asyncio.to_thread(self._context.gpu_history.since, now_s - seconds, now_s, wanted)
         return json_response({"gpus": history_view(points, gpus)})
 
     async def usage(self, request: Request) -> Response:
         by = request.query_params.get("by", "user")
         if by not in AGGREGATES:
-            raise UsageError(f"`by` is `{by}`, wanted `user` or `workload`")
+            raise UsageError(f"`by` is `{by}`, wanted {', '.join(f'`{name}`' for name in AGGREGATES)}")
         job_filter = JobFilter.of(request.query_params)
         access, peer = self._context.access, peer_of(request)
 
@@ -68,6 +76,7 @@ class ServerApi(Handlers):
         return json_response(
             {
                 **self._context.info,
+                "caller": {"name": user_name(peer.uid), "uid": peer.uid, "admin": access.is_admin(peer)},
                 "sharing_modes": available_modes(self._context.refusals()),
                 "jobs": jobs,
                 "journal_error": None if error is None else error.message,

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.core.job import Attempt, CoRun, Job, ResourceUsage
-from cotenant.daemon.api.schemas import CoRunView, GpuHistory, UsageView, UserUsage, WorkloadUsage
+from cotenant.daemon.api.job_words import rfc3339
+from cotenant.daemon.api.schemas import (
+    CoRunView,
+    DayUsage,
+    GpuHistory,
+    UsageSum,
+    UsageView,
+    UserUsage,
+    WorkloadUsage,
+)
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
 from cotenant.scheduling.prediction.interference import LearnedInterference
 from cotenant.scheduling.prediction.workloads import workload_key
-from cotenant.scheduling.recovery import is_forgiven
+from cotenant.scheduling.recovery import is_forgiven, ran_out_of_memory
 
 
 def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
@@ -68,24 +77,57 @@ def co_run_view(co_run: CoRun) -> CoRunView:
 
 
 @dataclass(slots=True)
-class _User:
-    jobs: int
-    usage: ResourceUsage
+class _Sum:
+    """Bills of attempts. `promised_byte_s`: promises times the seconds in which memory was held."""
+
+    job_ids: set[int] = field(default_factory=set)
+    usage: ResourceUsage = field(default_factory=ResourceUsage)
+    promised_byte_s: float = 0.0
+    promised_s: float = 0.0
+    ooms: int = 0
+
+    def add(self, job: Job, attempt: Attempt, measured: ResourceUsage | None) -> None:
+        bill = billed_usage(attempt, measured)
+        self.ooms += attempt.exit is not None and ran_out_of_memory(attempt.exit)
+        if bill is not None:
+            self.job_ids.add(job.id)
+            self.usage += bill
+        if measured is not None:
+            self.promised_byte_s += attempt.placement.promised_bytes * measured.gpu_s
+            self.promised_s += measured.gpu_s
+
+    def view(self) -> UsageSum:
+        promised = self.promised_byte_s / self.promised_s if self.promised_s else None
+        return {
+            **_usage_view(self.usage),
+            "jobs": len(self.job_ids),
+            "promised_bytes": None if promised is None else int(promised),
+            "ooms": self.ooms,
+        }
 
 
 def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
     """Sums of what users are billed for `jobs`, sorted by name."""
-    found: dict[str, _User] = {}
+    return [{**total.view(), "user": name} for name, total in _sums(jobs, manager, lambda job, _: job.spec.user)]
+
+
+def by_day(jobs: Iterable[Job], manager: Manager) -> list[DayUsage]:
+    """Sums over the attempts of `jobs` that ended on the same day, oldest first; running ones count for today."""
+
+    def day(_: Job, attempt: Attempt) -> str:
+        at_s = manager.last_at_s if attempt.ended_at_s is None else attempt.ended_at_s
+        return (rfc3339(at_s) or "")[:10]
+
+    return [{**total.view(), "day": name} for name, total in _sums(jobs, manager, day)]
+
+
+def _sums(jobs: Iterable[Job], manager: Manager, key: Callable[[Job, Attempt], str]) -> list[tuple[str, _Sum]]:
+    """Sums by `key`, sorted; keys without a bill are left out."""
+    found: dict[str, _Sum] = {}
     for job in jobs:
-        billed = (billed_usage(attempt, manager.usage(job, attempt.number)) for attempt in job.attempts)
-        bills = [bill for bill in billed if bill is not None]
-        if not bills:
-            continue
-        user = found.setdefault(job.spec.user, _User(0, ResourceUsage()))
-        user.jobs += 1
-        for bill in bills:
-            user.usage += bill
-    return [{"user": name, "jobs": user.jobs, **_usage_view(user.usage)} for name, user in sorted(found.items())]
+        for attempt in job.attempts:
+            found.setdefault(key(job, attempt), _Sum()).add(job, attempt, manager.usage(job, attempt.number))
+    return sorted(((name, total) for name, total in found.items() if total.job_ids), key=lambda entry: entry[0])
 
 
 def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:

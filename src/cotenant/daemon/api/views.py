@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from cotenant.core.estimate import Estimate
-from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
+from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Job
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.ports import QuarantinedEvent
@@ -27,6 +27,7 @@ from cotenant.daemon.api.schemas import (
     PlacementView,
     QuarantinedView,
     RejectionView,
+    ResidentView,
 )
 from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
@@ -228,17 +229,23 @@ class JsonViews:
             "energy_j": _number(latest.energy_j),
             "power_is_assumed": gpu.mig_parent is not None,
             "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
-            "residents": [
-                {
-                    "job_id": None if resident.job_id in hidden else resident.job_id,
-                    "name": None if resident.job_id in hidden else self._manager.jobs[resident.job_id].spec.name,
-                    "attempt": resident.attempt,
-                    "promised_bytes": resident.promised_bytes,
-                    "observed_bytes": resident.observed_bytes,
-                    "sharing": resident.sharing,
-                }
-                for resident in snapshot.residents
-            ],
+            "residents": [self._resident(resident, hidden) for resident in snapshot.residents],
+        }
+
+    def _resident(self, resident: Resident, hidden: AbstractSet[int]) -> ResidentView:
+        job = self._manager.jobs[resident.job_id]
+        is_hidden = resident.job_id in hidden
+        status = None if is_hidden else self._manager.co_run_status(job)
+        return {
+            "job_id": None if is_hidden else job.id,
+            "name": None if is_hidden else job.spec.name,
+            "user": None if is_hidden else job.spec.user,
+            "attempt": resident.attempt,
+            "promised_bytes": resident.promised_bytes,
+            "observed_bytes": resident.observed_bytes,
+            "sharing": resident.sharing,
+            "slowdown": None if status is None else status.measured,
+            "predicted_slowdown": None if status is None else status.predicted,
         }
 
     def _where(self, attempt: Attempt | None) -> list[int | None]:

@@ -31,7 +31,7 @@ from cotenant.daemon.auth.http import SHUTDOWN_GRACE_S, server_config
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import FAILURE_WINDOW_S, Token, TokenStore, TokenThrottle, token_id_of
 from cotenant.daemon.auth.unix_socket import Peer
-from cotenant.daemon.config.schema import TcpSection
+from cotenant.daemon.config.schema import ListenerSection
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +45,15 @@ MAX_HEAD_BYTES = 32 * 1024
 
 
 class TcpListener:
-    """The TCP socket of the section `[tcp]`.
+    """The TCP socket of a section of the configuration, `[tcp]` or `[web]`.
 
     Raises:
         UsageError: the address is invalid, or other machines reach it without TLS.
         BackendError: the address is taken, or the certificate is invalid.
     """
 
-    def __init__(self, settings: TcpSection) -> None:
-        host, port = check_tcp(settings)
+    def __init__(self, settings: ListenerSection, section: str = "tcp") -> None:
+        host, port = check_listener(settings, section)
         self.tls = _context(settings)
         self._most = settings.connections
         self._serving: set[asyncio.Task[None]] = set()
@@ -123,20 +123,20 @@ class TcpListener:
         await served.lost.wait()
 
 
-def check_tcp(settings: TcpSection) -> tuple[Address, int]:
-    """The address and port to listen on.
+def check_listener(settings: ListenerSection, name: str) -> tuple[Address, int]:
+    """The address and port to listen on, by the section `name` of the configuration.
 
     Raises:
         UsageError: the address is invalid, or other machines reach it without TLS.
     """
     host, port = address_of(settings.listen or "")
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise UsageError("TLS needs both tcp.tls_cert and tcp.tls_key")
+        raise UsageError(f"TLS needs both {name}.tls_cert and {name}.tls_key")
     if settings.tls_cert is None and not host.is_loopback and not settings.plaintext:
         raise UsageError(
-            f"`tcp.listen` is {settings.listen}, which other machines reach, without TLS",
-            hint="set tcp.tls_cert and tcp.tls_key; or listen on 127.0.0.1 and use ssh -L; or, in a network"
-            " where everybody may read the tokens, tcp.plaintext = true",
+            f"`{name}.listen` is {settings.listen}, which other machines reach, without TLS",
+            hint=f"set {name}.tls_cert and {name}.tls_key; or listen on 127.0.0.1 and use ssh -L; or, in a network"
+            f" where everybody may read the tokens, {name}.plaintext = true",
         )
     return host, port
 
@@ -155,7 +155,7 @@ def address_of(text: str) -> tuple[Address, int]:
     raise UsageError(f"`{text}` is no address to listen on", hint="write e.g. 127.0.0.1:7411 or [::1]:7411")
 
 
-def _context(settings: TcpSection) -> ssl.SSLContext | None:
+def _context(settings: ListenerSection) -> ssl.SSLContext | None:
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     for path in (settings.tls_cert, settings.tls_key):
@@ -176,7 +176,11 @@ def _context(settings: TcpSection) -> ssl.SSLContext | None:
 
 
 class TokenAuthMiddleware:
-    """ASGI middleware: authenticates by bearer token, and sets the token's user as the peer of the request."""
+    """ASGI middleware: authenticates by bearer token, and sets the token's user as the peer of the request.
+
+    On the unix socket the kernel names the peer, and a token is optional: a request with one counts as the token's
+    user, with no right of the process that sent it. So the web page serves many users through one process.
+    """
 
     def __init__(
         self, application: ASGIApp, tokens: TokenStore, access: AccessPolicy, bad: TokenThrottle | None = None
@@ -189,8 +193,13 @@ class TokenAuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        address = _network_of(scope["client"][0] if scope.get("client") else "")
-        found = self._peer(Headers(scope=scope).get("authorization", ""), address)
+        shown = Headers(scope=scope).get("authorization", "")
+        process: Peer | None = scope.get("state", {}).get("peer")
+        if process is not None and not shown:
+            await self._application(scope, receive, send)
+            return
+        client = scope["client"][0] if scope.get("client") else ""
+        found = self._peer(shown, _network_of(client) if process is None else f"uid {process.uid}")
         if isinstance(found, Response):
             await found(scope, receive, send)
             return

@@ -97,6 +97,11 @@ class SchedulingSection:
     overrun_margin: float = key(0.1, "share of its promise that an attempt may exceed before `pause` or `stop`")
     overrun_samples: int = key(3, "samples in a row that must show it", above_zero=True)
     aging_per_hour: float = key(0.0, "points that the priority of a waiting job gains per hour")
+    interference: str | None = key(
+        None,
+        "table that `cotenant study collocate --install` wrote; none: `interference.json` beside the configuration "
+        "file, if there is one",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +223,24 @@ class TcpSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebSection:
+    """`[web]`: the web page, for holders of tokens. Needs `cotenant[web]`."""
+
+    listen: str | None = key(None, "`ADDRESS:PORT`, e.g. `127.0.0.1:7412`; none: no page")
+    tls_cert: str | None = key(None, "certificate in PEM; required with `tls_key` on addresses that others reach")
+    tls_key: str | None = key(None, "private key in PEM")
+    plaintext: bool = key(default=False, text="allow an address that others reach without TLS")
+    connections: int = key(512, "connections open at the same time; each open page holds one", above_zero=True)
+    hosts: str = key("", "names of this machine that browsers may use, besides its host name; separated by commas")
+    read_only: bool = key(default=False, text="show, but submit and change nothing")
+    session_s: float = key(12 * 3600.0, "how long a login lasts", above_zero=True)
+
+
+ListenerSection = TcpSection | WebSection
+"""The sections that open a TCP socket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The whole configuration."""
 
@@ -235,3 +258,4 @@ class Config:
     output: OutputSection = field(default_factory=OutputSection)
     notifications: NotificationsSection = field(default_factory=NotificationsSection)
     tcp: TcpSection = field(default_factory=TcpSection)
+    web: WebSection = field(default_factory=WebSection)

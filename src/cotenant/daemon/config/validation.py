@@ -1,11 +1,15 @@
-"""Checks a configuration as far as possible without starting anything."""
+"""Checks a configuration as far as possible without starting anything.
+
+A module of its own: it imports every kind of plug-in, the schema none.
+"""
 
 from __future__ import annotations
 
 from cotenant.core.errors import UnknownName, UsageError
-from cotenant.daemon.auth.network import check_tcp
+from cotenant.daemon.auth.network import check_listener
 from cotenant.daemon.auth.permissions import admin_uids
-from cotenant.daemon.config.schema import Config
+from cotenant.daemon.config.interference_file import read_interference
+from cotenant.daemon.config.schema import Config, ListenerSection
 from cotenant.daemon.setup import admin_names, scaled_options, with_aging
 from cotenant.engines import ENGINES
 from cotenant.estimators import ESTIMATORS
@@ -26,8 +30,11 @@ def check_config(config: Config) -> None:
     check_plugins(config)
     if config.gpus.simulate is not None:
         check_gpus(config.gpus.simulate)
-    if config.tcp.listen is not None:
-        check_tcp(config.tcp)
+    sections: tuple[tuple[str, ListenerSection], ...] = (("tcp", config.tcp), ("web", config.web))
+    for name, section in sections:
+        if section.listen is not None:
+            check_listener(section, name)
+    read_interference(config)
     percent = config.mps.thread_percent
     if percent is not None and percent > 100:
         raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")

@@ -45,6 +45,7 @@ INFO = {
     "notifications": False,
     "estimator": None,
     "tcp": None,
+    "web": None,
 }
 
 
@@ -175,6 +176,7 @@ CALLS = [
     ("GET", "/v1/gpus/history", None),
     ("GET", "/v1/usage", None),
     ("GET", "/v1/usage?by=workload", None),
+    ("GET", "/v1/usage?by=day", None),
     ("GET", "/v1/status", None),
     ("POST", "/v1/shutdown", {}),
     ("POST", "/v1/tokens", {"name": "x"}),

@@ -1,0 +1,1 @@
+"""SVG that the server draws: the same with and without JavaScript, and without inline styles."""

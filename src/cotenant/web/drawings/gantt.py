@@ -1,0 +1,108 @@
+"""Attempts as bars on GPUs over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from html import escape
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from cotenant.core.text import encodable
+from cotenant.reporting.style import tone
+
+LANE, GAP, LEFT, TOP = 16, 6, 92, 22
+MAX_LANES = 12
+"""Jobs drawn side by side on one GPU; further ones share the last lane."""
+TICKS_S = (60, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400)
+
+
+class GanttBar(NamedTuple):
+    """An attempt on a GPU, between two moments in seconds since 1970. `end`: how it ended, for its color."""
+
+    gpu_uuid: str
+    job_id: int
+    text: str
+    begin_s: float
+    end_s: float
+    end: str
+
+
+class Mark(NamedTuple):
+    """A moment to mark: `css` names its color."""
+
+    at_s: float
+    css: str
+    title: str
+
+
+def gantt(
+    gpus: Mapping[str, str], bars: Sequence[GanttBar], marks: Sequence[Mark], begin_s: float, end_s: float, width: int
+) -> Markup:
+    """The bars of each of `gpus` (labels by UUID) below each other, in as many lanes as overlap; links to the jobs."""
+    scale = (width - LEFT - 10) / max(1.0, end_s - begin_s)
+    parts: list[str] = []
+    y = TOP
+    by_gpu: dict[str, list[GanttBar]] = {uuid: [] for uuid in gpus}
+    for bar in bars:
+        by_gpu.setdefault(bar.gpu_uuid, []).append(bar)
+    for uuid, found in by_gpu.items():
+        lanes = _lanes(found)
+        count = max(1, len({lane for _, lane in lanes}))
+        height = count * LANE
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(gpus.get(uuid, uuid[:11]))}</text>')
+        parts.append(f'<rect class="track" x="{LEFT}" y="{y}" width="{width - LEFT - 10}" height="{height}"/>')
+        for bar, lane in lanes:
+            x = LEFT + (max(bar.begin_s, begin_s) - begin_s) * scale
+            wide = max(2.0, (min(bar.end_s, end_s) - max(bar.begin_s, begin_s)) * scale)
+            title = escape(encodable(f"{bar.text}: {bar.end}"))
+            label = encodable(bar.text) if wide > 60 else ""
+            clipped = escape(label[: int((wide - 8) / 6.6)]) if label else ""
+            word = (
+                f'<text class="bright" x="{x + 4:.1f}" y="{y + lane * LANE + 12}">{clipped}</text>' if clipped else ""
+            )
+            parts.append(
+                f'<a href="/jobs/{bar.job_id}"><rect class="run {tone(bar.job_id)} {bar.end}" x="{x:.1f}" '
+                f'y="{y + lane * LANE + 1}" width="{wide:.1f}" height="{LANE - 2}"><title>{title}</title></rect>'
+                f"{word}</a>"
+            )
+        y += height + GAP
+    for mark in marks:
+        x = LEFT + (mark.at_s - begin_s) * scale
+        parts.append(
+            f'<path class="{mark.css}" d="M{x:.1f} {TOP}V{y}"><title>{escape(encodable(mark.title))}</title></path>'
+        )
+    ticks = "".join(
+        f'<path class="grid" d="M{x:.1f} {TOP - 4}V{y}"/>'
+        f'<text class="tick" x="{x:.1f}" y="12" text-anchor="middle">{text}</text>'
+        for x, text in _ticks(begin_s, end_s, scale, width)
+    )
+    return Markup(
+        f'<svg class="gantt" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="group" '
+        f'aria-label="Jobs on GPUs over time">{ticks}{"".join(parts)}</svg>'
+    )
+
+
+def _lanes(bars: Sequence[GanttBar]) -> list[tuple[GanttBar, int]]:
+    """The first lane that is free for each bar, by begin."""
+    ends: list[float] = []
+    placed = []
+    for bar in sorted(bars, key=lambda bar: (bar.begin_s, bar.job_id)):
+        lane = next((i for i, free_s in enumerate(ends) if free_s <= bar.begin_s), len(ends))
+        lane = min(lane, MAX_LANES - 1)
+        if lane == len(ends):
+            ends.append(0.0)
+        ends[lane] = max(ends[lane], bar.end_s)
+        placed.append((bar, lane))
+    return placed
+
+
+def _ticks(begin_s: float, end_s: float, scale: float, width: int) -> list[tuple[float, str]]:
+    step_s = next((step for step in TICKS_S if (end_s - begin_s) / step * 70 <= width), TICKS_S[-1])
+    first = int(begin_s // step_s + 1) * step_s
+    pattern = "%m-%d" if step_s >= 86400 else "%H:%M"
+    return [
+        (LEFT + (at_s - begin_s) * scale, datetime.fromtimestamp(at_s, tz=timezone.utc).strftime(pattern))
+        for at_s in range(first, int(end_s) + 1, step_s)
+    ]

@@ -1,0 +1,1 @@
+"""The pages, one module each: handlers that read the daemon and render templates."""

@@ -1,0 +1,183 @@
+"""A job: its state and story, promised against seen, why it waits on each GPU, attempts, and what may be done."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cotenant.core.units import format_bytes
+from cotenant.reporting.style import tone
+from cotenant.web.drawings.memory_bar import Part, bar
+from cotenant.web.drawings.memory_history import memory_history
+from cotenant.web.feeds import Feed, Reading
+from cotenant.web.site import Site, event
+from cotenant.web.templating import rendered, seconds_of
+
+HISTORY_POLLS = 15
+"""The memory over time is read once in so many polls."""
+MAX_EVENTS = 200
+MAX_REJECTIONS = 100
+LIVE = ("STARTING", "RUNNING")
+WAITING = ("PENDING", "HELD")
+VERBS = {
+    "PENDING": ("hold", "change", "cancel"),
+    "HELD": ("release", "change", "cancel"),
+    "STARTING": ("requeue", "cancel"),
+    "RUNNING": ("requeue", "cancel"),
+}
+"""What may be done to a job, by state; to one that is done: `requeue`."""
+ESTIMATE_PARTS = (("peak_reserved_bytes", "allocator"), ("context_bytes", "CUDA context"), ("margin_bytes", "margin"))
+
+
+class JobPage:
+    """The page of one job, and the stream of its changes."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def show(self, request: Request) -> Response:
+        reading = await self._feed(request).first()
+        fragments = self._fragments(reading)
+        job = reading.value["job"]
+        return self._site.page(
+            "job.html",
+            request,
+            job=job,
+            fragments=rendered(fragments),
+            live=f"/jobs/{job['id']}/events",
+        )
+
+    async def events(self, request: Request) -> Response:
+        return self._site.stream(request, self._changes(request))
+
+    async def _changes(self, request: Request) -> AsyncIterator[bytes]:
+        sent: dict[str, str] = {}
+        async for reading in self._feed(request).readings():
+            if reading.value is None:
+                if reading.error is not None:
+                    yield event("update", {"banner": self._banner(reading)})
+                continue
+            fragments = self._fragments(reading)
+            changed = {name: text for name, text in fragments.items() if sent.get(name) != text}
+            sent = fragments
+            if changed:
+                yield event("update", changed)
+
+    def _feed(self, request: Request) -> Feed:
+        token, job_id = self._site.session(request).token, request.path_params["job_id"]
+        daemon = self._site.daemon
+        polls = 0
+        history: list[Any] = []
+        events: list[Any] = []
+        seen: Any = None
+
+        async def fetch() -> dict[str, Any]:
+            nonlocal polls, history, events, seen
+            job = (await daemon.get(f"/v1/jobs/{job_id}", token))["job"]
+            why = await daemon.get(f"/v1/jobs/{job_id}/explain", token)
+            mark = (job["state"], job["attempts"], job["priority"], job["reason"] if job["state"] != "RUNNING" else "")
+            if mark != seen:
+                events = (await daemon.get(f"/v1/jobs/{job_id}/events", token))["events"]
+                seen = mark
+            attempt = job["attempt_list"][-1] if job["attempt_list"] else None
+            if attempt is not None and attempt["started_at"] is not None and polls % HISTORY_POLLS == 0:
+                since_s = seconds_of(attempt["started_at"]) or 0.0
+                uuids = ",".join(attempt["gpu_uuids"])
+                seconds = max(1.0, time.time() - since_s)
+                history = (await daemon.get("/v1/gpus/history", token, seconds=f"{seconds:.0f}", uuids=uuids))["gpus"]
+            polls += 1
+            return {"job": job, "why": why, "events": events, "history": history}
+
+        return self._site.feed(request, "job", job_id, fetch=fetch)
+
+    def _fragments(self, reading: Reading) -> dict[str, str]:
+        if "job" not in reading.rendered:
+            reading.rendered["job"] = self._render(reading)
+        fragments: dict[str, str] = reading.rendered["job"]
+        return fragments
+
+    def _render(self, reading: Reading) -> dict[str, str]:
+        macros: Any = self._site.templates.get_template("_job.html").module
+        job, why = reading.value["job"], reading.value["why"]
+        verbs = () if self._site.read_only else VERBS.get(job["state"], ("requeue",))
+        attempt = job["attempt_list"][-1] if job["attempt_list"] else None
+        live = attempt if job["state"] in LIVE else None
+        found = {
+            "banner": self._banner(reading),
+            "job-state": macros.overview(job, shlex.join(job["command"]), verbs),
+            "job-why": macros.why(job, why["rejections"][:MAX_REJECTIONS], len(why["rejections"])),
+            "job-memory": macros.memory(job, _estimate_bar(job), _memory_bar(job, attempt), _history(reading, attempt)),
+            "job-advice": macros.advice(_advice(job, live)),
+            "job-attempts": macros.attempts(job["attempt_list"]),
+            "job-events": macros.events(reading.value["events"][-MAX_EVENTS:]),
+        }
+        return {name: str(text) for name, text in found.items()}
+
+    def _banner(self, reading: Reading) -> str:
+        macros: Any = self._site.templates.get_template("_parts.html").module
+        return str(macros.banner(reading.error, reading.at_s if reading.value is not None else None, None))
+
+
+def _estimate_bar(job: Mapping[str, Any]) -> Markup | None:
+    estimate = job["estimate"]
+    if estimate is None:
+        return None
+    parts = [
+        Part(f"seen {tone(i)}", estimate[key], f"{name}: {_gib(estimate[key])}")
+        for i, (key, name) in enumerate(ESTIMATE_PARTS)
+    ]
+    return bar(parts, estimate["bound_bytes"], f"bound of {_gib(estimate['bound_bytes'])}")
+
+
+def _memory_bar(job: Mapping[str, Any], attempt: Mapping[str, Any] | None) -> Markup | None:
+    """The newest attempt's promise, filled as far as it was seen."""
+    if attempt is None or not attempt["promised_bytes"]:
+        return None
+    promised = attempt["promised_bytes"]
+    seen = max(attempt["peak_observed_bytes"].values(), default=job["observed_bytes"] or 0)
+    parts = [Part("seen t0", min(seen, promised), f"peak seen: {_gib(seen)}")]
+    if seen > promised:
+        parts.append(Part("over", seen - promised, f"beyond the promise: {_gib(seen - promised)}"))
+    else:
+        parts.append(Part("promise t0", promised - seen, f"promised, never seen: {_gib(promised - seen)}"))
+    return bar(parts, promised, f"{_gib(seen)} seen of {_gib(promised)} promised")
+
+
+def _history(reading: Reading, attempt: Mapping[str, Any] | None) -> Markup | None:
+    since_s = None if attempt is None else seconds_of(attempt["started_at"])
+    if attempt is None or since_s is None:
+        return None
+    return memory_history(reading.value["history"], since_s=since_s, promised_bytes=attempt["promised_bytes"])
+
+
+def _advice(job: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[str]:
+    """What the user may want to do, one sentence each."""
+    found = []
+    usage = job["usage"]
+    if live is not None and usage is not None and usage["gpu_s"] > 600 and (usage["smact"] or 1.0) < 0.01:
+        found.append("It holds GPU memory and computes nothing: see whether it hangs, or cancel it.")
+    last = job["attempt_list"][-1] if job["attempt_list"] else None
+    peak = max(last["peak_observed_bytes"].values(), default=0) if last is not None else 0
+    if last is not None and job["state"] == "COMPLETED" and 0 < peak < 0.6 * last["promised_bytes"]:
+        found.append(
+            f"It used at most {_gib(peak)} of the {_gib(last['promised_bytes'])} promised; its next run is promised "
+            "less, unless it declares its memory."
+            if job["declared_bytes"] is None
+            else f"It used at most {_gib(peak)} of the {_gib(last['promised_bytes'])} that it declares: "
+            "submit it without a declaration, or with less, and it starts sooner."
+        )
+    if job["state"] == "OOM":
+        found.append("It ran out of memory. `cotenant estimate --find-batch-size` finds a batch size that fits.")
+    if job["state"] == "PENDING" and job["exclusive"]:
+        found.append("It asks for a GPU of its own; without that it could share one, and start sooner.")
+    return found
+
+
+def _gib(value: float) -> str:
+    return format_bytes(int(value))
