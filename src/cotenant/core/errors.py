@@ -131,7 +131,7 @@ class TraceError(CotenantError):
 
     Kinds: `raised` (the script's own exception), `import` (one of its imports, or its syntax), `no-step` (ended without
     an optimizer step), `no-cuda` (never touched CUDA), `timeout`, `unsupported` (this torch or host), `missing-torch`,
-    `crashed`.
+    `crashed`, `out-of-memory` (on the null GPU).
     """
 
     def __init__(self, kind: str, message: str, *, hint: str | None = None, log_tail: str = "") -> None:

@@ -8,6 +8,10 @@ from typing import Literal, NamedTuple
 
 Action = Literal["alloc", "free", "op", "phase", "empty_cache"]
 
+Backend = Literal["trace", "null-gpu", "auto"]
+"""What runs a script for its trace: fake tensors; PyTorch's CUDA build on a null GPU; the latter where the former would
+leave out what the script runs."""
+
 CATEGORIES = (
     "parameter",
     "gradient",
@@ -111,6 +115,9 @@ class TraceHeader:
         site_folders: folders of the installed packages.
         settings: environment variables for the allocator and cuBLAS at the end of the trace; `settings_before`: in the
             environment that the script was started with.
+        backend: `trace`, or `null-gpu`: the events are PyTorch's own memory history, from its CUDA build on a null GPU.
+        counted_reserved_bytes: what PyTorch's allocator reserved there at most.
+        runs_otherwise: what the script does otherwise on a GPU than in the trace: `compiled` code, an `extension`.
         alloc_conf, cublas_workspace_config: the same two settings at the start of the trace.
     """
 
@@ -134,6 +141,9 @@ class TraceHeader:
     settings_before: Mapping[str, str] | None = None
     alloc_conf: str | None = None
     cublas_workspace_config: str | None = None
+    backend: str = "trace"
+    counted_reserved_bytes: int | None = None
+    runs_otherwise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from cotenant.allocator import ReplayResult
+from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.estimate import Estimate, GpuEstimate
 from cotenant.core.ports import EstimateRequest, TraceOptions
-from cotenant.core.trace import MemoryTrace
+from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
+from cotenant.estimators import null_gpu
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
 from cotenant.estimators.cudnn.workspaces import workspace_sources
 from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
@@ -23,7 +25,7 @@ from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 from cotenant.tracing.data import data_options, length_histogram
 from cotenant.tracing.process.forkserver_client import ForkServerClient
-from cotenant.tracing.process.program import find_interpreter, find_program
+from cotenant.tracing.process.program import Program, find_interpreter, find_program
 from cotenant.tracing.process.provenance import SETTINGS
 from cotenant.tracing.process.trace_script import trace_script as trace_program
 
@@ -93,7 +95,9 @@ class TracedEstimator:
 
     `cache` stores traces; without one, every estimate runs the script. With `show_output` the script always runs, since
     a cached trace prints nothing. `forkserver` runs scripts in forks of a process that has torch loaded. `coverage`:
-    see `estimators.margin`; None: the default.
+    see `estimators.margin`; None: the default. `backend`: `trace`; `null-gpu`, see `estimators.null_gpu`; `auto`: the
+    null GPU where a trace would leave out compiled code or an extension, and its environment is a CUDA build.
+    `null_gpu_timeout_s`: its time limit; None: that of the request.
 
     Raises:
         UsageError: `coverage` is not a probability.
@@ -112,6 +116,8 @@ class TracedEstimator:
         cache: TraceCache | None = None,
         coverage: float | None = None,
         forkserver: ForkServerClient | None = None,
+        backend: Backend = "trace",
+        null_gpu_timeout_s: float | None = None,
     ) -> None:
         check_coverage(coverage)
         self._forkserver = forkserver
@@ -121,6 +127,8 @@ class TracedEstimator:
         self._show_output = show_output
         self._torch_version = torch_version
         self._cache = cache
+        self._backend = backend
+        self._null_gpu_timeout_s = null_gpu_timeout_s
 
     @classmethod
     def from_tracer(cls, tracer: TracedEstimator) -> TracedEstimator:
@@ -144,6 +152,90 @@ class TracedEstimator:
         if self._python is not None:
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
         program = find_program(request.command, workdir=request.workdir, env=env, python=python)
+        if self._backend == "null-gpu":
+            return self._run_on_null_gpu(program, request, gpu, env)
+        try:
+            recorded, from_cache = self._record(program, request, gpu, env)
+        except TraceError as error:
+            if self._backend != "auto" or error.kind != "unsupported":
+                raise
+            return self._prefer_null_gpu(program, request, gpu, env, "cannot be traced", error)
+        why = null_gpu.why_not_traced(recorded) if self._backend == "auto" else ""
+        if not why:
+            return recorded, from_cache
+        return self._prefer_null_gpu(program, request, gpu, env, why, (recorded, from_cache))
+
+    def _prefer_null_gpu(
+        self,
+        program: Program,
+        request: EstimateRequest,
+        gpu: GpuSpec,
+        env: Mapping[str, str],
+        why: str,
+        otherwise: tuple[MemoryTrace, bool] | TraceError,
+    ) -> tuple[MemoryTrace, bool]:
+        """The run on the null GPU, since the script `why`; where there is none, the trace or error `otherwise`."""
+        try:
+            recorded, from_cache = self._run_on_null_gpu(program, request, gpu, env)
+        except (TraceError, UsageError) as error:
+            if isinstance(otherwise, TraceError):
+                raise otherwise from error
+            recorded, from_cache = otherwise
+            note = f"the script {why}, and was only traced: {error.message}"
+        else:
+            note = f"the script {why}, so that it ran on a null GPU in place of a trace (`--backend auto`)"
+        return replace(recorded, warnings=(note, *recorded.warnings)), from_cache
+
+    def _run_on_null_gpu(
+        self, program: Program, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str]
+    ) -> tuple[MemoryTrace, bool]:
+        """The run on the null GPU as a trace, and whether it comes from the cache."""
+        runner = null_gpu.NullGpuRunner(null_gpu.default_cache())
+        libraries = runner.libraries_for(program.python, sandbox=request.trace.sandbox)
+        if self._null_gpu_timeout_s is not None:
+            request = replace(request, timeout_s=self._null_gpu_timeout_s)
+
+        def run(options: TraceOptions) -> MemoryTrace:
+            return runner.run(
+                program, libraries, request, gpu, fake_gpu=fake_gpu_of(gpu), options=options, env=env,
+                show_output=self._show_output,
+            )  # fmt: skip
+
+        # Its trace depends on all that the libraries say of the GPU, and on the libraries.
+        return self._through_cache(
+            program, request, gpu, env, run, backend=f"null-gpu {libraries.preload[0].parent.name} {gpu.name}"
+        )
+
+    def _record(
+        self, program: Program, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str]
+    ) -> tuple[MemoryTrace, bool]:
+        """The trace, and whether it comes from the cache."""
+
+        def run(options: TraceOptions) -> MemoryTrace:
+            return trace_program(
+                program,
+                gpu=fake_gpu_of(gpu, request.gpus),
+                options=options,
+                workdir=request.workdir,
+                env=env,
+                timeout_s=request.timeout_s,
+                show_output=self._show_output,
+                forkserver=self._forkserver,
+            )
+
+        return self._through_cache(program, request, gpu, env, run)
+
+    def _through_cache(
+        self,
+        program: Program,
+        request: EstimateRequest,
+        gpu: GpuSpec,
+        env: Mapping[str, str],
+        run: Callable[[TraceOptions], MemoryTrace],
+        *,
+        backend: str = "trace",
+    ) -> tuple[MemoryTrace, bool]:
+        """The cached trace, or that of `run`, which is then cached; and whether it was cached."""
         key = ""
         options = replace(options_of(request), steps=self._steps)
         if self._cache is not None:
@@ -154,21 +246,12 @@ class TracedEstimator:
                 capability=gpu.compute_capability,
                 devices=request.gpus,
                 steps=options.steps,
-                options=asdict(options),
+                options={**asdict(options), "backend": backend},
             )
             cached = None if self._show_output else self._cache.get(key, env)
             if cached is not None:
                 return cached, True
-        recorded = trace_program(
-            program,
-            gpu=fake_gpu_of(gpu, request.gpus),
-            options=options,
-            workdir=request.workdir,
-            env=env,
-            timeout_s=request.timeout_s,
-            show_output=self._show_output,
-            forkserver=self._forkserver,
-        )
+        recorded = run(options)
         before = {name: env[name] for name in SETTINGS if name in env}
         recorded = replace(recorded, header=replace(recorded.header, settings_before=before))
         if self._cache is not None:
@@ -207,11 +290,12 @@ class TracedEstimator:
             recorded, gpu, free, spread, self._coverage, stack.cudnn_workspaces, split_bytes=interval.split_bytes
         )
         fit, result = judge(replay_input, free, margin.bytes)
+        own = null_gpu.warnings_of(recorded, free.peak_reserved_bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl)),
+            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl, *own)),
             trace=recorded,
             replay=result,
             replay_input=replay_input,

@@ -32,8 +32,8 @@ _L2_MIB, _BUS_BITS, _CLOCK_KHZ = 40, 5120, 1_410_000
 """Of an A100, for every GPU: not in the table of GPUs. Assumed to decide nothing; not checked for torch's kernels."""
 
 
-def device_text(spec: GpuSpec, *, total_bytes: int | None = None) -> str:
-    """Value of `COTENANT_NULL_GPU` for `spec`; `total_bytes` replaces its memory.
+def device_text(spec: GpuSpec, *, total_bytes: int | None = None, limit_bytes: int | None = None) -> str:
+    """Value of `COTENANT_NULL_GPU` for `spec`; `total_bytes` replaces its memory, `limit_bytes` what can be allocated.
 
     Raises:
         NullGpuError: the limits of its compute capability are not in the table.
@@ -54,6 +54,7 @@ def device_text(spec: GpuSpec, *, total_bytes: int | None = None) -> str:
         "memory_clock_khz": _CLOCK_KHZ,
         "total_bytes": spec.usable_bytes if total_bytes is None else total_bytes,
         "context_bytes": spec.context.typical_bytes,
+        "limit_bytes": limit_bytes or 0,
     }
     return ";".join(f"{name}={value}" for name, value in members.items())
 

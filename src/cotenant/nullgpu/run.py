@@ -20,6 +20,8 @@ from cotenant.nullgpu.wheels import NullGpuError
 
 _CHILD = Path(__file__).parent / "child.py"
 _LOG_TAIL = 2000
+UUID = "GPU-42424242-4242-4242-4242-424242424242"
+"""Of the null GPU, also in csrc/nvml.c."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,16 @@ class TrainingRun:
 
 
 def environment_of(
-    libraries: NullGpuLibraries, spec: GpuSpec, *, total_bytes: int | None = None, log: int = 0
+    libraries: NullGpuLibraries,
+    spec: GpuSpec,
+    *,
+    total_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    log: int = 0,
 ) -> dict[str, str]:
     """Variables with which a process of `libraries.wheels.python` finds the null GPU `spec` and no other.
+
+    The visible device is named by the UUID of the null GPU, so that a driver that is loaded by its path finds none.
 
     torch's libraries find the wheels by DT_RPATH, which comes before LD_LIBRARY_PATH: only a library that is already
     loaded under the same name is taken instead, hence LD_PRELOAD.
@@ -55,9 +64,9 @@ def environment_of(
     return {
         "LD_PRELOAD": ":".join(map(str, libraries.preload)),
         "LD_LIBRARY_PATH": str(libraries.wheels.libraries["cudnn"].parent),
-        "COTENANT_NULL_GPU": device_text(spec, total_bytes=total_bytes),
+        "COTENANT_NULL_GPU": device_text(spec, total_bytes=total_bytes, limit_bytes=limit_bytes),
         "COTENANT_NULL_GPU_LOG": str(log),
-        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_VISIBLE_DEVICES": UUID,
         # Triton links its launcher to the driver that `ldconfig` knows, unless it is named (triton/knobs.py).
         "TRITON_LIBCUDA_PATH": str(libraries.preload[0].parent),
     }

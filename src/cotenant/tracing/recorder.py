@@ -143,6 +143,11 @@ class TraceRecorder:
             self._ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
         self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
 
+    def note_runs_otherwise(self, kind: str) -> None:
+        """On a GPU the script runs something of `kind` that the trace does not; see `TraceHeader.runs_otherwise`."""
+        if kind not in self.header.runs_otherwise:
+            self.header = replace(self.header, runs_otherwise=(*self.header.runs_otherwise, kind))
+
     def enter_phase(self, phase: str) -> str:
         """Begin a phase; returns the one before."""
         before, self.phase = self.phase, phase

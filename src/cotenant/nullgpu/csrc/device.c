@@ -20,7 +20,7 @@ static const struct {
 #define SIZE(member) {#member, offsetof(struct null_gpu, member), 1}
     INT(compute_major), INT(compute_minor), INT(sm_count), INT(threads_per_sm), INT(blocks_per_sm),
     INT(shared_bytes_per_sm), INT(shared_bytes_per_block_optin), INT(l2_bytes), INT(memory_bus_bits),
-    INT(sm_clock_khz), INT(memory_clock_khz), SIZE(total_bytes), SIZE(context_bytes),
+    INT(sm_clock_khz), INT(memory_clock_khz), SIZE(total_bytes), SIZE(context_bytes), SIZE(limit_bytes), INT(device_count),
 };
 
 static void set_member(const char *key, const char *value) {
@@ -62,6 +62,8 @@ const struct null_gpu *null_gpu(void) {
     pthread_once(&once, read_environment);
     return &gpu;
 }
+
+int null_device_count(void) { return null_gpu()->device_count > 0 ? null_gpu()->device_count : 1; }
 
 int null_log_level(void) {
     null_gpu();

@@ -14,10 +14,10 @@ static char context[64]; /* callers compare its address, nothing reads it */
 /* Device */
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) { *count = null_device_count(); return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     *device = ordinal;
-    return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+    return ordinal < 0 || ordinal >= null_device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     snprintf(name, length, "%s", null_gpu()->name);

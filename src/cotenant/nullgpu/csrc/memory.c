@@ -33,10 +33,12 @@ static size_t taken;
 
 static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-static size_t capacity(void) {
+static size_t shown(void) {
     const struct null_gpu *g = null_gpu();
     return g->total_bytes > g->context_bytes ? g->total_bytes - g->context_bytes : 0;
 }
+
+static size_t capacity(void) { return null_gpu()->limit_bytes ? null_gpu()->limit_bytes : shown(); }
 
 static void map_arena(void) {
     void *found = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -99,7 +101,7 @@ int null_release(void *address) {
 
 size_t null_free_bytes(void) {
     pthread_mutex_lock(&mutex);
-    size_t left = capacity() - taken;
+    size_t left = shown() > taken ? shown() - taken : 0;
     pthread_mutex_unlock(&mutex);
     return left;
 }

@@ -15,9 +15,12 @@ struct null_gpu {
     int l2_bytes, memory_bus_bits, sm_clock_khz, memory_clock_khz;
     size_t total_bytes;   /* as cudaMemGetInfo names it */
     size_t context_bytes; /* taken by the context before the first allocation */
+    size_t limit_bytes;   /* of all allocations; 0: what the context leaves of total_bytes */
+    int device_count;     /* devices that are listed; only the first can be used. 0: one */
 };
 
 const struct null_gpu *null_gpu(void);
+int null_device_count(void);
 
 /* Value of a cudaDeviceAttr; CUdevice_attribute has the same numbers (cuda.h, driver_types.h). */
 int null_attribute(int attribute);

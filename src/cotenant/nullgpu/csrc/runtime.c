@@ -16,7 +16,7 @@ static __thread Error last_error;
 static Error failed(Error error) { return last_error = error; }
 
 /* Device */
-Error cudaGetDeviceCount(int *count) { *count = 1; return cudaSuccess; }
+Error cudaGetDeviceCount(int *count) { *count = null_device_count(); return cudaSuccess; }
 Error cudaGetDevice(int *device) { *device = 0; return cudaSuccess; }
 Error cudaSetDevice(int device) { return device ? failed(cudaErrorInvalidDevice) : cudaSuccess; }
 Error cudaChooseDevice(int *device, const struct cudaDeviceProp *wanted) { *device = 0; return cudaSuccess; }
@@ -47,7 +47,7 @@ Error cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute
 }
 Error cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     const struct null_gpu *g = null_gpu();
-    if (device) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= null_device_count()) return failed(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", g->name);
     memset(&p->uuid, 0x42, sizeof p->uuid);

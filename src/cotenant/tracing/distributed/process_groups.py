@@ -46,7 +46,7 @@ def patches(context: PatchContext) -> list[Entry]:
         return entries
     return [
         *entries,
-        *_group_patches(context.recorder, context.groups),
+        *group_patches(context.recorder, context.groups),
         Patch(
             target="torch.multiprocessing:spawn", phase=Phase.DISTRIBUTED,
             replacement=functools.partial(_run_first, context.recorder),
@@ -66,7 +66,8 @@ _COLLECTIVES = (
 )  # fmt: skip
 
 
-def _group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
+def group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
+    """Groups of `torch.distributed` and their collectives. `recorder` has `warn` and `header`."""
     import torch.distributed.distributed_c10d as c10d
 
     real_init, real_new_group = c10d.init_process_group, c10d.new_group

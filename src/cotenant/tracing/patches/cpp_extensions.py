@@ -37,6 +37,7 @@ def _skipping_cuda(recorder: Any, build: Callable[..., Any]) -> Callable[..., An
     def call(name: str, *args: Any, **kwargs: Any) -> Any:
         if not _has_cuda(build.__name__, args, kwargs):
             return build(name, *args, **kwargs)
+        recorder.note_runs_otherwise("extension")
         recorder.warn(
             f"the CUDA extension `{name}`, which the script compiles, was skipped and the script's fallback traced: "
             "the extension may need more or less"

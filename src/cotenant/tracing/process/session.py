@@ -6,11 +6,9 @@ The process ends by `os._exit`: autograd's device threads cannot be joined (torc
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Callable
@@ -20,19 +18,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
-from cotenant.core.trace import TraceHeader
+from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
+from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
 from cotenant.tracing.process import deadline, launcher_env, serialization
 from cotenant.tracing.process.provenance import with_provenance
+from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
 from cotenant.tracing.process.serialization import USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
 
 if TYPE_CHECKING:
-    from cotenant.tracing.device.cuda_api import FakeGpuSpec
     from cotenant.tracing.recorder import TraceRecorder
 
 _TIMEOUT_HINT = "raise the limit with `--timeout`, or shorten what the script does before it trains"
@@ -44,12 +43,24 @@ def main(request_path: str, answer_path: str) -> NoReturn:
     answer = Path(answer_path)
     try:
         request = json.loads(Path(request_path).read_text())
+        if request.get("null_gpu"):
+            _run_on_null_gpu(request, answer)
         session = TracingSession(request, answer)
     except TraceError as error:
         answer_error(answer, error)
     except UsageError as error:
         answer_error(answer, as_trace_error(error))
     session.run(session.script)
+
+
+def _run_on_null_gpu(request: dict[str, Any], answer: Path) -> NoReturn:
+    overlay = enter_sandbox(options_of(request), request.get("scratch"), answer)
+    patches = PatchTable(overlay_hooks.patches(overlay))
+    patches.apply()
+    _usable_torch()
+    from cotenant.tracing.cuda_build.session import CudaBuildSession
+
+    CudaBuildSession(request, answer, patches).run()
 
 
 def as_trace_error(error: UsageError) -> TraceError:
@@ -61,6 +72,13 @@ def answer_error(answer: Path, error: TraceError) -> NoReturn:
     """Write an error as the answer; the process ends here."""
     _answer_lock.acquire()
     serialization.save(answer, {"error": serialization.error_to_dict(error)})
+    _leave()
+
+
+def answer_trace(answer: Path, trace: MemoryTrace) -> NoReturn:
+    """Write a trace as the answer; the process ends here."""
+    _answer_lock.acquire()
+    serialization.save(answer, {"trace": serialization.trace_to_dict(trace)})
     _leave()
 
 
@@ -95,9 +113,9 @@ class TracingSession:
     ) -> None:
         self.request = request
         self.answer = answer
-        self.options = TraceOptions(**_tuples(request["options"]))
+        self.options = options_of(request)
         deadline.start_deadline(request.get("deadline"), self._too_late, self._events)
-        self.overlay = _enter_sandbox(self.options, request.get("scratch"), answer)
+        self.overlay = enter_sandbox(self.options, request.get("scratch"), answer)
         self.patches = PatchTable(overlay_hooks.patches(self.overlay))
         self.patches.apply()
         torch = _usable_torch()
@@ -115,7 +133,7 @@ class TracingSession:
             program["args"] = [*program["args"], *launch.more_args]
         gpu = FakeGpuSpec(**{**_tuples(wanted), "count": launch.local})
         self.recorder = (recorder or TraceRecorder)()
-        self.recorder.header = replace(_header(torch, gpu), processes=launch.total)
+        self.recorder.header = replace(header_of(torch, gpu.name, gpu.capability, gpu.count), processes=launch.total)
         allocator_bytes = gpu.allocator_bytes or gpu.total_bytes
         self.recorder.limit = MemoryLimit(self.recorder, allocator_bytes, gpu.count, gpu.total_bytes)
         self.observer = TrainingObserver(self.recorder, steps=self.options.steps, finish=self.finish)
@@ -137,16 +155,9 @@ class TracingSession:
     def script(self) -> None:
         """Run the program of the request as Python itself does."""
         program = self.request["program"]
-        sys.argv = [program["target"], *program["args"]]
-        if program["kind"] == "module":
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(program["target"], run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(program["target"]).resolve().parent))
-            # Python makes `__file__` absolute and leaves `sys.argv[0]` as written; `runpy` sets both to one path.
-            # Source: Lib/runpy.py, `_run_module_code`.
-            vars(runpy)["_ModifiedArgv0"] = contextlib.nullcontext
-            runpy.run_path(os.path.abspath(program["target"]), run_name="__main__")  # noqa: PTH100 - links stay
+        if self.options.synthetic_data:
+            missing_folders.make_missing(self.overlay, program["args"])
+        run_program(program)
 
     def run(self, body: Callable[[], object]) -> NoReturn:
         """Call `body` and answer with its trace; the process ends here."""
@@ -161,7 +172,7 @@ class TracingSession:
                 body()
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                self._failed(f"the script exited: {_exit_text(stop.code)}")
+                self._failed(f"the script exited: {exit_text(stop.code)}")
             self._ended()
         except BaseException as error:  # noqa: BLE001 - whatever a script raises goes into the answer
             self._raised(error)
@@ -192,7 +203,7 @@ class TracingSession:
         if self.recorder.steps:
             self._answer(partial=False)
         if not self.recorder.cuda_used:
-            error = _without_gpu("the script ended without putting anything on a GPU")
+            error = without_gpu("the script ended without putting anything on a GPU")
         else:
             error = TraceError(
                 "no-step",
@@ -242,17 +253,14 @@ class TracingSession:
     def _answer(self, *, partial: bool) -> NoReturn:
         if not self.recorder.cuda_used:
             # Its optimizer steps were on the CPU: an answer of 0 B plus a CUDA context would be wrong.
-            answer_error(self.answer, _without_gpu("the script trains without putting anything on a GPU"))
-        self.recorder.header = with_provenance(replace(self.recorder.header, libraries=_libraries()))
+            answer_error(self.answer, without_gpu("the script trains without putting anything on a GPU"))
+        self.recorder.header = with_provenance(replace(self.recorder.header, libraries=library_versions()))
         self.observer.conditional_work.warn()
         gc.disable()  # nothing of the trace is garbage, and collections would take half of the time
-        trace = self.recorder.trace(partial=partial)
-        _answer_lock.acquire()
-        serialization.save(self.answer, {"trace": serialization.trace_to_dict(trace)})
-        _leave()
+        answer_trace(self.answer, self.recorder.trace(partial=partial))
 
 
-def _enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> Overlay:
+def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> Overlay:
     """Keep this process from changing files and from the network, as the options say; the overlay of its files.
 
     `scratch`: the folder for what the process writes; None: beside the answer.
@@ -270,34 +278,43 @@ def _enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> 
     return overlay
 
 
+def options_of(request: dict[str, Any]) -> TraceOptions:
+    """The options of a request."""
+    return TraceOptions(**_tuples(request["options"]))
+
+
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     """The lists of JSON as tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _without_gpu(sentence: str) -> TraceError:
+def without_gpu(sentence: str) -> TraceError:
+    """The error of a script that uses no GPU."""
     return TraceError("no-cuda", sentence, hint="does it choose its device by an option, such as `-- --device cuda`?")
 
 
-def _exit_text(code: object) -> str:
+def exit_text(code: object) -> str:
+    """The code of a `SystemExit`."""
     return f"exit code {code}" if isinstance(code, int) else str(code)
 
 
-def _header(torch: Any, gpu: FakeGpuSpec) -> TraceHeader:
+def header_of(torch: Any, gpu: str, capability: tuple[int, int], count: int) -> TraceHeader:
+    """A header with the versions and settings of this process, which sees `count` GPUs of the model `gpu`."""
     return TraceHeader(
         torch_version=torch.__version__,
         torch_folder=str(Path(torch.__file__).parent),
         cuda_version=torch.version.cuda,
         python_version=".".join(map(str, sys.version_info[:3])),
-        gpu=gpu.name,
-        capability=gpu.capability,
-        gpus=gpu.count,
+        gpu=gpu,
+        capability=capability,
+        gpus=count,
         alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
         cublas_workspace_config=os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
     )
 
 
-def _libraries() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that the script imported."""
     versions = {}
     for name in ("transformers", "timm", "torchvision", "lightning", "accelerate", "peft", "deepspeed"):
         module = sys.modules.get(name)

@@ -49,11 +49,13 @@ def trace_script(
     show_output: bool = False,
     options: TraceOptions | None = None,
     forkserver: ForkServerClient | None = None,
+    null_gpu: Mapping[str, str] | None = None,
 ) -> MemoryTrace:
     """Run `program` on a simulated GPU.
 
     `gpu`: name, total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the script if it can,
-    unless the output is to be shown.
+    unless the output is to be shown. `null_gpu`: variables with which the CUDA build of the interpreter runs on a null
+    GPU; without them, CUDA tensors have no data and nothing is launched.
 
     Raises:
         TraceError: see its kinds; `log_tail` has the end of the script's output.
@@ -66,12 +68,14 @@ def trace_script(
         "gpu": dict(gpu),
         "options": asdict(options),
         "deadline": {"at_s": time.monotonic() + timeout_s, "timeout_s": timeout_s},
+        "null_gpu": null_gpu is not None,
     }
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         paths = {name: Path(folder, name) for name in ("request", "answer", "log")}
         paths["request"].write_text(json.dumps(request))
         offline = {} if options.allow_network else _OFFLINE
-        child_env = {**_QUIET, **offline, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+        device_env = {"CUDA_VISIBLE_DEVICES": ""} if null_gpu is None else null_gpu
+        child_env = {**_QUIET, **offline, **env, **device_env, "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         code = None
         if forkserver is not None and not show_output:

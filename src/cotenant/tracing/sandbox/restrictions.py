@@ -35,8 +35,7 @@ class _Below(ctypes.Structure):
 def restrict_writes(writable: Iterable[str]) -> bool:
     """Refuse this process all writes outside the folders `writable`; whether the kernel supports that."""
     kernel: Any = ctypes.CDLL(None, use_errno=True)
-    # With LANDLOCK_CREATE_RULESET_VERSION it returns the version of the interface, and makes no ruleset.
-    version = kernel.syscall(_CREATE_RULESET, None, 0, 1)
+    version = _landlock_version(kernel)
     if version < 1:
         return False
     rights = _WRITES | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
@@ -52,6 +51,16 @@ def restrict_writes(writable: Iterable[str]) -> bool:
         return not kernel.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) and not kernel.syscall(_RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)
+
+
+def has_landlock() -> bool:
+    """Whether this kernel can guard files."""
+    return _landlock_version(ctypes.CDLL(None, use_errno=True)) >= 1
+
+
+def _landlock_version(kernel: Any) -> int:
+    # With LANDLOCK_CREATE_RULESET_VERSION it returns the version of the interface, and makes no ruleset.
+    return int(kernel.syscall(_CREATE_RULESET, None, 0, 1))
 
 
 def _allow(kernel: Any, rules: int, path: str, rights: int) -> None:

@@ -47,6 +47,7 @@ def patches(context: PatchContext) -> list[Patch]:
     recorder = context.recorder
 
     def warn(options: dict[str, Any], *, has_step: bool = False, is_step: bool = False) -> None:
+        recorder.note_runs_otherwise("compiled")
         if has_step:
             recorder.warn(_STEP_WARNING)
         if not is_step:

@@ -1,0 +1,180 @@
+"""The process of a script on a null GPU: runs it unchanged, and answers with PyTorch's own memory history.
+
+Kernels are compiled and launched, and nothing is computed. The sandbox, the launcher and the process groups are those
+of a trace (`tracing.process.session`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from cotenant.core.errors import TraceError
+from cotenant.core.ports import TraceOptions
+from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
+from cotenant.core.units import format_duration
+from cotenant.tracing.cuda_build.memory_history import events_of
+from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
+from cotenant.tracing.cuda_build.unknown_values import UnknownValues
+from cotenant.tracing.distributed.nccl_groups import NcclGroups
+from cotenant.tracing.distributed.process_groups import group_patches
+from cotenant.tracing.patches.registry import PatchTable
+from cotenant.tracing.process import deadline, launcher_env, session
+from cotenant.tracing.process.provenance import with_provenance
+from cotenant.tracing.process.run_program import run_program
+from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+
+_MAX_PLACES = 3
+
+
+class StepsDone(BaseException):
+    """Enough steps were seen. Not an `Exception`, so that a script's own handlers let it pass."""
+
+
+class CudaBuildSession:
+    """One script on the null GPU, in the sandbox, from the patches to the answer.
+
+    Attributes:
+        header: of the trace; `process_groups` and `NcclGroups` write to it, as to a recorder's.
+        warnings: sentences for the user; a dict, as an ordered set.
+    """
+
+    def __init__(self, request: dict[str, Any], answer: Path, patches: PatchTable) -> None:
+        self.request, self.answer = request, answer
+        self.options: TraceOptions = session.options_of(request)
+        self.warnings: dict[str, None] = {}
+        self.observer = CudaBuildObserver(self.options.steps, self._steps_done)
+        deadline.start_deadline(request.get("deadline"), self._too_late, lambda: self.observer.counts()[0])
+        program = request["program"]
+        launch = launcher_env.apply_launcher(request.get("launcher", ()), program, 1)
+        os.environ["COTENANT_NULL_GPU"] += f";device_count={launch.local}"  # read at the first use of CUDA
+        program["args"] = [*program["args"], *launch.more_args]
+        gpu: Mapping[str, Any] = request["gpu"]
+        self.header: TraceHeader = replace(
+            session.header_of(torch, gpu["name"], tuple(gpu["capability"]), 1),
+            processes=launch.total,
+            backend="null-gpu",
+        )
+        self.values = UnknownValues(self)
+        patches.add(self.observer.patches())
+        patches.add(self.values.patches())
+        if torch.distributed.is_available():
+            patches.add(group_patches(self, NcclGroups(self)))
+        patches.apply()
+        self.observer.start()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far."""
+        return self.observer.steps
+
+    def warn(self, sentence: str) -> None:
+        """Add a warning, once."""
+        self.warnings[sentence] = None
+
+    def run(self) -> NoReturn:
+        """Run the script and answer; the process ends here."""
+        try:
+            run_program(self.request["program"])
+        except StepsDone:
+            self.warn("what the script does after the last step that was run, such as a validation, is not included")
+            self._answer(partial=False)
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                self._failed("raised", f"the script exited: {session.exit_text(stop.code)}")
+        except BaseException as error:  # noqa: BLE001 - whatever a script raises goes into the answer
+            self._raised(error)
+        self._ended()
+
+    def _steps_done(self) -> NoReturn:
+        raise StepsDone
+
+    def _ended(self) -> NoReturn:
+        if self.steps:
+            self._answer(partial=False)
+        if not self.observer.is_recording:
+            session.answer_error(self.answer, session.without_gpu("the script ended without putting anything on a GPU"))
+        message = "the script ended without an optimizer step in its first process"
+        hint = "only training is estimated; does the script need options to train, after `--`?"
+        session.answer_error(self.answer, TraceError("no-step", message, hint=hint))
+
+    def _raised(self, error: BaseException) -> NoReturn:
+        print_script_traceback(error)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise_again = TraceError("out-of-memory", f"the script ran out of memory: {describe(error)}")
+            session.answer_error(self.answer, raise_again)
+        places = list(self.values.places)[-_MAX_PLACES:]
+        suspects = f"; maybe because of values that a null GPU does not compute, read at {', '.join(places)}"
+        kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
+        sentence = f"the script raised {type(error).__name__}: {describe(error)}{suspects if places else ''}"
+        self._failed(kind, sentence, hint_for(error))
+
+    def _failed(self, kind: str, sentence: str, hint: str | None = None) -> NoReturn:
+        if self.steps:
+            self.warn(f"{sentence}, after {self.steps} optimizer step{'s' if self.steps != 1 else ''}")
+            self._answer(partial=True)
+        hint = hint or "run it with `--show-output` to see its whole output"
+        session.answer_error(self.answer, TraceError(kind, sentence, hint=hint))
+
+    def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
+        """Answer before the timeout, from a thread of its own, while the script still runs."""
+        limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
+        if self.steps:
+            self.warn(f"the script was stopped {limit} after it started (`--timeout`){at}")
+            self._answer(partial=True)
+        hint = "raise the limit with `--timeout`; compiling takes minutes, and a second estimate finds it in the cache"
+        message = f"the script had not finished its first step {limit} after it started{at}"
+        session.answer_error(self.answer, TraceError("timeout", message, hint=hint))
+
+    def _answer(self, *, partial: bool) -> NoReturn:
+        if not self.observer.is_recording:
+            error = session.without_gpu("the script trains without putting anything on a GPU")
+            session.answer_error(self.answer, error)
+        session.answer_trace(self.answer, self._trace(partial=partial))
+
+    def _trace(self, *, partial: bool) -> MemoryTrace:
+        self.observer.name_modules()
+        reserved = torch.cuda.max_memory_reserved()
+        history = torch.cuda.memory._snapshot()["device_traces"][0]
+        has_oom = any(entry["action"] == "oom" for entry in history)
+        events = events_of(history, self.observer.marks, self.observer.names)
+        if len(history) >= MAX_ENTRIES:
+            self.warn(f"only the last {MAX_ENTRIES:,} entries of the memory history were kept")
+            partial = True
+        if self.values.places:
+            places = ", ".join(list(self.values.places)[:_MAX_PLACES])
+            self.warn(f"values that a null GPU does not compute were read and assumed, first at {places}")
+        header = replace(
+            self.header,
+            steps=self.steps,
+            nccl=self.header.nccl or self._nccl(),
+            oom_raised=has_oom,
+            counted_reserved_bytes=reserved,
+            libraries=session.library_versions(),
+        )
+        header = with_provenance(header)
+        return MemoryTrace(
+            events=tuple(events),
+            ops=(),
+            header=replace(header, sources=_written_by_people(header.sources or ())),
+            warnings=tuple(self.warnings),
+            partial=partial,
+        )
+
+    def _nccl(self) -> NcclUsage | None:
+        """The group of all processes, where only compiled code communicates."""
+        count = self.header.processes or 1
+        return NcclUsage(group_sizes=(count,)) if count > 1 else None
+
+
+def _written_by_people(sources: tuple[tuple[str, str | None], ...]) -> tuple[tuple[str, str | None], ...]:
+    """`sources` without those that Inductor and Triton generated, which are new in each run."""
+    folders = [os.environ.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+    generated = tuple(f"{folder}/" for folder in (*folders, tempfile.gettempdir()) if folder)
+    return tuple(source for source in sources if not source[0].startswith(generated))

@@ -1,0 +1,72 @@
+"""What a script reads from the null GPU, where nothing is computed: the values that a trace assumes, too.
+
+A number is 1, since scripts divide by losses; a boolean is False, unless it says that something is finite; conditions
+of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops, script_frame
+from cotenant.tracing.patches.registry import KernelPatch, Phase
+
+_ZERO_IN = ("amp/grad_scaler.py",)
+"""Files of PyTorch that read a number which says that something went wrong, and 0 that all is well."""
+
+
+class UnknownValues:
+    """Answers reads of single values. `recorder` has `warn` and `steps`.
+
+    Attributes:
+        places: lines that read, in order.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self._loops = DataDependentLoops(recorder)
+        self.places: dict[str, None] = {}
+
+    def patches(self) -> list[KernelPatch]:
+        """The operator behind `item`, `float`, `int` and `bool`."""
+        return [
+            KernelPatch(
+                target="aten::_local_scalar_dense", phase=Phase.OPERATORS, key="CUDA", kernel=self.read,
+                reason="The value was never computed.",
+                source="aten/src/ATen/native/cuda/CUDAScalar.cu, `_local_scalar_dense_cuda`",
+            )
+        ]  # fmt: skip
+
+    def read(self, tensor: torch.Tensor) -> complex | float | bool:
+        """The assumed value of a tensor of one element."""
+        frame = script_frame()
+        if frame is None:
+            return 0 if _reads_a_flag() else self._value(tensor.dtype, "")
+        path = frame.f_code.co_filename
+        self.places[f"{Path(path).name}, line {frame.f_lineno}"] = None
+        return self._value(tensor.dtype, _source_line(frame))
+
+    def _value(self, dtype: torch.dtype, line: str) -> complex | float | bool:
+        if dtype is torch.bool:
+            return self._loops.truth(likely="finite" in line)
+        if dtype.is_complex:
+            return complex(1.0)
+        return self._loops.number() if dtype.is_floating_point else 1
+
+
+def _source_line(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _reads_a_flag() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_ZERO_IN):
+            return True
+        frame = frame.f_back
+    return False

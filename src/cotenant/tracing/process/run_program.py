@@ -1,0 +1,26 @@
+"""Runs a script or a module in this process as Python itself does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def run_program(program: Mapping[str, Any]) -> None:
+    """Run the program of a request: `kind` is `script`, for a path, or `module`; with its `target` and `args`."""
+    target = program["target"]
+    sys.argv = [target, *program["args"]]
+    if program["kind"] == "module":
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(target).resolve().parent))
+        # Python makes `__file__` absolute and leaves `sys.argv[0]` as written; `runpy` sets both to one path.
+        # Source: Lib/runpy.py, `_run_module_code`.
+        vars(runpy)["_ModifiedArgv0"] = contextlib.nullcontext
+        runpy.run_path(os.path.abspath(target), run_name="__main__")  # noqa: PTH100 - links stay
