@@ -205,7 +205,7 @@ def training_times(args: argparse.Namespace, family: str, file: str, source: str
 
 def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     """Inference time, size and training time of a shipped model."""
-    from cotenant.estimators.learned.estimators import _Learned
+    from cotenant.estimators.learned.estimators import LearnedEstimator
     from cotenant.estimators.learned.network_features import Network
     from cotenant.estimators.learned.weights import shipped
 
@@ -213,7 +213,7 @@ def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     layer = NetworkLayer(kind=main_kind, outputs=65536, parameters=65536, positions=64)
     network = Network(batch=32, layers=(layer, NetworkLayer(kind="linear", outputs=256, parameters=65792)) * 30)
     estimator = create(model)
-    assert isinstance(estimator, _Learned)
+    assert isinstance(estimator, LearnedEstimator)
     weights = shipped(model, family)
     took = timed(lambda: estimator.says(weights, network, estimator.features_of(network)))
     file = resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz"

@@ -155,7 +155,9 @@ def busy(args: argparse.Namespace) -> list[str]:
         traced = trace_of(job)
         by_memory = expected_smact(traced.estimate.bound_bytes)
         try:
-            found = utilization_of(traced.trace, features_of(traced.trace, (job.script, *job.args)))
+            found = utilization_of(
+                traced.trace, features_of(traced.trace, (job.script, *job.args)), traced.replay_input.gpu
+            )
         except UsageError:
             lines.append(f"| {job.title} | {smact:.2f} | - | {by_memory:.2f} | {smocc:.2f} | - |")
             continue

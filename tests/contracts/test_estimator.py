@@ -35,6 +35,14 @@ for _ in range(4):
     optimizer.step()
 """
 
+SUMMARY = """
+Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                  [-1, 512]         262,656
+            Linear-2                   [-1, 64]          32,832
+================================================================
+"""
+
 
 @pytest.fixture(scope="module", params=sorted(ESTIMATORS))
 def name(request):
@@ -47,8 +55,14 @@ def name(request):
 def request_(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(SCRIPT)
+    (folder / "model.txt").write_text(SUMMARY)
     return EstimateRequest(
-        command=(sys.executable, "train.py"), workdir=str(folder), gpu="A100-40GB", declared_bytes=3 * GiB
+        command=(sys.executable, "train.py"),
+        workdir=str(folder),
+        gpu="A100-40GB",
+        declared_bytes=3 * GiB,
+        model_summary="model.txt",
+        batch_size=8,
     )
 
 

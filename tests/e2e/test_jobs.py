@@ -220,6 +220,32 @@ def test_a_rad_file_declares_measured_memory(server):
     )
 
 
+SUMMARY = """
+        Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                 [-1, 4096]       4,198,400
+            Linear-2                   [-1, 10]          40,970
+================================================================
+"""
+
+
+def test_a_rad_file_that_cannot_be_traced_is_estimated_from_its_summary(server):
+    pytest.importorskip("numpy", reason="the estimators of summaries need numpy")
+    (server.root / "net.txt").write_text(SUMMARY)
+    (server.root / "env.sh").write_text("export ENTERED=1\n")
+    (server.root / "net.rad").write_text(
+        "# net.txt is in this folder\npolicy: exclusive\nsource ./env.sh\n"
+        "sh -c 'test $ENTERED = 1'  # a job that is no Python script\nmodel: net.txt\nbatch_size: 64\n"
+    )
+    job = json.loads(server.cli("submit", "--json", "net.rad").stdout)["job"]
+    view = server.wait(job["id"])
+    assert (view["state"], view["estimate"]["estimator"]) == ("COMPLETED", "summary")
+    assert view["sharing"] == "exclusive"
+    why = view["estimate"]["warnings"][0]
+    assert why.startswith("traced: `bash` is no Python script")
+    assert why.endswith("net.txt`")
+
+
 def test_undeclared_memory_is_estimated(server):
     pytest.importorskip("torch", reason="tracing needs torch")
     (server.root / "train.py").write_text(

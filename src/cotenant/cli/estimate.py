@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cotenant.cli import estimate_json, estimate_text
-from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions
+from cotenant.cli import estimate_json, estimate_summary, estimate_text
+from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions, SummaryOptions
 from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.cli.options import cli_command, json_option, option_group
 from cotenant.cli.output import Column, emit_json, print_table
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 @cli_command()
 @option_group("script", ScriptOptions)
 @option_group("options", EstimatorOptions)
+@option_group("summary", SummaryOptions)
 @option_group("reports", EstimateReports)
 @json_option
-def command(script: ScriptOptions, options: EstimatorOptions, reports: EstimateReports, *, json: bool) -> None:
+def command(
+    script: ScriptOptions, options: EstimatorOptions, summary: SummaryOptions, reports: EstimateReports, *, json: bool
+) -> None:
     """Predict the peak GPU memory of a PyTorch training script, without a GPU.
 
     The script runs unchanged for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
@@ -41,14 +44,22 @@ def command(script: ScriptOptions, options: EstimatorOptions, reports: EstimateR
     environment or the installed packages change. Data that the script opens by itself is not compared: use --no-cache
     if it changed. The same trace serves other GPUs of the same compute capability and other PYTORCH_CUDA_ALLOC_CONF.
 
+    A trace runs compiled code eagerly and skips CUDA extensions. With --backend null-gpu the CUDA build of torch in the
+    script's environment runs them (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does so where a trace
+    would not. `cotenant doctor` says whether it is possible.
+
     The bound holds for the ratio --coverage of measured jobs. If small differences, such as one more workspace, lead to
     two states of the reserved bytes, both are printed. Near the limit, the answer includes how often the allocator
     must release its cache.
+
+    A printed summary of a model and a batch size are enough for a rougher estimate: its layers are simulated one after
+    another, with Adam, in fp32, and the learned estimators read them too.
 
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
       cotenant estimate train.py --find-batch-size --gpu L40S-48GB
       cotenant estimate train.py --fits-on --what-if --plot memory.png
+      cotenant estimate model.txt --batch-size 32    a printed summary of a model, without its script
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()
@@ -59,6 +70,12 @@ def command(script: ScriptOptions, options: EstimatorOptions, reports: EstimateR
     from cotenant.estimators.base import ExplainingEstimator
 
     reports.check_options()
+    if summary.is_wanted(script):
+        wanted = reports.first_option()
+        if wanted is not None:
+            raise UsageError(f"`{wanted}` needs a trace, and `{script.script}` is the summary of a model")
+        estimate_summary.answer(summary.request(script, options.gpu), options.estimator, json=json)
+        return
     request = script.request(options.gpu, options.declared_bytes)
     with _tracer(script, options, traces_often=reports.find_batch_size) as traced:
         estimator = create(options.estimator, lambda: traced)
@@ -71,6 +88,7 @@ def command(script: ScriptOptions, options: EstimatorOptions, reports: EstimateR
 @contextlib.contextmanager
 def _tracer(script: ScriptOptions, options: EstimatorOptions, *, traces_often: bool) -> Iterator[TracedEstimator]:
     """The estimator that runs scripts; if it `traces_often`, with a process that has torch imported already."""
+    from cotenant.estimators.null_gpu import TIMEOUT_S
     from cotenant.estimators.trace_cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
     from cotenant.tracing.process.forkserver_client import ForkServerClient
@@ -84,6 +102,8 @@ def _tracer(script: ScriptOptions, options: EstimatorOptions, *, traces_often: b
             cache=None if folder is None else TraceCache(folder),
             coverage=options.coverage,
             forkserver=forkserver if traces_often else None,
+            backend=options.backend,
+            null_gpu_timeout_s=script.timeout_s or TIMEOUT_S,
         )
 
 

@@ -6,18 +6,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+
+import click
 
 from cotenant.cli.completion import complete_estimators, complete_gpu_names
 from cotenant.cli.options import argument, flag, option
 from cotenant.cli.parameter_types import Parsed, integer, number
 from cotenant.core.errors import UsageError
+from cotenant.core.trace import Backend
 from cotenant.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
 
 DEFAULT_GPU = "A100-40GB"
+SUMMARY_ENDINGS = (".txt", ".model", ".summary")
+DEFAULT_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +62,11 @@ class ScriptOptions:
         "--python", metavar="PATH", help="Interpreter that runs the script; by default the one of cotenant."
     )
     steps: int = option("--steps", type=integer(minimum=1), default=3, metavar="N", help="Optimizer steps to trace.")
-    timeout_s: float = option(
-        "--timeout", type=number(minimum=1), default=120.0, metavar="SECONDS", help="Stop the script after SECONDS."
+    timeout_s: float | None = option(
+        "--timeout",
+        type=number(minimum=1),
+        metavar="SECONDS",
+        help="Stop the script after SECONDS.  [default: 120; on the null GPU 900]",
     )
     show_output: bool = flag("--show-output", help="Print the script's output, on stderr.")
 
@@ -77,7 +85,7 @@ class ScriptOptions:
             workdir=str(Path.cwd()),
             env=dict(os.environ),
             gpu=gpu,
-            timeout_s=self.timeout_s,
+            timeout_s=DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,
             declared_bytes=declared_bytes,
             gpus=self.gpus,
             trace=TraceOptions(
@@ -86,6 +94,52 @@ class ScriptOptions:
                 sandbox=not self.no_sandbox,
                 allow_network=self.allow_network,
             ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryOptions:
+    """What a printed summary of a model leaves out."""
+
+    SECTION = "Summary of a model"
+
+    batch_size: int | None = option(
+        "--batch-size",
+        type=integer(minimum=1),
+        metavar="N",
+        help="SCRIPT is a summary of a model (torchsummary, torchinfo, modelsummary, Keras), in batches of N.",
+    )
+    tokens: int | None = option(
+        "--tokens", type=integer(minimum=1), metavar="N", help="Tokens of a sample, where the summary shows none."
+    )
+
+    def is_wanted(self, script: ScriptOptions) -> bool:
+        """Whether the file is a summary and not a script.
+
+        Raises:
+            UsageError: an option of a summary is given for a script, or the other way round.
+        """
+        given = self.batch_size is not None or self.tokens is not None
+        name = script.script or ""
+        if given and (script.args or name.endswith(".py")):
+            shown = "--tokens" if self.batch_size is None else "--batch-size"
+            raise UsageError(
+                f"`{shown}` is for the summary of a model, and `{name}` is a script",
+                hint=f"options of the script follow `--`: `cotenant estimate {name} -- {shown} N`",
+            )
+        return given or name.endswith(SUMMARY_ENDINGS)
+
+    def request(self, script: ScriptOptions, gpu: str) -> EstimateRequest:
+        """The question to an estimator that reads summaries."""
+        from cotenant.core.ports import EstimateRequest
+
+        return EstimateRequest(
+            command=(script.script or "",),
+            workdir=str(Path.cwd()),
+            gpu=gpu,
+            model_summary=script.script,
+            batch_size=self.batch_size,
+            tokens=self.tokens,
         )
 
 
@@ -104,6 +158,13 @@ class EstimatorOptions:
     )
     estimator: str = option(
         "--estimator", default="traced", metavar="NAME", shell_complete=complete_estimators, help="Estimator to use."
+    )
+    backend: Backend = option(
+        "--backend",
+        type=click.Choice(get_args(Backend)),
+        default="trace",
+        help="What runs the script: the trace; PyTorch's own CUDA build on a null GPU, which also runs compiled code "
+        "and CUDA extensions (experimental); or auto: the null GPU where a trace would leave these out.",
     )
     declared_bytes: int | None = option(
         "--gpu-mem",

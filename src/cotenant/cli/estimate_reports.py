@@ -139,7 +139,7 @@ def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) ->
     from cotenant.estimators.trace_features import features_of
 
     try:
-        found = utilization_of(result.trace, features_of(result.trace, command))
+        found = utilization_of(result.trace, features_of(result.trace, command), result.replay_input.gpu)
     except UsageError as error:
         note(f"no utilization: {error.message}")
         return None

@@ -281,6 +281,8 @@ class EstimateOutput(EstimateFields, total=False):
     fits_on: Annotated[list[dict[str, Any]], "--fits-on: one verdict for each known GPU and MIG instance"]
     what_if: Annotated[list[dict[str, Any]], "--what-if: one row for each setting"]
     utilization: Annotated[dict[str, Any] | None, "--utilization: `smact`, `smocc`, `gpu`, `warnings`"]
+    summary: Annotated[dict[str, Any], "of a model's summary: `format`, `layers`, `parameters`, `batch_size`, `tokens`"]
+    learned: Annotated[list[dict[str, Any]], "of a model's summary: the answer of each learned estimator"]
     batch_size: Annotated[dict[str, Any], "--find-batch-size: `largest`, `smallest_misfit`, `trials`"]
 
 

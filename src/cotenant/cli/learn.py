@@ -33,7 +33,11 @@ def command() -> None:
 
 
 @command.command("generate")
-@cli_argument("ranges", metavar="RANGES", help="mlp, cnn, transformer, each also -small or -thesis, mlp-thesis-deep, or a TOML file.")
+@cli_argument(
+    "ranges",
+    metavar="RANGES",
+    help="mlp, cnn, transformer, each also -small or -thesis, mlp-thesis-deep, or a TOML file.",
+)
 @cli_option("--count", type=integer(minimum=1), default=100, metavar="N", help="Number of configurations.")
 @cli_option("--seed", type=integer(), default=0, metavar="N", help="Random seed.")
 @cli_option("--out", type=PATH, metavar="FILE", help="Write them to FILE; by default to stdout.")

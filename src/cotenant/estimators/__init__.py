@@ -21,6 +21,7 @@ ESTIMATORS: Registry[Callable[[], Estimator]] = Registry(
     {
         "declared": "cotenant.estimators.declared:DeclaredEstimator",
         "traced": "cotenant.estimators.traced:TracedEstimator",
+        "summary": "cotenant.learn.model_summaries.estimator:SummaryEstimator",
         "accelerate": "cotenant.estimators.published.parameter_rules:AccelerateEstimator",
         "deepspeed-zero2": "cotenant.estimators.published.parameter_rules:Zero2Estimator",
         "deepspeed-zero3": "cotenant.estimators.published.parameter_rules:Zero3Estimator",

@@ -1,7 +1,8 @@
 """Estimates in a process of its own: one JSON request a line on stdin, one JSON response a line on stdout.
 
 A request has the fields of `EstimateRequest` and `estimator`, a registered name. The response is `{"estimate": ...}` or
-`{"error": {"kind", "message", "hint"}}`. The last output of a failed script goes to stderr. The process exits with
+`{"error": {"kind", "message", "hint"}}`. A job with a summary of its model gets an estimate from that where its command
+cannot be traced. The last output of a failed script goes to stderr. The process exits with
 code 0 at the end of stdin. Between requests it keeps a fork server with torch loaded for the next script.
 """
 
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cotenant.core.codec import decode, encode
-from cotenant.core.errors import CotenantError, TraceError
+from cotenant.core.errors import CotenantError, TraceError, UsageError
+from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
 from cotenant.estimators import create
 from cotenant.estimators.trace_cache import TraceCache, default_folder
@@ -20,6 +23,9 @@ from cotenant.tracing.process.forkserver_client import ForkServerClient
 
 if TYPE_CHECKING:
     from cotenant.estimators.traced import TracedEstimator
+
+FALLBACK = "summary"
+"""The estimator of a job that another one cannot estimate, if it names a summary of its model."""
 
 
 def main() -> None:
@@ -38,14 +44,35 @@ def respond(request: dict[str, Any], forkserver: ForkServerClient) -> dict[str, 
         folder = default_folder()
         return TracedEstimator(forkserver=forkserver, cache=TraceCache(folder) if folder is not None else None)
 
+    name = request.pop("estimator", "traced")
     try:
-        estimator = create(request.pop("estimator", "traced"), tracer)
-        return {"estimate": encode(estimator.estimate(decode(EstimateRequest, request)))}
+        wanted: EstimateRequest = decode(EstimateRequest, request)
+        estimator = create(name, tracer)
+        try:
+            return {"estimate": encode(estimator.estimate(wanted))}
+        except CotenantError as error:
+            if wanted.model_summary is None or (isinstance(error, TraceError) and error.kind == "import"):
+                raise
+            return {"estimate": encode(_from_summary(wanted, name, error))}
     except CotenantError as error:
         kind = error.kind if isinstance(error, TraceError) else type(error).__name__
         if isinstance(error, TraceError) and error.log_tail:
             print(error.log_tail.rstrip("\n"), file=sys.stderr, flush=True)
         return {"error": {"kind": kind, "message": error.message, "hint": error.hint}}
+
+
+def _from_summary(request: EstimateRequest, name: str, error: CotenantError) -> Estimate:
+    """The estimate from the summary of the job's model, in place of one that estimator `name` did not make.
+
+    Raises:
+        CotenantError: `error`, with why the summary does not help either.
+    """
+    try:
+        estimate = create(FALLBACK).estimate(request)
+    except CotenantError as second:
+        raise UsageError(f"{error.message}; {second.message}", hint=error.hint) from second
+    why = f"{name}: {error.message}; estimated from `{request.model_summary}`"
+    return replace(estimate, warnings=(why, *estimate.warnings))
 
 
 if __name__ == "__main__":

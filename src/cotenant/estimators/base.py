@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from cotenant.core.estimate import Estimate
@@ -89,7 +89,12 @@ class TraceBasedEstimator(ABC):
         Raises:
             UsageError: the estimator does not apply to such a script.
         """
-        figures = self.figures(recorded, features, gpu)
+        estimate = self.estimate_of(self.figures(recorded, features, gpu), gpu)
+        warnings = (*recorded.warnings, *estimate.warnings)
+        return replace(estimate, warnings=warnings, partial=recorded.partial or estimate.partial)
+
+    def estimate_of(self, figures: RawEstimate, gpu: GpuSpec) -> Estimate:
+        """The estimate with these figures."""
         return Estimate(
             peak_allocated_bytes=figures.allocated_bytes,
             peak_reserved_bytes=figures.reserved_bytes,
@@ -100,8 +105,8 @@ class TraceBasedEstimator(ABC):
             version=self.version,
             gpu=gpu.name,
             breakdown_bytes=figures.breakdown_bytes,
-            warnings=(*recorded.warnings, *figures.warnings),
-            partial=recorded.partial or figures.partial,
+            warnings=figures.warnings,
+            partial=figures.partial,
         )
 
     @abstractmethod

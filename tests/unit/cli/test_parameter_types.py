@@ -79,7 +79,14 @@ def test_a_non_number_is_refused_with_the_wanted_type(option, message, capsys):
 
 
 def test_an_option_of_the_script_without_dashes_has_a_hint(capsys):
+    assert main.main(["estimate", "train.py", "--lr", "64"]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "error: no such option: `--lr`"
+    assert hint.startswith("hint: options of the script follow `--`: `cotenant estimate train.py -- --lr`")
+
+
+def test_an_option_of_summaries_is_refused_for_a_script(capsys):
     assert main.main(["estimate", "train.py", "--batch-size", "64"]) == 2
     error, hint = capsys.readouterr().err.splitlines()
-    assert error == "error: no such option: `--batch-size`"
-    assert hint.startswith("hint: options of the script follow `--`: `cotenant estimate train.py -- --batch-size`")
+    assert error == "error: `--batch-size` is for the summary of a model, and `train.py` is a script"
+    assert hint.startswith("hint: options of the script follow `--`: `cotenant estimate train.py -- --batch-size")

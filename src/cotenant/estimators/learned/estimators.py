@@ -41,7 +41,7 @@ _TOP_CLASS_MIB = 40000
 """The paper has one class for more memory, and for jobs out of memory."""
 
 
-class _Learned(TraceBasedEstimator):
+class LearnedEstimator(TraceBasedEstimator):
     """The base of estimators that read the layers of a network."""
 
     leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
@@ -50,7 +50,18 @@ class _Learned(TraceBasedEstimator):
         return with_utilization(super().on(recorded, features, gpu), recorded, features, gpu)
 
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
-        network = network_in_training(recorded, features)
+        return self.figures_of(network_in_training(recorded, features), gpu)
+
+    def of_network(self, network: Network, gpu: GpuSpec) -> Estimate:
+        """The estimate of a network that was described, not traced.
+
+        Raises:
+            UsageError: there are no weights for its family, or numpy is missing.
+        """
+        return self.estimate_of(self.figures_of(network, gpu), gpu)
+
+    def figures_of(self, network: Network, gpu: GpuSpec) -> RawEstimate:
+        """The computation, from the network alone; raises as `of_network` does."""
         weights = shipped(self.name, network.family)
         found = self.features_of(network) | training_features(network)
         mib, open_ended = self.predict_mib(weights, network, found)
@@ -77,7 +88,7 @@ class _Learned(TraceBasedEstimator):
         """MiB of device memory, and whether that is only a lower bound."""
 
 
-class _Classes(_Learned):
+class _Classes(LearnedEstimator):
     """Predicts a memory class; the estimate is its upper edge, as in the paper."""
 
     def features_of(self, network: Network) -> dict[str, float]:
@@ -115,7 +126,7 @@ class SequenceEnsembleEstimator(_Classes):
         return import_numpy().concatenate([totals, sequence_vector(weights, layer_sequence(network))])
 
 
-class _Forest(_Learned):
+class _Forest(LearnedEstimator):
     """Predicts bytes, by trees over the bytes of each kind of layer."""
 
     def features_of(self, network: Network) -> dict[str, float]:

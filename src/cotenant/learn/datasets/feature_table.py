@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -23,36 +23,47 @@ from cotenant.estimators.learned.network_features import (
     positions_of,
     training_features,
 )
-from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
 from cotenant.learn.synthetic_traces.simulation import Simulated, reserved_within, simulate
 
 Matrix: TypeAlias = NDArray[np.float64]
 FeatureSet: TypeAlias = Literal["paper", "bytes", "simulation"]
 CLASS_MIB = {"mlp": 1000, "cnn": 8000, "transformer": 8000}
 """Widths of the memory classes of the published accuracies."""
+TOP_MIB = 40000
+"""Where the last class begins, as published: jobs that fill an A100 of 40 GB."""
 _STATE_COPIES = {"sgd": 0.0, "momentum": 1.0, "rmsprop": 1.0, "adam": 2.0, "adamw": 2.0}
 
 
 def network_of_row(row: DatasetRow) -> Network:
     """The network of a row, in the form of the learned estimators."""
+    network = network_of_layers(row.layers, row.batch)
     activation = row.extras.get("activation")
-    named = next((layer.name for layer in row.layers if layer.kind == "activation"), "relu")
-    layers = tuple(
-        NetworkLayer(
-            kind=layer.kind,
-            outputs=layer.outputs,
-            parameters=layer.parameters,
-            positions=positions_of(layer.kind, layer.output_shape),
-            name=layer.name,
-        )
-        for layer in row.layers
-    )
-    return Network(
-        batch=row.batch,
-        layers=layers,
-        activation=activation_of(str(activation or named)),
+    return replace(
+        network,
+        activation=activation_of(str(activation)) if activation else network.activation,
         state_copies=_STATE_COPIES.get(str(row.extras.get("optimizer", "adam")), 2.0),
         half=row.extras.get("precision", "fp32") != "fp32",
+    )
+
+
+def network_of_layers(layers: Sequence[Layer], batch: int) -> Network:
+    """The network of a list of layers, trained in fp32 with Adam."""
+    named = next((layer.name for layer in layers if layer.kind == "activation"), "relu")
+    return Network(
+        batch=batch,
+        layers=tuple(
+            NetworkLayer(
+                kind=layer.kind,
+                outputs=layer.outputs,
+                parameters=layer.parameters,
+                positions=positions_of(layer.kind, layer.output_shape),
+                name=layer.name,
+            )
+            for layer in layers
+        ),
+        activation=activation_of(named),
+        state_copies=_STATE_COPIES["adam"],
     )
 
 
@@ -64,6 +75,7 @@ class FeatureTable:
         features: one matrix for each set of features, a line for each row; `names`: of its columns.
         simulated: None where the job could not be simulated.
         peak_mib: NaN for jobs out of memory.
+        class_mib: width of the memory classes.
     """
 
     rows: tuple[DatasetRow, ...]
@@ -73,7 +85,8 @@ class FeatureTable:
     simulated: tuple[Simulated | None, ...]
     peak_mib: Matrix
     oom: NDArray[np.bool_]
-    family: str = field(default="mlp")
+    family: str
+    class_mib: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -89,6 +102,7 @@ class FeatureTable:
             peak_mib=self.peak_mib[places],
             oom=self.oom[places],
             family=self.family,
+            class_mib=self.class_mib,
         )
 
     @property
@@ -109,19 +123,34 @@ class FeatureTable:
 
     def classes(self) -> NDArray[np.intp]:
         """The memory class of each row; rows out of memory are in the class above the last."""
-        return classes_of(self.peak_mib, self.oom, self.family)
+        return classes_of(self.peak_mib, self.oom, self.class_mib)
+
+    def class_name(self, place: int) -> str:
+        """The MiB that a class begins and ends at."""
+        if place == top_class(self.class_mib):
+            return "above or OOM"
+        return f"{place * self.class_mib}-{min((place + 1) * self.class_mib, TOP_MIB)} MiB"
 
 
-def classes_of(mib: Matrix, oom: NDArray[np.bool_], family: str) -> NDArray[np.intp]:
-    """Memory classes of `mib`: `CLASS_MIB` wide, from 0; one class is for 40,000 MiB and more, and out of memory."""
-    width = CLASS_MIB[family]
-    top = 40000 // width
-    found = np.minimum(np.where(np.isnan(mib), 0, mib) // width, top)
+def top_class(class_mib: int) -> int:
+    """The class for `TOP_MIB` and more, and for jobs out of memory."""
+    return -(-TOP_MIB // class_mib)
+
+
+def classes_of(mib: Matrix, oom: NDArray[np.bool_], class_mib: int) -> NDArray[np.intp]:
+    """Memory classes of `mib`: `class_mib` wide, from 0; `top_class` is above all others."""
+    top = top_class(class_mib)
+    known = np.where(np.isnan(mib), 0, mib)
+    found = np.where(known >= TOP_MIB, top, known // class_mib)
     return np.where(oom, top, np.maximum(found, 0)).astype(np.intp)
 
 
-def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = True) -> FeatureTable:
+def table_of(
+    rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = True, class_mib: int | None = None
+) -> FeatureTable:
     """The table of rows of one family; `workers`: number of processes for the simulation, which takes most of the time.
+
+    `class_mib`: width of the memory classes; None: as published, `CLASS_MIB`.
 
     Only rows that trained or ran out of memory, and that have layers, are taken.
 
@@ -135,6 +164,7 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
             f"a table has one family, found {', '.join(sorted(families)) or 'no rows that trained'}",
             hint="train and test on one data set at a time",
         )
+    (family,) = families
     networks = [network_of_row(row) for row in taken]
     found = _simulate_all(taken, workers) if simulated else [None] * len(taken)
     trainings = training_of(networks)
@@ -152,7 +182,8 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
         simulated=tuple(found),
         peak_mib=np.array([np.nan if row.peak_bytes is None else row.peak_bytes / MiB for row in taken]),
         oom=np.array([row.status == "oom" for row in taken], dtype=bool),
-        family=families.pop(),
+        family=family,
+        class_mib=class_mib or CLASS_MIB[family],
     )
 
 

@@ -1,4 +1,4 @@
-"""Parses summaries printed by torchsummary, torchinfo and modelsummary into layers. Pure: text in, layers out.
+"""Parses summaries printed by torchsummary, torchinfo, modelsummary and Keras into layers. Pure: text in, layers out.
 
 Missing information stays missing: torchinfo hides layers below its depth (`other`), modelsummary prints widths instead
 of shapes, and a table made for `-1` samples has no batch.
@@ -15,10 +15,10 @@ from typing import Literal
 from cotenant.core.errors import SummaryError
 from cotenant.estimators.layer_kinds import layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.model_summaries import tree
+from cotenant.learn.model_summaries import keras, tree
 from cotenant.learn.model_summaries.values import Shape, count_of, shapes_of, short
 
-Format = Literal["torchsummary", "torchinfo", "modelsummary", "module"]
+Format = Literal["torchsummary", "torchinfo", "modelsummary", "keras", "module"]
 
 _TABLE_HEAD = re.compile(r"\s*Layer \(type\)\s+(?:Input Shape\s+)?Output Shape\s+Param #")
 _INFO_HEAD = re.compile(r"\s*Layer \(type(?: \(var_name\))?(?::depth-idx)?\)\s{2,}.*\bParam #")
@@ -58,6 +58,8 @@ def parse_summary(text: str, path: str = "<text>", *, sequence: int | None = Non
     """
     lines = text.split("\n")
     for number, line in enumerate(lines):
+        if keras.HEAD.match(line):
+            return Summary(format="keras", layers=keras.parse_keras(lines, number, path), batch=None)
         if _TABLE_HEAD.match(line):
             return _table(lines, number, path)
         if _INFO_HEAD.match(line):
@@ -69,7 +71,7 @@ def parse_summary(text: str, path: str = "<text>", *, sequence: int | None = Non
         path,
         1,
         "no summary of a model begins here or below",
-        hint="wanted the output of torchsummary, torchinfo or modelsummary",
+        hint="wanted the output of torchsummary, torchinfo, modelsummary or Keras",
     )
 
 

@@ -265,13 +265,23 @@ def test_optimizer_and_precision_are_read_from_the_trace():
 def test_utilization_is_a_ratio_and_unknown_for_transformers():
     from cotenant.estimators.learned.utilization import utilization_of
 
+    gpu = gpu_spec("A100-40GB")
     small = a_trace()
-    found = utilization_of(small, features_of(small))
+    found = utilization_of(small, features_of(small), gpu)
     large_layers = [["Linear", 4000 * 4001, [1000, 4000]], ["ReLU", 0, [1000, 4000]]] * 8
     large = a_trace(large_layers)
-    more = utilization_of(large, features_of(large))
+    more = utilization_of(large, features_of(large), gpu)
     assert 0 <= found.smact < more.smact <= 1
     assert 0 <= found.smocc < more.smocc <= 1
     attention = a_trace([["MultiheadAttention", 100, [4, 8, 16]]])
     with pytest.raises(UsageError, match="no utilization of Transformers"):
-        utilization_of(attention, features_of(attention))
+        utilization_of(attention, features_of(attention), gpu)
+
+
+@pytest.mark.parametrize("name", ["H100-80GB", "V100-16GB", "A100-40GB:3g.20gb"])
+def test_utilization_is_refused_on_other_gpus_than_that_of_its_data(name):
+    from cotenant.estimators.learned.utilization import utilization_of
+
+    small = a_trace()
+    with pytest.raises(UsageError, match=f"learned on an A100-40GB, and no measurement says how that of a {name}"):
+        utilization_of(small, features_of(small), gpu_spec(name))
