@@ -63,7 +63,6 @@ def collocate(
     $ cotenant study collocate groups.toml --out groups --repeats 3
     """
     from cotenant.measurement.collocation import group_line, run_groups
-    from cotenant.measurement.interrupts import termination_interrupts
     from cotenant.measurement.job_list import read_jobs
     from cotenant.study.collocation_report import HEAD, results_of, table_cells, write_pairs, write_report
     from cotenant.study.overhead import JOBS_FOLDER
@@ -72,10 +71,7 @@ def collocate(
     source = out / "collocation.csv"
     if resume or not (table.is_wanted and source.exists()):
         jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
-        with (
-            termination_interrupts(),
-            _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup,
-        ):
+        with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup:
             for row in run_groups(jobs, setup, table=source.name, repeats=repeats, resume=resume, say=note):
                 note(group_line(row))
     rows = read_rows(source)

@@ -115,7 +115,7 @@ def run_groups(
             members = [by_name[name] for name in group.jobs]
             try:
                 measured = run_group(members, group, repeat, setup, known)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemExit):  # the command line raises SystemExit for SIGTERM and SIGHUP
                 failed = {"outcome": INTERRUPTED, "message": "stopped by a signal"}
                 stopped = [GroupMember(job=job, record=failed) for job in members]
                 for row in group_rows(stopped, group, repeat, None, MeasuredUsage(), known, gpu=setup.gpu_name):

@@ -1,7 +1,8 @@
 """Signals while something is changed that must be put back: the mode of a GPU, a server, other processes.
 
 Ctrl-C reaches the whole foreground process group, so a command that puts something back runs in a session of its own
-(`start_new_session`), and this process notes signals and acts on them afterwards.
+(`start_new_session`), and this process notes signals and acts on them afterwards. A module of its own: everything that
+puts something back uses it.
 """
 
 from __future__ import annotations
@@ -38,26 +39,3 @@ def deferred_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if pending:
             signal.raise_signal(pending[-1])
-
-
-@contextlib.contextmanager
-def termination_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that everything is put back; ignored ones stay so.
-
-    Their default ends a process without `finally`.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    numbers = [number for number in DEFERRED[1:] if signal.getsignal(number) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)

@@ -22,7 +22,9 @@ else:
 SETTINGS_SCRIPT = Path(__file__).with_name("run_with_torch_flags.py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PROFILE = r"[1-7]g\.[0-9]+gb(?:\+[a-z0-9.]+)?"
-_SHARING = re.compile(rf"time-sliced|mps(?::(?:[1-9][0-9]?|100))?|mig:{_PROFILE}(?:,{_PROFILE})*")
+# Compute instances of one GPU instance: all of the same, hence the back reference.
+_COMPUTE = rf"[1-7]c\.(?P<of>{_PROFILE})(?:,[1-7]c\.(?P=of))*"
+_SHARING = re.compile(rf"time-sliced|mps(?::(?:[1-9][0-9]?|100))?|mig:(?:{_PROFILE}(?:,{_PROFILE})*|{_COMPUTE})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ class JobGroup:
     """Jobs, by name, that run on one GPU at the same time.
 
     Attributes:
-        sharing: `alone`, `time-sliced`, `mps`, `mps:50` (percent of the SMs for each job) or `mig:3g.20gb,3g.20gb`.
+        sharing: `alone`, `time-sliced`, `mps`, `mps:50` (percent of the SMs for each job), `mig:3g.20gb,3g.20gb`,
+            or compute instances that share the memory of one GPU instance, `mig:3c.7g.40gb,3c.7g.40gb`.
         until: how long they train after the start barrier: each for its `seconds`; each for its `steps`, and the place
             of one that is done stays empty; or the same, and one that is done is started again (`refill`) until all
             have ended once.
@@ -273,7 +276,7 @@ def _groups(path: Path, entries: object, names: Sequence[str]) -> tuple[JobGroup
             if not isinstance(way, str) or not _SHARING.fullmatch(way):
                 raise UsageError(
                     f"{path}: `{where}.sharing`: {way!r} is no way to share",
-                    hint="write `time-sliced`, `mps`, `mps:50` or `mig:3g.20gb,3g.20gb`",
+                    hint="write `time-sliced`, `mps`, `mps:50`, `mig:3g.20gb,3g.20gb` or `mig:3c.7g.40gb,3c.7g.40gb`",
                 )
             groups.append(JobGroup(jobs=tuple(jobs), sharing=way, until=until))
     return tuple(groups)

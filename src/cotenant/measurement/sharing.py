@@ -114,8 +114,8 @@ def mig_instances(gpu: Gpu, profiles: Sequence[str]) -> Iterator[list[str]]:
             _run([*smi, "-mig", "1"])
             is_on = True
         with deferred_signals():
-            _run([*made, "-cgi", ",".join(profiles), "-C"])
-            has_instances = True
+            has_instances = True  # a command that fails half-way leaves some
+            _create(made, profiles)
         yield _instances_of(gpu, profiles)
     finally:
         with deferred_signals():
@@ -124,6 +124,15 @@ def mig_instances(gpu: Gpu, profiles: Sequence[str]) -> Iterator[list[str]]:
                     _run([*made, option])
             if is_on:
                 _run([*smi, "-mig", "0"])
+
+
+def _create(made: Sequence[str], profiles: Sequence[str]) -> None:
+    """Create one GPU instance for each profile; for `3c.7g.40gb,3c.7g.40gb` one with two compute instances."""
+    if "c." not in profiles[0]:
+        _run([*made, "-cgi", ",".join(profiles), "-C"])
+        return
+    _run([*made, "-cgi", profiles[0].partition("c.")[2]])
+    _run([*made, "-cci", ",".join(profiles)])
 
 
 def _instances_of(gpu: Gpu, profiles: Sequence[str]) -> list[str]:

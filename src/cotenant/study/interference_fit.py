@@ -110,7 +110,7 @@ def _slice_speeds(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
         way, _, detail = row["sharing"].partition(":")
         profiles = detail.split(",")
         jobs = row["group"].count("+") + 1
-        if way == "mig" and row["slowdown"] and jobs <= len(profiles):
+        if way == "mig" and row["slowdown"] and jobs <= len(profiles) and "c." not in detail:
             profile = profiles[int(row["position"]) - 1]
             speeds.setdefault(row["workload"], {}).setdefault(profile, []).append(1.0 / float(row["slowdown"]))
     return {

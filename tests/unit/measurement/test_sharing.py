@@ -1,6 +1,8 @@
 """Ways to share a GPU, set up and undone, with a fake `nvidia-smi` and a fake driver."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +75,14 @@ def test_mig_is_made_and_undone(smi):
     assert calls()[2:] == ["mig -i 2 -dci", "mig -i 2 -dgi", "-i 2 -mig 0"]
 
 
+def test_compute_instances_share_one_gpu_instance(smi):
+    calls = smi(instances=("3c.7g.40gb", "3c.7g.40gb-2"))
+    with pytest.raises(BackendError, match="lists no instance"), mig_instances(GPU, ["3c.7g.40gb", "3c.7g.40gb"]):
+        pytest.fail("the fake has one instance of that profile")
+    made = ["-i 2 -mig 1", "mig -i 2 -cgi 7g.40gb", "mig -i 2 -cci 3c.7g.40gb,3c.7g.40gb"]
+    assert calls() == [*made, "mig -i 2 -dci", "mig -i 2 -dgi", "-i 2 -mig 0"]
+
+
 def test_mig_is_undone_where_the_run_fails(smi):
     calls = smi()
     with pytest.raises(KeyboardInterrupt), mig_instances(GPU, ["3g.20gb"]):
@@ -82,7 +92,13 @@ def test_mig_is_undone_where_the_run_fails(smi):
 
 @pytest.mark.parametrize(
     ("failing", "made"),
-    [("-mig 1", ["-i 2 -mig 1"]), ("-cgi", ["-i 2 -mig 1", "mig -i 2 -cgi 3g.20gb -C", "-i 2 -mig 0"])],
+    [
+        ("-mig 1", ["-i 2 -mig 1"]),
+        (
+            "-cgi",
+            ["-i 2 -mig 1", "mig -i 2 -cgi 3g.20gb -C", "mig -i 2 -dci", "mig -i 2 -dgi", "-i 2 -mig 0"],
+        ),
+    ],
 )
 def test_mig_without_rights_leaves_the_mode_as_it_was(smi, failing, made):
     calls = smi(failing)
@@ -116,6 +132,49 @@ def test_mps_limits_each_job_and_ends_its_server(tmp_path, monkeypatch, setup):
     assert (tmp_path / "input").read_text() == "quit\n"
     with open_sharing(JobGroup(jobs=("a", "b"), sharing="mps"), setup()) as environments:
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in environments[0]
+
+
+def test_jobs_without_mps_are_no_clients_of_a_server_that_runs(setup):
+    with open_sharing(JobGroup(jobs=("a", "b")), setup()) as environments:
+        folders = {env["CUDA_MPS_PIPE_DIRECTORY"] for env in environments}
+    assert [Path(folder).exists() for folder in folders] == [False], "no server listens there"
+
+
+def test_an_mps_server_that_a_killed_study_left_is_ended(tmp_path, monkeypatch, setup):
+    program = tmp_path / "nvidia-cuda-mps-control"
+    left = tmp_path / "left"
+    left.touch()
+    program.write_text(
+        f"""#!/bin/sh
+if [ "$1" = -d ]; then
+  if [ -e {left} ]; then echo "An instance of this daemon is already running"; exit 1; fi
+  exit 0
+fi
+read line && [ "$line" = quit ] && rm -f {left}
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with open_sharing(JobGroup(jobs=("a", "b"), sharing="mps"), setup()) as environments:
+        assert len(environments) == 2
+    program.write_text('#!/bin/sh\n[ "$1" = -d ] && echo "An instance of this daemon is already running" && exit 1\n')
+    with (
+        pytest.raises(CotenantError, match="exit code 1: An instance of this daemon is already running"),
+        open_sharing(JobGroup(jobs=("a", "b"), sharing="mps"), setup()),
+    ):
+        pytest.fail("no server")
+
+
+@pytest.mark.parametrize("at", ["-mig 1", "-cgi", "-dci", "-mig 0"])
+def test_a_signal_at_any_command_leaves_the_mode_as_it_was(tmp_path, smi, at):
+    """The command itself sends the signal, as Ctrl-C during it does; the mode is put back first."""
+    calls = smi()
+    program = tmp_path / "nvidia-smi"
+    text = program.read_text()
+    program.write_text(text + f'case "$*" in *"{at}"*) kill -INT {os.getpid()};; esac\n')
+    with pytest.raises(KeyboardInterrupt), mig_instances(GPU, ["3g.20gb"]):
+        pass
+    assert calls()[-1] == "-i 2 -mig 0"
 
 
 def test_mps_that_is_not_installed_is_an_error(monkeypatch, setup):
