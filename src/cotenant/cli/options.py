@@ -176,7 +176,7 @@ SETTINGS: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "show_defa
 def cli_command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """A decorator: this function is the verb, and its docstring the help text."""
     context = {**SETTINGS, **settings.pop("context_settings", {})}
-    return click.command(name, cls=Command, context_settings=context, **settings)
+    return click.command(name, cls=settings.pop("cls", Command), context_settings=context, **settings)
 
 
 def cli_group(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Group]:

@@ -14,6 +14,7 @@ from cotenant.cli.options import cli_argument, cli_command, cli_option, flag, js
 from cotenant.cli.output import emit_json, note, print_line
 from cotenant.cli.parameter_types import Parsed
 from cotenant.cli.slurm_formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
+from cotenant.cli.slurm_target import RoutedCommand, target_option
 from cotenant.cli.slurm_times import parse_past_until_now
 from cotenant.core.errors import CotenantError, NoSuchJob, UsageError
 from cotenant.core.units import MiB
@@ -110,7 +111,8 @@ def _jobs(client: Client, connection: Connection, refs: Sequence[str] | None, **
     return [{**job, "node": node} for job in found if wanted is None or job["id"] in wanted]
 
 
-@cli_command(context_settings=CONTEXT)
+@cli_command(context_settings=CONTEXT, cls=RoutedCommand)
+@target_option
 @cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs.")
 @option_group("selection", Selection)
 @cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
@@ -183,7 +185,8 @@ def _sort_key(text: str) -> tuple[int, float | str]:
     return (0, float(text)) if text.lstrip("-").isdigit() else (1, text)
 
 
-@cli_command(context_settings=CONTEXT)
+@cli_command(context_settings=CONTEXT, cls=RoutedCommand)
+@target_option
 @cli_argument("jobs", nargs=-1, metavar="[JOB...]", help="Ids of jobs, arrays (17) and their tasks (17_[1-3]).")
 @option_group("selection", Selection)
 @cli_option("-v", "--verbose", is_flag=True, help="Print the id of each job.")
@@ -232,7 +235,8 @@ def scancel(
     return min(1, report_outcome(views, [] if quiet else failures, json=json))
 
 
-@cli_command(context_settings=CONTEXT)
+@cli_command(context_settings=CONTEXT, cls=RoutedCommand)
+@target_option
 @cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
 @cli_option("-o", "--format", "short_format", metavar="FORMAT", help='Fields by letter, e.g. "%N %t %G".')
 @cli_option("-O", "--Format", "long_format", metavar="FIELDS", help='Fields by name, e.g. "NodeList,StateLong,Gres".')
@@ -289,7 +293,8 @@ def sinfo(
         print_line(line)
 
 
-@cli_command(context_settings=CONTEXT)
+@cli_command(context_settings=CONTEXT, cls=RoutedCommand)
+@target_option
 @cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs, of any time.")
 @cli_option(
     "-u", "--user", "--uid", "users", type=_LIST, metavar="NAME,...", help="Of these users; by default your own."

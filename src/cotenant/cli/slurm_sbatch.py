@@ -20,6 +20,7 @@ from cotenant.cli.options import cli_argument, cli_command, parameters_of
 from cotenant.cli.output import emit_json, note, print_line
 from cotenant.cli.sbatch_options import SbatchRequest, read_settings
 from cotenant.cli.slurm_options import resolve_dependencies
+from cotenant.cli.slurm_target import SLURM_OPTIONS, choose_target
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, split_options
 
@@ -40,8 +41,12 @@ _OWN = (
     "slurm-env",
     "socket",
 )
-OWN = {**{name: SbatchOption(name=name) for name in _OWN}, "json": SbatchOption(name="json", value="none")}
-"""Options of `cotenant submit` that sbatch does not have."""
+OWN = {
+    **{name: SbatchOption(name=name) for name in (*_OWN, "to")},
+    "json": SbatchOption(name="json", value="none"),
+    **SLURM_OPTIONS,
+}
+"""Options of ours that sbatch does not have."""
 
 
 @cli_command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -67,6 +72,12 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str
     A shell script is copied when it is queued, so that it may change afterwards. Its output goes to slurm-ID.out in the
     folder where sbatch was called.
 
+    With --to slurm, or where no daemon but a Slurm is found, the script goes to that Slurm, with all options of its
+    sbatch. The Python commands in it are estimated, and what is added to the options is printed: shards in place of a
+    whole GPU where the site has them, and a comment. --add shards|comment|nothing limits that, --gpu NAME or
+    --shard-size SIZE say what a shard is, --dry-run prints the line, --no-estimate and --no-watch leave out the
+    estimate and the process that watches the script. A script that runs out of GPU memory is submitted again with more.
+
       cotenant sbatch train.sh
       cotenant sbatch --parsable -a 1-10%2 --gres=gpu:1 sweep.sh
       cotenant sbatch -t 2:00:00 --wrap "python train.py"
@@ -76,7 +87,15 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str
     except InvalidWord as error:
         raise UsageError(error.message, hint="see `cotenant sbatch --help`") from error
     own = {setting.option.name: setting.value for setting in settings if setting.option.name in OWN}
-    request = _read([setting for setting in settings if setting.option.name not in OWN])
+    sbatch_settings = [setting for setting in settings if setting.option.name not in OWN]
+    slurm = None if wants_help else choose_target(own.get("to"), names_daemon=_names_daemon(socket, own))
+    if slurm is not None:
+        from cotenant.cli.slurm_submit import submit_to_slurm
+
+        return submit_to_slurm(slurm, sbatch_settings, words[end:], own, json=json or "json" in own)
+    for name in own.keys() & SLURM_OPTIONS.keys():
+        raise UsageError(f"`--{name}` is for a Slurm cluster", hint="add --to slurm, or leave it out")
+    request = _read(sbatch_settings)
     if wants_help or request.behaviors & {"help", "usage"}:
         print(ctx.get_help())
         return 0
@@ -90,6 +109,10 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str
     )
     job, behaviors = _job(words[end:], request, _own_values(own))
     return _submit(job, behaviors | request.behaviors, connection, json=json or "json" in own)
+
+
+def _names_daemon(socket: str | None, own: Mapping[str, str | None]) -> bool:
+    return socket is not None or not own.keys().isdisjoint(("socket", "host"))
 
 
 def _read(settings: Sequence[Setting]) -> SbatchRequest:
@@ -126,7 +149,7 @@ def _job(words: Sequence[str], request: SbatchRequest, own: Mapping[str, Any]) -
         if words:
             raise UsageError("script arguments are not permitted with --wrap")
     else:
-        name, path, text = _script(words)
+        name, path, text = read_script(words)
         header = parse_directive_text(path or name, text, *GROUPS)
         for warning in header.warnings:
             note(f"sbatch: warning: {warning}")
@@ -140,8 +163,12 @@ def _job(words: Sequence[str], request: SbatchRequest, own: Mapping[str, Any]) -
     return build_job(base, replace(launch, command=tuple(launch.command))), behaviors
 
 
-def _script(words: Sequence[str]) -> tuple[str, str | None, str]:
-    """Name, path and text of the batch script; without a word, of the one on stdin."""
+def read_script(words: Sequence[str]) -> tuple[str, str | None, str]:
+    """Name, path and text of the batch script; without a word, of the one on stdin.
+
+    Raises:
+        UsageError: it cannot be read, or is no script.
+    """
     if not words:
         return "sbatch", None, _checked(sys.stdin.read())
     path = Path(words[0])

@@ -1,4 +1,7 @@
-"""Entry point: `python -I -S <folder of this file> <attempt folder> [notify fd]`, or `... --forkserver FD`."""
+"""Entry point: `python -I -S <folder of this file> <attempt folder> [notify fd]`, or `... --forkserver FD`.
+
+`... --oom-evidence` reads {"outputs": [text, ...], "failed": bool} as JSON from stdin, and prints what is found there.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,15 @@ if sys.argv[1:2] == ["--forkserver"]:
     from cotenant.runner.forkserver import serve
 
     sys.exit(serve(int(sys.argv[2])))
+
+if sys.argv[1:2] == ["--oom-evidence"]:
+    import json
+
+    from cotenant.runner.oom_evidence import evidence
+
+    question = json.load(sys.stdin)
+    print(json.dumps(evidence(question["outputs"], failed=question["failed"])))
+    sys.exit(0)
 
 from cotenant.runner.attempt import main
 

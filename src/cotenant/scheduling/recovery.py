@@ -339,11 +339,14 @@ def _exclusive_ooms(job: Job) -> int:
 
 def next_min_memory_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:
     """The minimum after an attempt that exceeded its promise; `wanted_bytes`: if the framework reported it."""
-    promised = attempt.placement.promised_bytes
     peak = max(attempt.peak_observed_bytes.values(), default=0)
-    learned = int(max(wanted_bytes or 0, peak) * HEADROOM)
-    step = int(promised * (MIN_STEP if wanted_bytes is not None else BLIND_STEP))
-    return max(learned, step, job.min_memory_bytes)
+    return max(grown_bytes(attempt.placement.promised_bytes, peak, wanted_bytes), job.min_memory_bytes)
+
+
+def grown_bytes(promised_bytes: int, peak_bytes: int, wanted_bytes: int | None) -> int:
+    """What to promise after `promised_bytes` were too few: 10 % above what was seen or wanted, and a step more."""
+    learned = int(max(wanted_bytes or 0, peak_bytes) * HEADROOM)
+    return max(learned, int(promised_bytes * (MIN_STEP if wanted_bytes is not None else BLIND_STEP)))
 
 
 def _memory_text(oom: OomEvidence, attempt: Attempt) -> str:
