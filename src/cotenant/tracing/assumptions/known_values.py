@@ -168,6 +168,11 @@ class KnownValues:
         return value
 
 
+def has_known_values(tensor: Any) -> bool:
+    """Whether the values of a fake tensor are known, or assumed."""
+    return _storage_attribute(tensor, _VALUES_ATTRIBUTE) is not None
+
+
 def assumption_of(tensor: Any) -> str:
     """Why the values of a tensor were assumed; empty if they are known, or nothing is known of them."""
     return _storage_attribute(tensor, _ASSUMPTION_ATTRIBUTE) or ""

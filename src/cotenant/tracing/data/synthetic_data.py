@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import synthetic_timm
+from cotenant.tracing.data import synthetic_columns, synthetic_timm, token_files
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
-from cotenant.tracing.data.synthetic_hf_datasets import image_sample, synthesizing_load
+from cotenant.tracing.data.synthetic_columns import ColumnMaker
+from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
@@ -25,9 +26,16 @@ from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchCo
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _MISSING_WORDS = (
     "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
-    "path.exists(", "path.isdir(", "path.isfile(",
+    "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
+_OTHER_FILES = (
+    ("a font", (".ttf", ".otf", "truetype", "font")),
+    ("a library", (".so", "libmpi", "cannot open shared object", "shared library")),
+    ("a part of the model", ("vocab", "tokenizer", "merges.txt", ".bpe", "spiece", "sentencepiece")),
+    ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
+)
+"""What is missing, by words of the message, where it is not data."""
 
 
 def synthetic_tensor(sample: SyntheticSample) -> torch.Tensor:
@@ -48,8 +56,13 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
         )
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
     is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
-    if not is_missing or synthetic_data or isinstance(error, NotImplementedError):
+    if not is_missing or isinstance(error, NotImplementedError):
         return None
+    other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
+    if other is not None:
+        return f"{other} is not on this machine: install it, or fetch it as for the job"
+    if synthetic_data:
+        return "`--synthetic-data` replaces what well-known libraries load, not this file: make it available"
     return "are data missing on this machine? replace them with `--synthetic-data SHAPE`, e.g. 3x224x224:uint8:1000"
 
 
@@ -59,7 +72,7 @@ def patches(context: PatchContext) -> list[Entry]:
     if not texts:
         return []
     samples = [parse_sample(text) for text in texts]
-    image = image_sample(samples)
+    image, tables = image_sample(samples), LoadedTables()
 
     def warn(what: str) -> None:
         context.recorder.warn(f"{what} is not on this machine; replaced by synthetic data: {', '.join(texts)}")
@@ -76,11 +89,12 @@ def patches(context: PatchContext) -> list[Entry]:
         *(
             Patch(
                 target=f"datasets:{name}", phase=Phase.DATA, wraps=True,
-                replacement=lambda original: synthesizing_load(original, samples, warn), reason=reason,
+                replacement=lambda original: synthesizing_load(original, samples, warn, tables), reason=reason,
                 source="datasets/load.py, `load_dataset`",
             )
             for name in ("load_dataset", "load_from_disk")
         ),
+        *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         *(
             Patch(
                 target=target, phase=Phase.DATA, replacement=_replacing_missing_files(make, warn), wraps=True,
@@ -91,6 +105,7 @@ def patches(context: PatchContext) -> list[Entry]:
                 ("torch:load", lambda: synthetic_tensor(samples[0])),
             )
         ),
+        *token_files.patches(warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(

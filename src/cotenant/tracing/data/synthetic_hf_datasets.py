@@ -1,7 +1,8 @@
 """Synthetic data sets of the Hugging Face hub, with the columns that training scripts for them use.
 
-Well-known ones have the columns and classes of their cards on the hub; any other has the usual names. A text has as
-many words as the synthetic sample has numbers; a pair of sentences shares them.
+Well-known ones have the columns and classes of their cards on the hub; any other has the usual names, and those that
+the script's options name. `synthetic_columns` makes others when they are read. A text has as many words as the
+synthetic sample has numbers; a pair of sentences shares them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options
 from cotenant.tracing.data.synthetic_torchvision import blank_image
 
 ROWS = 1000
+MIN_AUDIO_SAMPLES = 4000
+"""A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
 _SENTENCE_PAIR = ("sentence1", "sentence2")
 _CLASSIFICATION: Mapping[str, tuple[tuple[str, ...], int]] = {
     "cola": (("sentence",), 2),
@@ -48,6 +52,24 @@ _SUMMARIES = {
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _SPLITS = ("train", "validation", "test")
+_BY_PURPOSE = (
+    (("alpaca", "dolly", "instruct"), ("instruction", "input", "output")),
+    (("dpo", "feedback", "preference", "rlhf", "reward"), ("prompt", "chosen", "rejected")),
+    (("chat", "capybara", "sharegpt", "oasst", "assistant"), ("messages",)),
+)
+"""Words of a data set's name, and the columns that libraries look for in data sets of that purpose."""
+
+
+class LoadedTables:
+    """Which tables a script has loaded so far."""
+
+    def __init__(self) -> None:
+        self.synthetic = 0
+        self.real = 0
+
+    def only_synthetic(self) -> bool:
+        """Whether there are tables, and all are synthetic."""
+        return self.synthetic > 0 and not self.real
 
 
 def image_sample(known: Sequence[SyntheticSample]) -> SyntheticSample:
@@ -61,18 +83,23 @@ def text_sample(known: Sequence[SyntheticSample]) -> SyntheticSample | None:
     return next((sample for sample in one_dimensional if not getattr(torch, sample.dtype).is_floating_point), None)
 
 
-def synthesizing_load(original: Any, known: Sequence[SyntheticSample], warn: Callable[[str], None]) -> Any:
+def synthesizing_load(
+    original: Any, known: Sequence[SyntheticSample], warn: Callable[[str], None], tables: LoadedTables
+) -> Any:
     """`load_dataset` of `datasets`, which returns synthetic data where it raises."""
 
     def load(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(*args, **kwargs)
+            found = original(*args, **kwargs)
+            tables.real += 1
+            return found
         except Exception as error:  # every version of the library has errors of its own for missing data
             if type(error) in (TypeError, AttributeError):
                 raise
             name, part = [*(str(arg) for arg in args[:2]), "", ""][:2]
             name, part = name or str(kwargs.get("path", "")), part or str(kwargs.get("name", ""))
             warn(f"the data set `{name}`")
+            tables.synthetic += 1
             module = sys.modules["datasets"]
             return _splits(module, _dataset(module, known, name, part), part, kwargs)
 
@@ -102,9 +129,25 @@ def _dataset(module: Any, known: Sequence[SyntheticSample], name: str, part: str
 
 def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
     """(columns, number of classes) of the data set `name`, or of its part `part` where that has its own columns."""
+    columns, classes = _usual_columns(known, name, part)
+    maker = ColumnMaker.of(known)
+    lowered = name.lower()
+    purpose = next((more for words, more in _BY_PURPOSE if any(word in lowered for word in words)), ())
+    for column in (*columns_of_options(sys.argv), *purpose):
+        if column not in columns:
+            columns[column] = maker.column(column, ROWS)
+    return columns, classes
+
+
+def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
+    maker = ColumnMaker.of(known)
     if len(image_sample(known).shape) == 3:
         image, classes = blank_image(image_sample(known)), image_sample(known).classes
-        return {"image": [image] * ROWS, "img": [image] * ROWS, "label": _label_column(classes)}, classes
+        captions = dict.fromkeys(("text", "caption"), [maker.words()] * ROWS)
+        return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": _label_column(classes)}, classes
+    if text_sample(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
+        audio = {column: maker.column(column, ROWS) for column in ("audio", "text", "sentence")}
+        return {**audio, "label": _label_column(maker.audio.classes)}, maker.audio.classes
     tokens = text_sample(known)
     length = (tokens or known[0]).shape[0]
     known_name = next((candidate for candidate in (part, name) if candidate in _CLASSIFICATION), None)

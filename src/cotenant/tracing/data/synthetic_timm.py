@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from cotenant.tracing.data import missing_folders
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -44,7 +44,7 @@ def patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]
 
     def with_missing_folders(original: Any) -> Any:
         def create_reader(name: str, root: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if "/" in name or root is None or Path(root).exists():
+            if "/" in name or root is None or not missing_folders.is_missing_or_empty(root):
                 return original(name, root, *args, **kwargs)
             warn(f"`{root}`")
             return _SyntheticReader(sample)

@@ -83,6 +83,7 @@ def _like_first(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) ->
     "aten::addcmul_",
     "aten::addcdiv_",
     "aten::lerp_.Scalar",
+    "aten::lerp_.Tensor",
     "aten::relu_",
 )
 def _in_place(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -90,6 +91,18 @@ def _in_place(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> A
     target = args[0]
     fit = all(broadcasts_to(operand, target) for operand in args[1:] if isinstance(operand, torch.Tensor))
     return target if fit else NotImplemented
+
+
+@operators.shape_of("aten::lerp.Tensor")
+def _lerp(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """With a weight of one number on the CPU, which CUDA's kernel takes and the meta kernel refuses.
+
+    Source: aten/src/ATen/native/cuda/Lerp.cu, `lerp_tensor_kernel`.
+    """
+    start, end, weight = args[:3]
+    if not is_cuda(start) or is_cuda(weight) or weight.dim() or start.shape != end.shape:
+        return NotImplemented
+    return ctx.empty_like(start)
 
 
 @operators.shape_of("aten::_amp_update_scale_")

@@ -40,7 +40,9 @@ def _with_missing_weights(recorder: Any, bound: Any) -> Any:
     def from_pretrained(cls: Any, /, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         try:
             return original(cls, name, *args, config=config, **kwargs)
-        except OSError:
+        except (OSError, AttributeError):
+            # transformers 4.56 raises an `AttributeError` where the hub's cache has a configuration without weights:
+            # `_get_resolved_checkpoint_files` gives [None], of which `from_pretrained` reads the suffix.
             if name is None:
                 raise
             model = _from_config(functools.partial(original, cls), cls, name, args, config, kwargs)

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
+from cotenant.tracing.assumptions import booleans
+from cotenant.tracing.assumptions.known_values import has_known_values
+from cotenant.tracing.operators.host_copies import is_computed
 from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
 
 
@@ -24,6 +27,14 @@ def patches(context: PatchContext) -> list[Patch | HookPatch]:
             target="torch.amp.grad_scaler:GradScaler._maybe_opt_step", phase=Phase.LIBRARIES, replacement=_always_step,
             reason="A GradScaler reads from the GPU whether a gradient overflowed, and skips the step if so.",
             source="torch/amp/grad_scaler.py, `GradScaler._maybe_opt_step`",
+        ),
+        *(
+            Patch(
+                target=target, phase=Phase.LIBRARIES, replacement=_assuming_close, wraps=True,
+                reason="Of computed values a sound program expects that they are close; see `aten::allclose`.",
+                source="aten/src/ATen/native/TensorCompare.cpp, `isclose`",
+            )
+            for target in ("torch:isclose", "torch:Tensor.isclose")
         ),
         HookPatch(
             target="torch.optim.optimizer:Optimizer", phase=Phase.LIBRARIES, register=_unwrap_dynamo_disable,
@@ -46,6 +57,17 @@ def _without_pin_memory(original: Any) -> Any:
     if builtins is not None and builtins._builtin_table is not None:
         builtins._register_builtin(tensor, "aten::tensor")
     return tensor
+
+
+def _assuming_close(original: Any) -> Any:
+    @functools.wraps(original)
+    def isclose(input: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: A002
+        result: torch.Tensor = original(input, other, *args, **kwargs)
+        if is_computed(input) and is_computed(other) and not has_known_values(result):
+            booleans.assume_true(result)
+        return result
+
+    return isclose
 
 
 def _always_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:

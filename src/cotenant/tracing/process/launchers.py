@@ -50,15 +50,19 @@ def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple
     Raises:
         UsageError: no Python program follows the options.
     """
-    at, is_module = 0, False
+    at, is_module, words = 0, False, list(words)
     while at < len(words):
         word = words[at]
+        if word == "--":  # argparse ignores the one before or behind the first positional argument
+            words = [*words[:at], *words[at + 1 :]]
+            continue
         if word in _NOT_PYTHON:
             raise UsageError(f"`{name} {word}` starts another program than Python, which cannot be traced")
         if word in _MODULE:
             is_module = True
         elif not word.startswith("-"):
-            return tuple(words[:at]), is_module, tuple(words[at:])
+            target, args = word, words[at + 1 :]
+            return tuple(words[:at]), is_module, (target, *(args[1:] if args[:1] == ["--"] else args))
         elif word.replace("_", "-") not in {flag.replace("_", "-") for flag in _FLAGS[name]} and "=" not in word:
             at += 1
         at += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from typing import Literal
 from cotenant.core.errors import UsageError
 from cotenant.tracing.process import launchers
 
+_MAX_SHEBANG_BYTES = 1024
 _WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 
@@ -33,7 +35,8 @@ class Program:
 def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str], python: str) -> Program:
     """The Python program of `command`: `train.py --epochs 3`, `python -u train.py`, `python -m package.train`.
 
-    Or one of these behind a launcher of several processes, as in `torchrun --nproc-per-node 4 train.py`.
+    Or a command-line tool that is a Python file, such as `trl`, or one of these behind a launcher of several processes,
+    as in `torchrun --nproc-per-node 4 train.py`.
 
     A script without an interpreter is run by `python`.
 
@@ -50,6 +53,10 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
     launcher = Path(first).name
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)
+    console = _console_script(first, workdir=workdir, env=env, python=python)
+    if console is not None:
+        path, interpreter = console
+        return Program(python=interpreter, kind="script", target=path, args=tuple(rest))
     if Path(workdir, first).is_dir():
         raise UsageError(
             f"`{first or '.'}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
@@ -73,6 +80,41 @@ def _launched(launcher: str, words: list[str], python: str, workdir: str) -> Pro
     else:
         found = _script(python, target, args, workdir)
     return replace(found, launcher=(launcher, *options))
+
+
+def _console_script(word: str, *, workdir: str, env: Mapping[str, str], python: str) -> tuple[str, str] | None:
+    """(path, interpreter) of a program that is a Python file, such as `litgpt`; None if it is none.
+
+    A name is looked up on the PATH, then beside `python`.
+    """
+    places = [Path(workdir, word)] if os.sep in word else []
+    if word and not places:
+        on_path = shutil.which(word, path=env.get("PATH", os.defpath))
+        places = [*([Path(on_path)] if on_path else []), Path(python).with_name(word)]
+    for path in places:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            interpreter = _shebang_python(file.read(_MAX_SHEBANG_BYTES))
+            if interpreter is not None:
+                if not os.path.isabs(interpreter):  # noqa: PTH117 - a text
+                    interpreter = shutil.which(interpreter, path=env.get("PATH", os.defpath)) or python
+                return str(path), interpreter if Path(interpreter).exists() else python
+    return None
+
+
+def _shebang_python(head: bytes) -> str | None:
+    """The Python that the first lines of a file name; a name alone for `env python3`. None without one.
+
+    A path that is too long for the kernel is in the second line: pip, `_vendor/distlib/scripts.py`, `_build_shebang`.
+    """
+    if not head.startswith(b"#!"):
+        return None
+    first, _, rest = head[2:].decode(errors="replace").partition("\n")
+    words = first.split()
+    if words[:1] == ["/bin/sh"] and rest.startswith("'''exec'"):
+        words = rest.removeprefix("'''exec'").replace('"', "").split()
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    return words[0] if words and _is_python(words[0]) else None
 
 
 def _beside(word: str, env: Mapping[str, str]) -> str | None:

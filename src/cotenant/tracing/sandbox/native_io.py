@@ -1,6 +1,6 @@
 """Libraries whose compiled code opens files itself: their paths are redirected to the overlay.
 
-Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, and Arrow tables, which `datasets` maps.
+Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, Arrow tables, which `datasets` maps, and storages.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ def patches(overlay: Overlay) -> list[Patch]:
 
         return call
 
+    def map_storage(original: Any) -> Any:
+        def call(filename: Any, shared: bool | None = False, *args: Any, **kwargs: Any) -> Any:
+            redirected = overlay.for_writing(filename, fresh=False) if shared else overlay.visible(filename)
+            return original(str(redirected), shared, *args, **kwargs)
+
+        return call
+
     rust = "Tokenizers are Rust, which opens files without Python's functions."
     return [
         Patch(
@@ -44,5 +51,9 @@ def patches(overlay: Overlay) -> list[Patch]:
         Patch(
             target="pyarrow:memory_map", phase=Phase.DATA, replacement=memory_map, wraps=True,
             reason="Arrow maps files in C++.", source="pyarrow/io.pxi, `memory_map`",
+        ),
+        Patch(
+            target="torch:from_file", phase=Phase.DATA, replacement=map_storage, wraps=True,
+            reason="PyTorch maps files in C++.", source="aten/src/ATen/native/TensorFactories.cpp, `from_file`",
         ),
     ]  # fmt: skip

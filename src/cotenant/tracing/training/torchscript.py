@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.patches.graph_summaries import run_once
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 _WARNING = "TorchScript was ignored: the estimate is for the eager model; scripted code can need more or less"
@@ -54,6 +55,9 @@ def _run_eagerly(recorder: Any, original: Callable[..., Any]) -> Callable[..., A
         recorder.warn(_WARNING)
         if isinstance(obj, (types.FunctionType, torch.nn.Module)) and not hasattr(obj, "save"):
             obj.__dict__["save"] = _save
+        inputs = args[0] if args else kwargs.get("example_inputs")
+        if original.__name__ == "trace" and inputs is not None:
+            run_once(obj, inputs)
         return obj
 
     return call

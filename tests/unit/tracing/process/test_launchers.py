@@ -110,3 +110,17 @@ def test_an_invalid_process_count_is_refused():
 
 def test_launcher_flags_take_no_value():
     assert split("torchrun", ["--standalone", "train.py"]) == (("--standalone",), False, ("train.py",))
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "args"),
+    [
+        pytest.param(["--nproc-per-node=2", "--", "train.py", "-x"], "train.py", ("-x",), id="before the script"),
+        pytest.param(["-m", "pkg", "--", "-x", "--", "y"], "pkg", ("-x", "--", "y"), id="behind the module"),
+        pytest.param(["train.py", "x", "--", "y"], "train.py", ("x", "--", "y"), id="the script's own"),
+    ],
+)
+def test_two_dashes_around_the_script_are_of_the_launcher(words, target, args):
+    """As `torch.distributed.run` parses them, checked with PyTorch 2.13."""
+    _, _, program = split("torchrun", words)
+    assert program == (target, *args)

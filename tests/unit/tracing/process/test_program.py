@@ -36,6 +36,36 @@ def test_the_program_of_a_command_is_found(folder, command, kind, target, args):
     assert (found.kind, found.target, found.args) == (kind, target, args)
 
 
+@pytest.mark.parametrize(
+    ("head", "python"),
+    [
+        pytest.param(f"#!{sys.executable} -s\n", sys.executable, id="pip"),
+        pytest.param(f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n", sys.executable, id="long"),
+        pytest.param("#!/usr/bin/env -S python3 -u\n", "/the/python", id="env, not on the PATH"),
+        pytest.param("#!/gone/env/bin/python3\n", "/the/python", id="an interpreter that is gone"),
+    ],
+)
+@pytest.mark.parametrize("where", ["path", "beside"])
+def test_a_command_line_tool_that_is_a_python_file_is_a_program(folder, head, python, where):
+    (folder / "bin").mkdir()
+    tool = folder / "bin" / "trainer"
+    tool.write_text(head + "import trainer\n")
+    tool.chmod(0o755)
+    path = str(tool.parent) if where == "path" else "/nowhere"
+    other = str(folder / "bin" / "python") if where == "beside" else "/the/python"
+    found = find_program(["trainer", "sft", "--", "-v"], workdir=str(folder), env={"PATH": path}, python=other)
+    assert (found.kind, found.target, found.args) == ("script", str(tool), ("sft", "--", "-v"))
+    assert found.python == (other if python == "/the/python" else python)
+
+
+def test_another_program_is_no_python_file(folder):
+    tool = folder / "tool"
+    tool.write_text("#!/bin/sh\nexec python train.py\n")
+    tool.chmod(0o755)
+    with pytest.raises(UsageError, match="`tool` is no Python script"):
+        find(folder, "./tool")
+
+
 def test_a_bare_script_runs_with_the_given_python(folder):
     assert find(folder, "train.py").python == "/the/python"
 

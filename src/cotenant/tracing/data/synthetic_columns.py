@@ -1,0 +1,215 @@
+"""Columns of synthetic Hugging Face tables that a script reads and that the table lacks, by what their name says.
+
+Used only while every table that the script loaded is synthetic: a misspelled column of real data stays an error. A
+column that the script only looks for (`"input_ids" in columns`, `row.get("weight")`) is not made.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.synthetic_torchvision import blank_image
+from cotenant.tracing.patches.registry import Patch, Phase
+
+_WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
+_SAMPLING_RATE = 16_000
+_KINDS = (
+    ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
+    ("audio", {"audio", "speech", "wav", "waveform"}),
+    ("chat", {"messages", "conversations", "conversation"}),
+    ("answers", {"answers"}),
+    ("label", {"label", "labels", "class", "target", "fine", "coarse", "category"}),
+    ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
+    ("row", {"id", "idx", "index", "guid"}),
+)
+_COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMaker:
+    """Values for columns, of the given samples: `image` for images, `text` for tokens, `audio` for waveforms."""
+
+    image: SyntheticSample | None
+    text: SyntheticSample | None
+    audio: SyntheticSample | None
+
+    @classmethod
+    def of(cls, samples: Sequence[SyntheticSample]) -> ColumnMaker:
+        """The first sample that suits each kind of data."""
+        lines = [sample for sample in samples if len(sample.shape) == 1]
+        integers = [sample for sample in lines if not getattr(torch, sample.dtype).is_floating_point]
+        floats = [sample for sample in lines if getattr(torch, sample.dtype).is_floating_point]
+        images = [sample for sample in samples if len(sample.shape) == 3]
+        first = [found[0] if found else None for found in (images, integers, floats)]
+        return cls(*first)
+
+    def value(self, name: str) -> Any:
+        """One value of the column `name`."""
+        kind = kind_of(name)
+        if kind == "image" and self.image is not None:
+            return blank_image(self.image)
+        if kind == "audio" and self.audio is not None:
+            return {"array": [0.0] * self.audio.shape[0], "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
+        if kind == "chat":
+            return [{"role": "user", "content": self.words(2)}, {"role": "assistant", "content": self.words(2)}]
+        if kind == "answers":
+            return {"text": ["word"], "answer_start": [0]}
+        if kind == "label":
+            return 0
+        if kind == "number":
+            return 1.0
+        return "0" if kind == "row" else self.words()
+
+    def column(self, name: str, rows: int) -> list[Any]:
+        """A column of so many values; labels count up to the number of classes."""
+        if kind_of(name) == "label":
+            classes = (self.image or self.text or SyntheticSample(shape=(1,))).classes if self.image else CLASSES
+            return [row % classes for row in range(rows)]
+        return [self.value(name)] * rows
+
+    def words(self, parts: int = 1) -> str:
+        """Text of as many words as the sample of tokens has numbers, divided by `parts`."""
+        count = self.text.shape[0] if self.text is not None else _WORDS_BESIDE_OTHER_DATA
+        return " ".join(["word"] * max(1, count // parts))
+
+
+def kind_of(name: str) -> str:
+    """What a column holds, by the words of its name; `text` where they say nothing."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    return next((kind for kind, known in _KINDS if words & known), "text")
+
+
+def columns_of_options(arguments: Sequence[str]) -> list[str]:
+    """Columns that the script's options name: `--caption_column text`, `--dataset_text_field=prompt`."""
+    found = []
+    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, own = option.partition("=")
+        if _COLUMN_OPTIONS.fullmatch(name):
+            found.append(own if equals else value)
+    return [name for name in found if name.isidentifier()]
+
+
+class _Row(dict[str, Any]):
+    """A row, or a batch of rows, that makes the columns it lacks."""
+
+    def __init__(self, values: Any, make: Callable[[str], Any]) -> None:
+        super().__init__(values)
+        self._make = make
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = self._make(name)
+        return self[name]
+
+
+def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patch]:
+    """Where `datasets` looks up a column. `only_synthetic`: whether the script has loaded no real table."""
+    common: dict[str, Any] = {
+        "phase": Phase.DATA,
+        "wraps": True,
+        "reason": "A synthetic table cannot know beforehand which columns a script reads.",
+    }
+    table = "datasets.arrow_dataset:Dataset"
+    wrap = {
+        name: functools.partial(function, maker, only_synthetic)
+        for name, function in (("lazy", _lazy_item), ("item", _item), ("transform", _transforming))
+    }
+    return [
+        Patch(
+            target="datasets.formatting.formatting:LazyDict.__getitem__", replacement=wrap["lazy"],
+            source="datasets/formatting/formatting.py, `LazyDict.__getitem__`", **common,
+        ),
+        Patch(
+            target="datasets.formatting.formatting:CustomFormatter.__init__", replacement=wrap["transform"],
+            source="datasets/formatting/formatting.py, `CustomFormatter.format_batch`", **common,
+        ),
+        Patch(
+            target=f"{table}.__getitem__", replacement=wrap["item"],
+            source="datasets/arrow_dataset.py, `Dataset.__getitem__`", **common,
+        ),
+        Patch(
+            target=f"{table}.remove_columns", replacement=functools.partial(_removing_known, only_synthetic),
+            source="datasets/arrow_dataset.py, `Dataset.remove_columns`", **common,
+        ),
+        *(
+            Patch(
+                target=f"{table}.{name}", replacement=functools.partial(_after_adding, maker, only_synthetic),
+                source=f"datasets/arrow_dataset.py, `Dataset.{name}`", **common,
+            )
+            for name in ("rename_column", "class_encode_column", "select_columns", "sort")
+        ),
+    ]  # fmt: skip
+
+
+def _lazy_item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def getitem(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except KeyError:
+            # `Mapping.get` and `Mapping.__contains__` look a key up to see whether it is there.
+            if not only_synthetic() or sys._getframe(1).f_globals.get("__name__") == "collections.abc":
+                raise
+        is_batch = type(self).__name__ == "LazyBatch"
+        return maker.column(name, self.pa_table.num_rows) if is_batch else maker.value(name)
+
+    return getitem
+
+
+def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def getitem(self: Any, key: Any) -> Any:
+        if not only_synthetic():
+            return original(self, key)
+        if isinstance(key, str) and key not in self.column_names:
+            return maker.column(key, len(self))
+        found = original(self, key)
+        if type(found) is not dict:
+            return found
+        if isinstance(key, int):
+            return _Row(found, maker.value)
+        rows = len(next(iter(found.values()), ()))
+        return _Row(found, lambda name: maker.column(name, rows))
+
+    return getitem
+
+
+def _transforming(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def init(self: Any, transform: Callable[[Any], Any], *args: Any, **kwargs: Any) -> None:
+        def of_batch(batch: Any) -> Any:
+            if only_synthetic() and type(batch) is dict:
+                rows = len(next(iter(batch.values()), ()))
+                batch = _Row(batch, lambda name: maker.column(name, rows))
+            return transform(batch)
+
+        original(self, of_batch, *args, **kwargs)
+
+    return init
+
+
+def _removing_known(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def remove_columns(self: Any, column_names: Any, *args: Any, **kwargs: Any) -> Any:
+        if only_synthetic():
+            wanted = [column_names] if isinstance(column_names, str) else column_names
+            column_names = [name for name in wanted if name in self.column_names]
+        return original(self, column_names, *args, **kwargs)
+
+    return remove_columns
+
+
+def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, names: Any, *args: Any, **kwargs: Any) -> Any:
+        if only_synthetic():
+            for name in [names] if isinstance(names, str) else names:
+                if name not in self.column_names:
+                    self = self.add_column(name, maker.column(name, len(self)))
+        return original(self, names, *args, **kwargs)
+
+    return call

@@ -1,0 +1,118 @@
+"""Files of tokens (`.bin`) that are not on this machine, as nanoGPT maps them and llm.c's readers find them.
+
+nanoGPT maps a file of 16-bit tokens. Readers of llm.c's format find files by a pattern, and check a header of 256
+integers. Tokens are zeros, of which no page exists until it is read.
+Source: karpathy/nanoGPT, train.py, `get_batch`; karpathy/llm.c, dev/data/data_common.py, `write_datafile`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.patches.registry import Patch, Phase
+
+TOKENS = 100_000_000
+_SUFFIX = ".bin"
+_MAGIC, _VERSION, _HEADER_INTEGERS = 20240520, 1, 256
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+
+def patches(warn: Callable[[str], None]) -> list[Patch]:
+    """How such files are found and read. `warn`: is called with the name of what was replaced."""
+    common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "reason": "The files are missing."}
+    return [
+        Patch(
+            target="numpy:memmap.__new__", replacement=functools.partial(_mapping_zeros, warn),
+            source="numpy/_core/memmap.py, `memmap.__new__`", **common,
+        ),
+        Patch(
+            target="numpy:fromfile", replacement=functools.partial(_reading_zeros, warn),
+            source="numpy/_core/src/multiarray/multiarraymodule.c, `array_fromfile`", **common,
+        ),
+        Patch(
+            target="glob:glob", replacement=functools.partial(_finding, warn), source="Lib/glob.py, `glob`", **common,
+        ),
+        Patch(
+            target="pathlib:Path.glob", replacement=functools.partial(_finding_below, warn),
+            source="Lib/pathlib.py, `Path.glob`", **common,
+        ),
+    ]  # fmt: skip
+
+
+def _mapping_zeros(warn: Callable[[str], None], original: Any) -> Any:
+    def new(subtype: Any, filename: Any, dtype: Any = "uint8", mode: str = "r+", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(subtype, filename, dtype, mode, *args, **kwargs)
+        except _MISSING:
+            if "w" in mode:
+                raise
+        warn(f"`{filename}`")
+        import numpy
+
+        shape = kwargs.get("shape", args[1] if len(args) > 1 else None)
+        return numpy.zeros(TOKENS if shape is None else shape, dtype).view(subtype)
+
+    return new
+
+
+def _reading_zeros(warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def fromfile(file: Any, dtype: Any = float, count: int = -1, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, dtype, count, *args, **kwargs)
+        except _MISSING:
+            warn(f"`{file}`")
+        import numpy
+
+        return numpy.zeros(TOKENS if count < 0 else count, dtype)
+
+    return fromfile
+
+
+def _finding(warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def glob(pathname: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        found: list[Any] = original(pathname, *args, **kwargs)
+        if not found and _is_called_by_script() and _make_file(os.fspath(pathname)):
+            warn(f"`{pathname}`")
+            found = original(pathname, *args, **kwargs)
+        return found
+
+    return glob
+
+
+def _finding_below(warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
+        found = list(original(self, pattern, *args, **kwargs))
+        if not found and _is_called_by_script() and _make_file(os.path.join(self, pattern)):  # noqa: PTH118 - of texts
+            warn(f"`{pattern}`")
+            found = list(original(self, pattern, *args, **kwargs))
+        return iter(found)
+
+    return glob
+
+
+def _is_called_by_script() -> bool:
+    """Whether the caller's caller is the user's own: libraries look for weights in `*.bin`."""
+    return script_location.is_user_file(sys._getframe(2).f_code.co_filename)
+
+
+def _make_file(pattern: Any) -> bool:
+    """Make a file of tokens that matches `pattern`, in the overlay; whether the pattern is one of such files."""
+    text = os.fsdecode(pattern)
+    if not text.endswith(_SUFFIX) or "**" in text or "?" in text or "[" in text:
+        return False
+    path = Path(text.replace("*", "000000"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
+        file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
+    return True

@@ -1,0 +1,150 @@
+"""Python programs that a script starts, as command-line tools and launchers do: trainers run in this process.
+
+A program that uses torch is taken for one. A trace follows one process, and a child would have no simulated GPU.
+Others, such as `git`, are started. The error of a child that fails is the error of the script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import UsageError
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.terminal import command_words
+from cotenant.tracing.process.launcher_env import apply_launcher
+from cotenant.tracing.process.program import Program, find_program
+from cotenant.tracing.process.run_program import run_program
+
+_SHELL_SYNTAX = re.compile(r"[|&;<>`$(){}*?]")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_USES_TORCH = re.compile(rb"\b(torch|lightning|transformers|accelerate)\b")
+_NOT_TRAINING = ("torch", "pip", "wandb", "tensorboard")
+"""Packages whose modules are programs that do not train."""
+
+
+def patches(context: PatchContext) -> list[Patch]:
+    """The start of programs by `subprocess` and `os.system`."""
+    reason = "A trace follows one process; a second one would have no simulated GPU."
+    return [
+        Patch(
+            target="subprocess:Popen.__init__", phase=Phase.DISTRIBUTED,
+            replacement=functools.partial(_running_training_here, context), wraps=True, reason=reason,
+            source="Lib/subprocess.py, `Popen.__init__`",
+        ),
+        Patch(
+            target="os:system", phase=Phase.DISTRIBUTED, replacement=functools.partial(_system, context), wraps=True,
+            reason=reason, source="Modules/posixmodule.c, `os_system_impl`",
+        ),
+    ]  # fmt: skip
+
+
+def _running_training_here(context: PatchContext, original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+        env, cwd = kwargs.get("env"), kwargs.get("cwd")
+        program, assigned = training_program(
+            args, str(Path.cwd()) if cwd is None else os.fspath(cwd), env or os.environ
+        )
+        if program is None:
+            original(self, args, *more, **kwargs)
+            return
+        code = _run_here(context, program, {**(env or {}), **assigned}, cwd)
+        original(self, ["sh", "-c", f"exit {code}"], stdin=-3, stdout=kwargs.get("stdout"))
+
+    return init
+
+
+def _system(context: PatchContext, original: Any) -> Any:
+    @functools.wraps(original)
+    def system(command: Any) -> int:
+        program, assigned = training_program(command, str(Path.cwd()), os.environ)
+        if program is None:
+            status: int = original(command)
+            return status
+        return _run_here(context, program, assigned, None) << 8  # as wait(2) has it
+
+    return system
+
+
+def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[Program | None, dict[str, str]]:
+    """The Python program of a command that uses torch, and the variables assigned before it; None for any other."""
+    text = os.fsdecode(args) if isinstance(args, (str, bytes)) else ""
+    words, assigned = command_words(args), {}
+    while words and _ASSIGNMENT.fullmatch(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        assigned[name] = value
+    if not words or _SHELL_SYNTAX.search(text):
+        return None, {}
+    try:
+        program = find_program(words, workdir=workdir, env=env, python=sys.executable)
+    except (UsageError, OSError, ValueError):
+        return None, {}
+    return (program, assigned) if program.launcher or _uses_torch(program, workdir) else (None, {})
+
+
+def _uses_torch(program: Program, workdir: str) -> bool:
+    script = Path(workdir, program.target) if program.kind == "script" else _module_file(program.target, workdir)
+    try:
+        return script is not None and _USES_TORCH.search(script.read_bytes()) is not None
+    except OSError:
+        return False
+
+
+def _module_file(name: str, workdir: str) -> Path | None:
+    """The source that `python -m name` runs. `importlib.util.find_spec` would import the packages around it."""
+    first, *others = name.split(".")
+    if first in _NOT_TRAINING:
+        return None
+    spec = PathFinder.find_spec(first, [workdir, *sys.path])
+    for part in others:
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations) if spec is not None else None
+    if spec is not None and spec.submodule_search_locations:
+        spec = PathFinder.find_spec("__main__", spec.submodule_search_locations)
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], cwd: Any) -> int:
+    """Run it, in its folder and with its variables; its exit code."""
+    with _as_child(env, cwd):
+        plan = apply_launcher(program.launcher, {"target": program.target}, context.gpu.count)
+        if program.launcher:
+            recorder = context.recorder
+            recorder.header = replace(recorder.header, processes=plan.total)
+        try:
+            args = [*program.args, *plan.more_args]
+            run_program({"kind": program.kind, "target": program.target, "args": args})
+        except SystemExit as stop:
+            return _code(stop.code)
+    return 0
+
+
+def _code(code: object) -> int:
+    if code is None:
+        return 0
+    return code & 255 if isinstance(code, int) else 1
+
+
+@contextlib.contextmanager
+def _as_child(env: Mapping[str, str], cwd: Any) -> Iterator[None]:
+    saved_env, saved_cwd, saved_argv, saved_path = dict(os.environ), Path.cwd(), sys.argv, list(sys.path)
+    main = sys.modules["__main__"]
+    try:
+        os.environ.update(env)
+        if cwd is not None:
+            os.chdir(cwd)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(saved_env)
+        os.chdir(saved_cwd)
+        sys.argv, sys.path[:] = saved_argv, saved_path
+        sys.modules["__main__"] = main

@@ -1,0 +1,169 @@
+"""Tokenizers and processors that are not on this machine, of models whose configuration is.
+
+A tokenizer has the model's number of tokens, one token for each word, and its special tokens; which tokens it gives
+does not change memory, but how many does, so a warning says that real ones give more. A processor has the defaults of
+its class and the size of the configuration's images.
+Source: transformers/models/auto/{tokenization_auto,image_processing_auto,feature_extraction_auto}.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+
+_UNLIMITED_LENGTH = 10**30
+"""Source: transformers/tokenization_utils_base.py, `VERY_LARGE_INTEGER`."""
+_SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
+_BERT_LIKE = ("bert", "electra", "mpnet")
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant {% endif %}"
+)
+_WHERE = ("cache_dir", "revision", "token", "trust_remote_code")
+
+
+def patches(context: PatchContext) -> list[Patch]:
+    """Methods that load by name."""
+    common: dict[str, Any] = {
+        "phase": Phase.LIBRARIES,
+        "wraps": True,
+        "reason": "It downloads files, and a trace has no network.",
+    }
+    auto = "transformers.models.auto"
+    tokenizer = functools.partial(_loading, context.recorder, "tokenizer", make_tokenizer)
+    processor = functools.partial(_loading, context.recorder, "processor", make_processor)
+    return [
+        Patch(
+            target=f"{auto}.tokenization_auto:AutoTokenizer.from_pretrained", replacement=tokenizer,
+            source="transformers/models/auto/tokenization_auto.py, `AutoTokenizer.from_pretrained`", **common,
+        ),
+        Patch(
+            target="transformers.tokenization_utils_base:PreTrainedTokenizerBase.from_pretrained",
+            replacement=tokenizer,
+            source="transformers/tokenization_utils_base.py, `PreTrainedTokenizerBase.from_pretrained`", **common,
+        ),
+        *(
+            Patch(
+                target=f"{auto}.{module}:{name}.from_pretrained", replacement=processor,
+                source=f"transformers/models/auto/{module}.py, `{name}.from_pretrained`", **common,
+            )
+            for module, name in (
+                ("image_processing_auto", "AutoImageProcessor"),
+                ("feature_extraction_auto", "AutoFeatureExtractor"),
+            )
+        ),
+    ]  # fmt: skip
+
+
+def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
+    original = bound.__func__
+
+    def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(cls, name, *args, **kwargs)
+        except (OSError, ValueError, TypeError, AttributeError):  # each version has another error for missing files
+            config = _config(name, kwargs)
+            made = make(config, cls.__name__) if config is not None else None
+            if made is None:
+                raise
+        recorder.warn(
+            f"the {what} of `{name}` is not here: one of its configuration was used; "
+            + ("real text has more tokens than words" if what == "tokenizer" else "with default options")
+        )
+        return made
+
+    return classmethod(from_pretrained)
+
+
+def _config(name: Any, kwargs: dict[str, Any]) -> Any:
+    """The model's configuration, if it is here; of a part of a pipeline, that of its text encoder."""
+    auto = importlib.import_module("transformers.models.auto.configuration_auto").AutoConfig
+    where = {key: kwargs[key] for key in _WHERE if key in kwargs}
+    subfolder = kwargs.get("subfolder")
+    places = [""] if subfolder is None else [str(subfolder).replace("tokenizer", "text_encoder"), ""]
+    for place in places:
+        try:
+            return auto.from_pretrained(name, **where, **({"subfolder": place} if place else {}))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def make_tokenizer(config: Any, kind: str) -> Any:
+    """A tokenizer of words with the special tokens of the configuration; None if it names no number of tokens."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    size = getattr(text, "vocab_size", None)
+    if not size:
+        return None
+    module = importlib.import_module("tokenizers")
+    special = _special_tokens(text, size)
+    names = {index: f"token{index}" for index in range(size)}
+    names.update({index: name for name, index in special.values()})
+    model = module.models.WordLevel({name: index for index, name in names.items()}, unk_token=names[size - 1])
+    tokenizer = module.Tokenizer(model)
+    tokenizer.pre_tokenizer = module.pre_tokenizers.Whitespace()
+    _add_ends(module, tokenizer, special)
+    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
+        unk_token=names[size - 1],
+        **{f"{which}_token": name for which, (name, _) in special.items()},
+    )
+    fast.chat_template = _CHAT_TEMPLATE
+    return fast
+
+
+def _special_tokens(text: Any, size: int) -> dict[str, tuple[str, int]]:
+    """(name, index) by kind, of those that the configuration has; BERT's have no entry there."""
+    found: dict[str, tuple[str, int]] = {}
+    for which in _SPECIAL:
+        index = getattr(text, f"{which}_token_id", None)
+        index = index[0] if isinstance(index, list) and index else index
+        if isinstance(index, int) and 0 <= index < size - 1:
+            same = next((known for known in found.values() if known[1] == index), None)
+            found[which] = same or (f"<{which}>", index)
+    if any(word in getattr(text, "model_type", "") for word in _BERT_LIKE):
+        free = iter(range(1, size))
+        taken = {index for _, index in found.values()}
+        for which in ("pad", "cls", "sep", "mask"):
+            if which not in found:
+                index = next(index for index in free if index not in taken)
+                found[which] = (f"[{which.upper()}]", index)
+                taken.add(index)
+    return found
+
+
+def _add_ends(module: Any, tokenizer: Any, special: dict[str, tuple[str, int]]) -> None:
+    """Let it put the first and the last special token around a text."""
+    ends = [special.get("cls"), special.get("sep")]
+    if ends[0] is None or ends[1] is None:
+        return
+    tokenizer.post_processor = module.processors.TemplateProcessing(
+        single=f"{ends[0][0]} $A {ends[1][0]}",
+        pair=f"{ends[0][0]} $A {ends[1][0]} $B:1 {ends[1][0]}:1",
+        special_tokens=[end for end in ends if end is not None],
+    )
+
+
+def make_processor(config: Any, kind: str) -> Any:
+    """The processor of images or sounds that the library maps to a configuration; None if it knows none."""
+    image = kind == "AutoImageProcessor"
+    module = importlib.import_module(
+        f"transformers.models.auto.{'image_processing_auto' if image else 'feature_extraction_auto'}"
+    )
+    mapping = module.IMAGE_PROCESSOR_MAPPING if image else module.FEATURE_EXTRACTOR_MAPPING
+    try:
+        found = mapping[type(config)]
+    except KeyError:
+        return None
+    classes = [found] if isinstance(found, type) else [cls for cls in found or () if cls is not None]
+    if not classes:
+        return None
+    made = classes[0]()
+    size = getattr(config, "image_size", None)
+    if isinstance(size, int) and isinstance(getattr(made, "size", None), dict) and "height" in made.size:
+        made.size = {"height": size, "width": size}
+    return made

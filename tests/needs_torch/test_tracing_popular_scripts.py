@@ -1,0 +1,243 @@
+"""What popular training scripts do around training: own modules, terminals, children, summaries, self-tests, data."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import allocations, by_category, failing, traced
+
+TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+TRAIN = """
+import torch
+from torch import nn
+
+model = nn.Linear(64, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(batches=[torch.zeros(4, 64)] * 5):
+    for batch in batches:
+        model(batch.float().cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+WEIGHTS = 4 * (64 * 8 + 8)
+
+
+def trained(folder, source, *args, **options):
+    trace = traced(folder, TRAIN + textwrap.dedent(source), *args, **options)
+    assert by_category(trace)["parameter"] == WEIGHTS
+    return trace
+
+
+@pytest.mark.parametrize("form", ["module", "package"])
+def test_a_script_has_a_module_named_datasets(tmp_path, form):
+    source = "import torch\nimport datasets as itself\ndef build():\n    return [torch.zeros(64)] * 40\n"
+    if form == "module":
+        (tmp_path / "datasets.py").write_text(source)
+    else:
+        (tmp_path / "datasets").mkdir()
+        (tmp_path / "datasets" / "__init__.py").write_text("import torch\nfrom .own import build\n")
+        (tmp_path / "datasets" / "own.py").write_text(source)
+    trace = trained(
+        tmp_path,
+        """
+        from datasets import build
+        train(torch.utils.data.DataLoader(build(), 4))
+        """,
+        synthetic_data=["3x8x8"],
+    )
+    assert trace.warnings == ()
+
+
+COLUMNS = """
+from datasets import load_dataset
+rows = load_dataset("someone/gone", split="train")
+assert rows.column_names[:3] == ["image", "text", "label"] and "tags" in rows.column_names
+rows = rows.map(lambda batch: {"n": [len(text) for text in batch["description"]]}, batched=True)
+assert rows[0]["instruction"] and rows[0].get("weight") is None and "answers" not in rows[0]
+assert rows[:4]["labels"] == [0, 1, 2, 3] and rows["score"][0] == 1.0
+rows = rows.rename_column("summary", "short").remove_columns(["absent", "img"])
+assert "short" in rows.column_names
+rows = rows.with_transform(lambda batch: {"x": [torch.zeros(64)] * len(batch["chosen"])})
+train(row["x"] for row in torch.utils.data.DataLoader(rows, 4))
+"""
+
+
+@TABLES
+def test_columns_are_made_when_they_are_read(tmp_path):
+    trained(tmp_path, COLUMNS, "--tag_column", "tags", synthetic_data=["3x8x8:uint8:7"])
+
+
+@TABLES
+def test_a_column_that_real_data_lack_stays_an_error(tmp_path):
+    (tmp_path / "rows.csv").write_text("text\nfirst\nsecond\n")
+    source = """
+    from datasets import load_dataset
+    rows = load_dataset("csv", data_files="rows.csv", split="train", cache_dir="cache")
+    rows[0]["caption"]
+    """
+    with failing("raised", "KeyError: 'caption'"):
+        trained(tmp_path, source, synthetic_data=["3x8x8"])
+
+
+def test_folders_of_data_that_arguments_name_exist(tmp_path):
+    source = """
+    import argparse, os
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--coco_path")
+    parser.add_argument("--output_dir")
+    args = parser.parse_args()
+    assert os.path.isdir(args.coco_path) and os.listdir(args.coco_path) == [] and not os.path.exists(args.output_dir)
+    train()
+    """
+    folder = tmp_path / "gone" / "coco"
+    arguments = ("--coco_path", str(folder), f"--output_dir={tmp_path}/runs")
+    trained(tmp_path, source, *arguments, synthetic_data=["3x8x8"])
+    assert not folder.exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    with failing("raised", "isdir(args.coco_path)"):
+        trained(other, source, *arguments)
+
+
+def test_missing_files_of_tokens_are_zeros(tmp_path):
+    source = """
+    import glob
+    import numpy as np
+    from pathlib import Path
+    tokens = np.memmap("data/train.bin", dtype=np.uint16, mode="r")
+    assert isinstance(tokens, np.memmap) and tokens.dtype == np.uint16 and len(tokens) > 10**6
+    for file in (*glob.glob("fine/train_*.bin"), *Path("more").glob("*.bin")):
+        header = torch.from_file(str(file), False, 256, dtype=torch.int32)
+        assert header[0] == 20240520 and header[1] == 1 and Path(file).stat().st_size == 1024 + 2 * int(header[2])
+        with open(file, "rb") as opened:
+            opened.seek(1024)
+            read = torch.from_numpy(np.fromfile(opened, dtype=np.uint16, count=256).astype(np.int64))
+            train([read.reshape(4, 64)] * 5)
+    assert not glob.glob("fine/train_*.npy")
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x8"]).warnings
+    assert any("data/train.bin" in warning for warning in warnings)
+    with failing("raised", "data/train.bin"):
+        trained(tmp_path, source)
+
+
+def test_questions_to_a_terminal_are_answered(tmp_path):
+    source = """
+    import os, shutil, subprocess
+    rows, columns = os.popen("stty size", "r").read().split()
+    assert (rows, columns) == ("24", "80") and subprocess.check_output(["stty", "size"]).split() == [b"24", b"80"]
+    assert os.get_terminal_size().columns == shutil.get_terminal_size().columns == 80
+    assert subprocess.check_output(["echo", "other"]) == b"other\\n"
+    train()
+    """
+    trained(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("subprocess.run([sys.executable, 'child.py', '--n', '7'], check=True, cwd='sub')", id="run"),
+        pytest.param("os.system('cd_=1 python sub/child.py --n 7') and 1/0", id="system"),
+        pytest.param(
+            "subprocess.check_call(['torchrun', '--nproc_per_node=2', 'sub/child.py', '--n', '7'])", id="launcher"
+        ),
+        pytest.param("subprocess.check_call('python -m sub.child --n 7', shell=True)", id="module"),
+    ],
+)
+def test_a_child_that_trains_is_traced(tmp_path, start):
+    (tmp_path / "sub").mkdir()
+    child = TRAIN + "import sys\nassert __name__ == '__main__' and sys.argv[1:] == ['--n', '7']\ntrain()\n"
+    (tmp_path / "sub" / "child.py").write_text(child)
+    trace = traced(tmp_path, f"import os, subprocess, sys\nassert not os.system('exit 0')\n{start}\nexit(1)\n")
+    assert by_category(trace)["parameter"] == WEIGHTS
+    assert (trace.header.processes or 1) == (2 if "torchrun" in start else 1)
+
+
+def test_a_child_that_does_not_train_ends_with_its_exit_code(tmp_path):
+    (tmp_path / "prepare.py").write_text("import torch, sys\nsys.exit(3)\n")
+    source = """
+    import subprocess, sys
+    assert subprocess.run([sys.executable, "prepare.py"]).returncode == 3
+    assert subprocess.call("exit 4", shell=True) == 4 and sys.argv[0].endswith("train.py")
+    train()
+    """
+    trained(tmp_path, source)
+
+
+def test_the_error_of_a_child_is_the_error(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\n{}['gone']\n")
+    with failing("raised", "KeyError: 'gone' (child.py, line 2)"):
+        trained(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n")
+
+
+SUMMARIES = {
+    "counter": """
+        from torch.utils.flop_counter import FlopCounterMode
+        with FlopCounterMode(display=False) as counter:
+            model(x).sum().backward()
+        assert counter.get_total_flops() == 2 * 2 * 32 * 64 * 8
+    """,
+    "jit trace": """
+        calls = []
+        model.register_forward_hook(lambda *_: calls.append(1))
+        made = torch.jit.trace(model, x)
+        made.save("model.pt")
+        assert calls == [1] and made(x).shape == (32, 8)
+    """,
+    "graph": """
+        from torch.utils.tensorboard import SummaryWriter
+        writer = SummaryWriter("runs")
+        writer.add_graph(model, x)
+        writer.add_graph(model, (x,))
+        writer.close()
+    """,
+    "fvcore": """
+        from fvcore.nn import FlopCountAnalysis
+        assert FlopCountAnalysis(model, x).total() == 0
+    """,
+    "torchinfo": "import torchinfo\nprint(torchinfo.summary(model, input_size=(32, 64)))\n",
+    "thop": "import thop\nassert thop.profile(model, inputs=(x,))[0] > 0\n",
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_summaries_of_a_model_run_it(tmp_path, name):
+    needed = {"graph": "tensorboard", "fvcore": "fvcore", "torchinfo": "torchinfo", "thop": "thop"}.get(name, "torch")
+    pytest.importorskip(needed)
+    trace = trained(
+        tmp_path, "x = torch.zeros(32, 64, device='cuda')\n" + textwrap.dedent(SUMMARIES[name]) + "\ntrain()"
+    )
+    assert 4 * 32 * 8 in allocations(trace)  # the output of the summary's forward pass
+
+
+def test_self_tests_of_computed_values_pass(tmp_path):
+    source = """
+    x = torch.randn(4, 64, device="cuda")
+    full = model(x)
+    with torch.autocast("cuda"):
+        half = model(x)
+    assert torch.allclose(full, half.float(), atol=0.1) and torch.equal(full, model(x))
+    assert torch.isclose(full, half.float()).all() and full.isclose(half.float()).all().item()
+    torch.testing.assert_close(full, half.float(), atol=0.1, rtol=0.1)
+    assert not torch.equal(full, model(x[:2]))
+    known = torch.tensor([1.0, 2.0], device="cuda")
+    assert not torch.allclose(known, known + 1) and torch.equal(known, known.clone())
+    assert not torch.isclose(known, known + 1).any()
+    train()
+    """
+    trained(tmp_path, source)
+
+
+def test_interpolation_takes_a_number_on_the_cpu(tmp_path):
+    source = """
+    average, weight = torch.zeros(8, device="cuda"), torch.tensor(0.5)
+    average.lerp_(torch.ones(8, device="cuda"), weight)
+    assert torch.lerp(average, model.bias, weight).shape == (8,)
+    train()
+    """
+    trained(tmp_path, source)

@@ -1,0 +1,25 @@
+"""Which arguments of a script name folders of data."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from cotenant.tracing.data.missing_folders import data_folders
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folders"),
+    [
+        pytest.param("--coco_path /data/coco --output_dir /runs/1", ["/data/coco"], id="a folder that is written to"),
+        pytest.param("-a resnet18 /data/imagenet", ["/data/imagenet"], id="positional"),
+        pytest.param("--data-path=data/imagenet -j 4", ["data/imagenet"], id="below a folder of data"),
+        pytest.param("data.root=/sets/x model.ckpt=/w/x", ["/sets/x"], id="hydra"),
+        pytest.param("--model_name_or_path google/vit --dataset_name org/set", [], id="names of the hub"),
+        pytest.param("--data coco128.yaml --train_file /d/train.json", [], id="files"),
+        pytest.param("--resume /ckpt/last --lr 0.1", [], id="a checkpoint"),
+    ],
+)
+def test_folders_of_data_are_recognized(arguments, folders):
+    assert list(data_folders(shlex.split(arguments))) == folders
