@@ -55,12 +55,22 @@ class ConnectionTable:
         self._timer = loop.call_later(SWEEP_S, self._sweep) if self._open else None
 
     def _is_overdue(self, protocol: Any, now_s: float) -> bool:
-        cycle = protocol.cycle
-        if cycle is None or cycle.response_complete:
-            return bool(now_s - protocol.since_s > self._head_timeout_s)
-        if not cycle.more_body:
-            return False  # the daemon is at work
-        return bool(now_s - protocol.last_data_s > BODY_PAUSE_S or now_s - protocol.since_s > REQUEST_TIMEOUT_S)
+        due_s = deadline_s(protocol, self._head_timeout_s)
+        return due_s is not None and now_s > due_s
+
+
+def deadline_s(protocol: Any, head_timeout_s: float) -> float | None:
+    """When a connection is to be closed unless more arrives; None while the daemon is at work on its request.
+
+    `protocol` is one of uvicorn's with `since_s`, the time of the connection or of the end of the previous response,
+    and `last_data_s`, when it received something. Times are those of the event loop.
+    """
+    cycle = protocol.cycle
+    if cycle is None or cycle.response_complete:
+        return float(protocol.since_s + head_timeout_s)
+    if not cycle.more_body:
+        return None
+    return float(min(protocol.last_data_s + BODY_PAUSE_S, protocol.since_s + REQUEST_TIMEOUT_S))
 
 
 class PeerConnectionMixin:

@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 
 from cotenant.core.errors import BackendError, NotPermitted, UsageError
 from cotenant.daemon.api.requests import error_response
+from cotenant.daemon.auth.connections import HEAD_TIMEOUT_S, deadline_s
 from cotenant.daemon.auth.http import SHUTDOWN_GRACE_S, server_config
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import FAILURE_WINDOW_S, Token, TokenStore, TokenThrottle, token_id_of
@@ -37,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-HEAD_TIMEOUT_S = 10.0
-"""Time for the head of a request, from the start of the connection or the end of the previous response."""
 HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPT_PAUSE_S = 1.0
 MAX_HEAD_BYTES = 32 * 1024
@@ -259,37 +258,40 @@ def _network_of(address: str) -> str:
 
 
 class _Protocol(H11Protocol):
-    """h11 protocol that closes a connection whose next request head is not complete in `HEAD_TIMEOUT_S`."""
+    """h11 protocol that closes a connection whose request does not get complete in time, as on the unix socket."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, state, app_state)
-        self._deadline: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.since_s = self.last_data_s = 0.0
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
+        self.since_s = self.last_data_s = self.loop.time()
         super().connection_made(transport)
-        self._set_deadline()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
         self.lost.set()
 
     def data_received(self, data: bytes) -> None:
+        self.last_data_s = self.loop.time()
         super().data_received(data)
-        self._set_deadline()
 
     def on_response_complete(self) -> None:
+        self.since_s = self.loop.time()
         super().on_response_complete()
-        self._set_deadline()
 
-    def _set_deadline(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._cancel_deadline()
-        elif self._deadline is None and not self.transport.is_closing():
-            self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _watch(self) -> None:
+        """Close the connection if it is overdue, else look again when it may be."""
+        now_s, due_s = self.loop.time(), deadline_s(self, HEAD_TIMEOUT_S)
+        if self.transport.is_closing():
+            return
+        if due_s is not None and now_s >= due_s:
+            self.transport.abort()
+            return
+        again_s = now_s + HEAD_TIMEOUT_S  # the end of a response may bring the deadline nearer
+        self._timer = self.loop.call_at(again_s if due_s is None else min(due_s, again_s), self._watch)

@@ -10,12 +10,13 @@ import shutil
 import socket
 import ssl
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from starlette.responses import JSONResponse
 
 from cotenant.core.errors import BackendError, UsageError
-from cotenant.daemon.auth import network
+from cotenant.daemon.auth import connections, network
 from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware, address_of
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import MAX_FAILURES, TokenStore, TokenThrottle
@@ -198,6 +199,45 @@ def test_a_second_request_has_the_same_timeout_as_the_first(tmp_path, monkeypatc
         writer.close()
 
     at_place(test, tmp_path)
+
+
+@pytest.mark.parametrize("limit", ["BODY_PAUSE_S", "REQUEST_TIMEOUT_S"])
+def test_a_body_that_does_not_come_in_time_is_given_up(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(network, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connections, limit, 0.05)
+
+    async def test(place):
+        reader, writer = await place.connect()
+        head = f"POST / HTTP/1.1\r\nhost: d\r\nauthorization: Bearer {place.text}\r\ncontent-length: 1000000\r\n\r\n"
+        writer.write(head.encode())
+        closed = asyncio.create_task(reader.read())
+        with contextlib.suppress(ConnectionError):
+            while not closed.done():
+                if limit == "REQUEST_TIMEOUT_S":  # pieces without a pause
+                    writer.write(b"x")
+                    await writer.drain()
+                await asyncio.sleep(0.001)
+            assert await closed == b"", "it was not answered"
+        writer.close()
+        monkeypatch.undo()
+        assert (await place.request(place.text)).startswith("HTTP/1.1 200")
+
+    at_place(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cycle", "due_s"),
+    [
+        pytest.param(None, 110.0, id="no request yet: the head"),
+        pytest.param((True, False), 110.0, id="answered: the next head"),
+        pytest.param((False, False), None, id="the daemon is at work"),
+        pytest.param((False, True), 150.0, id="within the body: a pause of 30 s"),
+    ],
+)
+def test_what_a_connection_waits_for_decides_its_deadline(cycle, due_s):
+    said = None if cycle is None else SimpleNamespace(response_complete=cycle[0], more_body=cycle[1])
+    protocol = SimpleNamespace(cycle=said, since_s=100.0, last_data_s=120.0)
+    assert connections.deadline_s(protocol, 10.0) == due_s
 
 
 def test_connections_above_the_limit_are_closed_until_others_end(tmp_path):
