@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from apart import apart
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 from cotenant.estimators.learned import weights
 from cotenant.learn.datasets.feature_table import table_of
 from cotenant.learn.models import ensembles
+from cotenant.learn.models.regressors import make_model
 from cotenant.learn.models.training import export_ensemble, predict_bytes
 
 ROWS = [
@@ -73,6 +76,18 @@ def test_training_returns_the_best_weights(table):
         logits = model.net(*model._inputs(table))[validation]
     true = torch.tensor(np.searchsorted(model.classes, table.classes()))[validation]
     assert float(torch.nn.functional.cross_entropy(logits, true)) == pytest.approx(min(model.losses), rel=1e-5)
+
+
+@apart
+def test_the_ensemble_of_the_thesis_has_13_members_and_its_validation_share(table):
+    model = make_model("gpumemnet-mlp-13", validation=0.5)
+    model.schedule = dataclasses.replace(model.schedule, epochs=2)
+    model.fit(table, seed=0)
+    assert (model.name, model.schedule.validation) == ("gpumemnet-mlp-13", 0.5)
+    assert model.net.head.shape[0] == 13
+    assert model.net.get_buffer("active6").sum() == 1
+    assert model.net.get_buffer("active5").sum() == 3
+    assert model.predict(table).classes.shape == (len(table),)
 
 
 @pytest.mark.parametrize(

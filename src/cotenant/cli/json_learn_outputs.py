@@ -64,6 +64,9 @@ class ModelScores(TypedDict):
     accuracy: float
     majority: Annotated[float, "accuracy of the most frequent class"]
     macro_f1: float
+    precision: Annotated[float, "mean over the classes, weighted by their rows"]
+    recall: Annotated[float, "weighted alike: the accuracy"]
+    weighted_f1: float
     below: Annotated[float, "share of rows whose predicted class is too low"]
     confusion: Annotated[list[list[int]], "true class by line, predicted class by column"]
     known: Annotated[int, "rows with a known peak, which the scores in bytes are of"]
@@ -107,6 +110,7 @@ class CrossValidateOutput(TypedDict):
 
     folds: int
     by: Annotated[str, "`config` or `shape`"]
+    split: Annotated[str | None, "one split in place of folds, `70/20/10`"]
     seed: int
     families: dict[str, list[ValidatedModel]]
     skipped: Annotated[list[str], "why a model was left out"]

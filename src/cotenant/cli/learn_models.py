@@ -22,6 +22,7 @@ from cotenant.cli.options import (
 )
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer
+from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cotenant.learn.models.cross_validation import FoldResult, SplitBy
@@ -43,6 +44,14 @@ class TrainingData:
     seed: int = option("--seed", type=integer(), default=0, metavar="N", help="Random seed.")
 
 
+CLASS_WIDTH: Mapping[str, Any] = {
+    "type": integer(minimum=1, maximum=40000),
+    "metavar": "MIB",
+    "help": "Width of the memory classes.  [default: as published, 1000 of MLPs, else 8000]",
+}
+"""Settings of `--class-mib`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationOptions:
     """What is cross-validated, and how."""
@@ -51,6 +60,11 @@ class ValidationOptions:
         "--models", metavar="NAME,...", help="Models to compare with the baselines.  [default: five]"
     )
     folds: int = option("--folds", type=integer(minimum=2), default=5, metavar="N", help="Number of folds.")
+    split: str | None = option(
+        "--split",
+        metavar="TRAINING/VALIDATION/TEST",
+        help="One split in place of folds, in percent; 70/20/10 in the thesis.",
+    )
     by: SplitBy = option(
         "--by",
         type=click.Choice(["config", "shape"]),
@@ -62,8 +76,18 @@ class ValidationOptions:
         "--workers", type=integer(minimum=1), default=1, metavar="N", help="Processes that simulate the networks."
     )
 
+    class_mib: int | None = option("--class-mib", **CLASS_WIDTH)
+
     def arguments(self, seed: int) -> dict[str, Any]:
-        """Keyword arguments of `kfold_command` and `report_command`, which have their own default models."""
+        """Keyword arguments of `kfold_command` and `report_command`, which have their own default models.
+
+        Raises:
+            UsageError: `--split` is not a split, or stands beside `--by shape`.
+        """
+        from cotenant.learn.models.cross_validation import Split
+
+        if self.split is not None and self.by == "shape":
+            raise UsageError("`--split` and `--by shape` exclude each other: shapes are left out one after the other")
         named = (
             {}
             if self.models is None
@@ -73,6 +97,8 @@ class ValidationOptions:
             **named,
             "folds": self.folds,
             "by": self.by,
+            "split": None if self.split is None else Split.parse(self.split),
+            "class_mib": self.class_mib,
             "plain": self.plain,
             "seed": seed,
             "workers": self.workers,
@@ -87,8 +113,11 @@ class ValidationOptions:
     "--folds", type=integer(minimum=2), default=3, metavar="N", help="Folds of the cross-validation on the card."
 )
 @cli_option("--workers", type=integer(minimum=1), default=1, metavar="N", help="Processes that simulate the networks.")
+@cli_option("--class-mib", **CLASS_WIDTH)
 @json_option
-def train(data: TrainingData, *, model: str, out: Path, folds: int, workers: int, json: bool) -> None:
+def train(
+    data: TrainingData, *, model: str, out: Path, folds: int, workers: int, class_mib: int | None, json: bool
+) -> None:
     """Train a model on all rows; write its weights, and a card with its training data and cross-validated scores.
 
     cotenant learn train data/mlp.csv --model extra-trees --out weights
@@ -96,7 +125,9 @@ def train(data: TrainingData, *, model: str, out: Path, folds: int, workers: int
     from cotenant.learn.models.model_card import score_table
     from cotenant.learn.models.training import train_command
 
-    trained = train_command(data.tables, model=model, out=out, seed=data.seed, folds=folds, workers=workers)
+    trained = train_command(
+        data.tables, model=model, out=out, seed=data.seed, folds=folds, workers=workers, class_mib=class_mib
+    )
     if json:
         scores = [{"model": result.model, **_scores(result.overall)} for result in trained.validated]
         files = {"weights": str(trained.weights), "card": str(trained.card)}
@@ -115,6 +146,7 @@ def cross_validate(data: TrainingData, options: ValidationOptions, *, json: bool
 
     cotenant learn cross-validate data/mlp.csv --models extra-trees,simulation
     cotenant learn cross-validate data/cnn.csv --models hybrid --by shape
+    cotenant learn cross-validate data/mlp.csv --models gpumemnet-mlp-13 --split 70/20/10 --class-mib 2000
     """
     from cotenant.learn.models.cross_validation import kfold_command
     from cotenant.learn.models.model_card import score_table
@@ -125,12 +157,11 @@ def cross_validate(data: TrainingData, options: ValidationOptions, *, json: bool
             validation.table.family: [_result(result) for result in validation.results] for validation in validations
         }
         skipped = [reason for validation in validations for reason in validation.skipped]
-        body = {"folds": options.folds, "by": options.by, "seed": data.seed}
+        body = {"folds": options.folds, "by": options.by, "split": options.split, "seed": data.seed}
         emit_json({**body, "families": families, "skipped": skipped})
         return
     for validation in validations:
-        split = "by architecture shape" if options.by == "shape" else f"{options.folds} folds"
-        print(f"{validation.table.family}, {split}, seed {data.seed}")
+        print(f"{validation.table.family}, {validation}, classes of {validation.table.class_mib} MiB, seed {data.seed}")
         print("\n".join(score_table(validation.results)))
         for reason in validation.skipped:
             note(f"skipped: {reason}")

@@ -62,7 +62,7 @@ def test_cross_validation_prints_baselines_for_every_fold(table, capsys):
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--by", "shape"]) == 0
     out, err = capsys.readouterr()
     assert "fold 2 of extra-trees\n" in err
-    assert out.startswith("mlp, by architecture shape, seed 0\n| model | rows |")
+    assert out.startswith("mlp, by architecture shape, classes of 1000 MiB, seed 0\n| model | rows |")
 
 
 def test_weights_are_trained_and_tested(table, tmp_path, capsys):
@@ -120,10 +120,23 @@ def test_analyze_and_report_write_pages(table, tmp_path, capsys):
     assert "extra-trees" in Path(found["pages"][0]).read_text()
 
 
+def test_one_split_and_wider_classes_are_options(table, capsys):
+    words = ["learn", "cross-validate", str(table), "--models", "line", "--split", "70/20/10", "--class-mib", "500"]
+    assert main(words) == 0
+    assert "mlp, one split of 70/20/10, classes of 500 MiB, seed 0" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json_output(capsys, "learn cross-validate")
+    assert found["split"] == "70/20/10"
+    assert [result["rows"] for result in found["families"]["mlp"]] == [4, 4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (["cross-validate", "TABLE", "--models", "magic"], "no model named `magic`"),
+        (["cross-validate", "TABLE", "--split", "70/40/10"], "a split is '70/40/10', wanted TRAINING/VALIDATION/TEST"),
+        (["cross-validate", "TABLE", "--split", "70/20/10", "--by", "shape"], "exclude each other"),
+        (["cross-validate", "TABLE", "--class-mib", "0"], "`--class-mib`"),
         (["report", "TABLE", "--out", "x", "--models", "magic"], "no model named `magic`"),
         (
             ["cross-validate", "TABLE", "--models", "line", "--by", "luck"],

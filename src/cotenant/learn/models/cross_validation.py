@@ -1,9 +1,10 @@
-"""k-fold cross-validation: a fresh model for every fold, and no configuration in two folds."""
+"""k-fold cross-validation, or one split: a fresh model for every fold, and no configuration on both sides."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,34 @@ from cotenant.learn.models.metrics import Prediction, Scores, score
 from cotenant.learn.models.regressors import BASELINES, SIMULATED, Model, make_model
 
 SplitBy = Literal["config", "shape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Shares of one split: what is learned from, what a neural network ends its training by, and what is tested.
+
+    Models that have no use for the second part learn from it, too.
+    """
+
+    training: float
+    validation: float
+    test: float
+
+    @classmethod
+    def parse(cls, text: str) -> Split:
+        """A split such as `70/20/10`, in percent.
+
+        Raises:
+            UsageError: the text is not three numbers that are 100 together, the first and the last above 0.
+        """
+        parts = text.split("/")
+        shares = [float(part) / 100 for part in parts if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", part)]
+        if len(parts) != 3 or len(shares) != 3 or abs(sum(shares) - 1) > 1e-6 or 0 in (shares[0], shares[2]):
+            raise UsageError(f"a split is {text!r}, wanted TRAINING/VALIDATION/TEST in percent, such as 70/20/10")
+        return cls(training=shares[0], validation=shares[1], test=shares[2])
+
+    def __str__(self) -> str:
+        return "/".join(f"{100 * share:g}" for share in (self.training, self.validation, self.test))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +71,9 @@ class Validation:
     """Cross-validation of several models on the rows of one family.
 
     Attributes:
+        table: the rows that were predicted.
         skipped: models that could not run, and why.
+        split: takes the place of folds; None: none.
     """
 
     table: FeatureTable
@@ -50,6 +81,12 @@ class Validation:
     skipped: tuple[str, ...]
     folds: int
     by: SplitBy
+    split: Split | None = None
+
+    def __str__(self) -> str:
+        if self.split is not None:
+            return f"one split of {self.split}"
+        return "by architecture shape" if self.by == "shape" else f"{self.folds} folds"
 
 
 def kfold_command(
@@ -59,13 +96,16 @@ def kfold_command(
     folds: int = 5,
     seed: int = 0,
     by: SplitBy = "config",
+    split: Split | None = None,
     plain: bool = False,
     workers: int = 1,
+    class_mib: int | None = None,
     on_fold: Callable[[str, int], None] = lambda _model, _fold: None,
 ) -> list[Validation]:
     """Cross-validate `models`, the majority class and a two-term line on each family of the data.
 
-    `plain`: leave out residual and dense networks, as the paper does.
+    `split`: one split in place of folds; `plain`: leave out residual and dense networks, as the paper does;
+    `class_mib`: width of the memory classes, by default as published.
 
     Raises:
         DatasetError: the data cannot be read. UnknownName: no such model. UsageError: a library is missing.
@@ -74,12 +114,17 @@ def kfold_command(
     for name in models:
         make_model(name)
     for rows in read_families(data):
-        table = table_of([row for row in rows if is_plain(row)] if plain else rows, workers=workers)
+        taken = [row for row in rows if is_plain(row)] if plain else rows
+        table = table_of(taken, workers=workers, class_mib=class_mib)
         skipped = [] if table.is_simulated else [name for name in models if name in SIMULATED]
         runnable = [name for name in models if name not in skipped]
-        results = cross_validate(table, runnable, folds=folds, seed=seed, by=by, on_fold=on_fold)
-        why = [f"{name}: some of these networks cannot be simulated" for name in skipped]
-        found.append(Validation(table=table, results=tuple(results), skipped=tuple(why), folds=folds, by=by))
+        if split is None:
+            results = cross_validate(table, runnable, folds=folds, seed=seed, by=by, on_fold=on_fold)
+        else:
+            table, results = validate_once(table, runnable, split, seed=seed, on_fold=on_fold)
+        why = tuple(f"{name}: some of these networks cannot be simulated" for name in skipped)
+        validation = Validation(table=table, results=tuple(results), skipped=why, folds=folds, by=by, split=split)
+        found.append(validation)
     return found
 
 
@@ -130,6 +175,39 @@ def cross_validate(
     """Results of `models`, the baselines first."""
     parts = splits(table.rows, folds=folds, seed=seed, by=by)
     return [_validate(table, name, parts, seed, make, on_fold) for name in dict.fromkeys((*BASELINES, *models))]
+
+
+def validate_once(
+    table: FeatureTable,
+    models: Iterable[str],
+    split: Split,
+    *,
+    seed: int = 0,
+    make: Callable[..., Model] = make_model,
+    on_fold: Callable[[str, int], None] = lambda _model, _fold: None,
+) -> tuple[FeatureTable, list[FoldResult]]:
+    """The test rows of one split, and the results of `models` for them, the baselines first.
+
+    Raises:
+        UsageError: too few configurations.
+    """
+    keys = [configuration_key(row) for row in table.rows]
+    distinct = sorted(set(keys))
+    random.Random(seed).shuffle(distinct)  # noqa: S311 - a split, no secret
+    tested = set(distinct[: round(split.test * len(distinct))])
+    is_test = np.array([key in tested for key in keys])
+    if not is_test.any() or is_test.all():
+        raise UsageError(f"{len(distinct)} different configurations, too few for a split of {split}")
+    training, test = table.take(np.flatnonzero(~is_test)), table.take(np.flatnonzero(is_test))
+    results = []
+    for name in dict.fromkeys((*BASELINES, *models)):
+        on_fold(name, 0)
+        model = make(name, validation=split.validation / (split.training + split.validation))
+        model.fit(training, seed)
+        prediction = model.predict(test)
+        scores = score(test, prediction)
+        results.append(FoldResult(model=name, overall=scores, folds=(scores,), prediction=prediction))
+    return test, results
 
 
 def _validate(

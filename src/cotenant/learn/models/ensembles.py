@@ -1,8 +1,9 @@
-"""The paper's two ensembles of small neural networks, in torch.
+"""The two ensembles of small neural networks of the paper and of the thesis, in torch.
 
 Source: GPUMemNet, arXiv 2602.17817. Seven classifiers of 1 to 7 hidden layers (8, 4, 4, ... wide, batch norm, ReLU)
 whose logits are averaged: with its features these have its 1495, 1646 and 1590 parameters for MLPs, CNNs and
-Transformers. The second kind reads the layers one by one, through two encoders whose sum goes to such an ensemble.
+Transformers. The thesis (5.4.3) has 13: of 1 to 7, and again of 1 to 6. The second kind reads the layers one by one,
+through two encoders whose sum goes to such an ensemble.
 
 What differs: features are scaled (logarithm, then mean and deviation of the training part); attention runs across
 layers, not across the batch; training stops early on a validation part of the training rows, with its best weights.
@@ -11,6 +12,7 @@ layers, not across the batch; training stops early on a validation part of the t
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from cotenant.learn.datasets.feature_table import FeatureTable, Matrix
 from cotenant.learn.models.metrics import Prediction
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7)
+THESIS_DEPTHS = (*DEPTHS, 1, 2, 3, 4, 5, 6)
 FIRST_WIDTH, WIDTH = 8, 4
 ENCODERS = ((6, 3), (4, 2))
 """Width and layers of each encoder."""
@@ -48,15 +51,16 @@ class TrainingSettings:
 class Perceptrons(nn.Module):
     """All `E` members of an ensemble side by side; shallower members skip the deeper layers."""
 
-    def __init__(self, inputs: int, classes: int) -> None:
+    def __init__(self, inputs: int, classes: int, depths: Sequence[int] = DEPTHS) -> None:
         super().__init__()
-        members = len(DEPTHS)
+        self.depths = tuple(depths)
+        members = len(self.depths)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         self.scales = nn.ParameterList()
         self.shifts = nn.ParameterList()
-        widths = [inputs, FIRST_WIDTH, *[WIDTH] * (max(DEPTHS) - 1)]
-        for level in range(max(DEPTHS)):
+        widths = [inputs, FIRST_WIDTH, *[WIDTH] * (max(depths) - 1)]
+        for level in range(max(depths)):
             bound = 1 / math.sqrt(widths[level])
             fan_in = FIRST_WIDTH if level else inputs
             weight = torch.empty(members, fan_in, FIRST_WIDTH).uniform_(-bound, bound)
@@ -70,15 +74,15 @@ class Perceptrons(nn.Module):
             used = torch.zeros(members, 1, FIRST_WIDTH)
             used[..., : widths[level + 1]] = 1
             self.register_buffer(f"used{level}", used)
-            self.register_buffer(f"active{level}", torch.tensor([depth > level for depth in DEPTHS])[:, None, None])
-        last = [FIRST_WIDTH if depth == 1 else WIDTH for depth in DEPTHS]
+            self.register_buffer(f"active{level}", torch.tensor([depth > level for depth in depths])[:, None, None])
+        last = [FIRST_WIDTH if depth == 1 else WIDTH for depth in depths]
         bounds = torch.tensor([1 / math.sqrt(size) for size in last])[:, None, None]
         self.head = nn.Parameter((torch.rand(members, FIRST_WIDTH, classes) * 2 - 1) * bounds)
         self.head_bias = nn.Parameter((torch.rand(members, 1, classes) * 2 - 1) * bounds)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = x.expand(len(DEPTHS), *x.shape)
-        for level in range(max(DEPTHS)):
+        hidden = x.expand(len(self.depths), *x.shape)
+        for level in range(max(self.depths)):
             made = torch.bmm(hidden, self.weights[level]) + self.biases[level][:, None]
             made = torch.relu(self._normalized(made, level)) * getattr(self, f"used{level}")
             hidden = made if level == 0 else torch.where(getattr(self, f"active{level}"), made, hidden)
@@ -115,10 +119,10 @@ class LayerEncoder(nn.Module):
 class Sequences(nn.Module):
     """Two encoders over the layers; their sums and the totals go to the perceptrons."""
 
-    def __init__(self, inputs: int, totals: int, classes: int) -> None:
+    def __init__(self, inputs: int, totals: int, classes: int, depths: Sequence[int] = DEPTHS) -> None:
         super().__init__()
         self.encoders = nn.ModuleList(LayerEncoder(inputs, width, layers) for width, layers in ENCODERS)
-        self.perceptrons = Perceptrons(totals + sum(width for width, _ in ENCODERS), classes)
+        self.perceptrons = Perceptrons(totals + sum(width for width, _ in ENCODERS), classes, depths)
 
     def forward(self, totals: torch.Tensor, layers: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
         pooled = [encoder(layers, absent) for encoder in self.encoders]
@@ -131,8 +135,9 @@ class MlpEnsemble:
 
     name = "gpumemnet-mlp"
 
-    def __init__(self, schedule: TrainingSettings | None = None) -> None:
+    def __init__(self, schedule: TrainingSettings | None = None, depths: Sequence[int] = DEPTHS) -> None:
         self.schedule = schedule or TrainingSettings()
+        self.depths = depths
 
     def fit(self, table: FeatureTable, seed: int) -> None:
         torch.manual_seed(seed)
@@ -148,7 +153,7 @@ class MlpEnsemble:
         return Prediction(classes=self.classes[logits.argmax(dim=1).numpy()])
 
     def _network(self, table: FeatureTable) -> nn.Module:
-        return Perceptrons(table.features["paper"].shape[1], len(self.classes))
+        return Perceptrons(table.features["paper"].shape[1], len(self.classes), self.depths)
 
     def _inputs(self, table: FeatureTable) -> tuple[torch.Tensor, ...]:
         return (torch.tensor(self.scale(table.features["paper"]), dtype=torch.float32),)
@@ -159,19 +164,29 @@ class SequenceEnsemble(MlpEnsemble):
 
     name = "gpumemnet-sequence"
 
-    def __init__(self, schedule: TrainingSettings | None = None) -> None:
-        super().__init__(schedule or TrainingSettings(epochs=60, patience=20, batch=256, rate=2e-2))
+    def __init__(self, schedule: TrainingSettings | None = None, depths: Sequence[int] = DEPTHS) -> None:
+        super().__init__(schedule or TrainingSettings(epochs=60, patience=20, batch=256, rate=2e-2), depths)
 
     def fit(self, table: FeatureTable, seed: int) -> None:
         self.layer_scale = LayerScale.of(table.sequences)
         super().fit(table, seed)
 
     def _network(self, table: FeatureTable) -> nn.Module:
-        return Sequences(len(LAYER_KINDS) + 2, table.features["paper"].shape[1], len(self.classes))
+        return Sequences(len(LAYER_KINDS) + 2, table.features["paper"].shape[1], len(self.classes), self.depths)
 
     def _inputs(self, table: FeatureTable) -> tuple[torch.Tensor, ...]:
         layers, absent = self.layer_scale.padded(table.sequences)
         return (*super()._inputs(table), torch.tensor(layers, dtype=torch.float32), torch.tensor(absent))
+
+
+def ensemble(name: str, *, validation: float | None = None) -> MlpEnsemble:
+    """The ensemble of that name, `-13` at its end for the members of the thesis."""
+    kind = SequenceEnsemble if name.startswith(SequenceEnsemble.name) else MlpEnsemble
+    made = kind(depths=THESIS_DEPTHS if name.endswith("-13") else DEPTHS)
+    made.name = name
+    if validation is not None:
+        made.schedule = dataclasses.replace(made.schedule, validation=validation)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Scores:
     Attributes:
         majority: accuracy of the most frequent class of these rows.
         macro_f1: mean over the classes that occur or are predicted.
+        precision, recall, weighted_f1: means over the classes, weighted by their rows; recall is the accuracy, as in
+            the tables of the thesis. Precision of a class that is never predicted is 0.
         below: predicted a lower class than the true one.
         confusion: true class by line, predicted by column.
         mae_mib, p95_mib, mape, under, under_5: errors in bytes of rows whose peak is known (`known` of them): mean,
@@ -35,6 +37,9 @@ class Scores:
     accuracy: float
     majority: float
     macro_f1: float
+    precision: float
+    recall: float
+    weighted_f1: float
     below: float
     confusion: NDArray[np.intp]
     known: int = 0
@@ -56,6 +61,7 @@ def score(table: FeatureTable, prediction: Prediction) -> Scores:
         "accuracy": float((true == predicted).mean()),
         "majority": float(np.bincount(true).max() / len(true)),
         "macro_f1": macro_f1(confusion),
+        **weighted(confusion),
         "below": float((predicted < true).mean()),
     }
     if prediction.mib is None:
@@ -83,10 +89,21 @@ def macro_f1(confusion: NDArray[np.intp]) -> float:
     return float((2 * hits[seen] / total[seen]).mean())
 
 
+def weighted(confusion: NDArray[np.intp]) -> dict[str, float]:
+    """`precision`, `recall` and `weighted_f1`, each class weighted by its share of the rows."""
+    hits, rows, predicted = np.diag(confusion).astype(float), confusion.sum(axis=1), confusion.sum(axis=0)
+    share = rows / rows.sum()
+    return {
+        "precision": float((share * hits / np.maximum(predicted, 1)).sum()),
+        "recall": float((share * hits / np.maximum(rows, 1)).sum()),
+        "weighted_f1": float((share * 2 * hits / np.maximum(rows + predicted, 1)).sum()),
+    }
+
+
 def by_bytes(table: FeatureTable, mib: Matrix, oom: NDArray[np.bool_] | None = None) -> Prediction:
     """A prediction of bytes, with the classes that follow from it."""
     none = np.zeros(len(table), dtype=bool) if oom is None else oom
-    return Prediction(classes=classes_of(mib, none, table.family), mib=mib)
+    return Prediction(classes=classes_of(mib, none, table.class_mib), mib=mib)
 
 
 def r2(true: Matrix, predicted: Matrix) -> float:

@@ -16,7 +16,7 @@ from cotenant.core.units import MiB
 from cotenant.estimators.learned.hybrid import FLOOR_BYTES
 from cotenant.estimators.learned.network_features import CONV_FEATURES
 from cotenant.gpu_specs import gpu_spec
-from cotenant.learn.datasets.feature_table import FeatureSet, FeatureTable, Matrix, classes_of, tight_mib
+from cotenant.learn.datasets.feature_table import TOP_MIB, FeatureSet, FeatureTable, Matrix, classes_of, tight_mib
 from cotenant.learn.models.metrics import Prediction, by_bytes
 from cotenant.learn.synthetic_traces.simulation import GPU, Simulated
 
@@ -248,12 +248,14 @@ def on_gpu(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:
         found = tight_mib(table, list(over), outside)
         oom[over] = np.isnan(found)
         # A job that fits after releasing its cache ends just below the whole GPU, and so does its class.
-        mib[over] = np.where(np.isnan(found), mib[over], np.minimum(found + outside, 39999.0))
-    return Prediction(classes=classes_of(mib, oom, table.family), mib=mib)
+        mib[over] = np.where(np.isnan(found), mib[over], np.minimum(found + outside, TOP_MIB - 1.0))
+    return Prediction(classes=classes_of(mib, oom, table.class_mib), mib=mib)
 
 
 # -- registry ---------------------------------------------------------------------------------------------------------
 
+NEURAL = ("gpumemnet-mlp", "gpumemnet-mlp-13", "gpumemnet-sequence", "gpumemnet-sequence-13")
+"""The ensembles of the paper, of 7 networks, and of the thesis, of 13."""
 MODELS: Mapping[str, Callable[[], Model]] = {
     "majority": Majority,
     "line": TwoTermLine,
@@ -265,29 +267,32 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "extra-trees-simulation": lambda: Trees("extra-trees-simulation", _extra_trees, "simulation"),
     "simulation": SimulationModel,
     "hybrid": Hybrid,
-    "gpumemnet-mlp": lambda: _torch_model("mlp"),
-    "gpumemnet-sequence": lambda: _torch_model("sequence"),
 }
-"""All models; the first two, the baselines, are part of every result."""
+"""The models that need no torch; the first two, the baselines, are part of every result."""
 BASELINES = ("majority", "line")
 SIMULATED = frozenset({"extra-trees-simulation", "simulation", "hybrid"})
 """Models that need the simulation of every row."""
 
 
-def make_model(name: str) -> Model:
-    """A fresh model.
+def make_model(name: str, *, validation: float | None = None) -> Model:
+    """A fresh model; `validation`: share of its rows by which a neural network decides when its training ends.
 
     Raises:
         UnknownName: there is none of that name.
         UsageError: it needs a library that is not installed.
     """
+    if name in NEURAL:
+        return _neural(name, validation)
     if name not in MODELS:
-        raise UnknownName("model", name, MODELS)
+        raise UnknownName("model", name, (*MODELS, *NEURAL))
     return MODELS[name]()
 
 
-def _torch_model(kind: str) -> Model:
-    from cotenant.learn.models import ensembles
-
-    model: Model = ensembles.MlpEnsemble() if kind == "mlp" else ensembles.SequenceEnsemble()
-    return model
+def _neural(name: str, validation: float | None) -> Model:
+    try:
+        from cotenant.learn.models import ensembles
+    except ImportError as error:
+        raise UsageError(
+            f"`{name}` needs torch, which is not installed", hint="pip install 'cotenant[torch]'"
+        ) from error
+    return ensembles.ensemble(name, validation=validation)

@@ -35,7 +35,7 @@ from cotenant.estimators.learned.weights import (
     write_weights,
 )
 from cotenant.learn.datasets.dataset_files import read_families
-from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, network_of_row, table_of
+from cotenant.learn.datasets.feature_table import FeatureTable, Matrix, network_of_row, table_of
 from cotenant.learn.models import export
 from cotenant.learn.models.conformal import calibrate
 from cotenant.learn.models.cross_validation import FoldResult, cross_validate
@@ -74,7 +74,14 @@ class Tested:
 
 
 def train_command(
-    data: Sequence[Path], *, model: str, out: Path, seed: int = 0, folds: int = 3, workers: int = 1
+    data: Sequence[Path],
+    *,
+    model: str,
+    out: Path,
+    seed: int = 0,
+    folds: int = 3,
+    workers: int = 1,
+    class_mib: int | None = None,
 ) -> Trained:
     """Train `model` (one of `TRAINED`) on all rows of `data` and write `out/MODEL-FAMILY.npz` and its card.
 
@@ -86,9 +93,8 @@ def train_command(
     """
     if model not in TRAINED:
         raise UnknownName("model", model, TRAINED)
-    return train(
-        [table_of(rows, workers=workers) for rows in read_families(data)], model=model, out=out, seed=seed, folds=folds
-    )
+    tables = [table_of(rows, workers=workers, class_mib=class_mib) for rows in read_families(data)]
+    return train(tables, model=model, out=out, seed=seed, folds=folds)
 
 
 def train(tables: Sequence[FeatureTable], *, model: str, out: Path, seed: int = 0, folds: int = 3) -> Trained:
@@ -119,7 +125,7 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
             f"`{weights}` is a `{model}`, which is not tested alone", hint="use `cotenant learn cross-validate`"
         )
     rows = [row for rows in read_families(data) for row in rows if row.family == family]
-    table = table_of(rows, simulated=False)
+    table = table_of(rows, simulated=False, class_mib=loaded.meta.get("class_mib"))
     return Tested(model=model, family=family, scores=score(table, predict_bytes(loaded, table)))
 
 
@@ -210,7 +216,7 @@ def export_ensemble(model: Any, table: FeatureTable, seed: int) -> Weights:
     meta: dict[str, object] = {
         **_meta(model.name, table, seed),
         **export.range_of(table.names["paper"], table.features["paper"]),
-        "class_mib": CLASS_MIB[table.family],
+        "class_mib": table.class_mib,
         "classes": model.classes.tolist(),
     }
     arrays: dict[str, Matrix] = {"total_mean": model.scale.mean, "total_deviation": model.scale.deviation}

@@ -61,7 +61,9 @@ class ResidualBlock(nn.Module):
     def __init__(self, config: CnnConfig, channels: int, width: int, *, stride: int) -> None:
         super().__init__()
         self.first = nn.Sequential(*_convolution(config, channels, width, stride=stride))
-        self.second = nn.Sequential(nn.Conv2d(width, width, config.kernel, padding=config.kernel // 2), *_norm(config, width))
+        self.second = nn.Sequential(
+            nn.Conv2d(width, width, config.kernel, padding=config.kernel // 2), *_norm(config, width)
+        )
         same = channels == width and stride == 1
         self.shortcut = nn.Identity() if same else nn.Conv2d(channels, width, 1, stride=stride)
         self.last = activation(config.activation)

@@ -18,7 +18,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.dataset_files import read_families
 from cotenant.learn.datasets.dataset_row import DatasetRow
-from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, table_of
+from cotenant.learn.datasets.feature_table import FeatureTable, Matrix, table_of
 from cotenant.reporting.page import Page, legend
 from cotenant.reporting.plots import Dots, bins_of, boxes, dots, heatmap, histogram
 from cotenant.reporting.style import tone
@@ -63,7 +63,7 @@ def analysis_page(table: FeatureTable, rows: Sequence[DatasetRow], seed: int = 0
     statuses = Counter(row.status for row in rows)
     page.lead(
         f"{len(rows)} jobs: {', '.join(f'{count} {status}' for status, count in statuses.most_common())}. "
-        f"Memory classes are {CLASS_MIB[table.family]} MiB wide; jobs out of memory are in the class above the last."
+        f"Memory classes are {table.class_mib} MiB wide; jobs out of memory are in the class above the last."
     )
     sources = Counter(row.source for row in rows)
     page.table(("source", "jobs"), [(source, str(count)) for source, count in sources.most_common()])
@@ -142,7 +142,7 @@ def _projections(table: FeatureTable, tones: dict[str, str], seed: int) -> list[
     perplexity = min(30, max(2, (len(part) - 1) // 3))
     embedded = tsne(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(scaled)
     shapes = [(f"PCA, {share:.0%} of the variance", fitted.transform(scaled)), ("t-SNE", embedded)]
-    labels = [_class_label(int(place), part.family) for place in part.classes()]
+    labels = [part.class_name(int(place)) for place in part.classes()]
     return [(title, _class_dots(points, labels, tones)) for title, points in shapes]
 
 
@@ -156,12 +156,7 @@ def _class_dots(points: Matrix, labels: Sequence[str], tones: dict[str, str]) ->
 
 def _class_tones(table: FeatureTable) -> dict[str, str]:
     present = sorted(set(table.classes().tolist()))
-    return {_class_label(place, table.family): tone(index) for index, place in enumerate(present)}
-
-
-def _class_label(place: int, family: str) -> str:
-    width = CLASS_MIB[family]
-    return "above or OOM" if place == 40000 // width else f"{place * width}-{(place + 1) * width} MiB"
+    return {table.class_name(place): tone(index) for index, place in enumerate(present)}
 
 
 def _staircases(table: FeatureTable, shown: NDArray[np.bool_], *, x_log: bool) -> list[tuple[str, str]]:

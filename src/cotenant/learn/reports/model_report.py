@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant.learn.datasets.feature_table import CLASS_MIB
-from cotenant.learn.models.cross_validation import DEFAULT_MODELS, FoldResult, SplitBy, Validation, kfold_command
+from cotenant.learn.datasets.feature_table import top_class
+from cotenant.learn.models.cross_validation import DEFAULT_MODELS, FoldResult, Split, SplitBy, Validation, kfold_command
 from cotenant.learn.reports.analysis import peak_label
 from cotenant.reporting.page import Page
 from cotenant.reporting.plots import Dots, dots, heatmap
@@ -39,8 +39,10 @@ def report_command(
     folds: int = 5,
     seed: int = 0,
     by: SplitBy = "config",
+    split: Split | None = None,
     plain: bool = False,
     workers: int = 1,
+    class_mib: int | None = None,
     on_fold: Callable[[str, int], None] = lambda _model, _fold: None,
 ) -> Report:
     """Cross-validate as `kfold_command` does, and write `out/report-FAMILY.html` for each family.
@@ -50,7 +52,16 @@ def report_command(
     """
     out.mkdir(parents=True, exist_ok=True)
     validations = kfold_command(
-        data, models=models, folds=folds, seed=seed, by=by, plain=plain, workers=workers, on_fold=on_fold
+        data,
+        models=models,
+        folds=folds,
+        seed=seed,
+        by=by,
+        split=split,
+        plain=plain,
+        workers=workers,
+        class_mib=class_mib,
+        on_fold=on_fold,
     )
     pages = [
         report_page(validation).write(out / f"report-{validation.table.family}.html") for validation in validations
@@ -62,12 +73,24 @@ def report_page(validation: Validation) -> Page:
     """The page of one family."""
     table, results = validation.table, validation.results
     page = Page(f"Memory models, family {table.family}")
-    split = "configuration" if validation.by == "config" else "shape of the architecture, each left out once"
+    unseen = "configuration" if validation.by == "config" else "shape of the architecture, each left out once"
     page.lead(
         f"{len(table)} jobs, {int(table.oom.sum())} out of memory, {len(table.known)} whose peak is known. Every job "
-        f"is predicted by a fresh model that saw no job of its {split}. Memory classes: {CLASS_MIB[table.family]} MiB."
+        f"is predicted by a fresh model that saw no job of its {unseen} ({validation}). "
+        f"Memory classes: {table.class_mib} MiB."
     )
-    head = ("model", "accuracy", "macro-F1", "class too low", "MAE MiB", "MAPE", "P95 MiB", "too low by > 5 %")
+    head = (
+        "model",
+        "accuracy",
+        "precision",
+        "F1",
+        "macro-F1",
+        "class too low",
+        "MAE MiB",
+        "MAPE",
+        "P95 MiB",
+        "too low by > 5 %",
+    )
     page.table(head, [score_cells(result) for result in results])
     for reason in validation.skipped:
         page.paragraph(f"Not run: {reason}.")
@@ -110,7 +133,8 @@ def finding(results: Sequence[FoldResult]) -> str:
 def score_cells(result: FoldResult) -> tuple[str, ...]:
     """A row of the table of scores."""
     found = result.overall
-    cells = (result.model, f"{found.accuracy:.2%}", f"{found.macro_f1:.3f}", f"{found.below:.1%}")
+    classes = (f"{found.accuracy:.2%}", f"{found.precision:.2%}", f"{found.weighted_f1:.3f}", f"{found.macro_f1:.3f}")
+    cells = (result.model, *classes, f"{found.below:.1%}")
     if found.mae_mib is None or found.mape is None or found.p95_mib is None or found.under_5 is None:
         return (*cells, "", "", "", "")
     return (*cells, f"{found.mae_mib:.1f}", f"{found.mape:.2%}", f"{found.p95_mib:.0f}", f"{found.under_5:.1%}")
@@ -137,13 +161,12 @@ def _confusion_plots(validation: Validation) -> list[tuple[str, str]]:
             continue
         counts = result.overall.confusion
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        names = [_class_name(place, validation.table.family) for place in range(len(counts))]
+        names = [_class_name(place, validation.table.class_mib) for place in range(len(counts))]
         labels = [[str(count) if count else "" for count in row] for row in counts.tolist()]
         figures.append((result.model, heatmap(shares.tolist(), row_names=names, column_names=names, labels=labels)))
     return figures
 
 
-def _class_name(place: int, family: str) -> str:
+def _class_name(place: int, class_mib: int) -> str:
     """The thousands of MiB that the class begins at; `OOM` for jobs out of memory."""
-    width = CLASS_MIB[family]
-    return "OOM" if place == 40000 // width else f"{place * width // 1000}"
+    return "OOM" if place == top_class(class_mib) else f"{place * class_mib / 1000:g}"
