@@ -42,9 +42,15 @@ class _UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
         try:
+            if self.timeout is not None:
+                # With a timeout of Python the socket does not block, and connect(2) fails at once with EAGAIN where the
+                # daemon's queue of connections is full (Linux, net/unix/af_unix.c, `unix_stream_connect`): any user can
+                # fill it while the daemon starts. With a timeout of the kernel it waits for a place.
+                timeout = struct.pack("ll", int(self.timeout), int(self.timeout % 1 * 1e6))
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
             self.sock.connect(str(self._path))
+            self.sock.settimeout(self.timeout)
         except BaseException:
             self.sock.close()
             raise
@@ -285,7 +291,7 @@ def _check_running(connection: Any) -> None:
 def _why(error: Exception, where: str) -> str:
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         return f"no daemon listens on {where}"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, BlockingIOError)):
         return f"the daemon on {where} does not answer"
     if isinstance(error, PermissionError):
         return f"the socket {where} may not be opened by you"
