@@ -286,6 +286,25 @@ class CollocateOutput(_CollocateOutput, total=False):
     table: Annotated[str, "file of the installed table; with --install"]
 
 
+class GroupAdvice(TypedDict):
+    """What the guidelines say of jobs on one GPU."""
+
+    jobs: list[str]
+    verdict: Annotated[str, "`share`, `marginal` (it fits, but the SMs are busy), `alone` (it does not fit), `unknown`"]
+    sharing: Annotated[str | None, "`mps`, `mig` or `time-sliced`; null with `alone`"]
+    smact_sum: Annotated[float | None, "null where one is not known"]
+    memory_sum_bytes: int | None
+    reasons: list[str]
+    gains: Annotated[dict[str, float], "measured of the same jobs, by way to share; with --study"]
+    best: Annotated[str, "the way with the largest gain; empty without"]
+
+
+class AdviseOutput(TypedDict):
+    """`cotenant advise`: best first."""
+
+    advice: list[GroupAdvice]
+
+
 class ExportOutput(TypedDict):
     """`cotenant study export`: how much was exported, and where to."""
 
@@ -307,5 +326,6 @@ STUDY_OUTPUTS: Mapping[str, Any] = {
     "study metrics": MetricsOutput,
     "study collocate": CollocateOutput,
     "study export": ExportOutput,
+    "advise": AdviseOutput,
 }
 """By verb, with the option that changes what is printed."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core import stats
+from cotenant.scheduling.sharing_guidelines import MAX_SMACT_SUM
 from cotenant.sim.workloads import pair_speeds, workloads
 
 PUBLISHED = Path(__file__).parent / "published" / "collocation.csv"
-MAX_SMACT_SUM = 0.8
-"""Aggregate SM activity up to which collocation pays (thesis, 4.3.5)."""
 MAX_SLOWDOWN = 1.5
 MEMORY_TOLERANCE = 0.05
 
