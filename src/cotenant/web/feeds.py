@@ -125,7 +125,7 @@ class Feed:
             self._task.cancel()
 
     def _is_fresh(self) -> bool:
-        return self.newest.number > 0 and self._task is not None and not self._task.done()
+        return self.newest.value is not None or self.newest.error is not None
 
     async def _after(self, number: int) -> Reading:
         async with self._changed:
@@ -162,8 +162,8 @@ class Feeds:
         """The feed of `key`; `fetch` polls it if it is new."""
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(fetch, self._budget)
             self._make_room()
+            feed = self._feeds[key] = Feed(fetch, self._budget)
         self._feeds.move_to_end(key)
         return feed
 
@@ -173,7 +173,7 @@ class Feeds:
             feed.close()
 
     def _make_room(self) -> None:
-        if len(self._feeds) <= MAX_FEEDS:
+        if len(self._feeds) < MAX_FEEDS:
             return
         for key in [key for key, feed in self._feeds.items() if feed.is_idle]:
             del self._feeds[key]

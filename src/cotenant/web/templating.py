@@ -56,8 +56,11 @@ def rendered(fragments: Mapping[str, str]) -> dict[str, Markup]:
 
 
 def moment(text: str | None) -> str:
-    """An RFC 3339 time of the API for people: `2026-11-22 23:15:52 UTC`."""
-    return "-" if text is None else f"{text[:10]} {text[11:19]} UTC"
+    """An RFC 3339 time of the API for people: `23:15:52 UTC`, and `2026-11-21 23:15 UTC` before today."""
+    if text is None:
+        return "-"
+    is_today = text[:10] == datetime.now(timezone.utc).date().isoformat()
+    return f"{text[11:19]} UTC" if is_today else f"{text[:10]} {text[11:16]} UTC"
 
 
 def clock(at_s: float) -> str:

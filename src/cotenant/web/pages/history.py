@@ -21,7 +21,7 @@ PAGE_JOBS = 200
 MAX_JOBS = 4000
 """Newest jobs that are looked at."""
 MAX_GPUS = 64
-WIDTH_PER_SPAN = {"1": 1160, "6": 1160, "24": 1500, "72": 2400, "168": 3600}
+WIDTH_PER_SPAN = {"1": 1236, "6": 1236, "24": 1500, "72": 2400, "168": 3600}
 
 
 class HistoryPage:

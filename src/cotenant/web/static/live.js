@@ -73,6 +73,7 @@
     addEventListener("pageshow", (shown) => { if (shown.persisted) location.reload(); });
   }
 
+  for (const box of document.querySelectorAll(".scroll.end")) box.scrollLeft = box.scrollWidth;
   const live = document.body.dataset.live;
   if (live) {
     follow(live, {

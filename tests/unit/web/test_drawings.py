@@ -1,0 +1,126 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from cotenant.web.drawings.gantt import MAX_LANES, GanttBar, Mark, gantt
+from cotenant.web.drawings.memory_bar import gpu_bar
+from cotenant.web.drawings.memory_history import memory_history
+from cotenant.web.drawings.overview import overview
+
+GiB = 2**30
+
+
+def a_resident(**fields):
+    return {"job_id": 7, "name": "n", "promised_bytes": 10 * GiB, "observed_bytes": 4 * GiB, **fields}
+
+
+def a_gpu(*residents, **fields):
+    return {
+        "index": 0,
+        "uuid": "GPU-0",
+        "mig_profile": None,
+        "memory_total_bytes": 40 * GiB,
+        "used_bytes": 5 * GiB,
+        "promised_bytes": sum(resident["promised_bytes"] for resident in residents),
+        "foreign_bytes": None,
+        "sample_age_s": 0.1,
+        "residents": residents,
+        **fields,
+    }
+
+
+def rects(drawing):
+    return [
+        (css.split()[0], float(width))
+        for css, width in re.findall(r'<rect class="([^"]*)"[^>]*? width="([\d.]+)"', drawing)
+        if css != "track"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        pytest.param(a_gpu(a_resident()), [("seen", 100), ("promise", 150)], id="grows"),
+        pytest.param(
+            a_gpu(a_resident(observed_bytes=14 * GiB)), [("seen", 250), ("over", 100)], id="beyond its promise"
+        ),
+        pytest.param(a_gpu(a_resident(observed_bytes=None)), [("promise", 250)], id="not seen yet"),
+        pytest.param(a_gpu(foreign_bytes=8 * GiB), [("foreign", 200)], id="a stranger's"),
+        pytest.param(
+            a_gpu(a_resident(promised_bytes=30 * GiB, observed_bytes=30 * GiB), foreign_bytes=30 * GiB),
+            [("seen", 500), ("foreign", 500)],
+            id="more than there is",
+        ),
+        pytest.param(a_gpu(), [], id="empty"),
+    ],
+)
+def test_a_bar_shows_what_was_seen_of_each_promise(gpu, expected):
+    assert rects(gpu_bar(gpu)) == expected
+
+
+def test_the_overview_has_a_link_for_each_page():
+    gpus = [a_gpu(promised_bytes=i * GiB // 25) for i in range(1000)]
+    gpus[3]["sample_age_s"] = 60.0
+    drawing = overview(gpus, 48, stale_after_s=5.0)
+    assert re.findall(r'href="/\?gpus=(\d+)"', drawing) == [str(page + 1) for page in range(21)]
+    levels = re.findall(r'<path class="(\w+)"', drawing)
+    assert len(levels) == 1000
+    assert (levels[0], levels[3], levels[999]) == ("l0", "stale", "l4")
+    assert len(drawing) < 50_000
+
+
+class Tags(HTMLParser):
+    """Collects the names of tags and of attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes = set(), set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+NAMES = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onload='x",
+    "&lt;b&gt;",
+    "a\udc80b",
+    "x" * 500,
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_jobs_are_text_in_a_gantt(name):
+    bars = [GanttBar("GPU-0", 1, f"1 {name}", 0.0, 3000.0, "completed")]
+    drawing = gantt({"GPU-0": "GPU 0"}, bars, [Mark(10.0, "mark-oom", name)], 0.0, 3600.0, 1000)
+    found = Tags()
+    found.feed(drawing)
+    assert found.tags == {"svg", "path", "text", "rect", "a", "title"}
+    assert not {attribute for attribute in found.attributes if attribute.startswith("on") or attribute == "style"}
+    drawing.encode()
+
+
+def test_runs_at_the_same_time_get_lanes():
+    bars = [
+        GanttBar("GPU-0", job, f"{job}", begin, begin + 100.0, "completed")
+        for job, begin in enumerate((0.0, 50.0, 100.0))
+    ]
+    drawing = gantt({"GPU-0": "GPU 0"}, bars, [], 0.0, 200.0, 1000)
+    assert re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', drawing) == ["23", "39", "23"]
+    crowd = [bar._replace(begin_s=0.0, end_s=100.0) for bar in bars * 20]
+    assert (
+        len(set(re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', gantt({}, crowd, [], 0.0, 200.0, 1000))))
+        == MAX_LANES
+    )
+
+
+def test_memory_over_time_breaks_where_nothing_was_read():
+    points = [{"at_s": at_s, "seconds": 1.0, "max_bytes": 5.0 * GiB} for at_s in (100.0, 101.0, 900.0, 901.0)]
+    gpus = [{"index": 0, "points": [{"at_s": 10.0, "seconds": 1.0, "max_bytes": 1.0}, *points]}]
+    drawing = memory_history(gpus, since_s=100.0, promised_bytes=6 * GiB)
+    path = re.search(r'class="line s-t0" d="([^"]*)"', drawing)[1]
+    assert re.findall("[ML]", path) == ["M", "L", "M", "L"]
+    assert memory_history(gpus, since_s=5000.0, promised_bytes=GiB) is None
