@@ -65,8 +65,9 @@ def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
         del product
     capability = ctx.recorder.header.capability or (8, 0)
     nbytes = efficient_workspace_bytes(
-        query.shape, key.shape[2], value.shape[3], half=not full_precision, capability=capability
-    )
+        query.shape, key.shape[2], value.shape[3],
+        half=not full_precision, capability=capability, dropout=bool(args[9]),
+    )  # fmt: skip
     workspace = ctx.scratch(nbytes, grad.device)
     del delta
     del workspace
@@ -87,7 +88,7 @@ class _Tiles:
     stages_keys: bool
 
 
-def _tiles(head: int, *, half: bool, capability: tuple[int, int]) -> _Tiles:
+def _tiles(head: int, *, half: bool, capability: tuple[int, int], dropout: bool) -> _Tiles:
     """The kernel that is taken: the first one whose shared memory fits the GPU. Source: kernels/cutlassB.h."""
     large = capability in _LARGE_SHARED_MEMORY
     if head <= 64:
@@ -95,14 +96,16 @@ def _tiles(head: int, *, half: bool, capability: tuple[int, int]) -> _Tiles:
     if head <= 128 and half:
         if large:
             return _Tiles(128, 128, False)
-        return _Tiles(128, 64, False) if capability < (8, 0) else _Tiles(64, 64, True)
+        if capability < (8, 0) or (head <= 96 and not dropout):
+            return _Tiles(128, 64, False)
+        return _Tiles(64, 64, True)
     if head <= 128:
-        return _Tiles(64, 128 if large else 64, False)
+        return _Tiles(128 if large else 64, 64, False)
     return _Tiles(128 if half or large else 64, 64, half)
 
 
 def efficient_workspace_bytes(
-    query_shape: Any, keys: int, value_head: int, *, half: bool, capability: tuple[int, int]
+    query_shape: Any, keys: int, value_head: int, *, half: bool, capability: tuple[int, int], dropout: bool = False
 ) -> int:
     """Workspace of the efficient backward kernel: tiles of the gradient of queries, and staged keys and values.
 
@@ -112,7 +115,7 @@ def efficient_workspace_bytes(
     attention_backward.cu for the number of splits.
     """
     batch, heads, queries, head = query_shape
-    tiles = _tiles(max(head, value_head), half=half, capability=capability)
+    tiles = _tiles(max(head, value_head), half=half, capability=capability, dropout=dropout)
     blocks, columns = -(-queries // tiles.queries), -(-head // tiles.columns)
     head_bytes = blocks * columns * (tiles.queries * tiles.columns * _FLOAT_BYTES + _TILE_HEADER_BYTES)
     if tiles.stages_keys:

@@ -15,6 +15,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
     {
         "fast_paths": "cotenant.tracing.operators.fast_paths:operators",
         "elementwise": "cotenant.tracing.operators.elementwise:operators",
+        "batch_norm": "cotenant.tracing.operators.batch_norm:operators",
         "normalization": "cotenant.tracing.operators.normalization:operators",
         "host_copies": "cotenant.tracing.operators.host_copies:operators",
         "convolutions": "cotenant.tracing.operators.convolutions:operators",

@@ -1,4 +1,4 @@
-"""Convolutions, with the layouts and the copies of operands that cuDNN's path has.
+"""Convolutions, with the layouts that cuDNN's path has; `library_calls` records copies of operands.
 
 PyTorch's meta kernel selects the backend by what this build has. A CPU build has no cuDNN, and so it would drop the
 channels-last format.
@@ -13,18 +13,22 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
-from cotenant.tracing.operators.strides import is_channels_last, memory_format_strides
+from cotenant.tracing.operators.strides import memory_format_strides
 
 operators = OperatorTable()
 
 
-def _memory_format(x: Any, w: Any) -> torch.memory_format:
+def convolution_format(x: Any, w: Any) -> torch.memory_format:
+    """The memory format that the operands are brought into."""
     # ConvUtils.h, `_conv_suggest_memory_format_impl`: one operand in channels-last is enough.
-    if torch.backends.cudnn.enabled and (is_channels_last(x) or is_channels_last(w)):
-        return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    if torch.backends.cudnn.enabled:
+        for operand in (x, w):
+            if (found := suggest_memory_format(operand)) is not torch.contiguous_format:
+                return found
     return torch.contiguous_format
 
 
@@ -44,8 +48,8 @@ def _new(ctx: OpContext, shape: Any, like: Any, memory_format: torch.memory_form
     return ctx.empty_strided(shape, memory_format_strides(shape, memory_format), like.dtype, like.device)
 
 
-def _copies_in_format(ctx: OpContext, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
-    """Copies of the tensors that have another memory format."""
+def copies_in_format(ctx: OpContext, memory_format: torch.memory_format, *tensors: Any) -> list[FakeTensor]:
+    """Record copies of the tensors that have another memory format. They are freed with the last reference."""
     made = []
     for tensor in tensors:
         if not tensor.is_contiguous(memory_format=memory_format):
@@ -74,11 +78,8 @@ def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
             sides.append((size + 2 * p - reach) // s + 1)
     if min(sides) <= 0:
         return NotImplemented
-    layout = _memory_format(x, w)
-    copies = _copies_in_format(ctx, (x, w), layout)
-    out = _new(ctx, (x.shape[0], channels, *sides), x, layout)
-    ctx.keep_until_done(copies)
-    return out
+    layout = convolution_format(x, w)
+    return _new(ctx, (x.shape[0], channels, *sides), x, layout)
 
 
 @operators.shape_of("aten::convolution_backward")
@@ -87,10 +88,8 @@ def _backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> A
     grad, x, w, *_rest, mask = args
     if not _is_supported(x, w) or not isinstance(grad, FakeTensor) or not math.prod(grad.shape):
         return NotImplemented
-    layout = _memory_format(x, w)
-    copies = _copies_in_format(ctx, (x, grad, w), layout)
+    layout = convolution_format(x, w)
     grad_x = _new(ctx, x.shape, x, layout) if mask[0] else None
     grad_w = _new(ctx, w.shape, w, layout) if mask[1] else None
     grad_b = _new(ctx, (grad.shape[1],), grad, torch.contiguous_format) if mask[2] else None
-    ctx.keep_until_done(copies)
     return grad_x, grad_w, grad_b

@@ -20,9 +20,12 @@ from cotenant.tracing.assumptions import mask_counts
 from cotenant.tracing.assumptions.known_values import assumption_of
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+from cotenant.tracing.training.inplace_grad_accumulation import called_from_python
 
 operators = OperatorTable()
 
+_FRAMES_TO_MODE = 4
+"""From the function that counts them to the dispatch mode: itself, a shape function, and two of the mode."""
 _BOXES_PER_MASK_WORD = 64  # in torchvision's mask of overlapping boxes
 
 
@@ -101,12 +104,26 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
     Source: ATen/native/TensorAdvancedIndexingUtils.h, `canDispatchToMaskedFill`.
     """
     target, indices, values = args[0], args[1], args[2]
-    if not isinstance(target, FakeTensor) or not any(_is_mask_or_cpu(index) for index in indices):
+    if not isinstance(target, FakeTensor):
         return NotImplemented
+    if not any(_is_mask_or_cpu(index) for index in indices):
+        return target if _is_gradient_of_index(func, args, kwargs) else NotImplemented
     masks_only = all(index is None or _is_mask(index) for index in indices)
     if not (values.numel() == 1 and masks_only):
         _positions_of_masks(ctx, func, target, indices)
-    return target if func._opname.endswith("_") else ctx.empty_like(target)
+    in_place = func._opname.endswith("_") or _is_gradient_of_index(func, args, kwargs)
+    return target if in_place else ctx.empty_like(target)
+
+
+def _is_gradient_of_index(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    """Whether autograd adds to zeros, which it does out of place only under a dispatch mode.
+
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `index_backward`: `areAnyTensorSubclassLike`.
+    """
+    accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not accumulates or func._opname != "index_put" or torch.is_grad_enabled():
+        return False
+    return not called_from_python(_FRAMES_TO_MODE)
 
 
 @operators.shape_of("aten::masked_select")

@@ -70,6 +70,14 @@ def _like_first(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) ->
 
 
 @operators.shape_of(
+    "aten::elu_backward", "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward"
+)
+def _like_gradient(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """In the order of the gradient's dimensions, as TensorIterator gives; PyTorch's decompositions take the input's."""
+    return ctx.empty_like(args[0]) if is_cuda(args[0]) and 0 not in args[0].stride() else NotImplemented
+
+
+@operators.shape_of(
     "aten::uniform_",
     "aten::normal_",
     "aten::exponential_",

@@ -15,9 +15,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
@@ -92,10 +95,10 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
     offsets = scratch(count * _INDEX_BYTES)
     ctx.keep_until_done([scratch(count * _INDEX_BYTES)])
     del offsets
+    contiguous_copies(ctx, values)
     ctx.keep_until_done([scratch(count * _INDEX_BYTES) for _ in ("range", "sorted", "original")])
     key_bits = int(args[0].shape[0]).bit_length()
     ctx.keep_until_done([scratch(cub_buffers.radix_sort_bytes(count, _INDEX_BYTES, key_bits=key_bits))])
-    contiguous_copies(ctx, values)
 
 
 @operators.recorder_of("aten::cumsum", "aten::cumprod")
@@ -155,23 +158,86 @@ def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, 
     ctx.record(out)
 
 
-@operators.recorder_of("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm", "aten::_fused_rms_norm")
-def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """The input, contiguous. Source: ATen/native/cuda/SoftMax.cu, `host_softmax`; layer_norm_kernel.cu."""
+@operators.recorder_of("aten::_softmax", "aten::_log_softmax")
+def _softmax(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input, contiguous. Source: ATen/native/cuda/SoftMax.cu, `host_softmax`."""
+    ctx.record(out)
+    contiguous_copies(ctx, args[0])
+
+
+@operators.recorder_of("aten::_log_softmax_backward_data")
+def _log_softmax_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The gradient and the result, contiguous. Source: SoftMax.cu, `host_softmax_backward`."""
+    ctx.record(out)
+    contiguous_copies(ctx, args[0], args[1])
+
+
+@operators.recorder_of("aten::_softmax_backward_data")
+def _softmax_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Gradient times result; then as of log-softmax. Source: SoftMax.cu, TORCH_IMPL_FUNC(softmax_backward_cuda_out)."""
+    grad, result = args[:2]
+    ctx.record(out)
+    ctx.keep_until_done([ctx.scratch(grad.numel() * max(grad.element_size(), result.element_size()), grad.device)])
+    contiguous_copies(ctx, grad, result)
+
+
+@operators.recorder_of("aten::native_layer_norm", "aten::_fused_rms_norm")
+def _layer_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input, contiguous. Source: ATen/native/cuda/layer_norm_kernel.cu, `layer_norm_cuda`."""
     contiguous_copies(ctx, args[0])
     ctx.record(out)
 
 
-@operators.recorder_of(
-    "aten::_softmax_backward_data",
-    "aten::_log_softmax_backward_data",
-    "aten::native_layer_norm_backward",
-    "aten::_fused_rms_norm_backward",
-)
-def _contiguous_inputs(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Backward passes need the gradient, and the result or the input, contiguous."""
-    contiguous_copies(ctx, args[0], args[1])
+@operators.recorder_of("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
+def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input, contiguous, before the results, and the gradient after them.
+
+    Source: layer_norm_kernel.cu, `layer_norm_backward_cuda`, `LayerNormBackwardKernelImpl`.
+    """
+    contiguous_copies(ctx, args[1])
     ctx.record(out)
+    contiguous_copies(ctx, args[0])
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+@operators.recorder_of(
+    "aten::_adaptive_avg_pool2d_backward",
+    "aten::adaptive_max_pool2d_backward",
+    "aten::avg_pool2d_backward",
+    "aten::max_pool2d_with_indices_backward",
+    "aten::upsample_bicubic2d_backward",
+    "aten::upsample_bilinear2d_backward",
+    "aten::upsample_nearest2d_backward",
+)
+def _image_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The gradient in the memory format of the result.
+
+    Source: ATen/native/cuda, e.g. UpSampleBilinear2d.cu, `upsample_bilinear2d_backward_out_cuda_template`.
+    """
+    ctx.record(out)
+    layout = suggest_memory_format(out)
+    if not args[0].is_contiguous(memory_format=layout):
+        ctx.keep_until_done([_copy_of(ctx, args[0])])
+
+
+@operators.shape_of("aten::roll")
+def _roll(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Contiguous. Several dimensions are shifted one after the other.
+
+    Source: ATen/native/TensorTransformations.h, `roll_common`; cuda/TensorTransformations.cu, `roll_cuda`.
+    """
+    x, shifts = args[0], args[1]
+    if not isinstance(x, FakeTensor) or kwargs or not x.numel():
+        return NotImplemented
+    copies = [] if x.is_contiguous() else [_copy_of(ctx, x)]
+    for _ in range(len(shifts) - 1):
+        copies = [_copy_of(ctx, x)]
+    out = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
+    ctx.record(out)
+    del copies
+    return out
 
 
 # Their results are as large as their operands, and so are those of the operators that they call.

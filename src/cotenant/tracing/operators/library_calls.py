@@ -7,24 +7,40 @@ Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, ATen/cuda/CublasHandlePool.cpp.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 from cotenant.tracing.convolution_backend import is_depthwise, runs_on_cudnn
 from cotenant.tracing.operators import kernel_scratch, reductions
+from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import is_channels_last
 
 operators = OperatorTable()
 
+_HAS_OUTER_PRODUCT = importlib.util.find_spec("torch._native.ops.bmm_outer_product") is not None
+
 
 @operators.recorder_of("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
 def _gemm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    if func._opname == "bmm" and _is_outer_product_of_triton(*args[:2]):
+        ctx.record(out)
+        return
     kernel_scratch.blas_copies(ctx, *args[-2:])
     ctx.record(out)
     ctx.record_call("gemm", out.fake_device, dtype=_dtype(out))
+
+
+def _is_outer_product_of_triton(a: Any, b: Any) -> bool:
+    """Whether PyTorch 2.13 multiplies without cuBLAS. Source: torch/_native/ops/bmm_outer_product/triton_impl.py.
+
+    Wheels with CUDA bring Triton, so the traced build need not have it.
+    """
+    return _HAS_OUTER_PRODUCT and a.shape[2] == 1 and b.shape[1] == 1 and a.numel() > 0 and not a.is_complex()
 
 
 @operators.recorder_of("aten::addmm")
@@ -41,8 +57,15 @@ def _gemm_bias(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
 
 @operators.recorder_of("aten::convolution")
 def _conv(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input is copied before the result is allocated, the weight after it, if they have another memory format.
+
+    Source: Convolution.cpp, `_convolution`; ATen/native/cudnn/ConvShared.cpp, `cudnn_convolution_forward_out`.
+    """
     x, w, _bias, stride, padding, dilation, transposed, _output_padding, groups = args[:9]
+    layout = convolution_format(x, w)
+    ctx.keep_until_done(copies_in_format(ctx, layout, x))
     ctx.record(out)
+    ctx.keep_until_done(copies_in_format(ctx, layout, w))
     if x.numel():
         params = _conv_params(x, w, out, stride, padding, dilation, transposed, groups)
         ctx.record_call("conv_forward", x.fake_device, **params)
@@ -50,17 +73,35 @@ def _conv(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
 
 @operators.recorder_of("aten::convolution_backward")
 def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Copies in the memory format: of the input for both gradients, of weight and gradient for one at a time.
+
+    Source: Convolution.cpp, `convolution_backward`; ConvShared.cpp, `cudnn_convolution_backward` and the functions
+    that it calls.
+    """
     grad, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask = args[:11]
     grad_x, grad_w, grad_b = out
+    layout = convolution_format(x, w)
+    if mask[1]:
+        ctx.keep_until_done(copies_in_format(ctx, layout, x))
+    operands = [w, grad]
+    if suggest_memory_format(grad) is not layout:
+        ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
     shape = (stride, padding, dilation, transposed, groups)
     calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]
     params = _conv_params(x, w, grad, *shape)
     if is_depthwise(params) and not runs_on_cudnn(params, torch.cuda.get_device_capability()):
         calls.reverse()  # ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda_out`
     for kind, result, wanted in calls:
-        if wanted:
+        if wanted and kind == "conv_dgrad":
+            ctx.record(result)
+            copies = copies_in_format(ctx, layout, *operands)
+            ctx.record_call(kind, x.fake_device, **params)
+            del copies
+        elif wanted:
+            copies = copies_in_format(ctx, layout, *operands[1:])
             ctx.record(result)
             ctx.record_call(kind, x.fake_device, **params)
+            del copies
     if mask[2]:
         ctx.record(grad_b)
         # cuDNN computes no gradient of the bias: Convolution.cpp, `convolution_backward`, sums the gradient over all

@@ -1,4 +1,4 @@
-"""Normalizations, dropout and the backward pass of log-softmax, whose CUDA results differ in dtype or layout."""
+"""Layer normalizations, dropout and the backward pass of log-softmax, whose CUDA results differ in dtype or layout."""
 
 from __future__ import annotations
 
@@ -11,32 +11,6 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
-
-
-@operators.shape_of("aten::native_batch_norm")
-def _batch_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(output, saved mean, saved inverse deviation); the statistics have the accumulation dtype.
-
-    In training it writes to the running mean and variance, which its schema in native_functions.yaml does not say.
-    """
-    x, training = args[0], args[5]
-    if training:
-        ctx.known_values.forget(args[3])
-        ctx.known_values.forget(args[4])
-    channels = (x.shape[1],) if training else (0,)
-    saved = [ctx.empty_strided(channels, (1,), accumulation_dtype(x), x.fake_device) for _ in range(2)]
-    return (ctx.empty_like(x), *saved)
-
-
-@operators.shape_of("aten::native_batch_norm_backward")
-def _batch_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Gradients of input, weight and bias."""
-    grad, x, weight, mask = args[0], args[1], args[2], args[9]
-    dtype = weight.dtype if weight is not None else x.dtype
-    channels = (x.shape[1],)
-    grad_x = ctx.empty_like(x) if mask[0] else None
-    pair = [ctx.empty_strided(channels, (1,), dtype, grad.fake_device) if wanted else None for wanted in mask[1:3]]
-    return (grad_x, *pair)
 
 
 @operators.shape_of("aten::native_layer_norm")

@@ -31,12 +31,30 @@ def is_non_overlapping_and_dense(tensor: torch.Tensor) -> bool:
 
 
 def preserved_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of an elementwise result: those of the tensor if it is dense, else contiguous.
+    """Strides of an elementwise result: those of the tensor if it is dense, else dense in the order of its dimensions.
 
-    Source: `torch.preserve_format`. For a tensor with gaps, TensorIterator also preserves the order of dimensions,
-    which does not change the size.
+    Source: `torch.preserve_format`; ATen/ExpandUtils.cpp, `infer_dense_strides`, sorts as TensorIterator does.
     """
-    return tuple(tensor.stride()) if is_non_overlapping_and_dense(tensor) else contiguous_strides(tensor.shape)
+    if is_non_overlapping_and_dense(tensor):
+        return tuple(tensor.stride())
+    shape, strides = tensor.shape, tensor.stride()
+    order = list(reversed(range(len(shape))))  # from the innermost dimension on
+    for start in range(1, len(order)):
+        place = start
+        for before in reversed(range(start)):
+            inner, outer = order[before], order[place]
+            # A stride of 0, of an expanded dimension, compares as equal to all others.
+            if not strides[inner] or not strides[outer]:
+                continue
+            if strides[inner] < strides[outer]:
+                break
+            if strides[inner] > strides[outer] or shape[inner] > shape[outer]:
+                order[before], order[place], place = outer, inner, before
+    made, step = [0] * len(order), 1
+    for dim in order:
+        made[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(made)
 
 
 def copy_strides(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 
-_OUR_FRAMES = 3  # the two functions below, and the mode
+_OUR_FRAMES = 2  # `is_in_place` and the mode
 
 
 class InplaceGradAccumulation:
@@ -42,7 +42,7 @@ class InplaceGradAccumulation:
         first = args[0]
         if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):
             return False
-        if _called_from_python():
+        if called_from_python(_OUR_FRAMES):
             return False
         shares = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         owners = (first._use_count(), shares, sys.getrefcount(first))
@@ -51,10 +51,13 @@ class InplaceGradAccumulation:
         return owners == self._sole_owner and is_non_overlapping_and_dense(first)
 
 
-def _called_from_python() -> bool:
-    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread."""
+def called_from_python(frames: int) -> bool:
+    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread.
+
+    `frames`: from the caller of this function to the dispatch mode, both included.
+    """
     try:
-        sys._getframe(_OUR_FRAMES)
+        sys._getframe(frames + 1)
     except ValueError:
         return False
     return True
