@@ -108,7 +108,8 @@ def test_promises_do_not_exceed_available_memory(policy, queue, server):
 @FEW
 @given(queues(), servers())
 def test_a_sharing_job_is_promised_at_least_its_bound(policy, queue, server):
-    bounds = {job.id: job.estimate.bound_bytes if job.estimate else None for job in queue}
+    unknown = getattr(policy, "unknown_bytes", None)
+    bounds = {job.id: job.estimate.bound_bytes if job.estimate else unknown for job in queue}
     for placement in placements(policy, queue, server):
         bound = bounds[placement.job_id]
         assert placement.sharing == "exclusive" or (bound is not None and placement.promised_bytes >= bound)
@@ -131,7 +132,13 @@ def test_an_exclusive_job_has_no_neighbors(policy, queue, server):
 @FEW
 @given(queues(), servers())
 def test_an_exclusive_request_is_honored(policy, queue, server):
-    must = {job.id for job in queue if job.spec.exclusive or job.exclusive_retry or job.estimate is None}
+    takes_unknown = getattr(policy, "unknown_bytes", None) is not None
+    must = {
+        job.id
+        for job in queue
+        if job.spec.exclusive or (job.estimate is None and not takes_unknown)
+        or (job.exclusive_retry and job.estimate is not None)
+    }  # fmt: skip
     assert all(
         placement.sharing == "exclusive" for placement in placements(policy, queue, server) if placement.job_id in must
     )

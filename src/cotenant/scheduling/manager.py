@@ -68,7 +68,7 @@ class Manager:
         self._watched_attempts: dict[int, int] = {}  # attempt number by id of live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
-            window_s=self._config.window_s,
+            window_s=max(self._config.window_s, getattr(self._policy, "window_s", None) or 0.0),
             pace=self._config.pace,
             smact_of=lambda job: self._history.activity(job).smact,
         )

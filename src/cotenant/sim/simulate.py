@@ -97,18 +97,18 @@ def simulate(
 
     `interference` defaults to the measured pairs and the fits to them. Every job requests `max_slowdown`. With `learn`
     the policy gets a history like the daemon's, empty at first; the default is to learn unless the policy never shares
-    GPUs. `facts` replaces the history.
+    GPUs or uses no history. `facts` replaces the history.
 
     Raises:
         UnknownName: there is no such policy or estimator.
         UsageError: the policy has no such option.
     """
-    config = config or SimulationConfig()
     chosen = policies.create(policy, options) if isinstance(policy, str) else policy
+    config = (config or SimulationConfig()).with_window(getattr(chosen, "window_s", None))
     began_s = time.perf_counter()
     job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown)
     if learn is None:
-        learn = facts is None and not getattr(chosen, "exclusive", False)
+        learn = facts is None and not getattr(chosen, "exclusive", False) and getattr(chosen, "uses_history", True)
     feed: HistoryFeed | None = None
     if learn:
         minds_company = getattr(chosen, "uses_predictions", True)

@@ -42,6 +42,8 @@ class Composition:
         unknown_bytes: promised to a job of unknown need. None: such a job runs exclusively.
         after_oom: the demand of a job that ran out of memory, given the GPUs there are (largest first) and what it
             would demand otherwise. Without it, gates on activity do not hold that retry.
+        window_s: the window of samples that its gates and score look at, where it is longer than the configured one.
+        uses_history: whether the need of a job may come from earlier jobs of its workload.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Composition:
     headroom_bytes: int = 0
     unknown_bytes: int | None = None
     after_oom: AfterOom | None = None
+    window_s: float | None = None
+    uses_history: bool = True
 
     def __post_init__(self) -> None:
         after_s = self.reserve_after_s
@@ -71,6 +75,8 @@ class Composition:
 
     def demand(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> Demand:
         """What a job demands of each of its GPUs under this policy."""
+        if not self.uses_history:
+            learned_bytes = None
         demand = demand_of(job, totals_bytes, learned_bytes=learned_bytes, unknown_bytes=self.unknown_bytes)
         if self.after_oom is not None and any(
             attempt.exit and ran_out_of_memory(attempt.exit) for attempt in job.attempts

@@ -53,6 +53,21 @@ def smact_too_high(limit: float) -> AdmissionGate:
     return AdmissionGate("smact_too_high", check)
 
 
+def smact_above(limit: float) -> AdmissionGate:
+    """As `smact_too_high`, but activity of exactly `limit` passes, and a limit of 1 is none.
+
+    Raises:
+        UsageError: `limit` is not a ratio.
+    """
+    _check_ratio("SMACT", limit)
+
+    def check(view: GpuView, _at_s: float) -> Refusal | None:
+        smact = view.smact
+        return None if smact is not None and smact <= limit else _smact_refusal(smact, limit)
+
+    return AdmissionGate("smact_too_high", check, never_closes=limit >= 1)
+
+
 def _smact_refusal(smact: float | None, limit: float) -> Refusal:
     return Refusal(
         "smact_too_high", lambda: f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 
@@ -66,6 +66,13 @@ class SimulationConfig:
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise UsageError(f"`{name}` must be > 0, got {value:g}")
+
+    def with_window(self, window_s: float | None) -> SimulationConfig:
+        """The same with a window of at least `window_s`, and rechecks until it shows the new activity alone."""
+        if window_s is None or window_s <= self.window_s:
+            return self
+        rechecks = tuple(sorted({*self.recheck_s, window_s * 2 / 3, window_s}))
+        return replace(self, window_s=window_s, recheck_s=rechecks)
 
     @property
     def delay_sigma(self) -> float:
