@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 from cotenant.core.errors import JobFileError
 from cotenant.core.units import MiB
 from cotenant.jobfiles.rad import parse_rad
+from shared_data import SHARED_DATA
 
-SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "carma" / "samples"
+SAMPLES = SHARED_DATA / "carma" / "samples"
 GOOD = [
     "# a comment",
     "conda activate tf",

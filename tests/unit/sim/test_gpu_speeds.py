@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,9 @@ from cotenant.sim.limits.bounds import makespan_bound
 from cotenant.sim.metrics import metrics_of
 from cotenant.sim.simulate import simulate
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
+from shared_data import SHARED_DATA
 
-GAVEL = Path(__file__).parents[4] / "shared" / "data" / "traces" / "gavel_isolated.csv"
+GAVEL = SHARED_DATA / "traces" / "gavel_isolated.csv"
 
 
 def a_trace(*jobs, workload="w"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,9 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.evaluation import Experiment, evaluate
 from cotenant.sim.simulate import simulate
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
+from shared_data import SHARED_DATA
 
-REFERENCE = Path(__file__).parents[4] / "shared" / "data" / "carma" / "exclusive_fifo_reference.csv"
+REFERENCE = SHARED_DATA / "carma" / "exclusive_fifo_reference.csv"
 NAMES = {
     "t1": "philly_trace_t1",
     "t2": "philly_trace_t2",

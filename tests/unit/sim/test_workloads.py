@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import MiB
 from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload, workloads
+from shared_data import SHARED_DATA
 
-SOURCE = Path(__file__).parents[4] / "shared/data/carma/aegis"
+SOURCE = SHARED_DATA / "carma/aegis"
 
 
 def test_published_workloads_are_complete_and_in_range():

@@ -1,4 +1,4 @@
-"""Reads the measurements that GPUMemNet published, from four cleaned CSV files. The user names the paths.
+"""Reads the measurements that GPUMemNet published: its own CSV files, or four cleaned ones. The user names the paths.
 
 All were measured on an A100-SXM4-40GB in 2024: device memory by nvidia-smi, once a second, context included; so a peak
 is the peak of the reserved bytes plus about 1.4 GiB. Adam, fp32. Source: GPUMemNet, arXiv 2602.17817;
@@ -14,17 +14,18 @@ from pathlib import Path
 
 from cotenant.core.errors import DatasetError
 from cotenant.core.units import MiB
+from cotenant.learn.datasets import upstream_files
 from cotenant.learn.datasets.dataset_row import DatasetRow, Extra, Layer, check
+from cotenant.learn.datasets.upstream_files import SAMPLES, Cells
 
 CAPACITY_BYTES = 40960 * MiB
-SAMPLES = 4096
-"""Samples that MLPs and CNNs were trained with: the last batch of an epoch is the remainder."""
-
-Cells = Mapping[str, str]
 
 
 def read_published(path: Path) -> list[DatasetRow]:
-    """The rows of `mlp.csv`, `cnn_step1.csv`, `cnn_step23_sample.csv` or `transformer_sample.csv`, by its columns.
+    """The rows of a published file, by its columns.
+
+    Upstream's `mlp_data_step1.csv`, `mlp_data_step2.csv` and `cnn_data_step1.csv`, or the cleaned `mlp.csv`,
+    `cnn_step1.csv`, `cnn_step23_sample.csv` and `transformer_sample.csv`.
 
     Rows that crashed or ran out of memory have that status and no peak. Rows near the GPU's capacity have `flag` in
     their extras: there the allocator released its cache, and the peak is below the need.
@@ -34,33 +35,45 @@ def read_published(path: Path) -> list[DatasetRow]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            found = list(csv.DictReader(file))
+            found: Sequence[Cells] = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"cannot read `{path}`: {error}") from error
     columns = set(found[0]) if found else set()
+    if columns >= upstream_files.COLUMNS:
+        found = list(_upstream(path, found))
+        columns = set(found[0])
     for needed, reader in _READERS:
         if needed <= columns:
             rows = [check(row) for row in _read(path, found, reader)]
             _without_duplicates(path, rows)
             return rows
     raise DatasetError(
-        f"`{path}` is no known table of GPUMemNet", hint="see the data card for the columns of the four tables"
+        f"`{path}` is no known table of GPUMemNet",
+        hint="wanted upstream's mlp_data_step1.csv, mlp_data_step2.csv or cnn_data_step1.csv, or a cleaned table",
     )
 
 
 def is_published(path: Path) -> bool:
-    """Whether a file has the columns of one of the four tables."""
+    """Whether a file has the columns of a published table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             columns = set(next(csv.reader(file), []))
     except (OSError, UnicodeDecodeError):
         return False
-    return any(needed <= columns for needed, _ in _READERS)
+    return columns >= upstream_files.COLUMNS or any(needed <= columns for needed, _ in _READERS)
 
 
 def is_plain(row: DatasetRow) -> bool:
     """Whether the layers of `row` follow one another: no residual or dense branches."""
     return row.group not in ("residual", "dense")
+
+
+def _upstream(path: Path, found: Sequence[Cells]) -> Iterator[Cells]:
+    for place, cells in enumerate(found):
+        try:
+            yield upstream_files.as_cells(place, cells)
+        except (KeyError, ValueError, TypeError) as error:
+            raise DatasetError(f"{path}:{place + 2}: {error}") from error
 
 
 def _read(path: Path, found: Sequence[Cells], reader: Callable[[Cells], DatasetRow]) -> Iterator[DatasetRow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,10 @@ from cotenant.estimators.published.parameter_rules import HORUS_CONSTANT_BYTES, 
 from cotenant.estimators.trace_features import Features, ModuleShape
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
+from shared_data import SHARED_DATA
 
 A100 = gpu_spec("A100-40GB")
-DATA = Path(__file__).parents[4] / "shared" / "data" / "gpumemnet"
+DATA = SHARED_DATA / "gpumemnet"
 
 
 def a_layer(module, *saved, item=4, leaf=True):

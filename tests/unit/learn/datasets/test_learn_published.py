@@ -10,8 +10,9 @@ import pytest
 from cotenant.core.errors import DatasetError
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.published import is_plain, read_published
+from shared_data import SHARED_DATA
 
-SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
+SETS = SHARED_DATA / "gpumemnet"
 
 MLP_HEAD = (
     "dataset,row_in_source,input_size,output_size,architecture,hidden_widths,activation,use_batchnorm,use_dropout,"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,8 +13,9 @@ from cotenant.core.errors import SummaryError
 from cotenant.estimators.layer_kinds import LAYER_KINDS, layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
 from cotenant.learn.model_summaries.summary import parse_summary
+from shared_data import SHARED_DATA
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
+DATA = SHARED_DATA
 PUBLISHED = sorted(DATA.glob("gpumemnet/summaries/[cg]*/*.txt")) + sorted(DATA.glob("carma/samples/model/*.model"))
 LOGS = sorted(DATA.glob("gpumemnet/summaries/logs/*.txt"))
 

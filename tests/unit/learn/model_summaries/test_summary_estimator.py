@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+
+from shared_data import SHARED_DATA
 
 pytest.importorskip("numpy")
 
@@ -20,7 +21,7 @@ from cotenant.learn.synthetic_traces.layer_chain import layer_chain
 from cotenant.learn.synthetic_traces.simulation import replay_input_for
 from cotenant.learn.synthetic_traces.synthetic_job import trace_of
 
-SUMMARIES = Path(__file__).parents[5] / "shared" / "data" / "gpumemnet" / "summaries" / "gpumemnet"
+SUMMARIES = SHARED_DATA / "gpumemnet" / "summaries" / "gpumemnet"
 LINEAR = """\
         Layer (type)               Output Shape         Param #
 ================================================================

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,9 @@ from cotenant.learn.synthetic_traces.simulation import reserved_within, simulate
 from cotenant.learn.synthetic_traces.tape import Parameter, Tape
 from cotenant.learn.synthetic_traces.transformer import EncoderShape
 from learn_rows import cnn_row, mlp_row
+from shared_data import SHARED_DATA
 
-SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
+SETS = SHARED_DATA / "gpumemnet"
 
 
 def reserved(row) -> int:

@@ -4,7 +4,6 @@ import csv
 import math
 import random
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,9 @@ from cotenant.scheduling.prediction.interference import (
     limit_to_all_sms,
 )
 from cotenant.sim.traces.carma import measured_a100
+from shared_data import SHARED_DATA
 
-PAIRS = Path(__file__).parents[3] / "../shared/data/carma/aegis/pairwise_a100.csv"
+PAIRS = SHARED_DATA / "carma/aegis/pairwise_a100.csv"
 
 
 def a(smact, workload=None):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,10 @@ from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
+from shared_data import SHARED_DATA
 from tests.builders import a_spec, an_estimate
 
-SHARED = Path(__file__).parents[5] / "shared" / "data"
+SHARED = SHARED_DATA
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared tables are not beside this checkout")
