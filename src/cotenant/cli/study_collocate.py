@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @cli_command("collocate")
 @cli_argument("path", required=False, type=PATH, metavar="[JOBS.toml]", help="Jobs and groups; by default the shipped.")
 @out_option
+@cli_option("--published", is_flag=True, help="Only draw what was published, beside rows in DIR; needs no GPU.")
 @cli_option("--only", metavar="GLOB", help="Only groups all of whose jobs have a name or a tag that matches.")
 @cli_option("--repeats", type=integer(minimum=1), default=1, metavar="N", help="Runs of each job and group.")
 @cli_option("--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more after SECONDS.")
@@ -37,6 +38,7 @@ def collocate(
     *,
     path: Path | None,
     out: Path,
+    published: bool,
     only: str | None,
     repeats: int,
     limit_s: float | None,
@@ -69,12 +71,13 @@ def collocate(
 
     table.refuse_meaningless()
     source = out / "collocation.csv"
-    if resume or not (table.is_wanted and source.exists()):
+    if not published and (resume or not (table.is_wanted and source.exists())):
         jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
         with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup:
             for row in run_groups(jobs, setup, table=source.name, repeats=repeats, resume=resume, say=note):
                 note(group_line(row))
-    rows = read_rows(source)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(source) if source.exists() else []
     results = results_of(rows)
     page = write_report(rows, out / "collocation.html")
     pairs = write_pairs(results, out / "pairs.csv")

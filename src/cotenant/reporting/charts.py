@@ -58,8 +58,11 @@ class Strip(NamedTuple):
     values: Sequence[float]
 
 
-def bars(found: Sequence[Bar], *, unit: str, width: int = 340) -> str:
-    """Horizontal bars from 0, each with its value; bars that are not finite are left out."""
+def bars(found: Sequence[Bar], *, unit: str, width: int = 340, whisker: str = "95 % of bootstraps") -> str:
+    """Horizontal bars from 0, each with its value; bars that are not finite are left out.
+
+    `whisker` says in the tooltips what whiskers are.
+    """
     drawn = [bar for bar in found if math.isfinite(bar.value)]
     row, left, right = 22, 8 + text_width([bar.name for bar in drawn]), 62
     top = max((max(bar.value, bar.high or 0.0, bar.mark or 0.0) for bar in drawn), default=0.0) or 1.0
@@ -69,7 +72,7 @@ def bars(found: Sequence[Bar], *, unit: str, width: int = 340) -> str:
         y, length = index * row + 3, bar.value * scale
         title = f"{bar.name}: {number(bar.value)} {unit}".rstrip()
         if bar.low is not None and bar.high is not None:
-            title += f", 95 % of bootstraps {number(bar.low)} to {number(bar.high)}"
+            title += f", {whisker} {number(bar.low)} to {number(bar.high)}"
         parts.append(f"<g><title>{escape(title)}</title>")
         parts.append(text(left - 6, y + 12, bar.name, anchor="end"))
         parts.append(

@@ -14,6 +14,7 @@ from cotenant.measurement.job_list import ALONE
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page
 from cotenant.reporting.style import tone
+from cotenant.study.chapter4 import add_figures
 from cotenant.study.guidelines import CollocationRow, judge_guidelines, published_collocations
 
 Row = Mapping[str, str]
@@ -199,14 +200,13 @@ def table_cells(result: GroupResult) -> tuple[str, ...]:
 
 
 def write_report(rows: Sequence[Row], path: Path) -> Path:
-    """Write the page: the table, gains by way to share, and the guidelines on these and on the published rows."""
+    """Write the page: the table, gains by way to share, the guidelines on these and on published rows, the figures."""
     page = Page("What collocation brings")
-    gpus = (
-        ", ".join(dict.fromkeys(row["gpu"] or "no GPU that a driver reads" for row in rows)) or "nothing was measured"
-    )
+    gpus = ", ".join(dict.fromkeys(row["gpu"] or "no GPU that a driver reads" for row in rows))
     page.lead(
-        f"Measured on {gpus}. Gain: work per time over that of the same jobs in turn, so 2.00 for two jobs that do not "
-        "slow each other down. Energy: over that of the same work in turn."
+        (f"Measured on {gpus}. " if gpus else "Nothing was measured. ")
+        + "Gain: work per time over that of the same jobs in turn, so 2.00 for two jobs that do not slow each other "
+        "down. Energy: over that of the same work in turn."
     )
     results = results_of(rows)
     measured = [result for result in results if not result.problem]
@@ -221,24 +221,10 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
     if len(measured) < len(results):
         page.heading("Not measured")
         page.items(f"{' + '.join(r.jobs)}, {r.sharing}: {r.problem}" for r in results if r.problem)
+    published = published_collocations()
     page.heading("Guidelines (thesis, 4.3.5) on these rows")
     page.items(found.text for found in judge_guidelines(as_collocation_rows(results, gpus)))
     page.heading("Guidelines on published rows: AEGIS' pairs on an A100, and the thesis")
-    page.items(found.text for found in judge_guidelines(published_collocations()))
-    chapter = [row for row in published_collocations() if row.source.startswith("thesis")]
-    page.table(
-        ("published group", "sharing", "gain", "SMACT sum", "memory", "sum alone", "source"),
-        [
-            (
-                " + ".join(row.jobs),
-                row.sharing,
-                "" if row.gain is None else f"{row.gain:.2f}",
-                "" if row.smact_sum is None else f"{row.smact_sum:.2f}",
-                "" if row.memory_bytes is None else format_bytes(round(row.memory_bytes)),
-                "" if row.memory_sum_bytes is None else format_bytes(round(row.memory_sum_bytes)),
-                row.source,
-            )
-            for row in chapter
-        ],
-    )
+    page.items(found.text for found in judge_guidelines(published))
+    add_figures(page, completed_rows(rows), path.parent, published)
     return page.write(path)

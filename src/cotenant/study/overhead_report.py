@@ -170,7 +170,10 @@ def write_report(rows: Sequence[Row], out: Path) -> Path:
             for cost in of_job
             if cost.epoch is not None and cost.tool != NO_TOOL
         ]
-        page.figure(bars(measured, unit="%", width=620), "Overhead in percent of an epoch; diamond: published")
+        page.figure(
+            bars(measured, unit="%", width=620, whisker="95 % interval"),
+            "Overhead in percent of an epoch; diamond: published",
+        )
         page.grid(_over_time(of_job, tones, out))
         page.paragraph(legend({cost.title: tones[cost.title] for cost in of_job if not cost.missing}))
     page.note("Below zero is drawn as zero; the interval says whether a difference is more than noise.")
