@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
 from cotenant.cli.json_admin_outputs import PruneOutput, RepairOutput
+from cotenant.cli.json_slurm_outputs import SLURM_OUTPUTS
 from cotenant.cli.json_study_outputs import STUDY_OUTPUTS
 from cotenant.daemon.api import answers, schemas
 
@@ -382,6 +383,7 @@ OUTPUTS: Mapping[str, Any] = {
     "simulate --forecast": ForecastOutput,
     "doctor": DoctorOutput,
     "completion": CompletionOutput,
+    **SLURM_OUTPUTS,
     **STUDY_OUTPUTS,
 }
 """By verb, with the option that changes what is printed."""

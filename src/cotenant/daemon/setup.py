@@ -26,6 +26,7 @@ from cotenant.daemon.services.progress import ProgressService
 from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.mps import MpsServers
+from cotenant.gpus.visible import VisibleGpus
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.orders import aged
 from cotenant.scheduling.placement.policy import Policy
@@ -131,6 +132,17 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
     Raises:
         BackendError, UsageError: it does not work here, or the configuration contradicts itself.
     """
+    backend, env = _open_all_gpus(config, state_dir)
+    if config.gpus.visible is None:
+        return backend, env
+    try:
+        return VisibleGpus(backend, config.gpus.visible), env
+    except BackendError:
+        backend.close()
+        raise
+
+
+def _open_all_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
     settings = config.gpus
     folder = state_dir / SIMULATED_DIR
     if settings.simulate is None and settings.backend != "simulated":

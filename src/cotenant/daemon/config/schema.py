@@ -53,6 +53,9 @@ class GpusSection:
     backend: str = key("auto", "`auto`, `nvml`, `simulated`, or a GPU backend of another package")
     simulate: str | None = key(None, "a simulated server instead of real GPUs, e.g. `4xA100-40GB`")
     time_scale: float = key(1.0, "simulated seconds per second on a simulated server", above_zero=True)
+    visible: str | None = key(
+        None, "GPUs to use, as CUDA_VISIBLE_DEVICES names them: `0,1`, or UUIDs; none: all; the others are not touched"
+    )
     fake_cuda: bool = key(default=True, text="on a simulated server, torch in jobs sees its GPUs as fake CUDA devices")
 
 
@@ -88,7 +91,18 @@ class SchedulingSection:
     stale_after_s: float = key(5.0, "a GPU whose newest sample is older admits no job", above_zero=True)
     window_s: float = key(30.0, "length of the window of samples that policies see", above_zero=True)
     stop_grace_s: float = key(10.0, "time between SIGTERM and SIGKILL for a stopped attempt")
-    time_slice_grace_s: float = key(120.0, "the same at the end of a time slice: the time to write a checkpoint")
+    time_slice_s: float | None = key(
+        None,
+        "longest time slice of every job: after it, if others wait, a job checkpoints and is requeued last; none: only "
+        "jobs that ask for one",
+        above_zero=True,
+    )
+    time_slice_notice_s: float = key(
+        0.0, "SIGTERM comes this long before the end of a time slice, SIGKILL at its end; at most half of the slice"
+    )
+    time_slice_grace_s: float = key(
+        120.0, "without a notice: time between SIGTERM at the end of a time slice and SIGKILL"
+    )
     overrun: Literal["tell", "pause", "stop"] = key(
         "tell",
         "what is done about an attempt that outgrows its promise while neighbors miss memory of theirs: `tell` who it "

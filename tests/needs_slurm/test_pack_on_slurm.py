@@ -1,0 +1,117 @@
+"""Packs in allocations of a real Slurm: on their GPUs only, until the time is over, with nothing left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+PACK = ("--simulate", "2xA100-40GB", "--policy-options", "warmup_s=0")
+
+
+def job(text, memory="2G"):
+    return f"--gpu-mem {memory} --wrap '{text}'"
+
+
+def listed(cluster, *lines, name="jobs.txt"):
+    (cluster.work / name).write_text("\n".join(lines) + "\n")
+    return name
+
+
+def submitted(cluster, *words):
+    done = cluster.cli("pack", *PACK, "--json", *words, cwd=cluster.work)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return json.loads(done.stdout)["id"]
+
+
+def log(cluster, folder, job_id):
+    path = cluster.work / folder / f"slurm-{job_id}.out"
+    return path.read_text() if path.exists() else ""
+
+
+def done_lines(cluster, folder):
+    texts = [path.read_text() for path in (cluster.work / folder).glob("done-*.jsonl")]
+    return [json.loads(line) for text in texts for line in text.splitlines() if line]
+
+
+def left_of_packs():
+    """Processes of any pack, by their environment."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if b"COTENANT_PACK=" in (path / "environ").read_bytes():
+                    found.append(path.name)
+            except OSError:
+                continue
+    return found
+
+
+def test_many_jobs_share_one_gpu_of_slurm(cluster):
+    # All three meet: they hold the GPU at the same time.
+    meet = "touch $0-$COTENANT_ARRAY_TASK_ID; until [ -e $0-1 -a -e $0-2 -a -e $0-3 ]; do sleep 0.05; done"
+    dry = cluster.cli("pack", "--dry-run", "-p", "gpu", listed(cluster, f"-a 1-3 {job(meet)}"), cwd=cluster.work)
+    folder = cluster.work / "jobs.pack"
+    begin = f"sbatch --gres=gpu:1 --job-name=jobs --output={folder}/slurm-%j.out --requeue --open-mode=append"
+    assert dry.stdout.startswith(f"{begin} --partition=gpu --wrap="), dry.stderr
+    assert not folder.exists()
+    first = submitted(cluster, "-w", "n1", "jobs.txt")
+    assert cluster.ended(first) == "COMPLETED", log(cluster, "jobs.pack", first)
+    assert "3 completed, 0 failed" in log(cluster, "jobs.pack", first)
+    assert left_of_packs() == []
+
+
+def test_two_packs_on_a_node_have_a_gpu_each(cluster):
+    meet = "touch up-$SLURM_JOB_ID; until [ $(ls up-* | wc -l) = 2 ]; do sleep 0.05; done; echo $SLURM_JOB_ID"
+    one, two = (submitted(cluster, "-w", "n1", listed(cluster, job(meet), name=f"{name}.txt")) for name in "ab")
+    assert (cluster.ended(one), cluster.ended(two)) == ("COMPLETED", "COMPLETED")
+    said = [log(cluster, "a.pack", one), log(cluster, "b.pack", two)]
+    assert sorted(text.partition("share GPU ")[2][:1] for text in said) == ["0", "1"], said
+    assert (cluster.work / "a.pack" / "1.out").read_text() == f"{one}\n"  # the job of Slurm, not ours
+
+
+def test_before_the_time_limit_jobs_save_and_the_rest_is_requeued(cluster):
+    save = "trap 'touch state; exit 0' TERM; touch up; while :; do sleep 0.05; done"
+    (cluster.work / "train.sh").write_text(f"[ -e state ] && echo goes on && exit 0\n{save}\n")
+    listed(cluster, job("echo x >>short"), "--gpu-mem 39G train.sh", "--gpu-mem 39G --wrap 'echo x >>last'")
+    job_id = submitted(cluster, "-t", "1", "--margin", "0:50", "jobs.txt")
+    cluster.until(lambda: "Restarts=1" in cluster.slurm("scontrol", "show", "job", job_id), "it is requeued")
+    assert (cluster.work / "state").exists()
+    assert {entry["line"] for entry in done_lines(cluster, "jobs.pack")} == {1}
+    cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+    assert cluster.ended(job_id) == "COMPLETED", log(cluster, "jobs.pack", job_id)
+    assert [entry["line"] for entry in done_lines(cluster, "jobs.pack")] in ([1, 2, 3], [1, 3, 2])
+    assert [(cluster.work / name).read_text() for name in ("short", "last")] == ["x\n", "x\n"]
+    assert "is requeued for 2 jobs" in log(cluster, "jobs.pack", job_id)
+
+
+def test_nothing_outlives_a_cancelled_allocation(cluster):
+    listed(cluster, job("touch up; setsid sleep 1000 & sleep 1000"), job("true", "39G"))
+    job_id = submitted(cluster, "jobs.txt")
+    cluster.until((cluster.work / "up").exists, "its job runs")
+    assert left_of_packs() != []
+    cluster.slurm("scancel", job_id)
+    assert cluster.ended(job_id) == "CANCELLED"
+    cluster.until(lambda: left_of_packs() == [], "all processes have ended")
+    assert done_lines(cluster, "jobs.pack") == []
+
+
+def test_tasks_of_srun_share_a_list(cluster):
+    listed(cluster, *(job(f"echo $SLURMD_NODENAME >>ran-{i}") for i in range(4)))
+    command = [cluster.env["PATH"].partition(":")[0] + "/python", "-m", "cotenant", "pack", *PACK, "jobs.txt"]
+    cluster.slurm("srun", "-N2", "-n2", "--gres=gpu:1", f"--chdir={cluster.work}", *command)
+    assert [(cluster.work / f"ran-{i}").read_text() for i in range(4)] == ["n1\n", "n2\n", "n1\n", "n2\n"]
+
+
+def test_an_allocation_without_a_gpu_is_refused(cluster):
+    listed(cluster, job("true"))
+    command = [cluster.env["PATH"].partition(":")[0] + "/python", "-m", "cotenant", "pack", *PACK, "jobs.txt"]
+    cluster.slurm(
+        "sbatch",
+        "-W",
+        "-o",
+        str(cluster.work / "out"),
+        f"--chdir={cluster.work}",
+        "--wrap",
+        f"{' '.join(command)} || true",
+    )
+    assert (cluster.work / "out").read_text().startswith("error: this allocation has no GPU")
