@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.daemon import client
+
 GiB = 2**30
 
 
@@ -270,3 +272,19 @@ def test_a_job_that_cannot_be_estimated_gets_an_exclusive_gpu(server):
     assert view["estimate"] is None
     assert view["estimate_error"]
     assert (view["state"], view["attempt_list"][0]["sharing"]) == ("COMPLETED", "exclusive")
+
+
+def test_a_long_list_comes_in_pages(server, monkeypatch):
+    task = {**server.job("true"), "hold": True, "name": "task", "array": {"tasks": list(range(8)), "limit": None}}
+    ids = [view["id"] for view in server.client.submit([task])]
+    filters = ({}, {"last": 9}, {"last": 5}, {"last": 2}, {"name": "t*"}, {"states": "HELD"})
+    whole = [server.client.overview(**chosen) for chosen in filters]
+    monkeypatch.setattr(client, "MAX_PAGE", 4)
+    pages = []
+    overview = server.client._overview
+    monkeypatch.setattr(server.client, "_overview", lambda query: pages.append(query) or overview(query))
+    for chosen, expected in zip(filters, whole, strict=True):
+        assert [view["id"] for view in expected["jobs"]] == ids[-chosen.get("last", 8) :]
+        pages.clear()
+        assert server.client.overview(**chosen) == expected
+        assert len(pages) == (1 if chosen.get("last") == 2 else 3), "the third one says that there are no more"
