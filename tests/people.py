@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-NOBODY_UID = 65534
+from benchmarks._lib.public_python import public_python, python_path
+
 TIMEOUT_S = 60
 
 needs_users = pytest.mark.skipif(
@@ -21,33 +22,14 @@ needs_users = pytest.mark.skipif(
 )
 
 
-def public_python():
-    """A Python that every user may run, and the environment it needs to find what ours has; None if there is none."""
-    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        ours = [path for path in sys.path if path.endswith(("site-packages", "src"))]
-        env = {} if python == sys.executable else {"PYTHONPATH": os.pathsep.join(ours)}
-        with contextlib.suppress(OSError):
-            done = subprocess.run(
-                [python, "-c", "import cotenant.cli.main, uvicorn"],
-                env={"PATH": os.defpath, **env},
-                cwd="/",
-                user=NOBODY_UID,
-                capture_output=True,
-                check=False,
-            )
-            if done.returncode == 0:
-                return python, env
-    return None
-
-
 def open_to_users(site):
     """`site`, with its daemon and clients on a Python that other users may run; skips the test if there is none."""
-    found = public_python()
-    if found is None:
+    python = public_python()
+    if python is None:
         pytest.skip("every Python with our packages is in a folder that only root may enter")
-    python, env = found
     site.command = (python, "-m", "cotenant")
-    site.env |= env
+    if python != sys.executable:
+        site.env["PYTHONPATH"] = python_path()
     site.root.chmod(0o755)  # users reach the socket
     return site
 

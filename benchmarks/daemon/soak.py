@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._lib.daemon_process import Server, server
+from benchmarks._lib.public_python import public_python, python_path
 from benchmarks._lib.results import add_write_option, today, write_result
-from benchmarks.daemon.public_python import public_python, python_path
 from benchmarks.daemon.soak_attackers import LIAR_PROMISES_GIB, LIAR_TAKES_GIB, Attackers
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import MiB
