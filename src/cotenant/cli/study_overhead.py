@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
 
 if TYPE_CHECKING:
+    from cotenant.gpus.gpu_sampler import GpuSampler
     from cotenant.study.overhead_report import ToolCost
 
 
@@ -60,14 +62,15 @@ def overhead(
     from cotenant.study.overhead_report import tool_costs, write_report
     from cotenant.study.tools import default_names
 
-    device, device_name = _device(device)
+    device, watch = _device(device)
     study = OverheadStudy(
         out=out,
         python=python or default_python(),
         jobs=resolve_jobs(names, script, device=device, epochs=epochs),
         tools=default_names() if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
         repeats=repeats,
-        device=device_name,
+        device=device if watch is None else watch.gpu.name,
+        watch=watch,
     )
     for row in run_overhead(study, resume=resume, say=note):
         spent = row["message"] if row["epoch_s"] is None else f"{row['epoch_s']:.3f} s per epoch"
@@ -92,19 +95,20 @@ def _print_costs(costs: Sequence[ToolCost]) -> None:
     print_table(rows, columns)
 
 
-def _device(device: str | None) -> tuple[str, str]:
-    """(`cpu` or `cuda`, its name in the rows).
+def _device(device: str | None) -> tuple[str, GpuSampler | None]:
+    """(`cpu` or `cuda`, the sampler of the GPU; None for a CPU).
 
     Raises:
         UsageError: the option is neither.
     """
     from cotenant.gpus.gpu_sampler import open_sampler
+    from cotenant.study.overhead import GPU_INTERVAL_S
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"`--device` is `{device}`", hint="give `cpu` or `cuda`")
-    sampler, reason = open_sampler()
+    sampler, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"), every_s=GPU_INTERVAL_S)
     if device == "cuda" and sampler is None:
         raise UsageError(f"`--device cuda`: {reason}", hint="leave it out to run on the CPU")
     if device == "cpu" or sampler is None:
-        return "cpu", "cpu"
-    return "cuda", sampler.gpu.name
+        return "cpu", None
+    return "cuda", sampler

@@ -150,7 +150,7 @@ class GpuSampler:
         return None if used_bytes is None or self.idle_bytes is None else used_bytes - self.idle_bytes
 
 
-def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
+def open_sampler(visible: str | None = None, *, every_s: float = SAMPLE_INTERVAL_S) -> tuple[GpuSampler | None, str]:
     """(A sampler of one GPU, ""); (None, the reason) where the driver has no such GPU.
 
     `visible`: CUDA_VISIBLE_DEVICES; its first entry counts (an index, a UUID or the beginning of one). Without it, the
@@ -167,7 +167,7 @@ def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
         return None, f"the driver lists no GPU `{wanted}`" if wanted else "the driver lists no GPU"
     # With one GPU a job needs no CUDA_VISIBLE_DEVICES, and runs in the environment as it is.
     names = found[0].uuid if len(known) > 1 else None
-    return GpuSampler(backend, found[0], visible=names), ""
+    return GpuSampler(backend, found[0], every_s=every_s, visible=names), ""
 
 
 def driver_version() -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,16 +195,24 @@ def _add_figure(page: Page, figure: Figure, measured: Sequence[MeasuredValue]) -
     page.items(words)
 
 
+def group_text(jobs: Sequence[str]) -> str:
+    """The jobs of a group: `2 x a + b`."""
+    runs = [(name, len(list(same))) for name, same in groupby(jobs)]
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in runs)
+
+
 def _name(sharing: str, degree: int) -> str:
     return sharing if sharing == ALONE else f"{sharing}, {degree} jobs"
 
 
 def _published_bar(value: PublishedValue) -> Bar:
+    """The bar of a range ends in its middle; its name says the range."""
     low, high = value.low or 0.0, value.high or 0.0
+    words = value.words.partition(",")[0].partition(";")[0]
     name = f"{_name(value.sharing, value.degree)}, published"
     if low == high:
-        return Bar(name, TONES[value.sharing], low)
-    return Bar(name, TONES[value.sharing], (low + high) / 2, low=low, high=high)
+        return Bar(f"{name}{', about' if words == 'about' else ''}", TONES[value.sharing], low)
+    return Bar(f"{name} {low:g} to {high:g}", TONES[value.sharing], (low + high) / 2, low=low, high=high)
 
 
 def _add_mixes(page: Page, rows: Sequence[Row]) -> None:
@@ -220,12 +229,12 @@ def _add_mixes(page: Page, rows: Sequence[Row]) -> None:
             if group == mix
             for run in repeats.values()
         ]
-        found.append(Bar(f"{mix.replace('+', ' + ')}, in turn", TONES[ALONE], stats.mean(in_turn)))
+        found.append(Bar(f"{group_text(mix.split('+'))}, in turn", TONES[ALONE], stats.mean(in_turn)))
         for (group, sharing), repeats in runs.items():
             if group == mix:
                 together = stats.mean([max(float(row["run_s"]) for row in run) for run in repeats.values()])
                 way = sharing.partition(":")[0]
-                found.append(Bar(f"{mix.replace('+', ' + ')}, {way}", TONES[way], together))
+                found.append(Bar(f"{group_text(mix.split('+'))}, {way}", TONES[way], together))
     if found:
         page.figure(bars(found, unit="s", width=900), "Seconds until the last job is done; measured")
     page.items(["not published in numbers", *([] if found else ['not measured here: groups with `until = "steps"`'])])
@@ -248,7 +257,7 @@ def _add_over_time(page: Page, rows: Sequence[Row], folder: Path) -> None:
                 Line(way, TONES[way], [(x, y / 2**30) for x, y in _over_time(samples, "used_bytes", began_s)])
             )
     charts = [
-        (f"{name} of {largest.replace('+', ' + ')}; measured", _lines(found, unit))
+        (f"{name} of {group_text(largest.split('+'))}; measured", _lines(found, unit))
         for name, unit, found in (("SM activity", "SMACT", activity), ("Memory", "GiB", memory))
         if any(line.points for line in found)
     ]

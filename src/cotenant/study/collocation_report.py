@@ -14,7 +14,7 @@ from cotenant.measurement.job_list import ALONE
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page
 from cotenant.reporting.style import tone
-from cotenant.study.chapter4 import add_figures
+from cotenant.study.chapter4 import add_figures, group_text
 from cotenant.study.guidelines import CollocationRow, judge_guidelines, published_collocations
 
 Row = Mapping[str, str]
@@ -185,7 +185,7 @@ HEAD = ("group", "sharing", "until", "repeats", "gain", "slowdowns", "SMACT", "m
 def table_cells(result: GroupResult) -> tuple[str, ...]:
     """A row of the table, as text."""
     return (
-        " + ".join(result.jobs),
+        group_text(result.jobs),
         result.sharing,
         result.until,
         str(result.repeats),
@@ -214,13 +214,13 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
         page.table(HEAD, [table_cells(result) for result in measured])
         ways = list(dict.fromkeys(result.sharing for result in measured))
         found = [
-            Bar(f"{' + '.join(result.jobs)}, {result.sharing}", tone(ways.index(result.sharing)), result.gain or 0.0)
+            Bar(f"{group_text(result.jobs)}, {result.sharing}", tone(ways.index(result.sharing)), result.gain or 0.0)
             for result in measured
         ]
         page.figure(bars(found, unit="", width=900), "Gain of each group; 1 is the same jobs in turn")
     if len(measured) < len(results):
         page.heading("Not measured")
-        page.items(f"{' + '.join(r.jobs)}, {r.sharing}: {r.problem}" for r in results if r.problem)
+        page.items(f"{group_text(r.jobs)}, {r.sharing}: {r.problem}" for r in results if r.problem)
     published = published_collocations()
     page.heading("Guidelines (thesis, 4.3.5) on these rows")
     page.items(found.text for found in judge_guidelines(as_collocation_rows(results, gpus)))

@@ -14,12 +14,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core import stats
 from cotenant.core.errors import UsageError
+from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage
 from cotenant.measurement.campaign import open_table, utc_now
+from cotenant.measurement.result_table import write_samples
 from cotenant.study.process_usage import SessionProcess
 from cotenant.study.tools import MONITORING_TOOLS, NO_TOOL, MonitoringTool, Run, run_environment
 
@@ -30,6 +33,10 @@ TOOL_START_S = 1.0
 """A tool beside the job runs this long before the job starts, so that its start is not in the first epoch."""
 TOOL_STOP_S = 30.0
 EPOCHS_VARIABLE = "COTENANT_STUDY_EPOCHS"
+
+GPU_METRICS = ("smact", "smocc", "drama", "power_w")
+GPU_INTERVAL_S = 1.0
+"""Between two readings of the GPU, for every tool alike: as far apart as those of the tools."""
 
 COLUMNS: Mapping[str, str] = {
     "job": "name of the job",
@@ -46,6 +53,7 @@ COLUMNS: Mapping[str, str] = {
     "tool_cpu_s": "CPU seconds of a tool beside the job",
     "peak_rss_bytes": "largest resident memory of the job's processes, with a tool around it",
     "tool_peak_rss_bytes": "the same of a tool beside the job",
+    **dict.fromkeys(GPU_METRICS, "mean of the GPU from the first epoch to the last; empty on a CPU"),
     "device": "cpu, or the GPU's name",
     "at": "when it ended, UTC",
 }
@@ -87,6 +95,7 @@ class OverheadStudy:
         out: folder of the results. python: interpreter of the jobs.
         tools: names in `MONITORING_TOOLS`; `none` is always among them.
         device: as the rows say it.
+        watch: samples the GPU that jobs train on; None on a CPU.
         seed: of the order of the tools within a repeat.
     """
 
@@ -96,6 +105,7 @@ class OverheadStudy:
     tools: tuple[str, ...]
     repeats: int
     device: str
+    watch: GpuSampler | None = None
     seed: int = 0
 
     def order(self, job: StudyJob, repeat: int) -> list[str]:
@@ -156,8 +166,9 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
         if beside is not None:
             beside.start()
             time.sleep(TOOL_START_S)
-        training.start()
-        in_time = _watch(training, beside, job.timeout_s)
+        with study.watch or nullcontext():
+            training.start()
+            in_time = _watch(training, beside, job.timeout_s)
         died = beside is not None and beside.poll() is not None
     finally:
         training.stop(0.0)
@@ -176,6 +187,10 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
     run_s = (training.ended_s or ended_s) - training.began_s
     times = [ended - began for began, ended in epochs]
     _write_samples(folder / "samples.csv", training, beside)
+    gpu = MeasuredUsage()
+    if study.watch is not None:
+        write_samples(folder / "gpu.csv", study.watch.samples)
+        gpu = study.watch.usage((), None, (epochs[0][0], epochs[-1][1]) if epochs else None)
     return _row(
         job, name, repeat, study,
         outcome=outcome,
@@ -189,6 +204,7 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
         tool_cpu_s=None if beside is None else round(beside.cpu_s, 3),
         peak_rss_bytes=training.peak_rss_bytes,
         tool_peak_rss_bytes=None if beside is None else beside.peak_rss_bytes,
+        **{name: getattr(gpu, name) for name in GPU_METRICS},
     )  # fmt: skip
 
 
@@ -230,7 +246,7 @@ def read_epochs(path: Path) -> list[tuple[float, float]]:
     return found
 
 
-OURS = frozenset({"epochs.jsonl", "job.log", "samples.csv"})
+OURS = frozenset({"epochs.jsonl", "gpu.csv", "job.log", "samples.csv"})
 """Files of a run that the study writes, not the tool."""
 
 

@@ -14,6 +14,7 @@ from cotenant.core.units import format_bytes
 from cotenant.reporting.charts import Bar, Line, bars, lines
 from cotenant.reporting.page import Page, legend
 from cotenant.reporting.style import tone
+from cotenant.study.overhead import GPU_METRICS
 from cotenant.study.paired import Ratio, paired_ratio
 from cotenant.study.tools import MONITORING_TOOLS, NO_TOOL
 
@@ -21,6 +22,8 @@ PUBLISHED = Path(__file__).parent / "published" / "overhead.csv"
 
 SAME_READING_S = 0.1
 """The tool is read after the job, at most this much later."""
+
+GPU_TITLES = {"smact": "SM activity", "smocc": "SM occupancy", "drama": "DRAM activity", "power_w": "Power, W"}
 
 Row = Mapping[str, str]
 
@@ -34,6 +37,7 @@ class ToolCost:
         cpu: CPU time of job and tool over that of the job alone.
         rss_bytes: median of the tool's memory and of what it adds to the job's.
         after_s, output_bytes: medians.
+        gpu: medians of `GPU_METRICS`.
         published: overhead of the thesis as a ratio less 1.
         missing: why the tool did not run; empty if it did.
     """
@@ -49,6 +53,7 @@ class ToolCost:
     output_bytes: float | None
     published: float | None
     missing: str
+    gpu: Mapping[str, float | None]
 
 
 def tool_costs(rows: Sequence[Row]) -> list[ToolCost]:
@@ -75,6 +80,7 @@ def tool_costs(rows: Sequence[Row]) -> list[ToolCost]:
                     after_s=_median(row["after_s"] for row in ended),
                     output_bytes=_median(row["output_bytes"] for row in ended),
                     published=published.get((job, tool)),
+                    gpu={name: _median(row[name] for row in ended) for name in GPU_METRICS},
                     missing="" if ended else next((row["message"] for row in of_tool if row["message"]), "not run"),
                 )
             )
@@ -174,10 +180,21 @@ def write_report(rows: Sequence[Row], out: Path) -> Path:
             bars(measured, unit="%", width=620, whisker="95 % interval"),
             "Overhead in percent of an epoch; diamond: published",
         )
-        page.grid(_over_time(of_job, tones, out))
+        page.grid([*_over_time(of_job, tones, out), *_gpu_metrics(of_job, tones)])
         page.paragraph(legend({cost.title: tones[cost.title] for cost in of_job if not cost.missing}))
     page.note("Below zero is drawn as zero; the interval says whether a difference is more than noise.")
     return page.write(out / "overhead.html")
+
+
+def _gpu_metrics(costs: Sequence[ToolCost], tones: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Figure 3.4: each metric of the GPU by tool, as (caption, SVG); none on a CPU."""
+    found = []
+    for metric in GPU_METRICS:
+        values = [(cost.title, cost.gpu[metric]) for cost in costs]
+        measured = [Bar(title, tones[title], value) for title, value in values if value is not None]
+        if measured:
+            found.append((GPU_TITLES[metric], bars(measured, unit="", width=440)))
+    return found
 
 
 def _over_time(costs: Sequence[ToolCost], tones: Mapping[str, str], out: Path) -> list[tuple[str, str]]:

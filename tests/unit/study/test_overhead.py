@@ -3,13 +3,16 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cotenant.core.errors import UsageError
+from cotenant.gpus.gpu_sampler import GpuSampler
 from cotenant.measurement.result_table import read_rows
 from cotenant.osutil.procfs import all_stats
+from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
 from cotenant.study import overhead
 from cotenant.study.overhead import OverheadStudy, StudyJob, output_bytes, read_epochs, resolve_jobs, run_overhead
 from cotenant.study.overhead_report import tool_costs, write_report
@@ -211,6 +214,28 @@ def test_the_report_shows_every_tool(tmp_path):
     text = write_report(rows, study.out).read_text()
     for words in ("no tool", "ticker", "nvidia-smi", "Resident memory", "Measured on cpu"):
         assert words in text
+
+
+def test_the_gpu_is_read_while_the_job_trains(tmp_path):
+    SimulatedServer.create(tmp_path / "server", "1xA100-40GB")
+    backend = SimulatedBackend(tmp_path / "server")
+    (gpu,) = backend.inventory()
+    busy = f"""
+from cotenant.simserver.server import SimulatedServer
+from pathlib import Path
+server = SimulatedServer.open(Path({str(tmp_path / "server")!r}))
+attachment = server.attach(server.uuids[0], context_bytes=2**20, label="job")
+attachment.set_activity(smact=0.5, smocc=0.25, drama=0.125, utilization=1.0)
+"""
+    study = study_of(tmp_path, busy + TWO_EPOCHS.replace("0.02", "0.3"), ())
+    study = replace(study, watch=GpuSampler(backend, gpu, every_s=0.02), device="simulated A100-40GB")
+    rows = rows_of(study)
+    assert float(rows[0]["smact"]) == pytest.approx(0.5, abs=0.05)
+    assert 0 < float(rows[0]["drama"]) < float(rows[0]["smocc"]) < 0.5
+    assert len(read_rows(study.out / "job" / "none-1" / "gpu.csv")) > 2
+    text = write_report(rows, study.out).read_text()
+    assert "SM occupancy" in text
+    assert "Power, W" in text
 
 
 def test_jobs_are_shipped_ones_or_scripts(tmp_path):
