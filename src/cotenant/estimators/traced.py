@@ -392,4 +392,5 @@ def fake_gpu_of(gpu: GpuSpec, count: int = 1) -> dict[str, object]:
         "sm_count": gpu.sm_count,
         "count": count,
         "allocator_bytes": gpu.usable_bytes - gpu.context.typical_bytes,
+        "nvml_total_bytes": gpu.memory_total_bytes,
     }

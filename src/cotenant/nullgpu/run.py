@@ -21,7 +21,7 @@ from cotenant.nullgpu.wheels import NullGpuError
 _CHILD = Path(__file__).parent / "child.py"
 _LOG_TAIL = 2000
 UUID = "GPU-42424242-4242-4242-4242-424242424242"
-"""Of the null GPU, also in csrc/nvml.c."""
+"""Of the first null GPU, also in csrc/null_gpu.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,11 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 def compiled(tmp_path_factory):
     library = tmp_path_factory.mktemp("null-gpu") / "memory.so"
     sources = [str(SOURCES / name) for name in ("device.c", "memory.c")]
-    subprocess.run(["cc", "-shared", "-fPIC", "-pthread", "-o", str(library), *sources], check=True)
+    # Each copy of the library has an arena, and a process has 128 TiB of addresses.
+    subprocess.run(
+        ["cc", "-DARENA_BYTES=((size_t)1<<40)", "-shared", "-fPIC", "-pthread", "-o", str(library), *sources],
+        check=True,
+    )
     return library
 
 
@@ -41,6 +45,7 @@ def gpu(compiled, tmp_path, monkeypatch):
         ctypes.c_void_p
     ]
     library.null_unpin.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.null_stub.argtypes = [ctypes.c_char_p]
     library.null_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return library
 
@@ -106,15 +111,50 @@ def test_allocation_is_found_by_any_address_in_it(gpu):
     assert gpu.null_allocation_of(ctypes.c_void_p(address + 4 * MIB), ctypes.byref(base)) == 0
 
 
-def test_copies_from_the_device_are_zeros_and_copies_to_it_are_dropped(gpu):
-    device = gpu.null_allocate(512)
-    host = ctypes.create_string_buffer(b"abcd")
-    gpu.null_copy(device, host, 4)
-    assert host.raw[:4] == b"abcd"
+def test_copy_from_the_device_is_what_was_copied_there_until_a_kernel_runs(gpu):
+    device = gpu.null_allocate(4096)
+    host = ctypes.create_string_buffer(8)
+    gpu.null_copy(device + 16, ctypes.create_string_buffer(b"abcdefgh"), 8)
+    gpu.null_copy(host, device + 18, 4)
+    assert host.raw == b"cdef" + bytes(4)
+    gpu.null_copy(host, device, 8)
+    assert host.raw == bytes(8), "another part was never copied"
+    gpu.null_count_launch()
+    gpu.null_copy(host, device + 16, 8)
+    assert host.raw == bytes(8), "a kernel may have written there"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(b"cublasGemmEx", id="product"), pytest.param(b"cudaMemset2DAsync", id="memset")]
+)
+def test_stub_that_writes_to_the_device_makes_it_unknown(gpu, name):
+    device, host = gpu.null_allocate(512), ctypes.create_string_buffer(4)
+    gpu.null_copy(device, ctypes.create_string_buffer(b"abcd"), 4)
+    gpu.null_stub(ctypes.c_char_p(b"cudaStreamSynchronize"))
     gpu.null_copy(host, device, 4)
-    assert host.raw[:4] == bytes(4)
-    other = ctypes.create_string_buffer(b"wxyz")
-    gpu.null_copy(host, other, 4)
+    assert host.raw == b"abcd"
+    gpu.null_stub(ctypes.c_char_p(name))
+    gpu.null_copy(host, device, 4)
+    assert host.raw == bytes(4)
+
+
+def test_later_copy_replaces_the_part_that_it_covers(gpu):
+    device, host = gpu.null_allocate(4096), ctypes.create_string_buffer(4)
+    gpu.null_copy(device, ctypes.create_string_buffer(b"abcd"), 4)
+    gpu.null_copy(device + 2, ctypes.create_string_buffer(b"xy"), 2)
+    gpu.null_copy(host, device + 2, 2)
+    assert host.raw[:2] == b"xy"
+    gpu.null_copy(host, device, 4)
+    assert host.raw == bytes(4), "the first is not known whole"
+
+
+def test_large_copies_are_dropped_and_those_on_the_host_are_made(gpu):
+    size = 65 << 10
+    device, host = gpu.null_allocate(size), ctypes.create_string_buffer(b"x" * size)
+    gpu.null_copy(device, host, size)
+    gpu.null_copy(host, device, size)
+    assert host.raw[:size] == bytes(size)
+    gpu.null_copy(host, ctypes.create_string_buffer(b"wxyz"), 4)
     assert host.raw[:4] == b"wxyz"
 
 
@@ -125,3 +165,18 @@ def test_pinned_memory_is_known_until_it_is_released(gpu):
     assert not gpu.null_is_device(address)
     gpu.null_unpin(address, 1)
     assert not gpu.null_is_pinned(address)
+
+
+def test_limit_replaces_the_memory_that_can_be_allocated_but_not_what_is_shown(compiled, tmp_path, monkeypatch):
+    text = f"name=test;total_bytes={100 * MIB};context_bytes={20 * MIB};limit_bytes={1000 * MIB};device_count=3"
+    monkeypatch.setenv("COTENANT_NULL_GPU", text)
+    own = tmp_path / "limit.so"
+    shutil.copy(compiled, own)
+    library = ctypes.CDLL(str(own))
+    library.null_allocate.restype, library.null_allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.null_free_bytes.restype = ctypes.c_size_t
+    assert library.null_device_count() == 3
+    assert library.null_free_bytes() == 80 * MIB
+    assert library.null_allocate(900 * MIB)
+    assert library.null_free_bytes() == 0
+    assert library.null_allocate(102 * MIB) is None

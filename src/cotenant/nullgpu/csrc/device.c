@@ -9,7 +9,7 @@
 
 static struct null_gpu gpu;
 static int log_level;
-static unsigned long launches;
+static unsigned long launches, stubs;
 
 static const struct {
     const char *key;
@@ -71,13 +71,20 @@ int null_log_level(void) {
 }
 
 void null_count_launch(void) { __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED); }
+unsigned long null_launches(void) { return __atomic_load_n(&launches, __ATOMIC_RELAXED) + stubs; }
 
 void *null_object(size_t bytes) { return calloc(1, bytes); }
+
+/* Whether a stub stands for work on the device, after which nothing there is known. */
+static int writes(const char *name) {
+    return !strncmp(name, "cublas", 6) || strstr(name, "Launch") || strstr(name, "Memset") || strstr(name, "Memcpy");
+}
 
 long null_stub(const char *name) {
     static const char *seen[4096];
     static int count;
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    if (writes(name)) __atomic_add_fetch(&stubs, 1, __ATOMIC_RELAXED);
     if (!null_log_level()) return 0;
     pthread_mutex_lock(&mutex);
     int i = 0;

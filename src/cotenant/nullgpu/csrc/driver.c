@@ -23,7 +23,11 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     snprintf(name, length, "%s", null_gpu()->name);
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { memset(uuid, 0x42, sizeof *uuid); return CUDA_SUCCESS; }
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    memset(uuid, 0x42, sizeof *uuid);
+    ((char *)uuid)[15] = NULL_UUID_LAST(device);
+    return CUDA_SUCCESS;
+}
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { *bytes = null_gpu()->total_bytes; return CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     *value = null_attribute(attribute);
@@ -78,11 +82,10 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
     if (bytes) *bytes = found;
     return CUDA_SUCCESS;
 }
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { memset(to, 0, bytes); return CUDA_SUCCESS; }
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    memset(to, 0, bytes);
-    return CUDA_SUCCESS;
-}
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { null_copy(to, (void *)from, bytes); return CUDA_SUCCESS; }
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { return cuMemcpyDtoH_v2(to, from, bytes); }
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) { null_copy((void *)to, from, bytes); return CUDA_SUCCESS; }
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) { return cuMemcpyHtoD_v2(to, from, bytes); }
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     int is_device = null_is_device((void *)address);
     switch (attribute) {

@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 
 #define MIB ((size_t)1 << 20)
+#ifndef ARENA_BYTES
 #define ARENA_BYTES ((size_t)1 << 43)
+#endif
 
 struct block {
     char *begin;
@@ -180,8 +182,50 @@ int null_is_pinned(const void *address) {
     return is_pinned;
 }
 
+/* Copies to the device, newest last; each is valid until the next kernel. Libraries send small tables and read them
+   back, as DistributedDataParallel does with the indices of its buckets (torch/csrc/distributed/c10d/reducer.cpp). */
+#define MAX_KNOWN 64
+#define MAX_KNOWN_BYTES ((size_t)64 << 10)
+static struct known {
+    const char *begin;
+    size_t bytes;
+    unsigned long launches;
+    char *content;
+} known[MAX_KNOWN];
+static unsigned newest;
+
+static void remember(const char *to, const void *from, size_t bytes) {
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < MAX_KNOWN; i++) /* what is written over is not known any more */
+        if (known[i].content && to < known[i].begin + known[i].bytes && known[i].begin < to + bytes) {
+            free(known[i].content);
+            known[i].content = NULL;
+        }
+    struct known *made = &known[newest++ % MAX_KNOWN];
+    free(made->content);
+    *made = (struct known){to, bytes, null_launches(), bytes <= MAX_KNOWN_BYTES ? malloc(bytes) : NULL};
+    if (made->content) memcpy(made->content, from, bytes);
+    pthread_mutex_unlock(&mutex);
+}
+
+int null_known(const void *from, size_t bytes, void *to) {
+    const char *begin = from;
+    int is_known = 0;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < MAX_KNOWN && !is_known; i++) {
+        struct known *k = &known[i];
+        if (!k->content || k->launches != null_launches() || begin < k->begin || begin + bytes > k->begin + k->bytes) continue;
+        memcpy(to, k->content + (begin - k->begin), bytes);
+        is_known = 1;
+    }
+    pthread_mutex_unlock(&mutex);
+    return is_known;
+}
+
 void null_copy(void *to, const void *from, size_t bytes) {
-    if (null_is_device(to)) return;
-    if (null_is_device(from)) memset(to, 0, bytes);
-    else memcpy(to, from, bytes);
+    int to_device = null_is_device(to), from_device = null_is_device(from);
+    if (to_device && from_device) null_count_launch(); /* a copy on the device is not followed */
+    else if (to_device) remember(to, from, bytes);
+    else if (!from_device) memcpy(to, from, bytes);
+    else if (!null_known(from, bytes, to)) memset(to, 0, bytes);
 }

@@ -22,6 +22,10 @@ struct null_gpu {
 const struct null_gpu *null_gpu(void);
 int null_device_count(void);
 
+/* The UUID of device i: 15 bytes 0x42, then 0x42 + i. No real GPU has it. */
+#define NULL_UUID_FORMAT "GPU-42424242-4242-4242-4242-4242424242%02x"
+#define NULL_UUID_LAST(device) (0x42 + (device))
+
 /* Value of a cudaDeviceAttr; CUdevice_attribute has the same numbers (cuda.h, driver_types.h). */
 int null_attribute(int attribute);
 
@@ -44,13 +48,17 @@ void null_pin(void *address, size_t bytes);
 void null_unpin(void *address, int release);
 int null_is_pinned(const void *address);
 
-/* Nothing is on the device: what is copied from there is zeros, what is copied to there is dropped. */
+/* Nothing is computed on the device: what is copied from there is zeros, except what was copied there since the last
+   kernel, in small pieces. */
 void null_copy(void *to, const void *from, size_t bytes);
+int null_known(const void *from, size_t bytes, void *to); /* 1, and copies, if the bytes at `from` are known */
 
 /* Opaque objects that callers create and destroy: streams, events, modules, descriptors. */
 void *null_object(size_t bytes);
 
+/* A kernel, or a call of a library that launches some: what is on the device is no longer known. */
 void null_count_launch(void);
+unsigned long null_launches(void);
 
 /* What every function does that is not written out: note its name once, and return success. */
 long null_stub(const char *name);

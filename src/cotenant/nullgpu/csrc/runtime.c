@@ -51,6 +51,7 @@ Error cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", g->name);
     memset(&p->uuid, 0x42, sizeof p->uuid);
+    ((char *)&p->uuid)[15] = NULL_UUID_LAST(device);
     p->major = g->compute_major;
     p->minor = g->compute_minor;
     p->multiProcessorCount = g->sm_count;
@@ -142,7 +143,8 @@ Error cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from
     return cudaSuccess;
 }
 Error cudaMemset(void *address, int value, size_t bytes) {
-    if (!null_is_device(address)) memset(address, value, bytes);
+    if (null_is_device(address)) null_count_launch();
+    else memset(address, value, bytes);
     return cudaSuccess;
 }
 Error cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t stream) { return cudaMemset(address, value, bytes); }

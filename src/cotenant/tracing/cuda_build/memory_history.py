@@ -6,7 +6,7 @@ stream uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,6 @@ def events_of(history: Iterable[Mapping[str, Any]], marks: Sequence[Mark], names
     entries = list(history)
     named = _named(entries, names)
     marks = _with_first_forward(marks, named)
-    categories = _categories(entries, marks, named)
     streams, pools = {0: 0}, {_DEFAULT_POOL: 0}
     live: dict[int, tuple[int, int]] = {}
     events: list[MemoryEvent] = []
@@ -67,9 +66,7 @@ def events_of(history: Iterable[Mapping[str, Any]], marks: Sequence[Mark], names
             pool = pools.setdefault(tuple(entry.get("pool_id") or _DEFAULT_POOL), len(pools))
             stream = stream if not pool else -pool
             live[address] = allocations, stream
-            events.append(
-                MemoryEvent("alloc", allocations, entry["size"], categories[allocations], phase, "", stream, 0)
-            )
+            events.append(MemoryEvent("alloc", allocations, entry["size"], "", phase, "", stream, 0))
             allocations += 1
         elif action == "free_completed" and address in live:
             while pending and pending[0].allocations <= allocations and pending[0].frees <= frees:
@@ -79,7 +76,7 @@ def events_of(history: Iterable[Mapping[str, Any]], marks: Sequence[Mark], names
             frees += 1
     for mark in pending:
         phase = _apply(mark, phase, events)
-    return events
+    return _with_categories(events, named)
 
 
 def _apply(mark: Mark, phase: str, events: list[MemoryEvent]) -> str:
@@ -103,41 +100,23 @@ def _with_first_forward(marks: Sequence[Mark], named: Mapping[int, str]) -> list
     return sorted([Mark(allocations=begin, frees=0, phase=FORWARD), *marks], key=lambda mark: mark.allocations)
 
 
-def _categories(entries: Sequence[Mapping[str, Any]], marks: Sequence[Mark], named: Mapping[int, str]) -> list[str]:
-    """The category of each allocation: as named, or else by when it was made and freed."""
-    begins = [(mark.allocations, mark.phase) for mark in marks if mark.phase != EMPTY_CACHE]
-    phases = list(_phase_of_each(begins, sum(entry["action"] == "alloc" for entry in entries)))
-    freed_in: dict[int, str] = {}
-    live: dict[int, int] = {}
-    allocations = 0
-    for entry in entries:
-        if entry["action"] == "alloc":
-            live[entry["addr"]] = allocations
-            allocations += 1
-        elif entry["action"] == "free_completed" and entry["addr"] in live:
-            freed_in[live.pop(entry["addr"])] = phases[min(allocations, len(phases) - 1)]
-    return [
-        named.get(number) or _guess(phase, freed_in.get(number), is_live=number not in freed_in)
-        for number, phase in enumerate(phases)
-    ]
+def _with_categories(events: Sequence[MemoryEvent], named: Mapping[int, str]) -> list[MemoryEvent]:
+    """`events` with the category of each allocation: as named, or else by when it was made and freed."""
+    freed_in = {event.storage_id: event.phase for event in events if event.action == "free"}
+
+    def category(event: MemoryEvent) -> str:
+        return named.get(event.storage_id) or _guess(event.phase, freed_in.get(event.storage_id))
+
+    return [event._replace(category=category(event)) if event.action == "alloc" else event for event in events]
 
 
-def _guess(phase: str, freed_in: str | None, *, is_live: bool) -> str:
-    """The category of a storage that nothing names; what lives on without a name belongs to a library."""
+def _guess(phase: str, freed_in: str | None) -> str:
+    """The category of a storage that nothing names; what is never freed belongs to a library."""
     if phase == LOAD:
-        return "buffer" if is_live else "temporary"
-    if is_live:
+        return "buffer" if freed_in is None else "temporary"
+    if freed_in is None:
         return "workspace"
     return "activation" if phase == FORWARD and freed_in != FORWARD else "temporary"
-
-
-def _phase_of_each(begins: Sequence[tuple[int, str]], allocations: int) -> Iterator[str]:
-    phase, at = LOAD, 0
-    for number in range(allocations):
-        while at < len(begins) and begins[at][0] <= number:
-            phase = begins[at][1]
-            at += 1
-        yield phase
 
 
 def _named(entries: Sequence[Mapping[str, Any]], names: StorageNames) -> dict[int, str]:

@@ -19,6 +19,7 @@ from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
 from cotenant.core.units import format_duration
+from cotenant.tracing.cuda_build import ddp
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
 from cotenant.tracing.cuda_build.unknown_values import UnknownValues
@@ -29,6 +30,7 @@ from cotenant.tracing.process import deadline, launcher_env, session
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 _MAX_PLACES = 3
 
@@ -53,7 +55,9 @@ class CudaBuildSession:
         deadline.start_deadline(request.get("deadline"), self._too_late, lambda: self.observer.counts()[0])
         program = request["program"]
         launch = launcher_env.apply_launcher(request.get("launcher", ()), program, 1)
-        os.environ["COTENANT_NULL_GPU"] += f";device_count={launch.local}"  # read at the first use of CUDA
+        # Both are read at the first use of CUDA. A real driver, loaded by its path, has no GPU of these names.
+        os.environ["COTENANT_NULL_GPU"] += f";device_count={launch.local}"
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(uuid_of, range(launch.local)))
         program["args"] = [*program["args"], *launch.more_args]
         gpu: Mapping[str, Any] = request["gpu"]
         self.header: TraceHeader = replace(
@@ -65,7 +69,7 @@ class CudaBuildSession:
         patches.add(self.observer.patches())
         patches.add(self.values.patches())
         if torch.distributed.is_available():
-            patches.add(group_patches(self, NcclGroups(self)))
+            patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])
         patches.apply()
         self.observer.start()
 

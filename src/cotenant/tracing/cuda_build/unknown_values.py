@@ -1,11 +1,13 @@
 """What a script reads from the null GPU, where nothing is computed: the values that a trace assumes, too.
 
 A number is 1, since scripts divide by losses; a boolean is False, unless it says that something is finite; conditions
-of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros.
+of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros. What the script
+itself copied to the GPU is known until the next kernel runs (csrc/memory.c of `nullgpu`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops, script_frame
 from cotenant.tracing.patches.registry import KernelPatch, Phase
 
+_Address, _Size = ctypes.c_void_p, ctypes.c_size_t
 _ZERO_IN = ("amp/grad_scaler.py",)
 """Files of PyTorch that read a number which says that something went wrong, and 0 that all is well."""
 
@@ -30,6 +33,7 @@ class UnknownValues:
 
     def __init__(self, recorder: Any) -> None:
         self._loops = DataDependentLoops(recorder)
+        self._driver: Any = ctypes.CDLL("libcuda.so.1")  # that of the null GPU, which is loaded
         self.places: dict[str, None] = {}
 
     def patches(self) -> list[KernelPatch]:
@@ -43,7 +47,11 @@ class UnknownValues:
         ]  # fmt: skip
 
     def read(self, tensor: torch.Tensor) -> complex | float | bool:
-        """The assumed value of a tensor of one element."""
+        """The value of a tensor of one element: the known one, or else the assumed one."""
+        content = torch.empty((), dtype=tensor.dtype)
+        if self._driver.null_known(_Address(tensor.data_ptr()), _Size(tensor.itemsize), _Address(content.data_ptr())):
+            known: complex | float | bool = content.item()
+            return known
         frame = script_frame()
         if frame is None:
             return 0 if _reads_a_flag() else self._value(tensor.dtype, "")

@@ -31,6 +31,7 @@ class FakeGpuSpec:
         capability: compute capability, e.g. (8, 0).
         count: number of GPUs.
         allocator_bytes: total memory less the CUDA context; None: all of it.
+        nvml_total_bytes: as nvidia-smi shows it, which is more; None: `total_bytes`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class FakeGpuSpec:
     sm_count: int
     count: int = 1
     allocator_bytes: int | None = None
+    nvml_total_bytes: int | None = None
 
 
 class _DeviceProperties:

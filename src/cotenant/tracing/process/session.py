@@ -27,7 +27,7 @@ from cotenant.tracing.process import deadline, launcher_env, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
-from cotenant.tracing.process.serialization import USAGE
+from cotenant.tracing.process.serialization import RENEWED, USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
 
@@ -114,7 +114,8 @@ class TracingSession:
         self.request = request
         self.answer = answer
         self.options = options_of(request)
-        deadline.start_deadline(request.get("deadline"), self._too_late, self._events)
+        renewed = answer.with_name(RENEWED)
+        deadline.start_deadline(request.get("deadline"), self._too_late, self._events, self._steps, renewed)
         self.overlay = enter_sandbox(self.options, request.get("scratch"), answer)
         self.patches = PatchTable(overlay_hooks.patches(self.overlay))
         self.patches.apply()
@@ -185,6 +186,10 @@ class TracingSession:
     def _events(self) -> int:
         recorder: TraceRecorder | None = getattr(self, "recorder", None)
         return recorder.event_count if recorder is not None else 0
+
+    def _steps(self) -> int:
+        recorder: TraceRecorder | None = getattr(self, "recorder", None)
+        return recorder.steps if recorder is not None else 0
 
     def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
         """Answer before the timeout, from a thread of its own, while the script still runs."""
@@ -270,7 +275,7 @@ def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> O
     if options.sandbox:
         make_scratch(folder)
         sys.dont_write_bytecode = True
-        writable = [str(answer.parent), "/dev", "/proc", *cache_folders(os.environ)]
+        writable = [str(answer.parent), "/proc", *restrictions.device_paths(), *cache_folders(os.environ)]
         has_landlock = restrictions.restrict_writes(writable)
         restrictions.restrict_calls(programs=not has_landlock, network=not options.allow_network)
     elif not options.allow_network:

@@ -18,12 +18,15 @@ from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
-from cotenant.tracing.process import serialization
+from cotenant.tracing.process import launchers, serialization
 from cotenant.tracing.process.forkserver_client import ForkServerClient, ScriptTimeout
 from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.work_clock import WorkLimit
+from cotenant.tracing.sensors import nvidia_smi
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
+_POLL_S = 0.5  # between looks at the limit; the end of the process is noticed at once
 
 # A trace uses no hub, no experiment tracker and no GPU. Variables that the user sets stay as they are.
 _OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
@@ -53,9 +56,9 @@ def trace_script(
 ) -> MemoryTrace:
     """Run `program` on a simulated GPU.
 
-    `gpu`: name, total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the script if it can,
-    unless the output is to be shown. `null_gpu`: variables with which the CUDA build of the interpreter runs on a null
-    GPU; without them, CUDA tensors have no data and nothing is launched.
+    `gpu`: name, total_bytes, nvml_total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the
+    script if it can, unless the output is to be shown. `null_gpu`: variables with which the CUDA build of the
+    interpreter runs on a null GPU; without them, CUDA tensors have no data and nothing is launched.
 
     Raises:
         TraceError: see its kinds; `log_tail` has the end of the script's output.
@@ -75,7 +78,9 @@ def trace_script(
         paths["request"].write_text(json.dumps(request))
         offline = {} if options.allow_network else _OFFLINE
         device_env = {"CUDA_VISIBLE_DEVICES": ""} if null_gpu is None else null_gpu
-        child_env = {**_QUIET, **offline, **env, **device_env, "PYTHONUNBUFFERED": "1"}
+        sensors = nvidia_smi.install(Path(folder, "bin"), gpu, _gpus_of(program, gpu["count"]))
+        path = f"{sensors}{os.pathsep}{env.get('PATH', os.defpath)}"
+        child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         code = None
         if forkserver is not None and not show_output:
@@ -91,13 +96,28 @@ def trace_script(
         error = answer["error"]
         if error["kind"] == serialization.USAGE:
             raise UsageError(error["message"], hint=error["hint"])
-        raise TraceError(error["kind"], error["message"], hint=error["hint"], log_tail=log)
+        hint = error["hint"]
+        if error["message"].startswith(EXITED):  # its last words say why
+            hint = _last_line(log) or hint
+        raise TraceError(error["kind"], error["message"], hint=hint, log_tail=log)
     return serialization.trace_from_dict(answer["trace"])
+
+
+def _gpus_of(program: Program, count: int) -> int:
+    """GPUs that the machine shows: as many as the launcher starts processes, else `count`."""
+    if not program.launcher:
+        return count
+    name, *options = program.launcher
+    try:
+        return max(1, launchers.plan_launch(name, options, count).local)
+    except UsageError:  # the tracing process raises it, too
+        return count
 
 
 def _run_in_new_process(
     command: list[str], workdir: str, env: dict[str, str], log: Path, timeout_s: float, *, show_output: bool
 ) -> int:
+    began_s = time.monotonic()
     with log.open("wb") as sink:
         output = None if show_output else sink
         try:
@@ -114,10 +134,12 @@ def _run_in_new_process(
             raise TraceError(
                 "crashed", f"cannot start `{command[0]}`: {(error.strerror or str(error)).lower()}"
             ) from error
+        limit = WorkLimit(began_s, timeout_s, process.pid, log.with_name(serialization.RENEWED))
         try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise _timeout_error(timeout_s, log) from None
+            while not limit.is_over():
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(_POLL_S)
+            raise _timeout_error(timeout_s, log)
         finally:
             _kill_group(process)
 

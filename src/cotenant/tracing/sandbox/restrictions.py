@@ -22,6 +22,7 @@ _WRITES = 1 << 1 | 0x1FF0  # write a file; remove, make and so on, bits 4 to 12
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
 _FOR_FILES = 1 << 1 | _TRUNCATE
 _PR_SET_NO_NEW_PRIVS = 38
+_GPU_DEVICES = ("nvidia", "dri", "kfd", "dxg")
 _PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"})
 _CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 
@@ -61,6 +62,14 @@ def has_landlock() -> bool:
 def _landlock_version(kernel: Any) -> int:
     # With LANDLOCK_CREATE_RULESET_VERSION it returns the version of the interface, and makes no ruleset.
     return int(kernel.syscall(_CREATE_RULESET, None, 0, 1))
+
+
+def device_paths(folder: str = "/dev") -> list[str]:
+    """Devices that a traced script may write to: all but those of GPUs, so that no driver reaches a real one.
+
+    NVIDIA's driver opens /dev/nvidiactl for reading and writing, whatever CUDA_VISIBLE_DEVICES says.
+    """
+    return [entry.path for entry in os.scandir(folder) if not entry.name.startswith(_GPU_DEVICES)]
 
 
 def _allow(kernel: Any, rules: int, path: str, rights: int) -> None:
