@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer, number
 from cotenant.cli.study_options import out_option, python_option, resume_option
 from cotenant.cli.study_table import TableOptions, use_rows
+from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 @cli_option("--published", is_flag=True, help="Only draw what was published, beside rows in DIR; needs no GPU.")
 @cli_option("--only", metavar="GLOB", help="Only groups all of whose jobs have a name or a tag that matches.")
 @cli_option("--repeats", type=integer(minimum=1), default=1, metavar="N", help="Runs of each job and group.")
+@cli_option(
+    "--listen", metavar="NAMES", help="Monitoring tools beside each run, e.g. top,iostat; their output is kept."
+)
 @cli_option("--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more after SECONDS.")
 @cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
 @resume_option
@@ -41,6 +46,7 @@ def collocate(
     published: bool,
     only: str | None,
     repeats: int,
+    listen: str | None,
     limit_s: float | None,
     simulated: str | None,
     resume: bool,
@@ -73,7 +79,9 @@ def collocate(
     source = out / "collocation.csv"
     if not published and (resume or not (table.is_wanted and source.exists())):
         jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
-        with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as setup:
+        listeners = _listeners(listen, out)
+        with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as plain:
+            setup = replace(plain, listeners=listeners)
             for row in run_groups(jobs, setup, table=source.name, repeats=repeats, resume=resume, say=note):
                 note(group_line(row))
     out.mkdir(parents=True, exist_ok=True)
@@ -92,6 +100,25 @@ def collocate(
         if found.problem:
             note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
     note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
+
+
+def _listeners(names: str | None, out: Path) -> dict[str, Sequence[str]]:
+    """Commands of monitoring tools that run beside a job, by name.
+
+    Raises:
+        UsageError: there is no such tool, it is not on this machine, or it runs around a job.
+    """
+    from cotenant.study.tools import MONITORING_TOOLS, Run
+
+    found: dict[str, Sequence[str]] = {}
+    for name in filter(None, (part.strip() for part in (names or "").split(","))):
+        tool = MONITORING_TOOLS.get(name)
+        if tool.around:
+            raise UsageError(f"`--listen`: `{name}` runs around a job, not beside it", hint="leave it out")
+        if reason := tool.missing():
+            raise UsageError(f"`--listen`: `{name}`: {reason}", hint="leave it out, or install it")
+        found[name] = tool.command(Run(folder=out, job=(), scratch=out))
+    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ class CampaignSetup:
         limit_s: wall-clock limit of the whole campaign; None for no limit.
         gpu_name: name of the GPU in tables.
         probe: the program that runs and measures a job; `env` is added to its environment.
+        listeners: commands that run beside each group, by name.
     """
 
     out: Path
@@ -50,6 +51,7 @@ class CampaignSetup:
     gpu_name: str = ""
     probe: Path = PROBE
     env: Mapping[str, str] = field(default_factory=dict)
+    listeners: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def plain_env(self) -> dict[str, str]:
         """Environment of a process: ours, offline, with the sampled GPU only."""

@@ -19,6 +19,7 @@ from cotenant.gpus.gpu_sampler import MeasuredUsage
 from cotenant.measurement.campaign import CampaignSetup, record_of, start_job, window_of
 from cotenant.measurement.interrupts import deferred_signals
 from cotenant.measurement.job_list import JobGroup, MeasureJob
+from cotenant.measurement.listeners import listening
 from cotenant.measurement.result_table import write_samples
 from cotenant.osutil.procfs import UsageSample, session_usage
 
@@ -75,7 +76,7 @@ def run_together(
     folder = setup.out / group.folder / group.run_folder(repeat)
     folder.mkdir(parents=True, exist_ok=True)
     places: list[_Place] = []
-    with setup.watch or nullcontext():
+    with setup.watch or nullcontext(), listening(setup.listeners, folder):
         try:
             for position, (job, env) in enumerate(zip(jobs, environments, strict=True), start=1):
                 run = start_job(job, setup, folder, tag=str(position), env=env, barrier=True)

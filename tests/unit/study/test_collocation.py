@@ -1,8 +1,10 @@
 """The collocation study end to end on a simulated GPU: real processes, the probe's protocol, published pairs."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,8 +56,13 @@ def study(tmp_path_factory):
     jobs.append(quick)
     (folder / "groups.toml").write_text(GROUPS.format(jobs="\n".join(jobs)))
     command = [sys.executable, "-m", "cotenant", "study", "collocate", str(folder / "groups.toml")]
-    options = ["--out", str(folder / "out"), "--simulate", "A100-40GB", "--json"]
-    env = {"PATH": "/nonexistent", "HOME": str(folder)}
+    options = ["--out", str(folder / "out"), "--simulate", "A100-40GB", "--json", "--listen", "ps"]
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ps").write_text('#!/bin/sh\necho "PID and so on"\n')
+    for name in ("sh", "sleep"):
+        (folder / "bin" / name).symlink_to(shutil.which(name))
+    (folder / "bin" / "ps").chmod(0o755)
+    env = {"PATH": str(folder / "bin"), "HOME": str(folder)}
     done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
@@ -127,6 +134,35 @@ def test_host_use_of_each_job_is_in_its_row(study):
         if row["step_s"] and row["until"] == "seconds":
             assert int(row["host_rss_bytes"]) > 1_000_000, "a Python process"
             assert 0.0 < float(row["host_cpu_cores"]) < 2.0
+
+
+def test_listeners_write_into_the_folder_of_each_run_and_end_with_it(study):
+    folder, _ = study
+    outputs = sorted((folder / "out").rglob("ps.out"))
+    runs = {path.parent for path in (folder / "out").rglob("1.log")}
+    assert {path.parent for path in outputs} == runs
+    assert all("PID and so on" in path.read_text() for path in outputs)
+    left = [path for path in Path("/proc").glob("[0-9]*/cwd") if path.exists() and path.resolve() in runs]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ("nosuch", "no monitoring tool named `nosuch`"),
+        ("iostat", "`iostat`: no `iostat` on the PATH"),
+        ("probe", "runs around a job"),
+    ],
+)
+def test_a_listener_that_cannot_run_is_refused_before_anything_runs(tmp_path, tools, message):
+    command = [sys.executable, "-m", "cotenant", "study", "collocate", "--simulate", "A100-40GB", "--listen", tools]
+    env = {"PATH": "/nonexistent", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "o")], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "o").exists()
 
 
 def test_pairs_are_written_as_the_simulator_reads_them(study):
