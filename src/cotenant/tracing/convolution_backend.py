@@ -22,6 +22,25 @@ def runs_on_cudnn(params: Mapping[str, Any], capability: tuple[int, int]) -> boo
     return not is_depthwise(params) or bool(params["channels_last"]) or _is_fast_in_half(params, capability)
 
 
+def is_image_by_image(params: Mapping[str, Any], capability: tuple[int, int]) -> bool:
+    """Whether PyTorch multiplies matrices for one image after the other, without cuDNN (`slow_conv2d`).
+
+    Not modeled: groups, dilation, transposed and 3D convolutions without cuDNN.
+    """
+    if runs_on_cudnn(params, capability) or is_depthwise(params) or params["transposed"] or params["groups"] != 1:
+        return False
+    return len(params["x"]) <= 4 and all(extent == 1 for extent in params["dilation"])
+
+
+def needs_columns(params: Mapping[str, Any]) -> bool:
+    """Whether `slow_conv2d` copies the pixels under the kernel; the gradient of the input always takes them.
+
+    Source: ATen/native/cuda/ConvolutionMM2d.cu, `slow_conv2d_forward`, `slow_conv2d_grad_weight`.
+    """
+    extents = (*params["w"][2:], *params["stride"])
+    return any(extent != 1 for extent in extents) or any(params["padding"])
+
+
 def is_depthwise(params: Mapping[str, Any]) -> bool:
     """Whether every group has one input channel, as PyTorch's own kernels want it."""
     channels = params["x"][1]

@@ -8,13 +8,14 @@ Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, ATen/cuda/CublasHandlePool.cpp.
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from cotenant.tracing.convolution_backend import is_depthwise, runs_on_cudnn
+from cotenant.tracing.convolution_backend import is_depthwise, is_image_by_image, needs_columns, runs_on_cudnn
 from cotenant.tracing.operators import kernel_scratch, reductions
 from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
@@ -69,6 +70,10 @@ def _conv(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     if x.numel():
         params = _conv_params(x, w, out, stride, padding, dilation, transposed, groups)
         ctx.record_call("conv_forward", x.fake_device, **params)
+        if is_image_by_image(params, torch.cuda.get_device_capability()):
+            columns = _columns(ctx, params, x) if needs_columns(params) else None
+            ctx.record_call("gemm", x.fake_device, dtype=_dtype(x))
+            del columns
 
 
 @operators.recorder_of("aten::convolution_backward")
@@ -89,25 +94,41 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
     shape = (stride, padding, dilation, transposed, groups)
     calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]
     params = _conv_params(x, w, grad, *shape)
-    if is_depthwise(params) and not runs_on_cudnn(params, torch.cuda.get_device_capability()):
+    capability = torch.cuda.get_device_capability()
+    by_image = is_image_by_image(params, capability)
+    if is_depthwise(params) and not runs_on_cudnn(params, capability):
         calls.reverse()  # ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda_out`
+    bias_first = by_image and mask[2]  # ConvolutionMM2d.cu, `slow_conv2d_backward_out_cuda`
     for kind, result, wanted in calls:
+        if kind == "conv_wgrad" and bias_first:
+            _bias_gradient(ctx, grad, grad_b)
         if wanted and kind == "conv_dgrad":
             ctx.record(result)
             copies = copies_in_format(ctx, layout, *operands)
             ctx.record_call(kind, x.fake_device, **params)
-            del copies
+            columns = _columns(ctx, params, x) if by_image else None
+            del copies, columns
         elif wanted:
             copies = copies_in_format(ctx, layout, *operands[1:])
             ctx.record(result)
             ctx.record_call(kind, x.fake_device, **params)
-            del copies
-    if mask[2]:
-        ctx.record(grad_b)
-        # cuDNN computes no gradient of the bias: Convolution.cpp, `convolution_backward`, sums the gradient over all
-        # pixels after the other two.
-        pixels = tuple(dim for dim in range(grad.dim()) if dim != 1)
-        reductions.split_reduction(ctx, grad, pixels, reductions.accumulator_bytes(grad.dtype))
+            columns = _columns(ctx, params, x) if by_image and needs_columns(params) else None
+            del copies, columns
+    if mask[2] and not bias_first:
+        _bias_gradient(ctx, grad, grad_b)
+
+
+def _bias_gradient(ctx: OpContext, grad: Any, out: Any) -> None:
+    """A sum of the gradient over all pixels, which cuDNN leaves to PyTorch. Source: Convolution.cpp."""
+    ctx.record(out)
+    pixels = tuple(dim for dim in range(grad.dim()) if dim != 1)
+    reductions.split_reduction(ctx, grad, pixels, reductions.accumulator_bytes(grad.dtype))
+
+
+def _columns(ctx: OpContext, params: dict[str, Any], x: Any) -> Any:
+    """The pixels under the kernel at each place of one image. Source: ATen/native/cuda/ConvolutionMM2d.cu."""
+    numel = math.prod(params["w"][1:]) * math.prod(params["y"][2:])
+    return ctx.scratch(numel * x.element_size(), x.fake_device)
 
 
 def _conv_params(
