@@ -80,11 +80,12 @@ class SlurmCluster:
             "SLURM_CONF": str(folder / "slurm.conf"),
             "XDG_STATE_HOME": str(folder / "home-state"),
             "XDG_RUNTIME_DIR": str(folder / "run"),
+            "TMPDIR": str(folder / "tmp"),
             "COTENANT_TO": "slurm",
         }
 
     def start(self):
-        for name in ("state", "spool", "munge", "run", "work"):
+        for name in ("state", "spool", "munge", "run", "work", "tmp"):
             (self.folder / name).mkdir()
         self.folder.chmod(0o755)
         for name in ("gpu0", "gpu1"):
@@ -144,8 +145,7 @@ class SlurmCluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=TIMEOUT_S,
-            **options,
+            **{"timeout": TIMEOUT_S, **options},
         )
 
     def until(self, holds, what):

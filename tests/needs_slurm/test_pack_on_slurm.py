@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 PACK = ("--simulate", "2xA100-40GB", "--policy-options", "warmup_s=0")
@@ -33,13 +34,14 @@ def done_lines(cluster, folder):
     return [json.loads(line) for text in texts for line in text.splitlines() if line]
 
 
-def left_of_packs():
-    """Processes of any pack, by their environment."""
+def left_of_packs(cluster):
+    """Processes of the packs of this cluster, by their environment."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
-                if b"COTENANT_PACK=" in (path / "environ").read_bytes():
+                environment = (path / "environ").read_bytes()
+                if b"COTENANT_PACK=" in environment and os.fsencode(cluster.folder) in environment:
                     found.append(path.name)
             except OSError:
                 continue
@@ -57,7 +59,7 @@ def test_many_jobs_share_one_gpu_of_slurm(cluster):
     first = submitted(cluster, "-w", "n1", "jobs.txt")
     assert cluster.ended(first) == "COMPLETED", log(cluster, "jobs.pack", first)
     assert "3 completed, 0 failed" in log(cluster, "jobs.pack", first)
-    assert left_of_packs() == []
+    assert left_of_packs(cluster) == []
 
 
 def test_two_packs_on_a_node_have_a_gpu_each(cluster):
@@ -88,10 +90,10 @@ def test_nothing_outlives_a_cancelled_allocation(cluster):
     listed(cluster, job("touch up; setsid sleep 1000 & sleep 1000"), job("true", "39G"))
     job_id = submitted(cluster, "jobs.txt")
     cluster.until((cluster.work / "up").exists, "its job runs")
-    assert left_of_packs() != []
+    assert left_of_packs(cluster) != []
     cluster.slurm("scancel", job_id)
     assert cluster.ended(job_id) == "CANCELLED"
-    cluster.until(lambda: left_of_packs() == [], "all processes have ended")
+    cluster.until(lambda: left_of_packs(cluster) == [], "all processes have ended")
     assert done_lines(cluster, "jobs.pack") == []
 
 

@@ -69,7 +69,7 @@ def test_shards_take_the_place_of_a_gpu(cluster):
     assert detail(cluster, job_id, "TresPerNode") == "gres:shard:9"
     assert detail(cluster, job_id, "Comment") == "cotenant:mem=9216M,by=declared"
     assert output(cluster, job_id) in ("gpu=0 args=a b\n", "gpu=1 args=a b\n")
-    assert not list(cluster.folder.parent.glob(f"cotenant-{job_id}.*"))  # the folder on the node is gone
+    assert not list((cluster.folder / "tmp").glob("cotenant-*"))  # the folder on the node is gone
 
 
 @pytest.mark.parametrize("header", ["-G 1", "--gpus-per-node=1"])
@@ -95,6 +95,41 @@ def test_the_exit_code_the_signal_and_wrap_are_those_of_the_script(cluster):
     killed = submitted(cluster, "--gpu-mem", "1G", "--wrap", "kill -9 $$")
     assert cluster.ended(killed) == "FAILED"
     assert detail(cluster, killed, "ExitCode") == "0:9"
+
+
+TRAIN = """import sys
+import torch
+model = torch.nn.Linear(int(sys.argv[1]), 4096).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, int(sys.argv[1]), device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_python_command_in_the_script_is_estimated(cluster):
+    pytest.importorskip("torch")
+    (cluster.work / "exp").mkdir()
+    (cluster.work / "exp" / "train.py").write_text(TRAIN)
+    write(
+        cluster,
+        "#!/bin/bash\n#SBATCH --gres=gpu:1\ncd $SLURM_SUBMIT_DIR/exp\nWIDTH=$1\n"
+        "echo starting\nsrun --ntasks=1 python -u train.py $WIDTH --name $RUN_NAME\n",
+    )
+    done = cluster.cli("sbatch", "--dry-run", "--json", "job.sh", "65536", cwd=cluster.work, timeout=240)
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)["job"]
+    # 4 GiB of parameters, gradients and two moments; temporaries of a step of Adam, the context and a margin.
+    assert job["estimator"] == "traced"
+    assert 5 * GiB < job["bound_bytes"] < 8 * GiB
+    shards = -(-job["bound_bytes"] // GiB)
+    assert (job["shards"], job["promised_bytes"]) == (shards, shards * GiB)
+    said = done.stderr.splitlines()
+    shown = "`python -u train.py 65536 --name` (line 6)"
+    assert said[0] == f"sbatch: warning: {shown}: $RUN_NAME not known here, taken as empty"
+    assert said[1].startswith(f"sbatch: {shown} needs ")
+    assert said[2] == f"sbatch: {shards} of the 40 shards of a GPU, 1.0 GiB each, in place of a whole one"
 
 
 def test_slurms_refusals_are_ours(cluster):

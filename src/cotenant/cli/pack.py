@@ -193,6 +193,7 @@ def _submit(
     """Submit one job of Slurm that runs the pack."""
     from cotenant.slurm.gpu_request import GPU_OPTIONS
     from cotenant.slurm.plan import words_of
+    from cotenant.slurm.submission import run_sbatch
 
     given = {setting.option.name for setting in options}
     added = [] if given & set(GPU_OPTIONS) else ["--gres=gpu:1"]
@@ -215,12 +216,15 @@ def _submit(
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     listed.write_text(text, encoding="utf-8", errors="surrogateescape")
-    job_id = slurm.output("sbatch", "--parsable", *line).strip().partition(";")[0]
-    if json:
-        emit_json({"id": job_id, "line": shlex.join(["sbatch", *line]), "folder": str(folder)})
-    else:
-        print_line(f"Submitted batch job {job_id}: output and progress in {folder}")
-    return 0
+
+    def announce(job_id: str) -> None:
+        if json:
+            emit_json({"id": job_id, "line": shlex.join(["sbatch", *line]), "folder": str(folder)})
+        else:
+            print_line(f"Submitted batch job {job_id}: output and progress in {folder}")
+        sys.stdout.flush()
+
+    return run_sbatch(slurm, line, on_id=announce)[1]
 
 
 def _run(jobs: Sequence[PackJob], folder: Path, own: Mapping[str, str | None], *, json: bool) -> int:

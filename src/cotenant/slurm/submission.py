@@ -148,20 +148,40 @@ def submit(
     with tempfile.TemporaryDirectory(prefix="cotenant-sbatch-") as folder:
         script = Path(folder) / (Path(job.name).name or STDIN_NAME)
         script.write_text(text, encoding="utf-8", errors="surrogateescape")
-        command = [slurm.program("sbatch"), "--parsable", *planned.words, str(script), *job.arguments]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd
-        )
-        with process:
-            if process.stdout is None or process.stderr is None:
-                raise BackendError("sbatch has no output")
-            # stderr is at most some lines, which fit into the pipe.
-            job_id = process.stdout.readline().decode(errors="replace").strip().partition(";")[0]
-            if job_id:
-                _record(records, job_id, learned, planned)
-                on_id(job_id)
-            messages = process.stderr.read()
-            code = process.wait()
+        words = (*planned.words, str(script), *job.arguments)
+
+        def record(job_id: str) -> None:
+            _record(records, job_id, learned, planned)
+            on_id(job_id)
+
+        return run_sbatch(slurm, words, on_id=record, env=env, cwd=cwd)
+
+
+def run_sbatch(
+    slurm: SlurmInstallation,
+    words: Sequence[str],
+    *,
+    on_id: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> tuple[str, int]:
+    """Run sbatch: the id of the job and the exit code; `on_id` gets the id at once, also with `--wait`.
+
+    Raises:
+        BackendError: Slurm refuses the job; the message is Slurm's.
+    """
+    command = [slurm.program("sbatch"), "--parsable", *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd
+    ) as process:
+        if process.stdout is None or process.stderr is None:
+            raise BackendError("sbatch has no output")
+        # stderr is at most some lines, which fit into the pipe.
+        job_id = process.stdout.readline().decode(errors="replace").strip().partition(";")[0]
+        if job_id:
+            on_id(job_id)
+        messages = process.stderr.read()
+        code = process.wait()
     if not job_id:
         raise BackendError(message_of(messages, "sbatch", code))
     sys.stderr.write(messages.decode(errors="replace"))
