@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ import click
 
 from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.parameter_types import integer
+from cotenant.cli.parameter_types import PATH, integer
 from cotenant.cli.study_options import out_option, python_option, resume_option
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 @cli_option("--repeats", type=integer(minimum=1), default=5, metavar="N", help="Runs of each job under each tool.")
 @cli_option("--epochs", type=integer(minimum=1), default=3, metavar="N", help="Epochs of `light` and `heavy`.")
 @cli_option("--device", metavar="cpu|cuda", help="Where `light` and `heavy` train; by default a GPU if there is one.")
+@cli_option("--page", type=PATH, metavar="FILE.md", help="Write the results as a Markdown page, too.")
 @resume_option
 @python_option
 @json_option
@@ -44,6 +47,7 @@ def overhead(
     repeats: int,
     epochs: int,
     device: str | None,
+    page: Path | None,
     resume: bool,
     python: str | None,
     json: bool,
@@ -59,6 +63,7 @@ def overhead(
     """
     from cotenant.measurement.campaign import default_python
     from cotenant.study.overhead import OverheadStudy, resolve_jobs, run_overhead
+    from cotenant.study.overhead_page import write_page
     from cotenant.study.overhead_report import tool_costs, write_report
     from cotenant.study.tools import default_names
 
@@ -76,12 +81,15 @@ def overhead(
         spent = row["message"] if row["epoch_s"] is None else f"{row['epoch_s']:.3f} s per epoch"
         note(f"{row['job']} {row['tool']} {row['repeat']}: {row['outcome']} {spent}")
     rows = read_rows(out / "overhead.csv")
-    page = write_report(rows, out)
+    report = write_report(rows, out)
+    if page is not None:
+        write_page(rows, page, shlex.join(["cotenant", *sys.argv[1:]]))
+        note(f"page: {page}")
     if json:
-        emit_json({"rows": rows, "report": str(page)})
+        emit_json({"rows": rows, "report": str(report)})
         return
     _print_costs(tool_costs(rows))
-    note(f"report: {page}")
+    note(f"report: {report}")
 
 
 def _print_costs(costs: Sequence[ToolCost]) -> None:

@@ -15,6 +15,7 @@ from cotenant.osutil.procfs import all_stats
 from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
 from cotenant.study import overhead
 from cotenant.study.overhead import OverheadStudy, StudyJob, output_bytes, read_epochs, resolve_jobs, run_overhead
+from cotenant.study.overhead_page import write_page
 from cotenant.study.overhead_report import tool_costs, write_report
 from cotenant.study.tools import MONITORING_TOOLS, MonitoringTool
 
@@ -214,6 +215,22 @@ def test_the_report_shows_every_tool(tmp_path):
     text = write_report(rows, study.out).read_text()
     for words in ("no tool", "ticker", "nvidia-smi", "Resident memory", "Measured on cpu"):
         assert words in text
+
+
+def test_the_page_says_how_to_repeat_it(tmp_path):
+    rows = [
+        row("none", 1, 10.0, device="cpu", at="2026-01-01"), row("top", 1, 11.0, device="cpu", at="2026-01-02"),
+        row("dcgmi", 1, "", outcome="missing", message="no `dcgmi` on the PATH", device="cpu", at="2026-01-02"),
+    ]  # fmt: skip
+    text = write_page(rows, tmp_path / "pages" / "o.md", "cotenant study overhead --out o").read_text()
+    assert "- measured 2026-01-01 to 2026-01-02" in text
+    assert "`cotenant study overhead --out o`" in text
+    assert "| top | 11.000 | +10.0 % |" in text
+    assert "no `dcgmi` on the PATH |" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    with pytest.raises(UsageError, match="cannot write"):
+        write_page(rows, tmp_path / "pages" / "o.md" / "x.md", "")
 
 
 def test_the_gpu_is_read_while_the_job_trains(tmp_path):
