@@ -15,6 +15,7 @@ from cotenant.cli.simulate_options import (
     PolicyOptions,
     ReplayOptions,
     ResultOptions,
+    SliceOptions,
 )
 from cotenant.core.errors import UsageError
 
@@ -29,6 +30,7 @@ MAX_RECORDED_JOBS = 20_000
 @option_group("trace", ReplayOptions)
 @option_group("policy", PolicyOptions)
 @option_group("cluster", ClusterOptions)
+@option_group("slices", SliceOptions)
 @option_group("results", ResultOptions)
 @option_group("forecast", ForecastOptions)
 @cli_option("--list", "list_all", is_flag=True, help="List traces, formats, policies and estimators; run nothing.")
@@ -38,6 +40,7 @@ def command(
     trace: ReplayOptions,
     policy: PolicyOptions,
     cluster: ClusterOptions,
+    slices: SliceOptions,
     results: ResultOptions,
     forecast: ForecastOptions,
     *,
@@ -67,11 +70,11 @@ def command(
 
         print_forecast(policy, forecast, connection, seed=cluster.seed, json=json)
         return
-    _print(_evaluation(trace, policy, cluster, results), results, json=json)
+    _print(_evaluation(trace, policy, cluster, slices, results), results, json=json)
 
 
 def _evaluation(
-    trace: ReplayOptions, policy: PolicyOptions, cluster: ClusterOptions, results: ResultOptions
+    trace: ReplayOptions, policy: PolicyOptions, cluster: ClusterOptions, slices: SliceOptions, results: ResultOptions
 ) -> Evaluation:
     from cotenant.sim import cluster as clusters
     from cotenant.sim import memory_source, traces
@@ -85,7 +88,7 @@ def _evaluation(
     experiment = Experiment(
         trace=jobs,
         cluster=clusters.parse(traces.default_gpus(trace.trace) if cluster.gpus is None else cluster.gpus),
-        config=cluster.config(record=results.report is not None and len(jobs) <= MAX_RECORDED_JOBS),
+        config=slices.apply(cluster.config(record=results.report is not None and len(jobs) <= MAX_RECORDED_JOBS)),
         estimator=policy.estimator,
         max_slowdown=policy.max_slowdown,
         options=settings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,6 +225,45 @@ class ClusterOptions:
             cross_node_speed=self.cross_node_speed,
             reference_gpu=self.reference_gpu,
             record=record,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceOptions:
+    """Time slices: jobs that give way to others before they are done."""
+
+    SECTION = "Time slices"
+
+    time_slice_s: float | None = option(
+        "--time-slice",
+        type=Parsed("duration", parse_duration),
+        metavar="TIME",
+        help="After TIME, if others wait, every job is stopped and queued last.",
+    )
+    notice_s: float = option(
+        "--slice-notice",
+        type=Parsed("duration", parse_duration),
+        default="00:10:00",
+        metavar="TIME",
+        help="The signal comes this long before the end of a slice; at most half of it.",
+    )
+    no_checkpoints: bool = flag("--no-checkpoints", help="A job whose slice is over starts again from its beginning.")
+
+    def apply(self, config: SimulationConfig) -> SimulationConfig:
+        """`config` with these slices.
+
+        Raises:
+            UsageError: `--no-checkpoints` without `--time-slice`.
+        """
+        if self.time_slice_s is None:
+            if self.no_checkpoints:
+                raise UsageError("`--no-checkpoints` needs `--time-slice`", hint="add e.g. `--time-slice 12:00:00`")
+            return config
+        return replace(
+            config,
+            time_slice_s=self.time_slice_s,
+            time_slice_notice_s=self.notice_s,
+            slice_checkpoints=not self.no_checkpoints,
         )
 
 

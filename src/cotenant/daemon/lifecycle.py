@@ -330,6 +330,8 @@ def _manager_config(config: Config) -> ManagerConfig:
         window_s=config.scheduling.window_s,
         stop_grace_s=config.scheduling.stop_grace_s,
         time_slice_grace_s=config.scheduling.time_slice_grace_s,
+        time_slice_s=config.scheduling.time_slice_s,
+        time_slice_notice_s=config.scheduling.time_slice_notice_s,
         overrun=OverrunPolicy(
             action=config.scheduling.overrun,
             margin=config.scheduling.overrun_margin,

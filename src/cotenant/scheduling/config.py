@@ -37,7 +37,9 @@ class ManagerConfig:
         stale_after_s: no job is placed by a GPU sample older than this.
         window_s: length of the window of samples that policies see.
         stop_grace_s: time from the termination signal to the kill of the process tree.
-        time_slice_grace_s: the same for a job whose time slice is over; it may save its state in that time.
+        time_slice_grace_s: the same for a job whose time slice is over, where it gets no notice before that.
+        time_slice_s: longest time slice of every job, see `time_limits`; None: only jobs that ask for one have one.
+        time_slice_notice_s: how long before the end of a slice its job gets the termination signal.
         eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
         quota: of every user without an entry in `user_quotas`.
         overrun: what is done about attempts that hold more than their promise.
@@ -50,6 +52,8 @@ class ManagerConfig:
     window_s: float = 30.0
     stop_grace_s: float = 10.0
     time_slice_grace_s: float = 120.0
+    time_slice_s: float | None = None
+    time_slice_notice_s: float = 0.0
     eager_queue: int = 200
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)

@@ -42,8 +42,9 @@ from cotenant.scheduling.overrun_watch import OverrunWatch
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.policy_driver import PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
-from cotenant.scheduling.recovery import is_time_slice_over, ran_out_of_memory
+from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.scheduling.telemetry.samples import Telemetry
+from cotenant.scheduling.time_limits import TimeLimits
 
 __all__ = ["Manager", "ManagerConfig"]
 
@@ -75,8 +76,7 @@ class Manager:
         self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
-        self._time_limited: set[int] = set()  # live jobs with a time limit or a time slice
-        self._stop_sent_at_s: dict[int, float] = {}
+        self._time_limits = TimeLimits(self._config)
         self._at_s = 0.0
         self._unchecked: set[int] = set()  # jobs not yet compared with the GPUs and MIG instances
         self._totals_bytes: list[int] = []  # largest first
@@ -311,40 +311,19 @@ class Manager:
             return
         if watched is not None:
             del self._watched_attempts[job.id]
-            self._time_limited.discard(job.id)
+            self._time_limits.forget(job.id)
             self._telemetry.forget(job.id, watched)
-            self._stop_sent_at_s.pop(job.id, None)
         if number is not None:
             self._watched_attempts[job.id] = number
-            if job.spec.time_limit_s is not None or job.spec.time_slice_s is not None:
-                self._time_limited.add(job.id)
+            self._time_limits.watch(job)
             self._telemetry.watch(job.id, number)
 
     # Time limits and placement.
 
     def _stop_overdue(self, at_s: float) -> list[Command]:
-        """Stops for attempts past their time limit, or past their time slice while other jobs wait for GPUs.
-
-        A stop is repeated if the attempt is still live after six grace periods.
-        """
-        commands: list[Command] = []
-        for job_id in sorted(self._time_limited):
-            job = self._table.jobs[job_id]
-            attempt = job.attempts[-1]
-            if attempt.started_at_s is None:
-                continue
-            limit_s = job.spec.time_limit_s
-            if limit_s is not None and at_s - attempt.started_at_s >= limit_s:
-                why, grace_s = "timeout", self._config.stop_grace_s
-            elif self._driver.waiting and is_time_slice_over(job, attempt, at_s):
-                why, grace_s = "time slice over", self._config.time_slice_grace_s
-            else:
-                continue
-            sent_at_s = self._stop_sent_at_s.get(job_id)
-            if sent_at_s is None or at_s - sent_at_s >= 6 * grace_s:
-                self._stop_sent_at_s[job_id] = at_s
-                commands.append(replace(self._table.stop(job, at_s, why), grace_s=grace_s))
-        return commands
+        """Stops for attempts past their time limit, or near the end of their time slice while other jobs wait."""
+        overdue = self._time_limits.overdue(self._table.jobs, at_s, others_wait=bool(self._driver.waiting))
+        return [replace(self._table.stop(job, at_s, why), grace_s=grace_s) for job, why, grace_s in overdue]
 
     def _is_decision_due(self, event: Event, queued_before: int) -> bool:
         if not self._table.queued and not self._table.unsatisfiable:

@@ -64,6 +64,9 @@ TERMINATED = (15, 9)
 REQUEUE = "requeue"
 """`Attempt.stop_reason` of an attempt whose job goes back to the queue."""
 
+TIME_SLICE_STOP = "time slice over"
+"""How the exit of an attempt begins that was stopped because its time slice was over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
@@ -123,7 +126,7 @@ def next_step(job: Job) -> Retry | Finish:
         return _same_again(job, f"retry: {end.detail}")
     if end.reason == "stopped" and end.detail.startswith(OVERRUN_STOP):
         return _after_overrun(job, attempt, end)
-    if end.reason == "stopped" and is_time_slice_over(job, attempt):
+    if end.reason == "stopped" and (end.detail.startswith(TIME_SLICE_STOP) or is_time_slice_over(job, attempt)):
         return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
     if end.reason == "stopped":
         return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
@@ -248,9 +251,9 @@ def is_crash_looping(job: Job) -> bool:
     )
 
 
-def is_time_slice_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
-    """Whether `attempt` has run for its time slice, at its end or at `at_s`."""
-    until_s = attempt.ended_at_s if at_s is None else at_s
+def is_time_slice_over(job: Job, attempt: Attempt) -> bool:
+    """Whether `attempt` ended after the time slice that its job asked for."""
+    until_s = attempt.ended_at_s
     time_slice_s, since_s = job.spec.time_slice_s, attempt.started_at_s
     return (
         time_slice_s is not None and since_s is not None and until_s is not None and until_s - since_s >= time_slice_s

@@ -28,9 +28,9 @@ def fifo(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[float, ...]
 def retries_first(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[float, ...]:
     """As `fifo`, but jobs that were tried before go ahead of all others of their priority (CARMA's recovery queue).
 
-    Except those of which no sample bears out that they ran out of memory.
+    Except those of which no sample bears out that they ran out of memory, and those whose time slice was over.
     """
-    is_ahead = bool(job.attempts) and (has_precedence(job) or not has_oomed(job))
+    is_ahead = len(job.attempts) > job.uncounted_attempts and (has_precedence(job) or not has_oomed(job))
     return (-job.spec.priority, -is_ahead, queued_at_s(job), job.id)
 
 

@@ -32,6 +32,8 @@ class SimulationConfig:
         sensitivity_sd: standard deviation of the log of a factor on each job's slowdown that policies cannot see.
         fault_every_s: mean time between faults of one GPU, exponential; None for no faults. Jobs on it restart, from
             the last multiple of `checkpoint_s` of their work if that is set; the GPU is back after `repair_s`.
+        time_slice_s: after this long, less `time_slice_notice_s`, an attempt is stopped if jobs wait, and its job is
+            queued last. With `slice_checkpoints` it continues where it was, else from its beginning.
         record: keep the use of every GPU over time, for reports.
     """
 
@@ -49,10 +51,13 @@ class SimulationConfig:
     fault_every_s: float | None = None
     repair_s: float = 3600.0
     checkpoint_s: float | None = None
+    time_slice_s: float | None = None
+    time_slice_notice_s: float = 600.0
+    slice_checkpoints: bool = True
     record: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("delay_median_s", "delay_share", "restart_s", "sensitivity_sd", "repair_s"):
+        for name in ("delay_median_s", "delay_share", "restart_s", "sensitivity_sd", "repair_s", "time_slice_notice_s"):
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:
                 raise UsageError(f"`{name}` must be >= 0, got {value:g}")
@@ -62,7 +67,7 @@ class SimulationConfig:
             raise UsageError(
                 f"the P95 of the launch delay, {self.delay_p95_s:g} s, is below its median, {self.delay_median_s:g} s"
             )
-        for name in ("window_s", "reading_s", "fault_every_s", "checkpoint_s"):
+        for name in ("window_s", "reading_s", "fault_every_s", "checkpoint_s", "time_slice_s"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise UsageError(f"`{name}` must be > 0, got {value:g}")

@@ -32,6 +32,7 @@ from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobCol
 from cotenant.sim.engine.running_attempt import RunningAttempt, job_after_oom
 from cotenant.sim.engine.sim_gpu import SimGpu
 from cotenant.sim.engine.speeds import SpeedCache, SpeedUpdater
+from cotenant.sim.engine.time_slices import TimeSlices
 from cotenant.sim.interference import Interference
 from cotenant.sim.trace import SECOND_GROWTH_S, Trace
 
@@ -88,7 +89,9 @@ class Simulation:
         self._updater = SpeedUpdater(self._speeds, self._observations, self._schedule_milestone)
         faults = FaultInjector(config, self._plans, self._observations, self._events, self._interrupt)
         # By kind of event.
-        self._handlers = (self._begin_work, self._milestone, self._requeue, self._wake, faults.fail, faults.repair)
+        self._slices = TimeSlices(config, self._plans, self._events, self._put_back)
+        attempts = (self._begin_work, self._milestone, self._requeue)
+        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -140,6 +143,8 @@ class Simulation:
                 continue
             if self._pending:
                 self._decide(at_s)
+                if self._pending and self._slices.over:
+                    self._slices.give_way(at_s)
             if not self._running and number >= count and self._is_over():
                 break
         for gpu in self.gpus:
@@ -235,13 +240,14 @@ class Simulation:
             gpu.residents.append(attempt)
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
+        self._slices.started(attempt, at_s)
 
     def _is_predetermined(self, attempt: RunningAttempt) -> bool:
         """Whether nothing can happen to an exclusive attempt before its end, so that one event suffices."""
         for gpu in attempt.gpus:
             if gpu.residents or attempt.peak_bytes > gpu.total_bytes:
                 return False
-        return self.config.fault_every_s is None
+        return self.config.fault_every_s is None and self.config.time_slice_s is None
 
     # Attempts.
 
@@ -323,9 +329,13 @@ class Simulation:
 
     def _interrupt(self, attempt: RunningAttempt, at_s: float) -> None:
         """Its GPU went down: work since its last checkpoint is lost."""
+        self._put_back(attempt, attempt.job, at_s, at_s - attempt.placed_s)
+
+    def _put_back(self, attempt: RunningAttempt, job: Job, at_s: float, lost_s: float) -> None:
+        """Its attempt ends without a result, and `job` is queued again."""
         self._leave(attempt, at_s)
-        self.columns.lost_s[attempt.number] += at_s - attempt.placed_s
-        self._schedule_requeue(attempt.number, attempt.job, at_s)
+        self.columns.lost_s[attempt.number] += lost_s
+        self._schedule_requeue(attempt.number, job, at_s)
 
     def _schedule_requeue(self, number: int, job: Job, at_s: float) -> None:
         self._requeueing += 1
