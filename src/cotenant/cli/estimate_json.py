@@ -1,8 +1,9 @@
 """`cotenant estimate --json`: one object, whose fields are listed here. Sizes are bytes.
 
 Of every estimate: the fields of `core.estimate.Estimate`; `device_bytes`, `bound_bytes`; `elapsed_s`; `trace`, null
-unless a script was traced: `events`, `optimizer_steps`, `torch`, `python`, `libraries`, `convolutions`, `workspaces`
-(where those of convolutions come from, a sentence or null), `alloc_conf`, `from_cache`.
+unless a script was traced: `backend` (`trace`, `null-gpu`), `events`, `optimizer_steps`, `torch`, `python`,
+`libraries`, `convolutions`, `workspaces` (where those of convolutions come from, a sentence or null), `alloc_conf`,
+`from_cache`.
 
 Of a traced one also:
     interval      `low_bytes`, `high_bytes` of the reserved bytes when small things change; `states`: one [low, high]
@@ -46,6 +47,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
         "interval": _plain(result.reserved_range),
         "fit": of_fit(result.fit),
         "trace": {
+            "backend": header.backend,
             "events": len(result.trace.events),
             "optimizer_steps": header.steps,
             "torch": header.torch_version,

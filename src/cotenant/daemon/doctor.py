@@ -60,6 +60,7 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
     checks: tuple[tuple[str, Callable[[], Iterator[Diagnosis]]], ...] = (
         ("cotenant", _versions),
         ("estimates", _torch),
+        ("null GPU", _null_gpu),
         ("GPUs", _gpus),
         ("sharing", _sharing),
         ("configuration", lambda: _configuration(env)),
@@ -103,6 +104,22 @@ def _torch() -> Iterator[Diagnosis]:
         )
         return
     yield Diagnosis(subject="estimates", grade="ok", detail=f"torch {version}")
+
+
+def _null_gpu() -> Iterator[Diagnosis]:
+    """Whether `cotenant estimate --backend null-gpu` works in this Python; compiles nothing."""
+    from cotenant.estimators.null_gpu import why_unavailable
+
+    why, hint, detail = why_unavailable(sys.executable)
+    if why:
+        yield Diagnosis(
+            subject="null GPU",
+            grade="optional",
+            detail=f"{why}; compiled code and CUDA extensions are estimated as a trace runs them",
+            advice=hint,
+        )
+    else:
+        yield Diagnosis(subject="null GPU", grade="ok", detail=detail)
 
 
 def _gpus() -> Iterator[Diagnosis]:

@@ -18,7 +18,14 @@ from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import GiB, format_bytes
 from cotenant.gpu_specs import GpuSpec
-from cotenant.nullgpu import NullGpuError, NullGpuLibraries, build_libraries, environment_of, find_wheels
+from cotenant.nullgpu import (
+    NullGpuError,
+    NullGpuLibraries,
+    build_libraries,
+    check_compiler,
+    environment_of,
+    find_wheels,
+)
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.trace_script import trace_script
 from cotenant.tracing.sandbox.restrictions import has_landlock
@@ -29,6 +36,8 @@ TIMEOUT_S = 900.0
 _UNLIMITED_BYTES = 1024 * GiB
 _TOLERANCE = 0.005
 _WHY = {"compiled": "runs compiled code", "extension": "builds a CUDA extension"}
+_NO_LANDLOCK = "this kernel has no Landlock, without which compilers cannot be kept from writing"
+_LANDLOCK_HINT = "use Linux 5.13 or newer, or `--no-sandbox`, which lets the script change files"
 EXPERIMENTAL = (
     "experimental: PyTorch's CUDA build ran on a null GPU, and the bound was calibrated on traces, not on such runs"
 )
@@ -54,11 +63,7 @@ class NullGpuRunner:
             text = f"no null GPU: its libraries cannot be written to `{self._folder}`: {error.strerror or error}"
             raise TraceError("unsupported", text, hint="set `XDG_CACHE_HOME` to a folder with some free MiB") from error
         if sandbox and not has_landlock():
-            raise TraceError(
-                "unsupported",
-                "no null GPU: this kernel has no Landlock, without which compilers cannot be kept from writing",
-                hint="a kernel of 5.13 or newer, or `--no-sandbox`, which lets the script change files",
-            )
+            raise TraceError("unsupported", f"no null GPU: {_NO_LANDLOCK}", hint=_LANDLOCK_HINT)
         return libraries
 
     def run(
@@ -122,6 +127,22 @@ def default_cache() -> Path:
     given = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     return root / "cotenant" / "null-gpu"
+
+
+def why_unavailable(python: str) -> tuple[str, str, str]:
+    """Why the null GPU cannot be used in the environment of `python`, and what to do; empty texts if it can be.
+
+    The third text says what it would use. Builds nothing.
+    """
+    try:
+        wheels = find_wheels(python)
+        check_compiler()
+    except NullGpuError as error:
+        return error.message, error.hint or "", ""
+    if not has_landlock():
+        return _NO_LANDLOCK, _LANDLOCK_HINT, ""
+    cudnn = ".".join(map(str, wheels.cudnn))
+    return "", "", f"CUDA {wheels.cuda_major}, cuDNN {cudnn}: `estimate --backend null-gpu` is possible (experimental)"
 
 
 def why_not_traced(recorded: MemoryTrace) -> str:

@@ -6,7 +6,7 @@ cuDNN (9.8 or newer) stays as it is and chooses plans by the properties of the G
 know, and where the line to NVIDIA's own checks is: decision 0053.
 """
 
-from cotenant.nullgpu.build import NullGpuLibraries, build_for_cudnn, build_libraries
+from cotenant.nullgpu.build import NullGpuLibraries, build_for_cudnn, build_libraries, check_compiler
 from cotenant.nullgpu.device import device_text
 from cotenant.nullgpu.history import RequestHistory, read_history, write_history
 from cotenant.nullgpu.run import TrainingRun, environment_of, run_script
@@ -20,6 +20,7 @@ __all__ = [
     "TrainingRun",
     "build_for_cudnn",
     "build_libraries",
+    "check_compiler",
     "device_text",
     "environment_of",
     "find_wheels",

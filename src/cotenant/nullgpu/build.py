@@ -69,13 +69,18 @@ def build_for_cudnn(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") ->
     return (folder / DRIVER, *(folder / path.name for path in libraries.values()))
 
 
-def _built(cache: Path, libraries: Mapping[str, Path], compiler: str, build: Callable[[Path], None]) -> Path:
-    """The folder of `cache` for `libraries`, filled by `build` if it is not there; it appears whole or not at all."""
+def check_compiler(compiler: str = "cc") -> None:
+    """Raises NullGpuError unless there are a C compiler and `nm`."""
     for program in (compiler, "nm"):
         if shutil.which(program) is None:
             raise NullGpuError(
                 f"the null GPU is compiled on first use, and there is no `{program}`", hint="install gcc"
             )
+
+
+def _built(cache: Path, libraries: Mapping[str, Path], compiler: str, build: Callable[[Path], None]) -> Path:
+    """The folder of `cache` for `libraries`, filled by `build` if it is not there; it appears whole or not at all."""
+    check_compiler(compiler)
     folder = cache / _digest(compiler, libraries)
     if folder.exists():
         return folder

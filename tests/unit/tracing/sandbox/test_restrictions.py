@@ -22,6 +22,18 @@ try:
 except PermissionError:
     print("refused")
 """
+DEVICES = """
+import sys
+from cotenant.tracing.sandbox.restrictions import device_paths, restrict_writes
+if not restrict_writes(device_paths(sys.argv[1])):
+    sys.exit(77)
+for name in ("null", "nvidiactl"):
+    try:
+        open(sys.argv[1] + "/" + name, "r+")
+        print("opened")
+    except PermissionError:
+        print("refused")
+"""
 CALLS = """
 import socket, subprocess, sys
 from cotenant.tracing.sandbox.restrictions import restrict_calls
@@ -60,3 +72,13 @@ def test_programs_and_connections_are_refused_with_the_option_that_allows_them()
     assert address.startswith("ConnectionError `192.0.2.1` is out of reach")
     assert name.startswith("ConnectionError `example.org` is out of reach")
     assert "--allow-network" in name
+
+
+def test_no_driver_opens_the_device_of_a_gpu(tmp_path):
+    for name in ("null", "nvidiactl"):
+        (tmp_path / name).touch()
+    command = [sys.executable, "-c", DEVICES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 77:
+        pytest.skip("this kernel has no Landlock")
+    assert done.stdout.split() == ["opened", "refused"], done.stderr

@@ -1,0 +1,159 @@
+"""`cotenant estimate --backend null-gpu` on a CUDA build of torch, that of `COTENANT_CUDA_PYTHON`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cotenant.core.errors import TraceError
+from cotenant.core.ports import EstimateRequest
+from cotenant.core.units import MiB
+from cotenant.estimators.traced import TracedEstimator
+
+PYTHON = os.environ.get("COTENANT_CUDA_PYTHON", "")
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="COTENANT_CUDA_PYTHON names no Python with a CUDA build of torch")
+
+TIMEOUT_S = 900.0
+PERCEPTRON = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+STEPS = """
+for _ in range(9):
+    loss = model(torch.randn(256, 512, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def explain(tmp_path):
+    """The result for a script of `text`; files that it writes would be in `tmp_path`."""
+
+    def run(text, *launcher, backend="null-gpu", gpu="A100-40GB"):
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        request = EstimateRequest(
+            command=(*launcher, str(script)), workdir=str(tmp_path), env=dict(os.environ), gpu=gpu, timeout_s=TIMEOUT_S
+        )
+        return TracedEstimator(backend=backend, python=PYTHON).explain(request)
+
+    return run
+
+
+def test_replay_of_the_history_reserves_what_pytorch_reserved(explain):
+    result = explain(PERCEPTRON + STEPS)
+    assert result.replay.peak_reserved_bytes == result.trace.header.counted_reserved_bytes
+    found = result.estimate.breakdown_bytes
+    parameters = (512 * 2048 * 2 + 2048 + 512) * 4
+    assert found["parameter"] == parameters
+    assert found["optimizer state"] == pytest.approx(2 * parameters, abs=8192)
+    assert found["gradient"] == parameters
+    assert {event.phase for event in result.trace.events} == {"load", "forward", "backward", "step"}
+
+
+def test_compiled_code_takes_the_memory_of_compiled_code(explain):
+    eager = explain(PERCEPTRON + STEPS)
+    compiled = explain(PERCEPTRON + "model = torch.compile(model)" + STEPS, backend="auto")
+    assert compiled.trace.header.backend == "null-gpu"
+    assert any("runs compiled code" in warning for warning in compiled.estimate.warnings)
+    assert 0 < compiled.replay.peak_allocated_bytes < eager.replay.peak_allocated_bytes
+
+
+def test_script_writes_no_file_and_asks_for_its_gpu(explain, tmp_path):
+    result = explain(
+        """
+import ctypes, os, subprocess, torch
+open("made", "w").write("x")
+assert open("made").read() == "x"
+shown = subprocess.run(
+    ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"],
+    capture_output=True, text=True, check=True,
+).stdout
+assert shown.strip() == "NVIDIA A100-SXM4-40GB, 40960", shown
+nvml, memory = ctypes.CDLL("libnvidia-ml.so.1"), (ctypes.c_ulonglong * 3)()
+handle = ctypes.c_void_p()
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+before = torch.ones(32 << 20, dtype=torch.uint8, device="cuda")
+assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
+assert memory[2] >= 32 << 20, list(memory)
+assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-42424242"), "what a driver loaded by its path would see"
+"""
+        + PERCEPTRON
+        + STEPS
+    )
+    assert not result.estimate.partial
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_values_are_known_if_the_script_copied_them_and_else_assumed(explain):
+    result = explain(
+        PERCEPTRON
+        + """
+lengths = torch.tensor([7, 8], dtype=torch.int64).cuda()
+assert lengths[1].item() == 8, "copied since the last kernel"
+found = (lengths + 1).sum()
+assert found.item() == 1
+assert torch.isfinite(found.float()).item()
+assert not torch.isnan(found.float()).item()
+scaler = torch.amp.GradScaler()
+"""
+        + STEPS.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+            "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+        )
+    )
+    assert result.trace.header.steps == 3
+    assert any("train.py, line 9" in warning for warning in result.estimate.warnings), result.estimate.warnings
+
+
+def test_kernels_of_nvrtc_are_compiled_and_launched(explain):
+    kernel = """
+square = torch.cuda.jiterator._create_jit_fn("template <typename T> T square(T x) { return x * x; }")
+assert square(torch.ones(5, device="cuda")).shape == (5,)
+"""
+    assert explain(PERCEPTRON + kernel + STEPS).trace.header.steps == 3
+
+
+def test_rank_of_torchrun_runs_pytorchs_own_reducer(explain):
+    result = explain(
+        """
+import os, torch
+torch.distributed.init_process_group("nccl")
+assert (torch.cuda.device_count(), torch.distributed.get_world_size()) == (4, 4)
+"""
+        + PERCEPTRON
+        + "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[int(os.environ['LOCAL_RANK'])])\n"
+        + STEPS,
+        "torchrun",
+        "--nproc-per-node",
+        "4",
+    )
+    assert result.estimate.processes == 4
+    assert result.trace.header.nccl.group_sizes[0] == 4
+    assert result.replay.peak_reserved_bytes == result.trace.header.counted_reserved_bytes
+
+
+def test_script_that_wants_more_than_the_gpu_is_told_how_much(explain):
+    big = "keep = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(20)]\n"
+    result = explain(PERCEPTRON + big + STEPS, gpu="T4-16GB")
+    assert result.fit.verdict == "no"
+    assert result.fit.reserved_bytes > 20 * 1024 * MiB
+
+
+def test_script_that_trains_in_a_fork_gets_an_answer(explain):
+    text = """
+import os
+pid = os.fork()
+if pid == 0:
+    import torch
+    torch.ones(5, device="cuda")
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    with pytest.raises(TraceError) as stopped:
+        explain(text)
+    assert stopped.value.kind == "no-cuda"
