@@ -1,8 +1,8 @@
 """Feeds: what pages show, polled once for everybody who watches it, and never for more than a share of the daemon.
 
 The daemon's decisions come first. Answers are made in the thread that decides, so all feeds together may use
-`DAEMON_SHARE` of its time: after an answer that took 50 ms the next request waits a second. More clients, GPUs or jobs
-make pages slower, not the daemon.
+`DAEMON_SHARE` of its time: after an answer that took 50 ms the next request waits a second. Pages that list and sum
+have `READ_SHARE`. More clients, GPUs or jobs make pages slower, not the daemon.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from cotenant.core.errors import CotenantError, DaemonUnreachable
 
 DAEMON_SHARE = 0.05
 """Share of the daemon's time that all feeds together may use."""
+READ_SHARE = 0.25
+"""The same for the lists, sums and histories of pages that are not live."""
 INTERVAL_S = 1.0
 """Shortest time between two polls of one feed."""
 RETRY_S = 2.0
@@ -106,11 +108,17 @@ class Feed:
         return reading
 
     async def readings(self) -> AsyncIterator[Reading]:
-        """Every reading from now on, the newest at first; slow readers skip some."""
+        """Every reading from now on, the newest at first; slow readers skip some.
+
+        Raises:
+            CotenantError: the daemon refuses. That it does not answer is a reading with an error.
+        """
         with self._watched():
             number = self.newest.number if self._is_fresh() else self.newest.number + 1
             while True:
                 reading = await self._after(number - 1)
+                if reading.error is not None and not isinstance(reading.error, DaemonUnreachable):
+                    raise reading.error
                 yield reading
                 number = reading.number + 1
 
@@ -140,8 +148,10 @@ class Feed:
                 async with self._budget.turn():
                     value = await self._fetch()
                 reading = Reading(number=before.number + 1, value=value, at_s=time.time())
-            except CotenantError as error:
+            except DaemonUnreachable as error:
                 reading = Reading(number=before.number + 1, value=before.value, at_s=before.at_s, error=error)
+            except CotenantError as error:  # what one may not see any more is not shown any longer
+                reading = Reading(number=before.number + 1, value=None, at_s=before.at_s, error=error)
             async with self._changed:
                 self.newest = reading
                 self._changed.notify_all()

@@ -13,7 +13,7 @@ from cotenant.daemon.config.schema import WebSection
 from cotenant.daemon.remote_address import RemoteAddress
 from cotenant.web.application import WebApplication
 from cotenant.web.daemon_client import DaemonClient
-from cotenant.web.feeds import Feeds
+from cotenant.web.feeds import READ_SHARE, Feeds, PollBudget
 from cotenant.web.guard import Guard, machine_names
 from cotenant.web.pages.login import LoginPages
 from cotenant.web.sessions import OneTimeKey, SessionStore
@@ -55,6 +55,7 @@ class WebServer:
         site = Site(
             daemon=DaemonClient(socket_file, remote),
             feeds=self._feeds,
+            reads=PollBudget(READ_SHARE),
             sessions=sessions,
             guard=Guard(sessions, {*machine_names(), *named}, cookie=f"cotenant_{port}", is_tls=is_tls),
             templates=make_environment(),

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 import cotenant
-from cotenant.core.errors import NotPermitted
-from cotenant.web.daemon_client import DaemonClient, TokenRefused
-from cotenant.web.feeds import Feed, Feeds
+from cotenant.core.errors import CotenantError, NotPermitted
+from cotenant.web.daemon_client import DaemonClient
+from cotenant.web.feeds import Feed, Feeds, PollBudget
 from cotenant.web.guard import Guard, TooManyRequests, read_form
 from cotenant.web.sessions import MAX_STREAMS, Session, SessionStore
 
@@ -38,6 +38,7 @@ class Site:
 
     daemon: DaemonClient
     feeds: Feeds
+    reads: PollBudget
     sessions: SessionStore
     guard: Guard
     templates: Environment
@@ -77,6 +78,11 @@ class Site:
         if self.read_only:
             raise NotPermitted("these pages are read-only")
         return fields
+
+    async def read(self, request: Request, path: str, **query: Any) -> dict[str, Any]:
+        """An answer of the daemon to the session, within the share that all such reads have of the daemon's time."""
+        async with self.reads.turn():
+            return await self.daemon.get(path, self.session(request).token, **query)
 
     def feed(self, request: Request, *key: Any, fetch: Any) -> Feed:
         """The feed that all sessions with the same rights share."""
@@ -120,8 +126,8 @@ class Site:
                         yield finished.result()
                     except StopAsyncIteration:
                         return
-                    except TokenRefused:
-                        break
+                    except CotenantError:
+                        break  # the page loads itself again, and says why
                 else:
                     yield b": still here\n\n"
             yield event("gone", {})

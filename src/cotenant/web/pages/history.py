@@ -33,12 +33,11 @@ class HistoryPage:
     async def show(self, request: Request) -> Response:
         span = request.query_params.get("hours", "6")
         span = span if span in SPANS else "6"
-        token = self._site.session(request).token
         end_s = time.time()
         begin_s = end_s - float(span) * 3600
-        gpus = (await self._site.daemon.get("/v1/gpus", token))["gpus"]
-        status = await self._site.daemon.get("/v1/status", token)
-        jobs, is_cut = await self._jobs(token, begin_s)
+        gpus = (await self._site.read(request, "/v1/gpus"))["gpus"]
+        status = await self._site.read(request, "/v1/status")
+        jobs, is_cut = await self._jobs(request, begin_s)
         bars = [bar for job in jobs for bar in _bars(job, begin_s, end_s)]
         used = {bar.gpu_uuid for bar in bars}
         shown = [gpu for gpu in gpus if len(gpus) <= MAX_GPUS or gpu["uuid"] in used][:MAX_GPUS]
@@ -64,14 +63,14 @@ class HistoryPage:
             policy=status["policy"],
         )
 
-    async def _jobs(self, token: str | None, since_s: float) -> tuple[list[Job], bool]:
+    async def _jobs(self, request: Request, since_s: float) -> tuple[list[Job], bool]:
         """Of the newest jobs those that started, and ended since or not at all; and whether older ones are left out."""
-        newest = (await self._site.daemon.get("/v1/jobs", token, last=1))["jobs"]
+        newest = (await self._site.read(request, "/v1/jobs", last=1))["jobs"]
         after = first = max(0, newest[-1]["id"] - MAX_JOBS) if newest else 0
         found: list[Job] = []
         query = {"records": 1, "since_s": f"{since_s:.0f}", "limit": PAGE_JOBS}
         while True:
-            page = (await self._site.daemon.get("/v1/jobs", token, after=after, **query))["jobs"]
+            page = (await self._site.read(request, "/v1/jobs", after=after, **query))["jobs"]
             jobs: list[Job] = [decode(Job, job) for job in page]
             found += [job for job in jobs if job.attempts]
             if len(page) < PAGE_JOBS:

@@ -20,12 +20,11 @@ class JobsPage:
         self._site = site
 
     async def show(self, request: Request) -> Response:
-        token = self._site.session(request).token
         chosen = {name: request.query_params.get(name, "").strip() or None for name in ("states", "user", "name")}
         query: dict[str, Any] = {"last": MAX_JOBS, **chosen}
         if query["states"] not in (None, *SHORT):
             query["states"] = None
-        answer = await self._site.daemon.get("/v1/jobs", token, **query)
+        answer = await self._site.read(request, "/v1/jobs", **query)
         return self._site.page(
             "jobs.html",
             request,

@@ -49,11 +49,11 @@ class LogPage:
                 async for piece in self._site.daemon.stream(path, token, **query):
                     yield event("text", {"text": plain(decoder.decode(piece)), "restart": restart})
                     restart = False
+                # The daemon ends a stream when the job is done, and when it ends itself.
+                job = (await self._site.daemon.get(path.removesuffix("/logs"), token))["job"]
             except DaemonUnreachable:
                 await asyncio.sleep(RETRY_S)
                 continue
-            # The daemon ends a stream when the job is done, and when it ends itself.
-            job = (await self._site.daemon.get(path.removesuffix("/logs"), token))["job"]
             if job["ended_at"] is not None:
                 yield event("end", {})
                 return

@@ -46,7 +46,7 @@ class UsagePage:
         span = _span(request)
         users, days = await self._rows(request, "user"), await self._rows(request, "day")
         workloads = (await self._rows(request, "workload"))[-MAX_WORKLOADS:]
-        gpus = (await self._site.daemon.get("/v1/gpus", self._site.session(request).token))["gpus"]
+        gpus = (await self._site.read(request, "/v1/gpus"))["gpus"]
         return self._site.page(
             "usage.html",
             request,
@@ -70,8 +70,7 @@ class UsagePage:
     async def _rows(self, request: Request, by: str) -> list[dict[str, Any]]:
         span = _span(request)
         since_s = None if not span else f"{time.time() - float(span) * DAY_S:.0f}"
-        token = self._site.session(request).token
-        rows: list[dict[str, Any]] = (await self._site.daemon.get("/v1/usage", token, by=by, since_s=since_s))["usage"]
+        rows: list[dict[str, Any]] = (await self._site.read(request, "/v1/usage", by=by, since_s=since_s))["usage"]
         return rows
 
 
