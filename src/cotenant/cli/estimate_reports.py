@@ -50,6 +50,10 @@ class EstimateReports:
         "--snapshot", type=PATH, metavar="FILE", help="Write a pickle for https://pytorch.org/memory_viz."
     )
 
+    html: Path | None = option(
+        "--html", type=PATH, metavar="FILE", help="Write all of it as one HTML page, with memory over time."
+    )
+
     @property
     def batch(self) -> BatchSizeQuery | None:
         """The search for a batch size, if one is wanted."""
@@ -66,6 +70,7 @@ class EstimateReports:
             "--find-batch-size": self.find_batch_size,
             "--plot": self.plot,
             "--snapshot": self.snapshot,
+            "--html": self.html,
         }
         return next((name for name, value in given.items() if value), None)
 
@@ -80,7 +85,7 @@ class EstimateReports:
 
     def check_files(self, script: str) -> None:
         """Refuse files that cannot be written, or that are `script` itself, before it is traced."""
-        for path in (self.plot, self.snapshot):
+        for path in (self.plot, self.snapshot, self.html):
             if path is None:
                 continue
             output_files.check(path)
@@ -116,6 +121,10 @@ class EstimateReports:
 
     def save_files(self, result: TracedResult, *, title: str) -> None:
         """Write the plot and the snapshot that are wanted."""
+        if self.html is not None:
+            from cotenant.estimators.estimate_page import estimate_page
+
+            note(f"page in `{estimate_page(result, title).write(self.html)}`")
         if self.plot is None and self.snapshot is None:
             return
         from cotenant.estimators.allocation_history import allocation_history

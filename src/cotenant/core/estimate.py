@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
+
+from cotenant.core.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +69,17 @@ class Estimate:
     def bound_bytes(self) -> int:
         """Memory that a policy must find free."""
         return self.device_bytes + self.margin_bytes
+
+    def _repr_html_(self) -> str:
+        """For Jupyter: the numbers, what they are made of, and the warnings."""
+        rows = [
+            ("peak allocated", self.peak_allocated_bytes),
+            ("peak reserved", self.peak_reserved_bytes),
+            ("device", self.device_bytes),
+            ("bound", self.bound_bytes),
+            *sorted(self.breakdown_bytes.items(), key=lambda part: -part[1]),
+        ]
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{format_bytes(value)}</td></tr>" for name, value in rows)
+        title = f"{escape(self.estimator)} on {escape(self.gpu)}{' (a lower bound)' if self.partial else ''}"
+        notes = "".join(f"<p>{escape(warning)}</p>" for warning in self.warnings)
+        return f"<table><caption>{title}</caption>{cells}</table>{notes}"

@@ -71,6 +71,15 @@ class TracedResult:
             return None
         return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
 
+    def _repr_html_(self) -> str:
+        """For Jupyter: the page of `estimators.estimate_page`, in a frame that keeps its styles to itself."""
+        from html import escape
+
+        from cotenant.estimators.estimate_page import estimate_page
+
+        text = estimate_page(self, f"Estimate for {self.estimate.gpu}").text()
+        return f'<iframe srcdoc="{escape(text)}" width="100%" height="900" frameborder="0"></iframe>'
+
     def fits_on(self) -> tuple[Fit, ...]:
         """Verdicts for all known GPUs, largest first; of several GPUs of the process, the worst counts.
 
