@@ -19,7 +19,6 @@ from cotenant.tracing.convolution_backend import is_depthwise, is_image_by_image
 from cotenant.tracing.operators import kernel_scratch, reductions
 from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
-from cotenant.tracing.operators.strides import is_channels_last
 
 operators = OperatorTable()
 
@@ -89,7 +88,7 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
     if mask[1]:
         ctx.keep_until_done(copies_in_format(ctx, layout, x))
     operands = [w, grad]
-    if suggest_memory_format(grad) is not layout:
+    if transposed or suggest_memory_format(grad) is not layout:
         ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
     shape = (stride, padding, dilation, transposed, groups)
     calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]
@@ -149,7 +148,7 @@ def _conv_params(
         "transposed": bool(transposed),
         "groups": int(groups),
         "dtype": _dtype(x),
-        "channels_last": is_channels_last(x) or is_channels_last(w),
+        "channels_last": convolution_format(x, w) is not torch.contiguous_format,
         "enabled": bool(cudnn.enabled),
         "benchmark": bool(cudnn.benchmark),
         "deterministic": bool(cudnn.deterministic),
