@@ -18,7 +18,7 @@ _DEFAULT_POOL = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class HistoryMark:
     """Something that the script did, between two allocations.
 
     Attributes:
@@ -42,7 +42,9 @@ class StorageNames:
         self.found.append((allocations, dict(categories)))
 
 
-def events_of(history: Iterable[Mapping[str, Any]], marks: Sequence[Mark], names: StorageNames) -> list[MemoryEvent]:
+def events_of(
+    history: Iterable[Mapping[str, Any]], marks: Sequence[HistoryMark], names: StorageNames
+) -> list[MemoryEvent]:
     """The trace of the GPU that `history` is about.
 
     A private pool of CUDA graphs becomes a negative stream, as in `MemoryEvent`. A free of a block that was allocated
@@ -79,7 +81,7 @@ def events_of(history: Iterable[Mapping[str, Any]], marks: Sequence[Mark], names
     return _with_categories(events, named)
 
 
-def _apply(mark: Mark, phase: str, events: list[MemoryEvent]) -> str:
+def _apply(mark: HistoryMark, phase: str, events: list[MemoryEvent]) -> str:
     """Add the event of a mark; the phase from there on."""
     action: Action = "phase"
     if mark.phase == EMPTY_CACHE:
@@ -90,14 +92,14 @@ def _apply(mark: Mark, phase: str, events: list[MemoryEvent]) -> str:
     return phase
 
 
-def _with_first_forward(marks: Sequence[Mark], named: Mapping[int, str]) -> list[Mark]:
+def _with_first_forward(marks: Sequence[HistoryMark], named: Mapping[int, str]) -> list[HistoryMark]:
     """`marks`, with the first forward pass: what follows the last parameter or buffer that precedes a backward."""
     first = next((mark.allocations for mark in marks if mark.phase != EMPTY_CACHE), None)
     if first is None:
         return list(marks)
     of_module = [number for number, name in named.items() if name in ("parameter", "buffer") and number < first]
     begin = max(of_module, default=-1) + 1
-    return sorted([Mark(allocations=begin, frees=0, phase=FORWARD), *marks], key=lambda mark: mark.allocations)
+    return sorted([HistoryMark(allocations=begin, frees=0, phase=FORWARD), *marks], key=lambda mark: mark.allocations)
 
 
 def _with_categories(events: Sequence[MemoryEvent], named: Mapping[int, str]) -> list[MemoryEvent]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, Mark, StorageNames
+from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
 
 MAX_ENTRIES = 4_000_000
@@ -35,7 +35,7 @@ class CudaBuildObserver:
         self._wanted, self._finish = steps, finish
         self._steps: Counter[int] = Counter()
         self._phase = ""
-        self.marks: list[Mark] = []
+        self.marks: list[HistoryMark] = []
         self.names = StorageNames()
         self.is_recording = False
 
@@ -145,7 +145,7 @@ class CudaBuildObserver:
 
     def _mark(self, phase: str) -> None:
         allocations, frees = self.counts()
-        self.marks.append(Mark(allocations=allocations, frees=frees, phase=phase))
+        self.marks.append(HistoryMark(allocations=allocations, frees=frees, phase=phase))
 
     def _name(self, category: str, tensors: Iterable[Any]) -> None:
         addresses = {address: category for tensor in tensors for address in _addresses(tensor)}

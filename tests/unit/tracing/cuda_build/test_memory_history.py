@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, Mark, StorageNames, events_of
+from cotenant.tracing.cuda_build.memory_history import (
+    BACKWARD,
+    EMPTY_CACHE,
+    FORWARD,
+    HistoryMark,
+    StorageNames,
+    events_of,
+)
 
 
 def alloc(address, size=1024, **more):
@@ -14,7 +21,7 @@ def free(address):
 
 
 def mark(allocations, phase, frees=0):
-    return Mark(allocations=allocations, frees=frees, phase=phase)
+    return HistoryMark(allocations=allocations, frees=frees, phase=phase)
 
 
 def named(*found):
