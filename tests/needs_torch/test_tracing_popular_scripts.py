@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from traced_scripts import allocations, by_category, failing, traced
+from traced_scripts import allocations, by_category, failing, peak, traced
 
 TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
 TRAIN = """
@@ -241,3 +241,52 @@ def test_interpolation_takes_a_number_on_the_cpu(tmp_path):
     train()
     """
     trained(tmp_path, source)
+
+
+EVALUATE = """
+calls = []
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+    def forward(self, x, y=None):
+        calls.append(1)
+        out = self.body(x)
+        {inside}
+        return {{"out": out, "loss": None if y is None else nn.functional.cross_entropy(out, y)}}
+net = Net().cuda().eval()
+with torch.no_grad():
+    for step in range(60):
+        found = net(torch.zeros(4 + ({more}), 64, device="cuda"), torch.zeros(4 + ({more}), dtype=torch.long).cuda())
+        assert found["out"].shape == (4 + ({more}), 8) and found["loss"].item() == 1.0
+print("calls", len(calls), flush=True)
+del found, net
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "more", "calls"),
+    [
+        pytest.param("pass", "0", 4, id="alike"),
+        pytest.param("pass", "step % 2", 7, id="two kinds"),
+        pytest.param("pass", "step", 60, id="none alike"),
+        pytest.param("self.saved = getattr(self, 'saved', []) + [out * 2]", "0", 60, id="a call that keeps something"),
+        pytest.param("y[y > 0].sum()", "0", 60, id="a size that depends on data"),
+        pytest.param("self.train()", "0", 60, id="in training mode from then on"),
+    ],
+)
+def test_alike_evaluations_are_replaced(tmp_path, inside, more, calls):
+    """After three that are alike; the very first one differs by the workspace of cuBLAS."""
+    trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=inside, more=more))
+    assert f"calls {calls}\n" in (tmp_path / "log").read_text()
+    outputs = [size for size in allocations(trace) if size == 4 * 8 * 4]
+    assert len(outputs) >= (60 if more == "0" else 1)
+
+
+def test_replaced_evaluations_change_no_peak(tmp_path):
+    def peaks(changed):
+        trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=changed, more="0"))
+        return [peak(trace, phase) for phase in ("load", "forward", "backward", "step")]
+
+    assert peaks("pass") == peaks("bool(y.sum() == 0)")

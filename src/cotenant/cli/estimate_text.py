@@ -56,7 +56,7 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
 
 def print_script_output(error: TraceError) -> None:
     """Print the last lines of the script's output."""
-    last = error.log_tail.strip().splitlines()[-12:]
+    last = error.last_output()
     if last:
         note("\n  ".join(["the script's last output:", *last]))
 

@@ -23,6 +23,9 @@ A message says what was found and what was wanted, in lower case and without a f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+_LAST_LINES = 12  # of a script's output, in an error
 
 
 class CotenantError(Exception):
@@ -35,7 +38,7 @@ class CotenantError(Exception):
         self.message = message
         self.hint = hint
 
-    def as_json(self) -> dict[str, str | int | None]:
+    def as_json(self) -> dict[str, Any]:
         """As `--json` prints it and the daemon sends it."""
         return {
             "kind": type(self).__name__,
@@ -138,6 +141,14 @@ class TraceError(CotenantError):
         super().__init__(message, hint=hint)
         self.kind = kind
         self.log_tail = log_tail
+
+    def last_output(self) -> list[str]:
+        """The last lines of the script's output."""
+        return self.log_tail.strip().splitlines()[-_LAST_LINES:]
+
+    def as_json(self) -> dict[str, Any]:
+        """With the kind of failure, and the script's last words."""
+        return {**super().as_json(), "cause": self.kind, "last_output": self.last_output()}
 
 
 class DatasetError(CotenantError):

@@ -132,6 +132,26 @@ class TraceRecorder:
         if storage_id is not None and (again or storage_id not in self._category):
             self._category[storage_id] = category
 
+    def storage_id(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage in the trace; None if it is not recorded."""
+        return self._ids.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+
+    def position(self) -> tuple[int, int]:
+        """Where the trace is now, for `events_since`."""
+        return len(self._actions), len(self._sizes)
+
+    def events_since(self, position: tuple[int, int]) -> tuple[tuple[object, ...] | None, set[int]]:
+        """(events with storages numbered from 0, new storages that live); no events if an older one was freed."""
+        actions, first = position
+        new = {number for number in self._ids.values() if number >= first}
+        events = []
+        for action, number, nbytes, _, module, stream, device in self._actions[actions:]:
+            is_storage = action in ("alloc", "free")
+            if is_storage and number < first:
+                return None, new
+            events.append((action, number - first if is_storage else number, nbytes, module, stream, device))
+        return tuple(events), new
+
     # -- everything else --------------------------------------------------------------------------------------
 
     def record_call(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:

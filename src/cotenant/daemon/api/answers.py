@@ -223,7 +223,14 @@ class TokensAnswer(Answer):
     tokens: list[TokenView]
 
 
-class ErrorView(TypedDict):
+class _TraceErrorFields(TypedDict, total=False):
+    """Of a script that could not be traced: the kind of failure, and the last lines of its output."""
+
+    cause: str
+    last_output: list[str]
+
+
+class ErrorView(_TraceErrorFields):
     """An error."""
 
     kind: str

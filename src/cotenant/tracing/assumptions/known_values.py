@@ -48,15 +48,21 @@ class KnownValues:
 
     Attributes:
         max_assumed_elements: larger tensors get no assumed values.
+        reads: how often values were wanted other than to compute further values.
     """
 
     max_assumed_elements = _MAX_ASSUMED_ELEMENTS
 
     def __init__(self) -> None:
         self._written: dict[OpOverload, tuple[int, ...] | None] = {}
+        self.reads = 0
 
     def of(self, tensor: Any) -> torch.Tensor | None:
         """The values, as a CPU tensor with the same strides, not to be written to; None where they are not known."""
+        self.reads += 1
+        return self._values(tensor)
+
+    def _values(self, tensor: Any) -> torch.Tensor | None:
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type == "cpu" else None
         flat = _storage_attribute(tensor, _VALUES_ATTRIBUTE)
@@ -115,7 +121,7 @@ class KnownValues:
         if absorbing is None or (out.dtype is not torch.bool and absorbing):
             return None
         for arg in args:
-            known = self.of(arg) if isinstance(arg, torch.Tensor) and arg.numel() <= _MAX_ELEMENTS else None
+            known = self._values(arg) if isinstance(arg, torch.Tensor) and arg.numel() <= _MAX_ELEMENTS else None
             if known is not None and not assumption_of(arg) and bool((known == absorbing).all()):
                 return torch.full(out.shape, absorbing, dtype=out.dtype)
         return None
@@ -129,7 +135,7 @@ class KnownValues:
             return
         first = tracked[0]
         is_small = _is_small_exact(first) or _is_small_float(first)
-        if overwrites and is_small and _is_whole_storage(first) and self.of(first) is None:
+        if overwrites and is_small and _is_whole_storage(first) and self._values(first) is None:
             self._set(first, torch.zeros((), dtype=first.dtype).expand(first.shape))
         if why := _assumption_in(args):
             for target in tracked:
@@ -157,7 +163,7 @@ class KnownValues:
             _UnknownValue: those of one are not known, or too many.
         """
         if isinstance(value, torch.Tensor):
-            known = self.of(value)
+            known = self._values(value)
             if known is None or known.numel() > _max_elements(assumption_of(value)):
                 raise _UnknownValue
             return known

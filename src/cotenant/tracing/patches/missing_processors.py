@@ -64,7 +64,8 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
     def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(cls, name, *args, **kwargs)
-        except (OSError, ValueError, TypeError, AttributeError):  # each version has another error for missing files
+        except (OSError, ValueError, TypeError, AttributeError, ImportError):
+            # Each class and version has another error for missing files; without protobuf, an `ImportError`.
             config = _config(name, kwargs)
             made = make(config, cls.__name__) if config is not None else None
             if made is None:

@@ -1,0 +1,138 @@
+"""Models of the hub whose configuration is in the cache and whose weights, tokenizer or processor are not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+if importlib.util.find_spec("transformers") is None:  # imported here, it would not read the variables set below
+    pytest.skip("needs transformers", allow_module_level=True)
+
+from traced_scripts import by_category, failing, traced
+
+BERT = {
+    "model_type": "bert",
+    "architectures": ["BertForSequenceClassification"],
+    "vocab_size": 1000,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+VIT = {
+    "model_type": "vit",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 96,
+    "patch_size": 16,
+}
+TRAIN = """
+model.cuda().train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    output = model(**{name: value.cuda() for name, value in batch.items()})
+    output[0].float().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def cache(folder: Path, name: str, files: dict[str, dict[str, object]]) -> None:
+    """The hub's cache as `from_pretrained` leaves it where only these files were fetched."""
+    repository = folder / "hub" / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    for path, content in files.items():
+        file = repository / "snapshots" / ("0" * 40) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+
+
+def test_a_model_and_its_tokenizer_are_made_from_a_cached_configuration(tmp_path):
+    cache(tmp_path, "someone/tiny", {"config.json": BERT})
+    source = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("someone/tiny", cache_dir="hub")
+model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="hub")
+assert len(tokenizer) == 1000 and tokenizer.model_max_length == 64 and tokenizer.pad_token_id == 0
+batch = tokenizer(["one two three", "one"], padding=True, return_tensors="pt")
+assert batch["input_ids"].shape == (2, 5) and batch["attention_mask"].sum() == 8
+assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "user hello "
+batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    embeddings = 4 * 32 * (1000 + 64 + 2)
+    assert by_category(trace)["parameter"] > embeddings
+    assert any("the weights of `someone/tiny` are not here" in warning for warning in trace.warnings)
+    assert any("the tokenizer of `someone/tiny` is not here" in warning for warning in trace.warnings)
+
+
+def test_an_image_processor_has_the_size_of_the_configuration(tmp_path):
+    pytest.importorskip("PIL")
+    cache(tmp_path, "someone/vision", {"config.json": VIT})
+    source = """
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+processor = AutoImageProcessor.from_pretrained("someone/vision", cache_dir="hub")
+model = AutoModelForImageClassification.from_pretrained("someone/vision", cache_dir="hub")
+batch = processor([Image.new("RGB", (200, 300))] * 2, return_tensors="pt")
+assert batch["pixel_values"].shape == (2, 3, 96, 96)
+"""
+    assert not traced(tmp_path, source + TRAIN).partial
+
+
+def test_a_model_that_is_not_here_at_all_is_an_error(tmp_path):
+    for name in ("AutoTokenizer", "AutoModel"):
+        with failing("raised", "the script raised OSError") as caught:
+            source = f"import transformers\ntransformers.{name}.from_pretrained('someone/gone', cache_dir='hub')\n"
+            traced(tmp_path, source)
+        assert "`--allow-network`" in caught.value.hint
+
+
+UNET = {
+    "_class_name": "UNet2DModel",
+    "sample_size": 16,
+    "in_channels": 3,
+    "out_channels": 3,
+    "layers_per_block": 1,
+    "block_out_channels": [32, 32],
+    "down_block_types": ["DownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "UpBlock2D"],
+    "norm_num_groups": 8,
+}
+
+
+def test_a_model_of_diffusers_is_made_from_its_configuration(tmp_path):
+    if importlib.util.find_spec("diffusers") is None:
+        pytest.skip("needs diffusers")
+    files = {"unet/config.json": UNET, "scheduler/scheduler_config.json": {"_class_name": "DDPMScheduler"}}
+    cache(tmp_path, "someone/painter", files)
+    source = """
+import torch
+from diffusers import DDPMScheduler, UNet2DModel
+scheduler = DDPMScheduler.from_pretrained("someone/painter", subfolder="scheduler", cache_dir="hub")
+model = UNet2DModel.from_pretrained("someone/painter", subfolder="unet", cache_dir="hub", torch_dtype=torch.bfloat16)
+assert not model.training and model.dtype is torch.bfloat16 and scheduler.config.num_train_timesteps == 1000
+batch = {"sample": torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16), "timestep": torch.tensor([1, 2])}
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    assert not trace.partial
+    assert any("the weights of `someone/painter` are not here" in warning for warning in trace.warnings)
+    with failing("raised", "someone/gone"):
+        traced(tmp_path, source.replace("painter", "gone"))
