@@ -63,23 +63,23 @@ CALLS = {
         "x = made(4, 8, 6, 6).to(memory_format=torch.channels_last); conv = nn.Conv2d(8, 5, 2, 2, bias=False).cuda()",
         "conv(x)",
     ),
-    "its gradients": (
+    "gradient of its weight": (
         "y = conv(x); g = torch.ones_like(y); x = x.detach()",
         "torch.autograd.grad(y, (conv.weight,), g)",
     ),
     "convolution, slice as gradient": (
-        "x = made(4, 8, 6, 6); conv = nn.Conv2d(8, 5, 2, 2, bias=False).cuda(); y = conv(x)\n"
-        "g = torch.ones(4, 9, 3, 3, device='cuda')[:, :5]",
+        ("x = made(4, 8, 6, 6); conv = nn.Conv2d(8, 5, 2, 2, bias=False).cuda(); y = conv(x)\n"
+         "g = torch.ones(4, 9, 3, 3, device='cuda')[:, :5]"),
         "torch.autograd.grad(y, (x, conv.weight), g)",
     ),
     "cuDNN's batch norm, other layout": (
-        "x = made(4, 8, 6, 6); bn = nn.BatchNorm2d(8).cuda(); y = bn(x)\n"
-        "g = torch.ones_like(y).to(memory_format=torch.channels_last)",
+        ("x = made(4, 8, 6, 6); bn = nn.BatchNorm2d(8).cuda(); y = bn(x)\n"
+         "g = torch.ones_like(y).to(memory_format=torch.channels_last)"),
         BN,
     ),
     "channels-last batch norm in bfloat16": (
-        "x = torch.randn(8, 64, 28, 28, device='cuda', dtype=torch.bfloat16).to(memory_format=torch.channels_last)\n"
-        "x.requires_grad_(); bn = nn.BatchNorm2d(64).cuda(); y = bn(x); g = torch.ones_like(y)",
+        ("x = torch.randn(8, 64, 28, 28, device='cuda', dtype=torch.bfloat16).to(memory_format=torch.channels_last)\n"
+         "x.requires_grad_(); bn = nn.BatchNorm2d(64).cuda(); y = bn(x); g = torch.ones_like(y)"),
         BN,
     ),
     "its forward pass": ("", "bn(x)"),
@@ -89,9 +89,14 @@ CALLS = {
     "frozen batch norm": (
         "x = made(8, 64, 28, 28, dtype=torch.bfloat16); bn = nn.BatchNorm2d(64).cuda().eval()", "bn(x)",
     ),
+    "group norm": ("x = made(8, 64, 28, 28, dtype=torch.float16); norm = nn.GroupNorm(8, 64).cuda().half()", "norm(x)"),
+    "its gradients, other layout": (
+        "y = norm(x); g = torch.ones_like(y).to(memory_format=torch.channels_last)",
+        "torch.autograd.grad(y, (x, *norm.parameters()), g)",
+    ),
     "upsampling, slice as gradient": (
-        "x = made(4, 8, 3, 3); y = F.interpolate(x, scale_factor=2, mode='bilinear')\n"
-        "g = torch.ones(4, 9, 6, 6, device='cuda')[:, :8]",
+        ("x = made(4, 8, 3, 3); y = F.interpolate(x, scale_factor=2, mode='bilinear')\n"
+         "g = torch.ones(4, 9, 6, 6, device='cuda')[:, :8]"),
         "torch.autograd.grad(y, x, g)",
     ),
     "roll": ("x = made(4, 8, 6, 6)", "x.roll((1, 1), (2, 3))"),
@@ -107,13 +112,13 @@ CALLS = {
         "q @ k.transpose(2, 3)",
     ),
     "few embeddings": (
-        "w = made(2, 40); i = torch.zeros(4096, dtype=torch.long, device='cuda'); y = F.embedding(i, w)\n"
-        "g = torch.ones_like(y)",
+        ("w = made(2, 40); i = torch.zeros(4096, dtype=torch.long, device='cuda'); y = F.embedding(i, w)\n"
+         "g = torch.ones_like(y)"),
         "torch.autograd.grad(y, w, g)",
     ),
     "hardswish": (
-        "x = made(4, 8, 6, 6).to(memory_format=torch.channels_last); y = F.hardswish(x)\n"
-        "g = torch.ones(4, 8, 6, 6, device='cuda')",
+        ("x = made(4, 8, 6, 6).to(memory_format=torch.channels_last); y = F.hardswish(x)\n"
+         "g = torch.ones(4, 8, 6, 6, device='cuda')"),
         "torch.autograd.grad(y, x, g)[0].view(4, 8, 36).mul(1)",
     ),
 }  # fmt: skip
@@ -122,13 +127,15 @@ WANTED = {
     "log-softmax": [50 * 77 * 4] * 2,
     "layer norm": [50 * 77 * 4, 77 * 4, 77 * 4, 50 * 77 * 4],
     "channels-last convolution": [4 * 5 * 9 * 4, 5 * 8 * 4 * 4],
-    "its gradients": [5 * 8 * 4 * 4],
+    "gradient of its weight": [5 * 8 * 4 * 4],
     "convolution, slice as gradient": [IMAGE, 4 * 5 * 9 * 4, 4 * 5 * 9 * 4, 5 * 8 * 4 * 4],
     "cuDNN's batch norm, other layout": [IMAGE, IMAGE, 32, 32],
     "channels-last batch norm in bfloat16": [256, 256, 256, 256, 12_800, 8, 802_816],
     "its forward pass": [802_816, 256, 256, 25_600, 8],
     "batch norm of vectors": [4096, 4096, 4096, 4096, 2_097_152],
     "frozen batch norm": [802_816, 256, 256],
+    "group norm": [802_816, 128, 128, 256, 256, 2048, 2048],
+    "its gradients, other layout": [802_816, 802_816, 128, 128, 2048, 2048, 256, 256, 2048],
     "upsampling, slice as gradient": [4 * 8 * 9 * 4, IMAGE],
     "roll": [IMAGE, IMAGE],
     "index gradient": [500 * 3 * 4, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 1],

@@ -1,4 +1,4 @@
-"""Layer normalizations, dropout and the backward pass of log-softmax, whose CUDA results differ in dtype or layout."""
+"""Layer and group normalizations, dropout and the gradient of log-softmax: dtypes, layouts and scratch of CUDA."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
@@ -53,6 +54,40 @@ def _rms_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
     _grad, x, _shape, _rstd, weight, mask = args
     grad_x = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
     return (grad_x, ctx.empty_like(weight) if mask[1] and weight is not None else None)
+
+
+@operators.recorder_of("aten::native_group_norm")
+def _record_group_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Statistics in float32, and a scale and a shift for each channel of each image.
+
+    Source: ATen/native/cuda/group_norm_kernel.cu, `GroupNormKernelImplInternal`.
+    """
+    x, weight, bias, batch, channels, pixels, groups = args[:7]
+    ctx.record(out)
+    numbers = [batch * groups] * 2 if accumulation_dtype(x) is not x.dtype else []
+    if pixels > 1 and (weight is not None or bias is not None):
+        numbers += [batch * channels] * 2
+    itemsize = accumulation_dtype(x).itemsize
+    ctx.keep_until_done([ctx.scratch(count * itemsize, x.device) for count in numbers])
+
+
+@operators.recorder_of("aten::native_group_norm_backward")
+def _record_group_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The gradient in the format of the input, sums for each channel of each image, and the factors of the result.
+
+    Source: group_norm_kernel.cu, `GroupNormBackwardKernelImplInternal`; group_norm.cpp, `native_group_norm_backward`.
+    """
+    grad, x, weight, batch, channels, pixels, groups, mask = args[0], args[1], args[4], *args[5:10]
+    if not grad.is_contiguous(memory_format=suggest_memory_format(x)):
+        ctx.keep_until_done([ctx.scratch(grad.numel() * grad.element_size(), grad.device)])
+    ctx.record(out)
+    numbers = [batch * channels] * 2
+    if mask[0]:
+        numbers += [batch * groups] * 2
+        if pixels > 1 and weight is not None:
+            numbers.append(batch * channels)
+    itemsize = accumulation_dtype(x).itemsize
+    ctx.keep_until_done([ctx.scratch(count * itemsize, x.device) for count in numbers])
 
 
 @operators.shape_of("aten::_log_softmax_backward_data")
