@@ -37,6 +37,7 @@ COLUMNS = (
     Column(key="reason", title="REASON"),
 )
 
+ADVICE_COLUMNS = (*COLUMNS[:3], Column(key="advice", title="ADVICE"))
 DEFAULT_LAST = 100
 
 _PAST = Parsed("time", parse_past_until_now)
@@ -87,11 +88,12 @@ class HistoryFilter:
     type=click.Choice(["user", "workload"]),
     help="Print sums by user, or what was learned of each workload, in place of jobs.",
 )
+@cli_option("--advice", is_flag=True, help="Print what each run says about how to submit the job next time.")
 @table_options
 @json_option
 @connection_options
 def command(
-    selection: HistoryFilter, *, by: str | None, table: TableOptions, json: bool, connection: Connection
+    selection: HistoryFilter, *, by: str | None, advice: bool, table: TableOptions, json: bool, connection: Connection
 ) -> None:
     """List finished jobs, oldest first, with what they requested and what they used.
 
@@ -106,6 +108,9 @@ def command(
     --by workload prints what was learned of each workload, alone and beside others. SENSITIVITY is how much more it
     slows down than its SM activity predicts, AGGRESSIVENESS how much more it slows down others; beside others, the
     slowdown itself.
+
+    --advice prints a line for each thing that a run says about how to submit the job next time: that it declared too
+    much, would fit a MIG instance, or shared well with another.
 
       cotenant history -n 20
       cotenant history --since "2days ago" -s F,OOM
@@ -122,6 +127,10 @@ def command(
     jobs = client.jobs(over=1, last=selection.last or DEFAULT_LAST, **selection.query())
     if json:
         emit_json({"jobs": [{**job, "memory_efficiency": efficiency(job)} for job in jobs]})
+        return
+    if advice:
+        rows = [{**_row(job), "advice": sentence} for job in jobs for sentence in job["advice"]]
+        table.print(rows, ADVICE_COLUMNS)
         return
     table.print([_row(job) for job in jobs], COLUMNS)
     if not table.no_header:

@@ -36,6 +36,8 @@ def show(job: str, *, json: bool, connection: Connection) -> None:
         print_line(f"  attempt {attempt['number']}")
         for title, value in _attempt_fields(attempt):
             print_line(f"    {title:<15} {value}")
+    for sentence in view["advice"]:
+        print_line(f"  advice          {sentence}")
 
 
 @cli_command()

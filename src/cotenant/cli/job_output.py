@@ -109,6 +109,9 @@ def report_end(view: dict[str, Any], *, json: bool) -> int:
         emit_json({"job": view})
     if view["state"] != "COMPLETED":
         note(f"job {view['label']}: {view['reason']}")
+    if not json:
+        for sentence in view.get("advice", ()):
+            note(f"job {view['label']}: {sentence}")
     return int(view["exit_code"])
 
 

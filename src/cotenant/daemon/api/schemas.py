@@ -203,6 +203,7 @@ class JobView(TypedDict):
     running_s: Annotated[float | None, "of the newest attempt"]
     jct_s: Annotated[float | None, "job completion time: submission to end"]
     usage: UsageView | None
+    advice: Annotated[list[str], "what its run says about how to submit it next time; empty until it ended"]
 
 
 class FilePaths(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from cotenant.core.estimate import Estimate
@@ -31,6 +31,8 @@ from cotenant.daemon.api.schemas import (
 )
 from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
+from cotenant.gpu_specs import gpu_spec_for_nvml
+from cotenant.scheduling.advice import Instances, advice_for
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.recovery import is_forgiven
@@ -99,7 +101,32 @@ class JsonViews:
             "running_s": _running_s(attempt, self._at_s),
             "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
             "usage": usage_view(usage_of(job, self._manager)),
+            "advice": list(self._advice(job)),
         }
+
+    def _advice(self, job: Job) -> tuple[str, ...]:
+        if not isinstance(job.state, Done) or not job.attempts:
+            return ()
+        visible = {
+            neighbor for run in job.attempts[-1].co_runs for neighbor in self._manager.redact_ids(job, run.neighbor_ids)
+        }
+        return advice_for(
+            job,
+            instances=self._instances.get(job.attempts[-1].placement.gpu_uuids[0], {}),
+            name_of=lambda job_id: f"job {job_id}" if job_id in visible else None,
+        )
+
+    @functools.cached_property
+    def _instances(self) -> Mapping[str, Instances]:
+        """MIG profiles by UUID of the GPU, for GPUs whose model is known."""
+        found = {}
+        for snapshot in self._server.gpus:
+            gpu = snapshot.gpu
+            spec = None if gpu.mig_profile else gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes)
+            if spec is not None:
+                profiles = {mig.name: (mig.memory_bytes, mig.sm_count / spec.sm_count) for mig in spec.mig}
+                found[gpu.uuid] = profiles
+        return found
 
     def detail(self, job: Job, *, paths: FilePaths, quarantined: Sequence[QuarantinedEvent] = ()) -> JobDetail:
         """Everything about a job except the values in its environment, which may be secrets."""
