@@ -65,6 +65,23 @@ class PolicyRun(_PolicyRun, total=False):
     change: Annotated[dict[str, MetricChange | None], "by metric, against `exclusive`; where it is among the policies"]
 
 
+class TraceDescriptionOutput(TypedDict):
+    """`cotenant simulate --describe`: what a trace is like."""
+
+    name: str
+    jobs: int
+    users: int
+    span_s: Annotated[float, "first to last submission"]
+    gpu_s: Annotated[float, "GPU seconds of all jobs, each run alone"]
+    failed: Annotated[float, "ratio of jobs that the trace calls failed"]
+    distributions: Annotated[
+        list[dict[str, Any]], "of each measure: `name`, `unit`, `count`, `mean`, `quantiles` by percentage, `max`"
+    ]
+    sizes: Annotated[
+        list[dict[str, Any]], "by GPUs of a job: `gpus_min`, `gpus_max` (null: or more), ratios `jobs` and `gpu_time`"
+    ]
+
+
 class SimulateOutput(TypedDict):
     """`cotenant simulate`: the trace under every policy."""
 
@@ -260,7 +277,7 @@ class CollocationResult(TypedDict):
     problem: Annotated[str, "why there are no figures; empty if there are"]
 
 
-class AssumptionCheck(TypedDict):
+class AssumptionCheckView(TypedDict):
     """Slowdowns that a shipped assumption gives, against measured ones."""
 
     assumption: str
@@ -282,7 +299,7 @@ class CollocateOutput(_CollocateOutput, total=False):
 
     workloads: Annotated[int, "in the fitted table; with --install or --check"]
     ways: Annotated[list[str], "ways to share that were fitted"]
-    checks: Annotated[list[AssumptionCheck], "with --check"]
+    checks: Annotated[list[AssumptionCheckView], "with --check"]
     table: Annotated[str, "file of the installed table; with --install"]
 
 
@@ -315,6 +332,7 @@ class ExportOutput(TypedDict):
 
 STUDY_OUTPUTS: Mapping[str, Any] = {
     "simulate": SimulateOutput,
+    "simulate --describe": TraceDescriptionOutput,
     "simulate --list": SimulateCatalog,
     "measure": MeasureOutput,
     "measure --dry-run": DryRunOutput,

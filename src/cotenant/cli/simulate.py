@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cotenant.cli import simulate_text
@@ -33,6 +34,7 @@ MAX_RECORDED_JOBS = 20_000
 @option_group("slices", SliceOptions)
 @option_group("results", ResultOptions)
 @option_group("forecast", ForecastOptions)
+@cli_option("--describe", metavar="NAME|PATH", help="Print what a trace is like, and run nothing.")
 @cli_option("--list", "list_all", is_flag=True, help="List traces, formats, policies and estimators; run nothing.")
 @json_option
 @connection_options
@@ -44,6 +46,7 @@ def command(
     results: ResultOptions,
     forecast: ForecastOptions,
     *,
+    describe: str | None,
     list_all: bool,
     json: bool,
     connection: Connection,
@@ -54,12 +57,16 @@ def command(
     cotenant simulate --trace philly --policies all --report out.html
     cotenant simulate --trace my_cluster.csv --gpus 64*8xA100-40GB --policies exclusive,carma
     cotenant simulate --from-journal ~/.local/state/cotenant/journal.db --policies all
+    cotenant simulate --describe philly --head 5000
     cotenant simulate --forecast
 
     Jobs of traces without GPU memory and activity are assigned measured workloads of similar run time, by the seed.
     """
     if list_all:
         simulate_text.print_catalog(json=json)
+        return
+    if describe is not None:
+        _describe(replace(trace, trace=describe), cluster.seed, json=json)
         return
     if forecast.forecast:
         if any((trace.trace, trace.from_journal, results.report, results.save_jobs)):
@@ -71,6 +78,17 @@ def command(
         print_forecast(policy, forecast, connection, seed=cluster.seed, json=json)
         return
     _print(_evaluation(trace, policy, cluster, slices, results), results, json=json)
+
+
+def _describe(trace: ReplayOptions, seed: int, *, json: bool) -> None:
+    from cotenant.sim.trace_description import describe
+
+    loaded = trace.load(seed)
+    described = describe(loaded)
+    if json:
+        emit_json(simulate_text.description_json(described))
+    else:
+        simulate_text.print_description(described, loaded.notes)
 
 
 def _evaluation(

@@ -13,6 +13,7 @@ from cotenant.core.units import format_duration
 
 if TYPE_CHECKING:
     from cotenant.sim.evaluation import Evaluation, PolicyResult
+    from cotenant.sim.trace_description import Distribution, TraceDescription
 
 COLUMNS = (
     Column(key="policy", title="POLICY"),
@@ -158,3 +159,65 @@ def _percent(value: float) -> str:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f} %"
+
+
+def print_description(described: TraceDescription, notes: Sequence[str]) -> None:
+    """Print what a trace is like: a line for each measure, and one for each number of GPUs."""
+    from cotenant.sim.trace_description import QUANTILES
+
+    users = f" of {described.users} users" if described.users else ""
+    print(f"{described.name}: {described.jobs} jobs{users} in {format_duration(described.span_s)}, ", end="")
+    print(f"{described.gpu_s / 3600:,.1f} GPU hours, {described.failed:.1%} failed")
+    for remark in notes:
+        print(f"  {remark}")
+    names = [f"P{100 * q:g}" for q in QUANTILES]
+    columns = [Column(key="name", title="MEASURE"), Column(key="mean", title="MEAN", right=True)]
+    columns += [Column(key=name, title=name, right=True) for name in (*names, "MAX")]
+    rows = []
+    for one in described.distributions:
+        values = dict(zip((*names, "MAX"), (*one.quantiles, one.most), strict=True))
+        cells = {name: _measure(value, one) for name, value in values.items()}
+        rows.append({"name": one.name, "mean": _measure(one.mean, one), **cells})
+    print()
+    print_table(rows, columns)
+    print()
+    sizes = [
+        {"gpus": size.text, "jobs": f"{size.jobs:.1%}", "time": f"{size.gpu_time:.1%}"} for size in described.sizes
+    ]
+    titles = {"gpus": "GPUS OF A JOB", "jobs": "JOBS", "time": "GPU TIME"}
+    print_table(sizes, [Column(key=key, title=title, right=key != "gpus") for key, title in titles.items()])
+
+
+def description_json(described: TraceDescription) -> dict[str, object]:
+    """Seconds, GPUs, GiB and ratios; `quantiles` by their percentage."""
+    from cotenant.sim.trace_description import QUANTILES
+
+    return {
+        "name": described.name,
+        "jobs": described.jobs,
+        "users": described.users,
+        "span_s": described.span_s,
+        "gpu_s": described.gpu_s,
+        "failed": described.failed,
+        "distributions": [
+            {
+                "name": one.name,
+                "unit": one.unit,
+                "count": one.count,
+                "mean": one.mean,
+                "quantiles": {f"{100 * q:g}": value for q, value in zip(QUANTILES, one.quantiles, strict=True)},
+                "max": one.most,
+            }
+            for one in described.distributions
+        ],
+        "sizes": [
+            {"gpus_min": size.low, "gpus_max": size.high, "jobs": size.jobs, "gpu_time": size.gpu_time}
+            for size in described.sizes
+        ],
+    }
+
+
+def _measure(value: float, one: Distribution) -> str:
+    if one.unit == "s":
+        return format_duration(value)
+    return f"{value:.2f}" if one.unit == "ratio" else f"{value:.1f}".removesuffix(".0")
