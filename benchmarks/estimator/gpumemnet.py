@@ -5,8 +5,8 @@
 Parts: `kfold` (memory classes and bytes, folds by configuration), `shapes` (folds by shape of the architecture),
 `neural` (the paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts outside of
 the training set: figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (SM activity of the
-same scripts), `spread` (uniformity of the generators). Accuracies are listed with two baselines: the majority class and
-a two-term line.
+same scripts), `spread` (uniformity of the generators), `thesis` (tables 5.3, 5.5, 5.7 and the regressors of 5.4.2).
+Accuracies are listed with two baselines: the majority class and a two-term line.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
+from benchmarks.estimator.gpumemnet_thesis import thesis
 from cotenant.core.stats import quantile
 from cotenant.estimators import create
 from cotenant.estimators.learned.network_features import NetworkLayer
@@ -63,7 +64,9 @@ QUICK_ROWS = 200
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=list(PARTS), action="append", help="parts to run (default: all but neural)")
+    parser.add_argument(
+        "--part", choices=list(PARTS), action="append", help="parts to run (default: all but neural and thesis)"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows of each set, three real models")
     add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published sets")
@@ -72,7 +75,7 @@ def main() -> int:
     if not (args.data / "mlp.csv").is_file():
         print(f"skipped: no published sets in `{args.data}`; set --data FOLDER")
         return 0
-    for name in args.part or [part for part in PARTS if part != "neural"]:
+    for name in args.part or [part for part in PARTS if part not in ("neural", "thesis")]:
         began_s = time.perf_counter()
         lines = PARTS[name](args)
         print("\n".join(lines) + "\n", flush=True)
@@ -283,6 +286,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "real": real,
     "busy": busy,
     "spread": spread,
+    "thesis": thesis,
 }
 
 

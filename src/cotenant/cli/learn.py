@@ -77,6 +77,7 @@ def generate(ranges: str, *, count: int, seed: int, out: Path | None, plot: Path
 @cli_argument("configs", nargs=-1, required=True, type=PATH, metavar="CONFIGS...", help="Files of `learn generate`.")
 @cli_option("--out", type=PATH, required=True, metavar="DIR", help="Folder of the results.")
 @cli_option("--trace", is_flag=True, help="Trace, even if there is a GPU.")
+@cli_option("--simulate", is_flag=True, help="Simulate the layers: twenty times as fast, Adam in fp32 only.")
 @cli_option(
     "--gpu", default="A100-40GB", metavar="NAME", shell_complete=complete_gpu_names, help="GPU model, for traces."
 )
@@ -105,6 +106,7 @@ def run(
     *,
     out: Path,
     trace: bool,
+    simulate: bool,
     gpu: str,
     steps: int | None,
     seconds: float | None,
@@ -122,6 +124,7 @@ def run(
       cotenant learn run mlp.txt cnn.txt --out runs --seconds 30
       cotenant learn run mlp.txt cnn.txt --out runs --seconds 30 --resume --retry timeout
       cotenant learn run mlp.txt --out traced --trace --gpu H100-80GB
+      cotenant learn run transformer.txt --out simulated --simulate
     """
     from cotenant.learn.data_collection.generate import read_configs
     from cotenant.learn.data_collection.labeling import run_configs
@@ -132,7 +135,12 @@ def run(
     def show(progress: LabelingProgress) -> None:
         print(progress.line, file=stream, flush=True)
 
-    with closing(_labeler(trace=trace, gpu=gpu, steps=steps, seconds=seconds, limit_s=timeout_s)) as labeler:
+    made = (
+        _simulating_labeler(gpu, trace=trace, steps=steps, seconds=seconds)
+        if simulate
+        else _labeler(trace=trace, gpu=gpu, steps=steps, seconds=seconds, limit_s=timeout_s)
+    )
+    with closing(made) as labeler:
         session = run_configs(
             wanted, out, labeler, resume=resume, retry=_statuses(retry), limit_s=stop_after_s, on_run=show
         )
@@ -247,6 +255,18 @@ def _labeler(*, trace: bool, gpu: str, steps: int | None, seconds: float | None,
     from cotenant.learn.data_collection.tracing_labeler import TracingLabeler
 
     return TracingLabeler(gpu, steps=steps or 3, limit_s=limit_s)
+
+
+def _simulating_labeler(gpu: str, *, trace: bool, steps: int | None, seconds: float | None) -> Labeler:
+    if trace or steps is not None or seconds is not None:
+        raise UsageError(
+            "`--simulate` has no steps and traces nothing", hint="leave out --trace, --steps and --seconds"
+        )
+    try:
+        from cotenant.learn.data_collection.simulating_labeler import SimulatingLabeler
+    except ImportError as error:
+        raise UsageError("simulating needs torch and numpy", hint="pip install 'cotenant[learn,torch]'") from error
+    return SimulatingLabeler(gpu)
 
 
 def _statuses(text: str) -> list[Any]:

@@ -103,10 +103,7 @@ def _at(quantile: float, range_: Range, settings: dict[str, Extra]) -> Extra:
         return 0
     place = (quantile - range_.none) / (1 - range_.none) if range_.none else quantile
     low, high = range_.bounds(settings)
-    if range_.by == "log":
-        value = low * ((high + 1) / low) ** place
-    else:
-        value = low + place * (high + 1 - low)
+    value = low * ((high + 1) / low) ** place if range_.by == "log" else low + place * (high + 1 - low)
     return min(int(value), high)
 
 

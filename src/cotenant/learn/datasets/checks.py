@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.dataset_row import ESTIMATED, DatasetRow
 
 Rule: TypeAlias = Literal["duplicate", "twin", "leak", "saturated"]
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -92,8 +92,8 @@ def _saturated(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
 
 
 def is_saturated(row: DatasetRow) -> bool:
-    """Whether the GPU's capacity limited the peak of a successful measured run. Traces are not limited."""
-    if row.status != "ok" or row.source == "traced" or row.peak_bytes is None or row.capacity_bytes is None:
+    """Whether the GPU's capacity limited the peak of a successful measured run. Estimates are not limited."""
+    if row.status != "ok" or row.source in ESTIMATED or row.peak_bytes is None or row.capacity_bytes is None:
         return False
     return row.peak_bytes >= SATURATED_SHARE * row.capacity_bytes
 

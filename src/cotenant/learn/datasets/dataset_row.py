@@ -17,6 +17,8 @@ Status: TypeAlias = Literal["ok", "oom", "crash", "timeout"]
 Extra: TypeAlias = str | int | float | bool
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
+ESTIMATED = ("traced", "simulated")
+"""Sources whose peaks are estimates, by the trace of a training or by the simulation of its layers."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 _LAYER = re.compile(r"([a-z]+):((?:\d+x)*\d+)?:(\d+):([^:;]*)")
@@ -50,9 +52,9 @@ class DatasetRow:
     Attributes:
         config_id: names the configuration, and can rebuild a generated one. Runs of the same configuration share it.
         status: outcome of the run. Only `ok` rows have a peak for training.
-        source: `measured` here, `traced` here, or `published:NAME` by others.
-        peak_bytes: peak use of the GPU, context included, as nvidia-smi shows; of a `traced` row that of the estimate.
-            None where the job did not get so far.
+        source: `measured`, `traced` or `simulated` here, or `published:NAME` by others.
+        peak_bytes: peak use of the GPU, context included, as nvidia-smi shows, or as estimated. None
+            where the job did not get so far.
         context_bytes: the part outside the allocator; capacity_bytes: of the GPU; None where unknown.
         smact, smocc, drama: means over the run, ratios 0..1.
         batch: samples of a step.
@@ -105,8 +107,8 @@ def _problem(row: DatasetRow) -> str | None:
         return f"family is `{row.family}`, wanted one of {', '.join(FAMILIES)}"
     if row.status not in STATUSES:
         return f"status is `{row.status}`, wanted one of {', '.join(STATUSES)}"
-    if row.source not in ("measured", "traced") and not row.source.startswith("published:"):
-        return f"source is `{row.source}`, wanted `measured`, `traced` or `published:NAME`"
+    if row.source not in ("measured", *ESTIMATED) and not row.source.startswith("published:"):
+        return f"source is `{row.source}`, wanted `measured`, `traced`, `simulated` or `published:NAME`"
     if row.batch < 1:
         return f"batch is {row.batch}, wanted 1 or more"
     if row.status == "ok" and (row.peak_bytes is None or row.peak_bytes <= 0):

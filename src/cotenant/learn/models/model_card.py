@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cotenant.estimators.learned.weights import Weights
-from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.dataset_row import ESTIMATED, DatasetRow
 from cotenant.learn.datasets.feature_table import FeatureTable
 from cotenant.learn.models.cross_validation import FoldResult
 
@@ -120,8 +120,9 @@ def _limits(tables: Sequence[FeatureTable]) -> str:
         return _PUBLISHED_LIMITS
     varied = [f"{name}: {', '.join(values)}" for name in _VARIED if (values := _values(rows, name))]
     known = f"- The training data have only this. {'; '.join(varied) or 'The rows do not say how they were trained'}."
-    traced = "\n- Its rows were traced, not measured: the model learned to reproduce an estimate."
-    return known + (traced if any(row.source == "traced" for row in rows) else "")
+    sources = [source for source in ESTIMATED if any(row.source == source for row in rows)]
+    note = f"\n- Its rows were {' or '.join(sources)}, not measured: the model learned to reproduce an estimate."
+    return known + (note if sources else "")
 
 
 def _values(rows: Sequence[DatasetRow], name: str) -> list[str]:

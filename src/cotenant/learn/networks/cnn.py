@@ -36,7 +36,7 @@ def _plain(config: CnnConfig) -> tuple[list[nn.Module], int]:
 def _convolution(
     config: CnnConfig, channels: int, width: int, *, stride: int = 1, size: int | None = None
 ) -> list[nn.Module]:
-    """A convolution with its normalization, activation and dropout; `size`: of the kernel, by default `config.kernel`."""
+    """A convolution with its normalization, activation and dropout; `size`: of its kernel if not `config.kernel`."""
     size = config.kernel if size is None else size
     parts: list[nn.Module] = [
         nn.Conv2d(channels, width, size, stride=stride, padding=size // 2),

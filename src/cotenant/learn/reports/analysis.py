@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.dataset_files import read_families
-from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.dataset_row import ESTIMATED, DatasetRow
 from cotenant.learn.datasets.feature_table import FeatureTable, Matrix, table_of
 from cotenant.reporting.page import Page, legend
 from cotenant.reporting.plots import Dots, bins_of, boxes, dots, heatmap, histogram
@@ -200,8 +200,8 @@ def _groups(batches: NDArray[Any]) -> list[NDArray[np.intp]]:
 
 
 def peak_label(table: FeatureTable) -> str:
-    """What the peaks of a table are: `measured`, `traced`, or both."""
-    kinds = {"traced" if row.source == "traced" else "measured" for row in table.rows}
+    """What the peaks of a table are: `measured`, `traced`, `simulated`, or several of these."""
+    kinds = {row.source if row.source in ESTIMATED else "measured" for row in table.rows}
     return " or ".join(sorted(kinds))
 
 

@@ -69,16 +69,19 @@ def encoder_job(shape: EncoderShape, batch: int, last_batch: int = 0) -> Synthet
 
 
 def encoder_of(row: DatasetRow) -> EncoderShape:
-    """The encoder in the extras of a row.
+    """The encoder in the extras of a row; `depth`, the setting of generated configurations, is its `layers`.
 
     Raises:
-        UsageError: one of its sizes is missing.
+        UsageError: one of its sizes is missing, or the row is of another shape.
     """
+    if row.group != "encoder":
+        raise UsageError(f"row `{row.config_id}` is a `{row.group}`, of which no simulation is known, wanted `encoder`")
+    sizes = {"layers": row.extras.get("depth"), **row.extras}
     names = [field.name for field in fields(EncoderShape)]
-    missing = [name for name in names if name not in row.extras]
+    missing = [name for name in names if sizes.get(name) is None]
     if missing:
         raise UsageError(f"row `{row.config_id}` lacks {', '.join(missing)} of its encoder")
-    return EncoderShape(**{name: int(row.extras[name]) for name in names})
+    return EncoderShape(**{name: int(sizes[name] or 0) for name in names})
 
 
 def _encoder_weights(width: int, feedforward: int) -> list[Parameter]:
