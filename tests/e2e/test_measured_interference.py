@@ -11,8 +11,8 @@ from builders import a_spec
 from cotenant.scheduling.prediction.interference_table import (
     FittedEffects,
     InterferenceTable,
-    MeasuredWorkload,
     SharingTable,
+    WorkloadAlone,
 )
 from cotenant.scheduling.prediction.workloads import workload_key
 
@@ -33,7 +33,7 @@ def a_table(site, commands):
         gpu="A100-40GB",
         is_simulated=True,
         provenance={"made_by": "a test"},
-        workloads={key: MeasuredWorkload(name=name, step_s=0.1, smact=0.3) for name, key in keys.items()},
+        workloads={key: WorkloadAlone(name=name, step_s=0.1, smact=0.3) for name, key in keys.items()},
         ways={"time-sliced": way},
     )
 

@@ -15,7 +15,7 @@ from cotenant.cli.options import cli_argument, cli_command, cli_option, json_opt
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer, number
 from cotenant.cli.study_options import out_option, python_option, resume_option
-from cotenant.cli.study_table import TableOptions, use_rows
+from cotenant.cli.study_table import FitOptions, use_rows
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 @cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
 @resume_option
 @python_option
-@option_group("table", TableOptions)
+@option_group("table", FitOptions)
 @json_option
 def collocate(
-    table: TableOptions,
+    table: FitOptions,
     *,
     path: Path | None,
     out: Path,

@@ -14,7 +14,7 @@ from cotenant.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
+class FitOptions:
     """The table that is fitted to the rows."""
 
     install: bool = flag(
@@ -45,7 +45,7 @@ class TableOptions:
             raise UsageError(f"`{name}` needs `--install`", hint="add it")
 
 
-def use_rows(rows: Sequence[Mapping[str, str]], source: Path, options: TableOptions) -> dict[str, Any]:
+def use_rows(rows: Sequence[Mapping[str, str]], source: Path, options: FitOptions) -> dict[str, Any]:
     """Fit the rows, check what ships against them and install the table, as the options say; what JSON says of it.
 
     Raises:

@@ -30,8 +30,8 @@ from cotenant.scheduling.prediction.interference import (
 from cotenant.scheduling.prediction.interference_table import (
     FittedEffects,
     InterferenceTable,
-    MeasuredWorkload,
     SharingTable,
+    WorkloadAlone,
 )
 
 Row = Mapping[str, str]
@@ -81,7 +81,7 @@ def fit_table(rows: Sequence[Row], source: Path) -> InterferenceTable:
     )
 
 
-def measured_workloads(rows: Sequence[Row]) -> dict[str, MeasuredWorkload]:
+def measured_workloads(rows: Sequence[Row]) -> dict[str, WorkloadAlone]:
     """Each workload alone: medians over its repeats; on MIG instances of its own, its speed by profile."""
     found = {}
     slices = _slice_speeds(rows)
@@ -89,7 +89,7 @@ def measured_workloads(rows: Sequence[Row]) -> dict[str, MeasuredWorkload]:
         alone = [row for row in rows if row["workload"] == key and row["sharing"] == ALONE and row["step_s"]]
         if alone:
             memory = _median(alone, "peak_device_bytes")
-            found[key] = MeasuredWorkload(
+            found[key] = WorkloadAlone(
                 name=alone[0]["job"],
                 step_s=stats.median(float(row["step_s"]) for row in alone),
                 smact=_median(alone, "smact"),
@@ -139,7 +139,7 @@ def groups_by_way(rows: Iterable[Row]) -> dict[str, list[GroupSlowdowns]]:
     return found
 
 
-def _fit_way(groups: Sequence[GroupSlowdowns], workloads: Mapping[str, MeasuredWorkload]) -> SharingTable:
+def _fit_way(groups: Sequence[GroupSlowdowns], workloads: Mapping[str, WorkloadAlone]) -> SharingTable:
     pairs = [group for group in groups if len(group.workloads) == 2]
     effects = _effects(pairs, workloads)
     factors = {}
@@ -180,7 +180,7 @@ def _pair_speeds(pairs: Sequence[GroupSlowdowns]) -> dict[tuple[str, str], float
     return {pair: stats.mean(speeds) for pair, speeds in found.items()}
 
 
-def activity_of(key: str, workloads: Mapping[str, MeasuredWorkload]) -> GpuActivity:
+def activity_of(key: str, workloads: Mapping[str, WorkloadAlone]) -> GpuActivity:
     """What the predictor is told of a workload."""
     found = workloads.get(key)
     if found is None:
@@ -188,7 +188,7 @@ def activity_of(key: str, workloads: Mapping[str, MeasuredWorkload]) -> GpuActiv
     return GpuActivity(key, found.smact, found.smocc, found.drama, found.memory_bytes, found.gpu_memory_bytes)
 
 
-def _effects(pairs: Sequence[GroupSlowdowns], workloads: Mapping[str, MeasuredWorkload]) -> dict[str, FittedEffects]:
+def _effects(pairs: Sequence[GroupSlowdowns], workloads: Mapping[str, WorkloadAlone]) -> dict[str, FittedEffects]:
     """The most likely effects, by coordinate descent on the normal equations, which converges (they are definite).
 
     Each observation is `log slowdown - log prior = victim + aggressor + noise`.
@@ -225,9 +225,7 @@ def _effects(pairs: Sequence[GroupSlowdowns], workloads: Mapping[str, MeasuredWo
     }
 
 
-def _predicted(
-    group: GroupSlowdowns, table: SharingTable, workloads: Mapping[str, MeasuredWorkload]
-) -> tuple[float, ...]:
+def _predicted(group: GroupSlowdowns, table: SharingTable, workloads: Mapping[str, WorkloadAlone]) -> tuple[float, ...]:
     """The slowdowns that the daemon's predictor gives for a group with this table."""
     whole = InterferenceTable(
         gpu="", is_simulated=False, provenance={}, workloads=workloads, ways={"time-sliced": table}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cotenant.core import stats
 from cotenant.core.gpu import Sharing
 from cotenant.scheduling.prediction.interference import PriorInterference
-from cotenant.scheduling.prediction.interference_table import InterferenceTable, MeasuredWorkload
+from cotenant.scheduling.prediction.interference_table import InterferenceTable, WorkloadAlone
 from cotenant.sim.interference import TrueActivity, standard
 from cotenant.sim.interference.sharing import SLICES, slice_speed
 from cotenant.sim.interference.tables import FILES, family_of, measured
@@ -100,7 +100,7 @@ def _shipped_pairs(table: InterferenceTable, runs: Sequence[GroupSlowdowns]) -> 
     return _judge(f"Shipped pairs of {family or 'this GPU'}, time-sliced", cases)
 
 
-def _slices(workloads: Iterable[MeasuredWorkload]) -> list[Case]:
+def _slices(workloads: Iterable[WorkloadAlone]) -> list[Case]:
     found: list[Case] = []
     for job in workloads:
         activity = _true_activity(job)
@@ -112,13 +112,13 @@ def _slices(workloads: Iterable[MeasuredWorkload]) -> list[Case]:
     return found
 
 
-def _true_activity(job: MeasuredWorkload) -> TrueActivity | None:
+def _true_activity(job: WorkloadAlone) -> TrueActivity | None:
     if job.smact is None:
         return None
     return TrueActivity(job.name, job.smact, job.smocc, job.drama, None, job.memory_bytes)
 
 
-def _cases(run: GroupSlowdowns, assumed: Sequence[float], workloads: Mapping[str, MeasuredWorkload]) -> list[Case]:
+def _cases(run: GroupSlowdowns, assumed: Sequence[float], workloads: Mapping[str, WorkloadAlone]) -> list[Case]:
     names = [workloads[key].name if key in workloads else key for key in run.workloads]
     return [
         (f"{name} in {' + '.join(names)}", guess, slowdown)

@@ -20,7 +20,7 @@ MAX_WORKLOADS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredWorkload:
+class WorkloadAlone:
     """A workload alone on the GPU; None where a figure was not read.
 
     Attributes:
@@ -83,7 +83,7 @@ class InterferenceTable:
     gpu: str
     is_simulated: bool
     provenance: Mapping[str, str]
-    workloads: Mapping[str, MeasuredWorkload]
+    workloads: Mapping[str, WorkloadAlone]
     ways: Mapping[str, SharingTable]
 
     @property
@@ -166,9 +166,9 @@ def _table(data: Mapping[str, Any]) -> InterferenceTable:
     )
 
 
-def _workload(data: Mapping[str, Any]) -> MeasuredWorkload:
+def _workload(data: Mapping[str, Any]) -> WorkloadAlone:
     memory, gpu_memory = data["memory_bytes"], data["gpu_memory_bytes"]
-    return MeasuredWorkload(
+    return WorkloadAlone(
         name=str(data["name"]),
         step_s=_above_zero(data["step_s"]),
         smact=_ratio(data["smact"]),

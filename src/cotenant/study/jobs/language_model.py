@@ -93,7 +93,7 @@ class GatedPerceptron(nn.Module):
         return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention and a perceptron beside shortcuts; BERT normalizes after them, the others before."""
 
     def __init__(self, of: Architecture) -> None:
@@ -122,7 +122,7 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(of.tokens, of.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.positions = None if of.is_llama else nn.Parameter(0.02 * torch.randn(length, of.width))
-        self.layers = nn.ModuleList(Layer(of) for _ in range(of.layers))
+        self.layers = nn.ModuleList(TransformerLayer(of) for _ in range(of.layers))
         self.norm: nn.Module = RMSNorm(of.width) if of.is_llama else nn.LayerNorm(of.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
