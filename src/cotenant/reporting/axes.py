@@ -141,7 +141,7 @@ def text_width(names: Sequence[str]) -> float:
     return CHAR_WIDTH * max((len(name) for name in names), default=0)
 
 
-def svg(width: float, height: float, parts: Sequence[str]) -> str:
-    """The parts as one `<svg>` element."""
-    body = "".join(parts)
-    return f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img">{body}</svg>'
+def svg(width: float, height: float, parts: Sequence[str], label: str = "Chart") -> str:
+    """The parts as one `<svg>` element; `label` names it for those who do not see it."""
+    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'

@@ -46,7 +46,7 @@ def memory_history(gpus: Sequence[Mapping[str, Any]], *, since_s: float, promise
         parts.append(f'<path class="line s-{tone(place)}" d="{path}"><title>GPU {escape(str(index))}</title></path>')
         if len(series) > 1:
             parts.append(text(frame.right - 60, frame.top + 14 * (place + 1), f"GPU {index}", tone="label"))
-    return Markup(svg(WIDTH, HEIGHT, parts))
+    return Markup(svg(WIDTH, HEIGHT, parts, "Memory in use over time, and the promise"))
 
 
 def _path(frame: Frame, points: Sequence[Mapping[str, Any]], since_s: float, scale: float) -> Iterator[str]:
