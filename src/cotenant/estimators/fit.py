@@ -16,7 +16,9 @@ from cotenant.gpu_specs import GpuSpec, all_gpu_specs
 
 FitVerdict = Literal["fits", "tight", "unsure", "no"]
 """`fits`: with the margin. `tight`: with the margin, but the allocator must release its cache. `unsure`: only without
-the margin. `no`: not even without it."""
+the margin, or the trace ran code eagerly that is compiled on a GPU. `no`: not even without the margin."""
+COMPILED = "compiled"
+"""The kind of `TraceHeader.runs_otherwise` for which a trace is usually an upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Fit:
         retries: how often the allocator released its cache in a replay on this GPU.
         oom: the request that failed; for `unsure`, in the replay with the margin subtracted from the memory.
         capability_differs: the trace was made for another compute capability, so other kernels may run here.
+        eager: the job does not fit as traced, eagerly; compiled code often needs less.
     """
 
     gpu: str
@@ -40,6 +43,7 @@ class Fit:
     retries: int = 0
     oom: OomReport | None = None
     capability_differs: bool = False
+    eager: bool = False
 
     @property
     def spare_bytes(self) -> int:
@@ -53,6 +57,8 @@ class Fit:
             return f"fits {self.gpu}, {format_bytes(self.spare_bytes)} to spare"
         if self.verdict == "tight":
             return f"fits {self.gpu} only just: the allocator gives back its cache {times(self.retries)} to go on"
+        if self.eager:
+            return f"may not fit {self.gpu}: its compiled code, traced eagerly, runs out of memory{where(self.oom)}"
         if self.verdict == "unsure":
             return f"may not fit {self.gpu}: within its margin it runs out of memory{where(self.oom)}"
         return f"does not fit {self.gpu}: out of memory{where(self.oom)}"
@@ -106,6 +112,13 @@ def judge(replay_input: ReplayInput, free: ReplayResult, margin: int) -> tuple[F
     return fit, result
 
 
+def of_trace(fit: Fit, trace: MemoryTrace) -> Fit:
+    """The verdict for what `trace` stands for: code that is compiled on a GPU and ran eagerly may need less."""
+    if fit.verdict != "no" or COMPILED not in trace.header.runs_otherwise:
+        return fit
+    return replace(fit, verdict="unsure", eager=True)
+
+
 def worst(fits: Sequence[Fit]) -> Fit:
     """The worst of a job's verdicts for one model of GPU; of equal ones, that with the larger bound."""
     return max(fits, key=lambda fit: (get_args(FitVerdict).index(fit.verdict), fit.bound_bytes))
@@ -133,7 +146,7 @@ def fits_on(
         margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.cudnn_workspaces, split_bytes=split_bytes)
         fit, _ = judge(replay_input, free, margin.bytes)
         differs = made is not None and gpu.compute_capability != made
-        found.append(replace(fit, capability_differs=differs))
+        found.append(of_trace(replace(fit, capability_differs=differs), trace))
     return tuple(sorted(found, key=lambda verdict: (-verdict.usable_bytes, verdict.gpu)))
 
 

@@ -16,7 +16,7 @@ from cotenant.core.units import format_bytes
 from cotenant.estimators import null_gpu
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
 from cotenant.estimators.cudnn.workspaces import workspace_sources
-from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
+from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings, with_nccl
 from cotenant.estimators.replay_input import ReplayInput, devices_of, make_replay_input, on_device, software_stack
@@ -67,7 +67,7 @@ class TracedResult:
     @property
     def capacity_bytes(self) -> int | None:
         """Memory limit of `replay`: what the context leaves of the GPU; None: unlimited."""
-        if self.fit.verdict == "no":
+        if self.fit.verdict == "no" or self.fit.eager:
             return None
         return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
 
@@ -303,6 +303,7 @@ class TracedEstimator:
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
+        fit = of_trace(fit, recorded)
         return TracedResult(
             estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl, *own)),
             trace=recorded,
@@ -359,7 +360,7 @@ def options_of(request: EstimateRequest) -> TraceOptions:
 def _fit_warnings(fit: Fit) -> tuple[str, ...]:
     """Warnings that follow from a verdict."""
     found = [f"traced as for another compute capability than {fit.gpu}'s"] if fit.capability_differs else []
-    if fit.verdict == "no":
+    if fit.verdict == "no" or fit.eager:
         found.append(f"{fit.sentence}; the estimate is for unlimited memory")
     elif fit.verdict != "fits":
         found.append(f"{fit.sentence}; with unlimited memory it would reserve {format_bytes(fit.reserved_bytes)}")

@@ -153,3 +153,18 @@ def test_fits_on_carries_the_spread():
     stack = software_stack(trace.header)
     without, with_it = (fits_on(trace, stack, spread)[0].bound_bytes for spread in (0, GiB))
     assert with_it - without == pytest.approx(GiB, rel=0.1)
+
+
+def test_compiled_code_that_was_traced_eagerly_is_not_said_not_to_fit():
+    trace = a_trace([alloc(1, 2000, "temporary", "step", "head"), free(1, "step")])
+    compiled = replace(trace, header=replace(trace.header, runs_otherwise=("compiled",)))
+    card = a_gpu(1000)
+    eager, found = (TracedEstimator().on(recorded, card) for recorded in (trace, compiled))
+    assert (eager.fit.verdict, found.fit.verdict) == ("no", "unsure")
+    assert found.estimate.bound_bytes == eager.estimate.bound_bytes and found.capacity_bytes is None
+    assert any("may not fit card: its compiled code, traced eagerly" in text for text in found.estimate.warnings)
+    small = [fit for fit in found.fits_on() if fit.usable_bytes < 2000 * MiB]
+    assert all(fit.verdict != "no" for fit in found.fits_on())
+    assert all(fit.eager for fit in small)
+    other = replace(trace, header=replace(trace.header, runs_otherwise=("extension",)))
+    assert TracedEstimator().on(other, card).fit.verdict == "no"
