@@ -31,12 +31,12 @@ LIBRARIES = ("accelerate", "timm", "torchvision", "transformers")
 
 
 def recorded(folder: Path) -> Iterator[tuple[RequestHistory, dict[str, object], OracleJob]]:
-    """Histories in `folder` of jobs that ran to the end and whose sizes do not depend on data."""
+    """Histories in `folder` of jobs that ran to the end and that the null GPU can judge."""
     jobs = {job.name: job for job in all_jobs()}
     for path in sorted(folder.glob("*.json.gz")):
         history, about = read_history(path)
         job = jobs.get(str(about["job"]))
-        if job is not None and about["ended"] != "raised" and not job.data_dependent and job.free_bytes is None:
+        if job is not None and about["ended"] != "raised" and not job.not_judged and job.free_bytes is None:
             yield history, about, job
 
 
