@@ -19,7 +19,7 @@ from pathlib import Path
 from sites import COTENANT
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "scontrol")
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 SHARDS = 40
 
 CONF = """

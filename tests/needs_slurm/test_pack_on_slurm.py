@@ -54,7 +54,7 @@ def test_many_jobs_share_one_gpu_of_slurm(cluster):
     dry = cluster.cli("pack", "--dry-run", "-p", "gpu", listed(cluster, f"-a 1-3 {job(meet)}"), cwd=cluster.work)
     folder = cluster.work / "jobs.pack"
     begin = f"sbatch --gres=gpu:1 --job-name=jobs --output={folder}/slurm-%j.out --requeue --open-mode=append"
-    assert dry.stdout.startswith(f"{begin} --partition=gpu --wrap="), dry.stderr
+    assert dry.stdout.startswith(f"{begin} --partition=gpu '--wrap="), dry.stderr
     assert not folder.exists()
     first = submitted(cluster, "-w", "n1", "jobs.txt")
     assert cluster.ended(first) == "COMPLETED", log(cluster, "jobs.pack", first)
@@ -74,16 +74,27 @@ def test_two_packs_on_a_node_have_a_gpu_each(cluster):
 def test_before_the_time_limit_jobs_save_and_the_rest_is_requeued(cluster):
     save = "trap 'touch state; exit 0' TERM; touch up; while :; do sleep 0.05; done"
     (cluster.work / "train.sh").write_text(f"[ -e state ] && echo goes on && exit 0\n{save}\n")
-    listed(cluster, job("echo x >>short"), "--gpu-mem 39G train.sh", "--gpu-mem 39G --wrap 'echo x >>last'")
-    job_id = submitted(cluster, "-t", "1", "--margin", "0:50", "jobs.txt")
-    cluster.until(lambda: "Restarts=1" in cluster.slurm("scontrol", "show", "job", job_id), "it is requeued")
-    assert (cluster.work / "state").exists()
-    assert {entry["line"] for entry in done_lines(cluster, "jobs.pack")} == {1}
-    cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
-    assert cluster.ended(job_id) == "COMPLETED", log(cluster, "jobs.pack", job_id)
-    assert [entry["line"] for entry in done_lines(cluster, "jobs.pack")] in ([1, 2, 3], [1, 3, 2])
-    assert [(cluster.work / name).read_text() for name in ("short", "last")] == ["x\n", "x\n"]
-    assert "is requeued for 2 jobs" in log(cluster, "jobs.pack", job_id)
+    listed(cluster, job("touch short"), "--gpu-mem 39G train.sh", "--gpu-mem 39G --wrap 'touch last'")
+    job_id = submitted(cluster, "-t", "1", "--margin", "0:40", "jobs.txt")
+
+    def is_done():
+        if "Reason=BeginTime" in cluster.slurm("scontrol", "show", "job", job_id):  # Slurm waits 2 minutes otherwise
+            cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+        return cluster.state(job_id) not in ("PENDING", "RUNNING", "COMPLETING")
+
+    cluster.until(is_done, "all allocations have ended")
+    said = log(cluster, "jobs.pack", job_id)
+    assert cluster.state(job_id) == "COMPLETED", said
+    assert f"pack: job {job_id} is requeued for " in said
+    assert sorted(entry["line"] for entry in done_lines(cluster, "jobs.pack")) == [1, 2, 3]
+    assert all((cluster.work / name).exists() for name in ("short", "state", "last"))
+    assert (cluster.work / "jobs.pack" / "2.out").read_text() == "goes on\n"
+
+
+def test_a_margin_that_is_longer_than_the_limit_requeues_nothing(cluster):
+    job_id = submitted(cluster, "-t", "1", "--margin", "1:00", listed(cluster, job("true")))
+    assert cluster.ended(job_id) == "FAILED"
+    assert "error: the time limit leaves" in log(cluster, "jobs.pack", job_id)
 
 
 def test_nothing_outlives_a_cancelled_allocation(cluster):

@@ -18,6 +18,7 @@ import pytest
 from cotenant.cli.slurm_times import parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import OPTIONS, header_words, split_options
+from cotenant.slurm.plan import words_of
 
 SBATCH = shutil.which("sbatch")
 CASES = 300
@@ -150,6 +151,86 @@ def test_headers_are_split_as_sbatch_splits_them(understood, tmp_path):
             slurms = {name: value.removeprefix("gres:") for name, value in slurms.items() if name in VALUES}
         assert ours(text) == slurms, text
     assert CASES // 2 < accepted < CASES  # both answers are tested
+
+
+ALL_VALUES = {
+    **VALUES,
+    "acctg-freq": "30",
+    "array": "1-4%2",
+    "begin": "2030-01-01T00:00:00",
+    "chdir": "/",
+    "clusters": "all",
+    "cores-per-socket": "2",
+    "cpu-freq": "high",
+    "cpus-per-gpu": "2",
+    "cpus-per-task": "3",
+    "dependency": "afterok:1",
+    "distribution": "block",
+    "exclude": "n1",
+    "exclusive": "user",
+    "export": "A=1,B=2",
+    "gpu-bind": "closest",
+    "gpus": "a100:2",
+    "gpus-per-node": "2",
+    "gpus-per-task": "1",
+    "gres-flags": "enforce-binding",
+    "input": "in",
+    "mail-type": "END,FAIL",
+    "mem": "2G",
+    "mem-per-cpu": "100",
+    "mem-per-gpu": "3G",
+    "mincpus": "2",
+    "nice": "5",
+    "nodelist": "n1",
+    "nodes": "1-2",
+    "ntasks": "4",
+    "ntasks-per-node": "2",
+    "open-mode": "append",
+    "priority": "7",
+    "signal": "B:USR1@60",
+    "sockets-per-node": "1",
+    "switches": "1@5",
+    "threads-per-core": "1",
+    "time": "1:30",
+    "time-min": "10",
+    "tmp": "10",
+    "wckey": "w",
+}
+ALL_FLAGS = (
+    *FLAGS, "contiguous", "exclusive", "nice", "no-kill", "quiet", "reboot", "spread-job", "use-min-nodes",
+    "verbose", "wait",
+)  # fmt: skip
+
+
+def a_command_line(rng):
+    words = []
+    for name in rng.sample([*ALL_VALUES, *ALL_FLAGS], rng.randint(1, 6)):
+        option = OPTIONS[name]
+        value = ALL_VALUES.get(name) if name not in ALL_FLAGS or rng.random() < 0.5 else None
+        forms = [[f"--{name}"]] if value is None else [[f"--{name}={value}"]]
+        if value is not None and option.value == "required":
+            forms.append([f"--{name}", value])
+        if option.letter:
+            letter = f"-{option.letter}"
+            forms += [[letter]] if value is None else [[f"{letter}{value}"]]
+            forms += [[letter, value]] if value is not None and option.value == "required" else []
+        words += rng.choice(forms)
+    return words
+
+
+def test_a_command_line_that_was_read_and_written_means_the_same_to_sbatch(understood):
+    """What `cotenant sbatch --to slurm` passes on, for all options: also those that mean nothing to our own daemon."""
+    rng = random.Random(20261123)
+    accepted = 0
+    for _ in range(CASES // 2):
+        words = a_command_line(rng)
+        slurms = understood(*words, "--wrap=true")
+        settings, end = split_options(words)
+        assert end == len(words), words
+        again = [word for setting in settings for word in words_of(setting)]
+        assert understood(*again, "--wrap=true") == slurms, (words, again)
+        accepted += slurms is not None
+    assert accepted > CASES // 4
 
 
 DAYS = ("today", "tomorrow", "01/20/30", "1/20", "12/31", "0120", "012030", "2030-01-20", "2031-12-31T", "12.25.29")

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ OWN = {
     **{name: SbatchOption(name=name, value="none") for name in ("dry-run", "here", "json")},
 }
 MARGIN = "2:00"
+REQUEUE_TIMEOUT_S = 60.0
 GRACE_SHARE = 0.75
 """Of the margin, how much a job gets between SIGTERM and SIGKILL."""
 DEPENDENCIES = ("after", "after_any", "after_failed", "singleton")
@@ -268,8 +270,9 @@ def _run(jobs: Sequence[PackJob], folder: Path, own: Mapping[str, str | None], *
     if result.is_time_over and slurm is not None and job_id is not None and os.environ.get("COTENANT_PACK_REQUEUES"):
         note(f"pack: job {job_id} is requeued for {result.left} jobs")
         sys.stderr.flush()
-        # Slurm ends this process while it answers: what is written must be written before.
-        subprocess.run([slurm.program("scontrol"), "requeue", job_id], check=False)
+        if subprocess.run([slurm.program("scontrol"), "requeue", job_id], check=False).returncode == 0:
+            # Slurm ends this process. If it ended by itself before, the job could count as failed, and not be requeued.
+            time.sleep(REQUEUE_TIMEOUT_S)
     return result.exit_code
 
 

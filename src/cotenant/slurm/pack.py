@@ -103,6 +103,12 @@ class Pack:
         result = PackResult(before=len(before), failed_before=failed_before, left=len(todo))
         if not todo:
             return result
+        rest_s = self._remaining_s()
+        if rest_s is not None and rest_s <= self._margin_s:  # it would be requeued for ever
+            raise UsageError(
+                f"the time limit leaves {rest_s:.0f} s, and jobs are stopped {self._margin_s:.0f} s before it",
+                hint="give more --time, or less --margin",
+            )
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with private_daemon(self._settings) as daemon:
