@@ -235,3 +235,14 @@ def test_the_state_folder_behind_a_link_is_named(tmp_path):
     (tmp_path / "state").symlink_to(tmp_path / "data")
     (finding,) = doctor._state(tmp_path / "state")
     assert finding.detail.startswith(f"{tmp_path}/state -> {tmp_path}/data, ")
+
+
+def test_null_gpu_is_optional_and_the_doctor_says_what_it_lacks(found, monkeypatch):
+    monkeypatch.setattr("cotenant.nullgpu.wheels.platform.machine", lambda: "aarch64")
+    lacking = found()["null GPU"]
+    assert (lacking.grade, lacking.detail.partition(";")[0]) == (
+        "optional",
+        "the null GPU needs Linux on x86-64, found Linux on aarch64",
+    )
+    monkeypatch.setattr("cotenant.estimators.null_gpu.why_unavailable", lambda python: ("", "", "CUDA 13"))
+    assert (found()["null GPU"].grade, found()["null GPU"].detail) == ("ok", "CUDA 13")
