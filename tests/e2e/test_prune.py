@@ -50,6 +50,6 @@ def test_output_is_limited_and_counted(site):
     folder = server.root / "state" / "cotenant" / "attempts" / str(job_id) / "1"
     assert sum((folder / name).stat().st_size for name in ("stdout.log", "stdout.log.1")) <= 2**20
     assert (folder / "stdout.log").read_bytes().endswith(b"end\n")
-    with pytest.raises(NotPermitted, match=r"quota: the output of your jobs takes .*, 0.25 MiB are allowed") as caught:
+    with pytest.raises(NotPermitted, match=r"quota: the output of your jobs takes .*, 256.0 KiB are allowed") as caught:
         server.submit("true")
     assert "cotenant prune" in caught.value.hint

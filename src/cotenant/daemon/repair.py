@@ -28,6 +28,7 @@ from cotenant.core.ports import QuarantinedEvent
 from cotenant.daemon.config.schema import Config
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
+from cotenant.store import compaction
 from cotenant.store.sqlite import SqliteJournal
 
 _LOST: dict[type, str] = {
@@ -127,13 +128,14 @@ class JournalRepair:
         )
 
     def _row(self, seq: int) -> tuple[str, int, str] | None:
-        row: tuple[str, int, str] | None
+        row: tuple[str, int, str | bytes] | None
         with self._reading() as db:
             row = db.execute("SELECT type, job_id, body FROM events WHERE seq = ?", (seq,)).fetchone()
+            dictionary = compaction.load_dictionary(db)
             (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
         if row is None and not 0 < seq < newest:
             raise UsageError(f"`{self.path}` has events 1 to {newest}, no event {seq}")
-        return row
+        return None if row is None else (row[0], row[1], _readable(row[2], dictionary))
 
     def _reading(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True))
@@ -195,6 +197,14 @@ class JournalRepair:
         except (OSError, sqlite3.Error) as error:
             raise JournalError(f"cannot copy {self.path} to {target}: {error}", hint="free some disk space") from error
         return target
+
+
+def _readable(body: str | bytes, dictionary: bytes) -> str:
+    """A body as text; one that is damaged as Python writes it."""
+    try:
+        return compaction.body_text(body, dictionary)
+    except ValueError:
+        return repr(body)
 
 
 def _who() -> str:

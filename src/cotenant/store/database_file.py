@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -9,7 +10,9 @@ from pathlib import Path
 
 from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
 from cotenant.osutil.locks import LockHeldError, hold_lock
-from cotenant.store import event_format, schema
+from cotenant.store import compaction, event_format, schema
+
+logger = logging.getLogger(__name__)
 
 RESTORE_HINT = "restore the file from a backup, or move it away to start with an empty journal"
 
@@ -45,9 +48,12 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Sequence[tuple[int, i
         # (SQLite, src/os_unix.c, `findCreateFileMode`).
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        schema.check_file(db, path)
+        if schema.check_file(db, path) == 0:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect before the first table only
         db.execute("PRAGMA journal_mode = WAL")
         schema.migrate(db)
+        if not compaction.can_shrink(db):
+            _enable_shrinking(db, path)
         return db, event_format.formats(db)
     except (OSError, sqlite3.Error) as error:
         if db is not None:
@@ -57,6 +63,16 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Sequence[tuple[int, i
         if db is not None:
             db.close()
         raise
+
+
+def _enable_shrinking(db: sqlite3.Connection, path: Path) -> None:
+    """Write the file anew with pointer maps. Without the room for that, its pages are reused and it never shrinks."""
+    try:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("VACUUM")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.Error as error:
+        logger.warning("the journal cannot be made to shrink", extra={"fields": {"file": path, "why": str(error)}})
 
 
 def hint_for(error: Exception) -> str | None:

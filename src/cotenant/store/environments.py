@@ -88,7 +88,7 @@ class EnvironmentTable:
             self._db.execute(
                 f"INSERT OR IGNORE INTO temp.used SELECT json_extract(body, '{path}') FROM {table}"  # noqa: S608
                 f" WHERE {condition} job_id NOT IN (SELECT job_id FROM pruned_jobs)"
-                f" AND json_type(body, '{path}') = 'text'"
+                f" AND CASE WHEN typeof(body) = 'text' THEN json_type(body, '{path}') END = 'text'"
             )
         dropped = self._db.execute("DELETE FROM environments WHERE key NOT IN (SELECT key FROM temp.used)").rowcount
         self._db.execute("DELETE FROM temp.used")

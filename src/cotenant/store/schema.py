@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotenant.core.errors import JournalError
-from cotenant.store import environments, event_format, repairs, snapshot
+from cotenant.store import compaction, environments, event_format, repairs, snapshot
 
 APPLICATION_ID = 0x636F7465
 """`cote`: marks the file as ours, so that no other SQLite database is taken for a journal."""
@@ -60,6 +60,11 @@ def _share_environments(db: sqlite3.Connection) -> None:
     event_format.begin(db, 6)
 
 
+def _compress_bodies(db: sqlite3.Connection) -> None:
+    """Version 7. Bodies of events of pruned jobs may be compressed."""
+    compaction.create(db)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -67,6 +72,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_usage_fields,
     _rename_fields,
     _share_environments,
+    _compress_bodies,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

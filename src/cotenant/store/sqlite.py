@@ -19,7 +19,7 @@ from cotenant.core.events import Journaled
 from cotenant.core.job import Job
 from cotenant.core.ports import QuarantinedEvent
 from cotenant.core.snapshot import ManagerSnapshot
-from cotenant.store import event_format, repairs, snapshot
+from cotenant.store import compaction, event_format, repairs, snapshot
 from cotenant.store.database_file import RESTORE_HINT, hint_for, lock_file, open_database
 from cotenant.store.environments import EnvironmentTable, MissingEnvironment
 from cotenant.store.replay import Replay
@@ -27,13 +27,14 @@ from cotenant.store.reserve import DiskReserve
 
 logger = logging.getLogger(__name__)
 
-_Row = tuple[int, float, str, int, str, int]
+_Row = tuple[int, float, str, int, str | bytes, int]
 _INSERT = "INSERT INTO events (at_s, type, job_id, body, crc32) VALUES (?, ?, ?, ?, ?)"
 _OF_JOB = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id = ? ORDER BY seq"
 _FROM_SEQ = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
 _NEWEST = "SELECT coalesce(max(seq), 0) FROM events"
 _REPAIR = "`cotenant daemon repair` shows the event, and leaves it out if you say so; or restore the file from a backup"
-_BUSY_BYTES = "SELECT (SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)"
+PRUNED_AT_ONCE = 100
+"""Jobs in one transaction, so that events of others can be written between."""
 
 
 class SqliteJournal:
@@ -68,6 +69,7 @@ class SqliteJournal:
     def _load_tables(self) -> tuple[EnvironmentTable, dict[int, repairs.Repair], set[int]]:
         try:
             pruned = {job_id for (job_id,) in self._db.execute("SELECT job_id FROM pruned_jobs")}
+            self._dictionary = compaction.load_dictionary(self._db)
             return EnvironmentTable(self._db), repairs.load(self._db), pruned
         except (sqlite3.Error, ValueError) as error:
             self.close()
@@ -308,20 +310,24 @@ class SqliteJournal:
         return self._reserve.allocate()
 
     def prune(self, job_ids: Iterable[int]) -> None:
-        """Drop the environments of done jobs, except those that other jobs share; the events stay.
+        """Drop the environments of done jobs, except those that other jobs share, and compress their events.
 
         Raises:
-            JournalError: it cannot be written.
+            JournalError: it cannot be written; a part may be done, and the next call does the rest.
         """
-        new = set(job_ids) - self._pruned
-        if not new:
-            return
+        new = sorted(set(job_ids) - self._pruned)
+        for first in range(0, len(new), PRUNED_AT_ONCE):
+            batch = new[first : first + PRUNED_AT_ONCE]
+            with self._writing("prune"):
+                self._db.executemany("INSERT OR IGNORE INTO pruned_jobs VALUES (?)", [(job_id,) for job_id in batch])
+                dictionary = compaction.compress(self._db, batch, self._dictionary)
+            self._dictionary = dictionary
+            self._pruned |= set(batch)
         with self._writing("prune"):
-            self._db.executemany("INSERT OR IGNORE INTO pruned_jobs VALUES (?)", [(job_id,) for job_id in new])
             self._environments.drop_unused()
         with self._mutex:
             self._environments.reload()
-        self._pruned |= new
+        compaction.shrink(self._db, self._mutex)
 
     def pruned_jobs(self) -> frozenset[int]:
         """The jobs whose environments were dropped."""
@@ -335,11 +341,9 @@ class SqliteJournal:
         """
         with self._mutex:
             try:
-                (pages,) = self._db.execute(_BUSY_BYTES).fetchone()
-                (page_size,) = self._db.execute("PRAGMA page_size").fetchone()
+                return compaction.size_bytes(self._db)
             except sqlite3.Error as error:
                 raise JournalError(f"cannot read {self.path}: {error}", hint=RESTORE_HINT) from error
-        return int(pages) * int(page_size)
 
     def _fetch(self, first_seq: int) -> list[_Row]:
         try:
@@ -348,10 +352,14 @@ class SqliteJournal:
             raise JournalError(f"cannot read {self.path} from seq {first_seq}: {error}", hint=RESTORE_HINT) from error
 
     def _decoded(self, row: _Row, expected: int) -> Journaled:
-        seq, at_s, kind, job_id, body, crc32 = row
+        seq, at_s, kind, job_id, stored, crc32 = row
         if seq != expected:
             raise self._unreadable(expected, f"is missing, the next is {seq}")
-        if zlib.crc32(str(body).encode()) != crc32:
+        try:
+            body = compaction.body_text(stored, self._dictionary)
+        except ValueError as error:
+            raise self._unreadable(seq, f"is damaged: {error}") from error
+        if zlib.crc32(body.encode()) != crc32:
             raise self._unreadable(seq, "is damaged: its checksum does not match")
         event = self._parsed(seq, body)
         if (event.at_s, type(event).__name__, event.job_id) != (at_s, kind, job_id):

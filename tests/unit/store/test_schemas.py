@@ -61,6 +61,7 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_4_renamed", RENAMED_IN_SCHEMA_5),
         ("schema_5", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
         ("schema_6", NEWEST),
+        ("schema_7", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):

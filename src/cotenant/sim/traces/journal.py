@@ -22,6 +22,7 @@ from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
 from cotenant.sim.traces.rows import Collected, stem
+from cotenant.store.compaction import body_text, load_dictionary
 from cotenant.store.event_format import decode_event, formats
 from cotenant.store.schema import check_file
 
@@ -135,10 +136,10 @@ def _events(path: Path) -> Iterator[Journaled]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
             check_file(db, path)
-            stretches = formats(db)
+            stretches, dictionary = formats(db), load_dictionary(db)
             for seq, body in db.execute("SELECT seq, body FROM events ORDER BY seq"):
                 try:
-                    event = decode_event(seq, body, stretches)
+                    event = decode_event(seq, body_text(body, dictionary), stretches)
                 except (CodecError, ValueError) as error:
                     raise UsageError(f"`{path}`: event {seq} cannot be decoded: {error}") from error
                 yield event
