@@ -40,6 +40,7 @@ class HistoryPage:
         jobs, is_cut = await self._jobs(request, begin_s)
         bars = [bar for job in jobs for bar in _bars(job, begin_s, end_s)]
         used = {bar.gpu_uuid for bar in bars}
+        begin_s = _begin_s(bars, begin_s, end_s)
         shown = [gpu for gpu in gpus if len(gpus) <= MAX_GPUS or gpu["uuid"] in used][:MAX_GPUS]
         labels = {gpu["uuid"]: gpu_label(gpu) for gpu in shown}
         marks = list(_marks(status, jobs, begin_s))
@@ -76,6 +77,12 @@ class HistoryPage:
             if len(page) < PAGE_JOBS:
                 return found, first > 0
             after = jobs[-1].id
+
+
+def _begin_s(bars: list[GanttBar], begin_s: float, end_s: float) -> float:
+    """Where the chart begins: shortly before the first run, if nothing ran before that."""
+    first_s = min((bar.begin_s for bar in bars), default=begin_s)
+    return max(begin_s, first_s - 0.02 * (end_s - first_s))
 
 
 def _bars(job: Job, begin_s: float, end_s: float) -> Iterator[GanttBar]:
