@@ -52,7 +52,7 @@ def study(tmp_path_factory):
         f'[[job]]\nname = "{name}"\nscript = "train.py"\nargs = ["--workload", "{name}"]' for name in (*PAIR, "missing")
     ]
     quick = "\n".join([jobs[0].replace(f'"{PAIR[0]}"', '"quick"', 1), "steps = 5"])
-    jobs[1] += "\nsteps = 40"
+    jobs[1] += "\nsteps = 100"
     jobs.append(quick)
     (folder / "groups.toml").write_text(GROUPS.format(jobs="\n".join(jobs)))
     command = [sys.executable, "-m", "cotenant", "study", "collocate", str(folder / "groups.toml")]
@@ -123,7 +123,7 @@ def test_the_place_of_a_job_that_is_done_stays_empty_or_is_refilled(study):
         )
         for how in ("steps", "refill")
     )
-    assert int(emptied["steps_run"]) == int(refilled["steps_run"]) == 40
+    assert int(emptied["steps_run"]) == int(refilled["steps_run"]) == 100
     (fixed,) = (found for found in printed["results"] if found["until"] == "steps")
     assert fixed["makespan_s"] == pytest.approx(float(emptied["run_s"]))
 
@@ -133,7 +133,7 @@ def test_host_use_of_each_job_is_in_its_row(study):
     for row in printed["rows"]:
         if row["step_s"] and row["until"] == "seconds":
             assert int(row["host_rss_bytes"]) > 1_000_000, "a Python process"
-            assert 0.0 < float(row["host_cpu_cores"]) < 2.0
+            assert 0.0 <= float(row["host_cpu_cores"]) < 2.0
 
 
 def test_listeners_write_into_the_folder_of_each_run_and_end_with_it(study):

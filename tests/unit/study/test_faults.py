@@ -14,7 +14,7 @@ from cotenant.measurement.result_table import read_rows
 
 SMALL, LARGE = "resnet50_imagenet_bs64", "vgg16_imagenet_bs128"
 COMMAND = (sys.executable, "-m", "cotenant", "study", "collocate")
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 def write_groups(folder, jobs, *, seconds):

@@ -47,7 +47,7 @@ def tools(monkeypatch):
     return builtin
 
 
-def study_of(tmp_path, text, tools, *, repeats=1, timeout_s=30.0):
+def study_of(tmp_path, text, tools, *, repeats=1, timeout_s=600.0):
     script = tmp_path / "job.py"
     script.write_text(text)
     job = StudyJob(name="job", script=str(script), timeout_s=timeout_s)
