@@ -4,7 +4,7 @@
 set -uo pipefail
 
 PACKAGES=(slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins)
-LIMIT_S=60  # for each call of apt-get
+LIMIT_S=100  # for all calls of apt-get together
 
 absent=0
 for program in slurmctld slurmd sbatch munged; do command -v "$program" >/dev/null || absent=1; done
@@ -18,9 +18,9 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 # Debian starts what it installs; the tests start their own, in a folder of their own.
 options=(-q -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=20)
-if ! timeout "$LIMIT_S" apt-get install "${options[@]}" "${PACKAGES[@]}" >/dev/null 2>&1; then
-    timeout "$LIMIT_S" apt-get update -q >/dev/null 2>&1
-    timeout "$LIMIT_S" apt-get install "${options[@]}" "${PACKAGES[@]}" >/dev/null 2>&1 ||
-        echo "install_slurm: apt-get has no Slurm for us: the tests on Slurm will be skipped"
-fi
+apt() { ((SECONDS < LIMIT_S)) && timeout $((LIMIT_S - SECONDS)) apt-get "$@" >/dev/null 2>&1; }
+
+apt install "${options[@]}" "${PACKAGES[@]}" ||
+    { apt update -q && apt install "${options[@]}" "${PACKAGES[@]}"; } ||
+    echo "install_slurm: apt-get has no Slurm for us: the tests on Slurm will be skipped"
 exit 0

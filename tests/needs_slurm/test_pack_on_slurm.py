@@ -75,7 +75,7 @@ def test_before_the_time_limit_jobs_save_and_the_rest_is_requeued(cluster):
     save = "trap 'touch state; exit 0' TERM; touch up; while :; do sleep 0.05; done"
     (cluster.work / "train.sh").write_text(f"[ -e state ] && echo goes on && exit 0\n{save}\n")
     listed(cluster, job("touch short"), "--gpu-mem 39G train.sh", "--gpu-mem 39G --wrap 'touch last'")
-    job_id = submitted(cluster, "-t", "1", "--margin", "0:40", "jobs.txt")
+    job_id = submitted(cluster, "-t", "2", "--margin", "1:20", "jobs.txt")  # 40 s
 
     def is_done():
         if "Reason=BeginTime" in cluster.slurm("scontrol", "show", "job", job_id):  # Slurm waits 2 minutes otherwise
