@@ -34,8 +34,10 @@ def call_location() -> str | None:
 
 
 def thread_location(thread_id: int) -> str | None:
-    """As `error_location`, for what another thread is doing now."""
-    return _innermost_user_line(reversed(list(_callers(sys._current_frames().get(thread_id)))))
+    """As `error_location`, for what another thread is doing now; in a library, where no file of the user is at work."""
+    lines = list(_callers(sys._current_frames().get(thread_id)))
+    others = [f"{Path(path).name}, line {line}" for path, line in lines if not path.startswith((PACKAGE_DIR, "<"))]
+    return _innermost_user_line(reversed(lines)) or next(iter(others), None)
 
 
 def _traceback_lines(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:

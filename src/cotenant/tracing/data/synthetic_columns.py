@@ -97,7 +97,7 @@ def columns_of_options(arguments: Sequence[str]) -> list[str]:
     return [name for name in found if name.isidentifier()]
 
 
-class _Row(dict[str, Any]):
+class _GrowingRow(dict[str, Any]):
     """A row, or a batch of rows, that makes the columns it lacks."""
 
     def __init__(self, values: Any, make: Callable[[str], Any]) -> None:
@@ -172,9 +172,9 @@ def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any)
         if type(found) is not dict:
             return found
         if isinstance(key, int):
-            return _Row(found, maker.value)
+            return _GrowingRow(found, maker.value)
         rows = len(next(iter(found.values()), ()))
-        return _Row(found, lambda name: maker.column(name, rows))
+        return _GrowingRow(found, lambda name: maker.column(name, rows))
 
     return getitem
 
@@ -184,7 +184,7 @@ def _transforming(maker: ColumnMaker, only_synthetic: Callable[[], bool], origin
         def of_batch(batch: Any) -> Any:
             if only_synthetic() and type(batch) is dict:
                 rows = len(next(iter(batch.values()), ()))
-                batch = _Row(batch, lambda name: maker.column(name, rows))
+                batch = _GrowingRow(batch, lambda name: maker.column(name, rows))
             return transform(batch)
 
         original(self, of_batch, *args, **kwargs)

@@ -15,8 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from cotenant.tracing.process.serialization import RENEWED
+from cotenant.tracing.process.work_clock import WorkLimit
+
 _MAX_MESSAGE_BYTES = 4096
 _START_S = 30.0
+_POLL_S = 0.5  # between looks at the limit of a script
 _STARTUP_VARIABLES = (
     *("PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "CUBLAS", "CUDNN", "NCCL", "NVIDIA", "KMP_", "KINETO", "MKL_"),
     *("OPENBLAS_", "GOMP_", "ATEN_", "CONDA", "VIRTUAL_ENV", "LANG", "LC_", "MALLOC", "HOME"),
@@ -70,20 +74,25 @@ class ForkServerClient:
         if key in self._unfit or not self._is_ready(key, command, env):
             return None
         assert self._link is not None
-        deadline_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
         has_started = False
         try:
             self._link.send(os.fsencode(fork_request))
             self._link.settimeout(_START_S)
-            has_started = "pid" in self._receive()
-            self._link.settimeout(max(1e-3, deadline_s - time.monotonic()))
-            return int(self._receive()["code"])
-        except TimeoutError:
-            self.close()
-            raise ScriptTimeout from None
+            pid = int(self._receive()["pid"])
+            has_started = True
+            limit = WorkLimit(began_s, timeout_s, pid, fork_request.with_name(RENEWED))
+            self._link.settimeout(_POLL_S)
+            while not limit.is_over():
+                with contextlib.suppress(TimeoutError):
+                    return int(self._receive()["code"])
+        except TimeoutError:  # of the start
+            pass
         except (OSError, ValueError, LookupError):  # the script may be the cause: it is not run twice
             self.close()
             return -signal.SIGKILL if has_started else None
+        self.close()
+        raise ScriptTimeout
 
     def close(self) -> None:
         """Kill the server, with the script that it may be running."""

@@ -12,6 +12,10 @@ from cotenant.core.errors import CotenantError, TraceError
 from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, NcclUsage, TraceHeader
 
 SCHEMA = 2
+EXITED = "the script exited"
+"""Beginning of the message where a script ended itself: its last words say why."""
+RENEWED = "renewed"
+"""A file beside the answer that changes when an optimizer step renews the limit of time."""
 USAGE = "usage"
 """Kind of an error that `trace_script` raises as a `UsageError`."""
 _INTERNED = ("action", "category", "phase", "module")

@@ -27,7 +27,7 @@ from cotenant.tracing.process import deadline, launcher_env, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
-from cotenant.tracing.process.serialization import RENEWED, USAGE
+from cotenant.tracing.process.serialization import EXITED, RENEWED, USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
 
@@ -173,7 +173,7 @@ class TracingSession:
                 body()
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                self._failed(f"the script exited: {exit_text(stop.code)}")
+                self._failed(f"{EXITED}: {exit_text(stop.code)}")
             self._ended()
         except BaseException as error:  # noqa: BLE001 - whatever a script raises goes into the answer
             self._raised(error)

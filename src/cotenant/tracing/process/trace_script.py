@@ -97,7 +97,7 @@ def trace_script(
         if error["kind"] == serialization.USAGE:
             raise UsageError(error["message"], hint=error["hint"])
         hint = error["hint"]
-        if error["message"].startswith(EXITED):  # its last words say why
+        if error["message"].startswith(serialization.EXITED):
             hint = _last_line(log) or hint
         raise TraceError(error["kind"], error["message"], hint=hint, log_tail=log)
     return serialization.trace_from_dict(answer["trace"])

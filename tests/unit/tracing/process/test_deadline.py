@@ -45,3 +45,26 @@ def test_no_thread_watches_without_a_deadline():
     before = threading.active_count()
     deadline.start_deadline(None, lambda limit_s, place: None, lambda: 0)
     assert threading.active_count() == before
+
+
+def test_an_optimizer_step_renews_the_limit(tmp_path, monkeypatch):
+    now, steps, renewed = [0.0], [0], tmp_path / "renewed"
+    monkeypatch.setattr(deadline.WorkClock, "now_s", lambda self: now[0])
+
+    def sleep(seconds: float) -> None:
+        now[0] += 60.0
+        steps[0] += now[0] <= 120.0  # after 60 s and after 120 s
+
+    monkeypatch.setattr(deadline.time, "sleep", sleep)
+    ends = []
+    thread = deadline.DeadlineThread(
+        time.monotonic() + 100.0,
+        100.0,
+        lambda limit_s, place: ends.append(now[0]),
+        lambda: 0,
+        lambda: steps[0],
+        renewed,
+    )
+    thread.run()
+    assert ends == [240.0]  # the first poll after 120 + 100 s, less the time to answer
+    assert renewed.exists()
