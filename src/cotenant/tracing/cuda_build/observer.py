@@ -94,7 +94,9 @@ class CudaBuildObserver:
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._begin(BACKWARD)
+            # A compiler traces the backward of fake tensors while the forward pass waits for its code.
+            if torch._guards.TracingContext.try_get() is None:
+                self._begin(BACKWARD)
             return original(*args, **kwargs)
 
         return call

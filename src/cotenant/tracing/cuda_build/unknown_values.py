@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from cotenant.core.errors import TraceError
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops, script_frame
 from cotenant.tracing.patches.registry import KernelPatch, Phase
 
@@ -33,7 +34,7 @@ class UnknownValues:
 
     def __init__(self, recorder: Any) -> None:
         self._loops = DataDependentLoops(recorder)
-        self._driver: Any = ctypes.CDLL("libcuda.so.1")  # that of the null GPU, which is loaded
+        self._driver = null_driver()
         self.places: dict[str, None] = {}
 
     def patches(self) -> list[KernelPatch]:
@@ -65,6 +66,24 @@ class UnknownValues:
         if dtype.is_complex:
             return complex(1.0)
         return self._loops.number() if dtype.is_floating_point else 1
+
+
+def null_driver() -> Any:
+    """The driver of the null GPU, which was loaded before torch.
+
+    Raises:
+        TraceError: it was not; whatever driver there is instead was not started.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        _ = driver.null_known
+    except (OSError, AttributeError) as error:
+        raise TraceError(
+            "unsupported",
+            "the libraries of the null GPU were not loaded",
+            hint="is their folder, `cotenant/null-gpu` in the user's cache, on a file system mounted `noexec`?",
+        ) from error
+    return driver
 
 
 def _source_line(frame: FrameType) -> str:

@@ -1,0 +1,123 @@
+"""How a run on the null GPU is watched and answered, without the null GPU: on a CPU build of torch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="watches optimizers of torch")
+
+from cotenant.core.errors import TraceError  # noqa: E402 - needs torch
+from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
+from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
+
+
+class Recorder:
+    """What the values need of a session."""
+
+    steps = 0
+
+    def warn(self, sentence):
+        raise AssertionError(sentence)
+
+
+class Driver:
+    """A driver that knows what the numbers at some addresses are."""
+
+    def __init__(self, *known):
+        self._known = {tensor.data_ptr() for tensor in known}
+
+    def null_known(self, source, size, target):
+        if source.value not in self._known:
+            return 0
+        ctypes.memmove(target.value, source.value, size.value)
+        return 1
+
+
+@pytest.fixture
+def values(monkeypatch):
+    def make(*known):
+        monkeypatch.setattr(unknown_values, "null_driver", lambda: Driver(*known))
+        return unknown_values.UnknownValues(Recorder())
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        pytest.param(torch.tensor(0.25), 1.0, id="a number"),
+        pytest.param(torch.tensor(9), 1, id="an integer"),
+        pytest.param(torch.tensor(True), False, id="a boolean"),
+        pytest.param(torch.tensor(2j), 1 + 0j, id="complex"),
+    ],
+)
+def test_unknown_values_are_assumed_and_their_lines_listed(values, value, wanted):
+    found = values()
+    assert found.read(value) == wanted
+    assert [place.partition(",")[0] for place in found.places] == ["test_null_gpu_observer.py"]
+
+
+def test_line_that_asks_whether_something_is_finite_gets_true(values):
+    isfinite = values().read(torch.tensor(False))
+    assert isfinite is True
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.25), torch.tensor(9), torch.tensor(True), torch.tensor(2j)])
+def test_known_values_are_exact_and_not_listed(values, value):
+    found = values(value)
+    assert found.read(value) == value.item()
+    assert found.places == {}
+
+
+def test_gradient_scaler_finds_no_infinity(values, monkeypatch):
+    found, scaler = values(), torch.amp.GradScaler("cpu")
+    # Without a frame of this file between the scaler and the read.
+    monkeypatch.setattr(torch.Tensor, "item", property(lambda self: functools.partial(found.read, self)))
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    scaler.scale(parameter.sum())  # makes the scale, with which `step` divides
+    parameter.grad = torch.ones(3)
+    scaler.step(optimizer)
+    assert float(parameter.sum().detach().numpy()) < 3, "the optimizer stepped"
+    assert found.places == {}
+
+
+def test_driver_that_is_not_the_null_gpus_is_refused(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: ctypes.PyDLL(None))  # a library without our functions
+    with pytest.raises(TraceError, match="the libraries of the null GPU were not loaded") as refused:
+        unknown_values.null_driver()
+    assert refused.value.kind == "unsupported"
+
+
+@pytest.mark.parametrize(
+    ("order", "finished_after"),
+    [
+        pytest.param("aaaa", 3, id="one optimizer"),
+        pytest.param("abababab", 6, id="two in turn: the last step of the second"),
+        pytest.param("aabaabaabaab", 9, id="one is rarer"),
+        pytest.param("ab" + "a" * 20, 13, id="one that stops is not waited for"),
+    ],
+)
+def test_run_ends_after_so_many_steps_of_each_optimizer(order, finished_after):
+    class Finished(Exception):
+        pass
+
+    def finish():
+        raise Finished
+
+    observer = CudaBuildObserver(3, finish)
+    optimizers = {name: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1) for name in "ab"}
+    done = []
+
+    def train():
+        for name in order:
+            observer.before_step(optimizers[name])
+            done.append(name)
+            observer.after_step(optimizers[name])
+
+    with pytest.raises(Finished):
+        train()
+    assert len(done) == finished_after
