@@ -10,7 +10,9 @@ other work on the machine hardly matters to them. They are above those of a daem
 from __future__ import annotations
 
 import argparse
+import html
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -51,7 +53,9 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         headers = {"accept": "text/event-stream"}
-        with self._page.stream("GET", "/now/events?gpus=1", headers=headers) as response:
+        live = re.search(r'data-live="([^"]+)"', self._page.get("/").text)
+        assert live is not None
+        with self._page.stream("GET", html.unescape(live[1]), headers=headers) as response:
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     self.sizes.append(len(line))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +28,9 @@ CHUNK_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 2**20
 
 
+_CPU = re.compile(rb"cpu;dur=([0-9]{1,9}\.[0-9]{2})")
+
+
 class TokenRefused(NotPermitted):
     """The daemon knows the token of a session no more."""
 
@@ -34,8 +39,17 @@ class TokenRefused(NotPermitted):
 class _Response:
     """What httptools has parsed so far."""
 
+    has_head: bool = False
     is_complete: bool = False
+    spent_s: float | None = None
     pieces: list[bytes] = field(default_factory=list)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"server-timing" and (found := _CPU.fullmatch(value)):
+            self.spent_s = float(found[1]) / 1000
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
 
     def on_body(self, body: bytes) -> None:
         self.pieces.append(body)
@@ -57,12 +71,14 @@ class DaemonClient:
         remote: a daemon on the network instead.
 
     All methods raise `DaemonUnreachable` if no daemon answers, and the daemon's own error otherwise. `token`: on whose
-    behalf; without one the daemon sees the user of this process.
+    behalf; without one the daemon sees the user of this process. `spent_s`: CPU time that the daemon says it took for
+    all answers so far, or the time they took where it does not say.
     """
 
     def __init__(self, socket_file: Path | None, remote: RemoteAddress | None = None) -> None:
         self._socket_file = socket_file
         self._remote = remote
+        self.spent_s = 0.0
 
     async def get(self, path: str, token: str | None, **query: Any) -> dict[str, Any]:
         """The answer of a GET request; None is no parameter."""
@@ -107,8 +123,10 @@ class DaemonClient:
         return found
 
     async def _exchange(self, method: str, target: str, token: str | None, body: bytes | None) -> tuple[int, bytes]:
+        began_s = time.monotonic()
         async with self._connection() as (reader, writer):
             parser, response = await self._request(reader, writer, method, target, token, body)
+            self.spent_s += time.monotonic() - began_s if response.spent_s is None else response.spent_s
             size = 0
             pieces = []
             while True:
@@ -143,7 +161,7 @@ class DaemonClient:
             await writer.drain()
         except OSError as error:
             raise DaemonUnreachable(f"the daemon closed the connection ({error})") from error
-        while parser.get_status_code() == 0:
+        while not response.has_head:
             await self._feed(reader, parser)
         return parser, response
 

@@ -52,24 +52,29 @@ class Reading:
 
 
 class PollBudget:
-    """Serializes the polls of all feeds and spaces them. `share`: the part of the daemon's time that they may use."""
+    """Serializes the polls of all feeds and spaces them.
 
-    def __init__(self, share: float = DAEMON_SHARE) -> None:
+    Args:
+        share: the part of the daemon's time that they may use.
+        spent_s: returns the daemon's time for all answers so far; by default the time that passes counts.
+    """
+
+    def __init__(self, share: float = DAEMON_SHARE, spent_s: Callable[[], float] = time.monotonic) -> None:
         self._pause = 1.0 / share - 1.0
+        self._spent_s = spent_s
         self._lock = asyncio.Lock()
         self._free_at_s = 0.0
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn; the time until the end of the block counts."""
+        """Wait for a turn; what the daemon spends until the end of the block counts."""
         async with self._lock:
             await asyncio.sleep(max(0.0, self._free_at_s - time.monotonic()))
-            began_s = time.monotonic()
+            before_s = self._spent_s()
             try:
                 yield
             finally:
-                ended_s = time.monotonic()
-                self._free_at_s = ended_s + (ended_s - began_s) * self._pause
+                self._free_at_s = time.monotonic() + (self._spent_s() - before_s) * self._pause
 
 
 class Feed:

@@ -47,15 +47,16 @@ class WebServer:
     ) -> None:
         self._listener = TcpListener(settings, "web")
         self.closing = asyncio.Event()
-        self._feeds = Feeds()
+        daemon = DaemonClient(socket_file, remote)
+        self._feeds = Feeds(PollBudget(spent_s=lambda: daemon.spent_s))
         is_tls = self._listener.tls is not None
         port = self._listener.socket.getsockname()[1]
         sessions = SessionStore(settings.session_s)
         named = [name.strip() for name in settings.hosts.split(",") if name.strip()]
         site = Site(
-            daemon=DaemonClient(socket_file, remote),
+            daemon=daemon,
             feeds=self._feeds,
-            reads=PollBudget(READ_SHARE),
+            reads=PollBudget(READ_SHARE, lambda: daemon.spent_s),
             sessions=sessions,
             guard=Guard(sessions, {*machine_names(), *named}, cookie=f"cotenant_{port}", is_tls=is_tls),
             templates=make_environment(),

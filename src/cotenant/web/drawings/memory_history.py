@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -14,6 +15,8 @@ from cotenant.reporting.style import tone
 
 WIDTH, HEIGHT = 720, 260
 MAX_POINTS = 600
+_UNITS = ((180.0, "seconds", 1.0), (3 * 3600.0, "minutes", 60.0), (math.inf, "hours", 3600.0))
+"""Longest time, unit of the axis, and its seconds."""
 GAP_S = 180.0
 """A line is broken where nothing was read for so long."""
 
@@ -31,7 +34,7 @@ def memory_history(gpus: Sequence[Mapping[str, Any]], *, since_s: float, promise
     if not series:
         return None
     ends_s = max(points[-1]["at_s"] + points[-1]["seconds"] for _, points in series)
-    unit, scale = ("minutes", 60.0) if ends_s - since_s < 3 * 3600 else ("hours", 3600.0)
+    unit, scale = next((name, seconds) for most_s, name, seconds in _UNITS if ends_s - since_s < most_s)
     top = max(promised_bytes, *(point["max_bytes"] for _, points in series for point in points)) / GiB * 1.12
     frame = Frame((0.0, (ends_s - since_s) / scale), (0.0, top), WIDTH, HEIGHT)
     parts = frame.axes(f"{unit} since the attempt started", "GiB")
