@@ -43,6 +43,19 @@ def test_a_batch_script_runs_with_the_variables_and_files_of_slurm(server, scrip
     assert (server.root / "slurm-1.out").read_text() == wanted
 
 
+def test_variables_of_sbatch_stand_between_the_header_and_the_command_line(server, script):
+    script("#!/bin/sh\n#SBATCH --time=1 --job-name=header --hold\n#SBATCH -c 3\ntrue\n")
+    server.env |= {"SBATCH_TIMELIMIT": "2", "SBATCH_JOB_NAME": "env", "SBATCH_REQUEUE": "1", "SBATCH_PARTITION": "gpu"}
+    done = server.cli("sbatch", "--parsable", "--gpu-mem", "1G", "-J", "line", "job.sh")
+    assert done.returncode == 0, done.stderr
+    assert "sbatch: warning: `SBATCH_PARTITION gpu` is ignored: there is one queue\n" in done.stderr
+    view = server.client.job(int(done.stdout))
+    assert (view["state"], view["name"], view["time_limit_s"], view["requeue"]) == ("HELD", "line", 120.0, True)
+    refused = server.cli("scancel", "--signal", "USR1", "1")
+    assert refused.returncode == 2
+    assert "signal USR1 cannot be sent (can: TERM, KILL)" in refused.stderr
+
+
 def test_tasks_of_an_array_know_the_array(server, script):
     script("#!/bin/sh\nenv | grep SLURM_ARRAY | sort | tr '\\n' ' '\n")
     array = submitted(server, "-a", "2-8:3", "job.sh")

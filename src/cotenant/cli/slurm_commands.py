@@ -191,7 +191,13 @@ def _sort_key(text: str) -> tuple[int, float | str]:
 @option_group("selection", Selection)
 @cli_option("-v", "--verbose", is_flag=True, help="Print the id of each job.")
 @cli_option("-Q", "--quiet", is_flag=True, help="Report no job that is unknown or over.")
-@cli_option("-s", "--signal", "signal_name", metavar="NAME", help="Not supported: a job gets SIGTERM, then SIGKILL.")
+@cli_option(
+    "-s",
+    "--signal",
+    "signal_name",
+    metavar="NAME",
+    help="TERM or KILL, both by SIGTERM, then SIGKILL; others are refused.",
+)
 @json_option
 @connection_options
 def scancel(
@@ -213,7 +219,10 @@ def scancel(
     if not jobs and selection.is_empty:
         raise UsageError("no job identification provided", hint="give ids, or a filter such as --me")
     if signal_name is not None and signal_name.upper().removeprefix("SIG") not in ("TERM", "KILL", "15", "9"):
-        raise UsageError(f"signal {signal_name} cannot be sent", hint="leave out --signal: a job gets SIGTERM")
+        raise UsageError(
+            f"signal {signal_name} cannot be sent (can: TERM, KILL)",
+            hint="the job itself may send it: kill -s NAME PID, on this machine",
+        )
     client = connection.client()
     failures: list[CotenantError] = []
     found: list[str] = []

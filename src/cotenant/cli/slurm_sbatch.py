@@ -22,7 +22,7 @@ from cotenant.cli.sbatch_options import SbatchRequest, read_settings
 from cotenant.cli.slurm_options import resolve_dependencies
 from cotenant.cli.slurm_target import SLURM_OPTIONS, choose_target
 from cotenant.core.errors import UsageError
-from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, split_options
+from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, environment_settings, split_options
 
 GROUPS = (JobRequest, LaunchOptions)
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
@@ -69,6 +69,8 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str
     they have none. Of our own, --gpu-mem --estimator --sharing --max-slowdown --notify --progress --retries --slurm-env
     --socket --host --json are read.
 
+    The command line wins over variables such as SBATCH_TIMELIMIT, and these win over the script's #SBATCH lines.
+
     A shell script is copied when it is queued, so that it may change afterwards. Its output goes to slurm-ID.out in the
     folder where sbatch was called.
 
@@ -102,13 +104,14 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str
     if "version" in request.behaviors:
         print_line(f"cotenant {cotenant.__version__}")
         return 0
-    for setting, why in request.unused:
+    environment = _read(environment_settings(os.environ))
+    for setting, why in (*environment.unused, *request.unused):
         note(f"sbatch: warning: `{setting}` is ignored: {why}")
     connection = Connection(
         socket=None if not (socket or own.get("socket")) else Path(socket or str(own["socket"])), host=own.get("host")
     )
-    job, behaviors = _job(words[end:], request, _own_values(own))
-    return _submit(job, behaviors | request.behaviors, connection, json=json or "json" in own)
+    job, behaviors = _job(words[end:], environment.values, {**request.values, **_own_values(own)})
+    return _submit(job, behaviors | environment.behaviors | request.behaviors, connection, json=json or "json" in own)
 
 
 def _names_daemon(socket: str | None, own: Mapping[str, str | None]) -> bool:
@@ -141,9 +144,15 @@ def _own_values(own: Mapping[str, str | None]) -> dict[str, Any]:
     return values
 
 
-def _job(words: Sequence[str], request: SbatchRequest, own: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """The job that a script and the options describe, and options about the command in the script's header."""
-    given = {**request.values, **own}
+def _job(
+    words: Sequence[str], environment: Mapping[str, Any], line: Mapping[str, Any]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """The job that a script and the options describe, and options about the command in the script's header.
+
+    The command line wins over the environment, and that over the header. Source: sbatch(1), "INPUT ENVIRONMENT
+    VARIABLES".
+    """
+    given = {**environment, **line}
     behaviors: frozenset[str] = frozenset()
     if "wrap" in given:
         if words:

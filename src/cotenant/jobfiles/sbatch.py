@@ -67,6 +67,29 @@ OPTIONS = _table()
 _BY_LETTER = {option.letter: option for option in OPTIONS.values() if option.letter}
 
 
+_VARIABLES = (
+    "ACCOUNT ACCTG_FREQ BATCH CLUSTERS CLUSTER_CONSTRAINT CONSTRAINT CONTAINER CORE_SPEC CPUS_PER_GPU "
+    "DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT GET_USER_ENV GPUS GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK "
+    "GPU_BIND GPU_FREQ GRES GRES_FLAGS HINT IGNORE_PBS INPUT JOB_NAME MEM_BIND MEM_PER_CPU MEM_PER_GPU NETWORK NO_KILL "
+    "NO_REQUEUE OPEN_MODE OUTPUT OVERCOMMIT PARTITION POWER PROFILE QOS REQUEUE RESERVATION SIGNAL SPREAD_JOB "
+    "THREADS_PER_CORE THREAD_SPEC USE_MIN_NODES WAIT WAIT_ALL_NODES WCKEY"
+)
+_OTHER_NAMES = {
+    "ARRAY_INX": "array",
+    "BURST_BUFFER": "bb",
+    "CPU_FREQ_REQ": "cpu-freq",
+    "DEBUG": "verbose",
+    "MEM_PER_NODE": "mem",
+    "REQ_SWITCH": "switches",
+    "TIMELIMIT": "time",
+}
+VARIABLES: Mapping[str, SbatchOption] = {
+    f"SBATCH_{name}": OPTIONS[option]
+    for name, option in ({name: name.lower().replace("_", "-") for name in _VARIABLES.split()} | _OTHER_NAMES).items()
+}
+"""Options by the input environment variables of sbatch. Source: sbatch of Slurm 22.05, src/sbatch/opt.c, `env_vars`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """An option as it was given.
@@ -86,6 +109,15 @@ class Setting:
         if self.value is None:
             return self.written
         return f"{self.written}={self.value}" if self.written.startswith("--") else f"{self.written} {self.value}"
+
+
+def environment_settings(env: Mapping[str, str]) -> list[Setting]:
+    """The options that the environment sets; a flag is set by any value."""
+    return [
+        Setting(option=option, written=name, value=None if option.value == "none" else env[name] or None, place=0)
+        for name, option in VARIABLES.items()
+        if name in env
+    ]
 
 
 class InvalidWord(UsageError):

@@ -7,6 +7,7 @@ import math
 import os
 import pwd
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -44,7 +45,7 @@ _TEXT_KINDS: Mapping[str, TextKind] = {
     "progress": "lines",
 }
 
-_MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
+_MARK = re.compile("%([0-9]{0,2})([jAaxubNnt%])")
 
 
 def parse_specs(jobs: Sequence[object], peer: Peer) -> list[JobSpec]:
@@ -238,8 +239,9 @@ def with_changes(spec: JobSpec, changes: Mapping[str, object], job_id: int) -> J
 def expand_paths(spec: JobSpec, job_id: int) -> JobSpec:
     """`spec` with the patterns in its output paths expanded, as Slurm does.
 
-    `%j` is the id, `%A` that of the array, `%a` the index in it, `%x` the name, `%u` the user, `%%` is `%`; a width, as
-    in `%4a`, pads with zeros. Source: sbatch(1), "filename pattern".
+    `%j` is the id, `%A` that of the array, `%a` the index in it, `%b` that modulo 10, `%x` the name, `%u` the user,
+    `%N` the host, `%n` and `%t` the numbers of node and task, which are 0, `%%` is `%`; a width, as in `%4a`, pads
+    numbers with zeros. `%s` and `%J` stay: there are no job steps. Source: sbatch(1), "filename pattern".
     """
     if spec.stdout_path is None and spec.stderr_path is None:
         return spec
@@ -248,6 +250,10 @@ def expand_paths(spec: JobSpec, job_id: int) -> JobSpec:
         "j": str(job_id),
         "A": str(job_id if array is None else array.array_id),
         "a": str(0 if array is None else array.index),
+        "b": str(0 if array is None else array.index % 10),
+        "N": socket.gethostname().partition(".")[0],
+        "n": "0",
+        "t": "0",
         "x": spec.name.replace("/", "_"),
         "u": spec.user,
         "%": "%",

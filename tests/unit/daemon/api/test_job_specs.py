@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from cotenant.daemon.api import job_specs
 from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=os.getuid(), gid=0)
+HOST = socket.gethostname().partition(".")[0]
 JOB = {"command": ["true"], "workdir": "/tmp", "env": {"A": "1"}, "name": "n"}
 
 
@@ -80,7 +82,9 @@ def test_a_job_that_is_not_an_object_is_refused(body):
         pytest.param("/o/%x-%j", "/o/a_b-17", id="name, made safe for a path"),
         pytest.param("/o/100%%j", "/o/100%j", id="percent"),
         pytest.param("/o/%%%j", "/o/%17", id="percent, then id"),
-        pytest.param("/o/%q%", "/o/%q%", id="others stay"),
+        pytest.param("/o/%q%-%s", "/o/%q%-%s", id="others stay"),
+        pytest.param("/o/%n-%2t", "/o/0-00", id="node and task"),
+        pytest.param("/o/%N", f"/o/{HOST}", id="host"),
     ],
 )
 def test_patterns_in_output_paths_are_expanded(pattern, path):
@@ -89,9 +93,9 @@ def test_patterns_in_output_paths_are_expanded(pattern, path):
 
 
 def test_patterns_in_output_paths_of_array_tasks_are_expanded():
-    array = ArrayTask(array_id=17, index=3)
-    spec = job_specs.expand_paths(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
-    assert spec.stdout_path == "/o/17_3-19-0003-ann-job"
+    array = ArrayTask(array_id=17, index=13)
+    spec = job_specs.expand_paths(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x-%b"), 19)
+    assert spec.stdout_path == "/o/17_13-19-0013-ann-job-3"
     assert job_specs.expand_paths(a_spec(stdout_path="/o/%A_%a"), 19).stdout_path == "/o/19_0"
 
 
