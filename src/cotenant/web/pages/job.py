@@ -23,6 +23,8 @@ HISTORY_POLLS = 15
 """The memory over time is read once in so many polls."""
 MAX_EVENTS = 200
 MAX_REJECTIONS = 100
+IDLE_S, IDLE_SMACT = 600.0, 0.01
+"""A job that has held memory for longer, with less activity, gets a sentence about it."""
 LIVE = ("STARTING", "RUNNING")
 WAITING = ("PENDING", "HELD")
 VERBS = {
@@ -157,23 +159,11 @@ def _history(reading: Reading, attempt: Mapping[str, Any] | None) -> Markup | No
 
 
 def _advice(job: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[str]:
-    """What the user may want to do, one sentence each."""
-    found = []
-    usage = job["usage"]
-    if live is not None and usage is not None and usage["gpu_s"] > 600 and (usage["smact"] or 1.0) < 0.01:
+    """What the user may want to do, one sentence each: the daemon's advice, and what only concerns jobs in between."""
+    found: list[str] = list(job["advice"])
+    usage = None if live is None else job["usage"]
+    if usage is not None and usage["gpu_s"] > IDLE_S and usage["smact"] is not None and usage["smact"] < IDLE_SMACT:
         found.append("It holds GPU memory and computes nothing: see whether it hangs, or cancel it.")
-    last = job["attempt_list"][-1] if job["attempt_list"] else None
-    peak = max(last["peak_observed_bytes"].values(), default=0) if last is not None else 0
-    if last is not None and job["state"] == "COMPLETED" and 0 < peak < 0.6 * last["promised_bytes"]:
-        found.append(
-            f"It used at most {_gib(peak)} of the {_gib(last['promised_bytes'])} promised; its next run is promised "
-            "less, unless it declares its memory."
-            if job["declared_bytes"] is None
-            else f"It used at most {_gib(peak)} of the {_gib(last['promised_bytes'])} that it declares: "
-            "submit it without a declaration, or with less, and it starts sooner."
-        )
-    if job["state"] == "OOM":
-        found.append("It ran out of memory. `cotenant estimate --find-batch-size` finds a batch size that fits.")
     if job["state"] == "PENDING" and job["exclusive"]:
         found.append("It asks for a GPU of its own; without that it could share one, and start sooner.")
     return found
