@@ -11,7 +11,15 @@ from builders import a_gpu, a_job
 from cotenant.core.job import Attempt, AttemptExit, Charge, CoRun, OomEvidence, Overrun, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon.api.usage_json import by_user, by_workload, ended_by_user, history_view, usage_of, usage_view
+from cotenant.daemon.api.usage_json import (
+    by_day,
+    by_user,
+    by_workload,
+    ended_by_user,
+    history_view,
+    usage_of,
+    usage_view,
+)
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.prediction.history import WorkloadHistory
 
@@ -89,6 +97,20 @@ def test_usage_is_summed_by_user():
     assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
     assert (found["bob"]["jobs"], found["bob"]["gpu_share_s"]) == (1, 3600.0)
     assert found["ann"]["power_w"] == pytest.approx(100.0), "over the time for which energy is known"
+
+
+def test_usage_is_summed_by_day_with_promises_and_ooms():
+    yesterday, today = ran(1, HOUR, HOUR), ran(2, None)
+    attempts = (replace(yesterday.attempts[0], exit=OOM), replace(yesterday.attempts[1], ended_at_s=86400.0 + 5))
+    live = replace(today.attempts[0], ended_at_s=None, exit=None)
+    manager = FakeManager({(2, 1): UNMETERED})
+    manager.last_at_s = 86400.0 + 60
+    found = by_day([replace(yesterday, attempts=attempts), replace(today, attempts=(live,))], manager)
+    assert [(row["day"], row["jobs"], row["gpu_s"], row["ooms"]) for row in found] == [
+        ("1970-01-01", 1, 3600.0, 1),
+        ("1970-01-02", 2, 3660.0, 0),
+    ]
+    assert [row["promised_bytes"] for row in found] == [GiB, GiB]
 
 
 def test_sums_of_ended_jobs_leave_out_running_ones():
