@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.estimator.oracle import Comparison, matching, report_lines, rounded
+from benchmarks.estimator.oracle import Comparison, cause_of, matching, report_lines, rounded
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)])
@@ -39,6 +39,14 @@ def test_report_counts_equal_near_and_far():
     lines = list(report_lines([*rows, Comparison("bad", "A100-40GB", problem="null GPU: raised")]))
     assert lines[10] == "| A100-40GB | 4 | 1 | 2 | 2 | 75.00% |"
     assert lines[11] == "| all | 4 | 1 | 2 | 2 | 75.00% |"
-    assert lines[-1] == "Not counted: 1 jobs that either side could not run, 0 whose sizes depend on data."
+    assert lines[-1] == "Not counted: 1 jobs that either side could not run, 0 that the null GPU cannot judge."
     assert "| +3.00% |" in lines[4]
     assert lines[6].endswith("| null GPU: raised |")
+
+
+def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
+    row = Comparison(
+        "job", "example", first_difference="59: null GPU: 32,768 in _expand_mask (masks.py:194)"
+    )
+    assert cause_of(row).startswith("the null GPU reads a mask")
+    assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
