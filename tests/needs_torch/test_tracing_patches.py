@@ -22,10 +22,14 @@ def rows():
     return catalog.list_patches()
 
 
+WITHOUT_TENSORBOARD = "without TensorBoard"
+
+
 def test_every_target_exists_in_this_torch_or_is_declared_missing(rows):
-    for module in {row.target.partition(":")[0] for row in rows if row.target.startswith("torch.")}:
+    needed = [row for row in rows if row.target.startswith("torch.") and row.missing != WITHOUT_TENSORBOARD]
+    for module in {row.target.partition(":")[0] for row in needed}:
         importlib.import_module(module)
-    rows = catalog.list_patches()
+    rows = [row for row in catalog.list_patches() if row.missing != WITHOUT_TENSORBOARD]
     assert [row.target for row in rows if row.is_present is None and row.target.startswith("torch.")] == []
     absent = {row.target for row in rows if row.is_present is False and not row.missing}
     created = {entry.target for entry in entries() if isinstance(entry, Patch) and entry.create}

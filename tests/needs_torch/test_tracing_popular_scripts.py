@@ -257,7 +257,9 @@ class Net(nn.Module):
 net = Net().cuda().eval()
 with torch.no_grad():
     for step in range(60):
-        found = net(torch.zeros(4 + ({more}), 64, device="cuda"), torch.zeros(4 + ({more}), dtype=torch.long).cuda())
+        x, y = torch.zeros(4 + ({more}), 64, device="cuda"), torch.zeros(4 + ({more}), dtype=torch.long).cuda()
+        with torch.autocast("cuda", enabled={autocast}):
+            found = net(x, y)
         assert found["out"].shape == (4 + ({more}), 8) and found["loss"].item() == 1.0
 print("calls", len(calls), flush=True)
 del found, net
@@ -265,6 +267,7 @@ train()
 """
 
 
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
     ("inside", "more", "calls"),
     [
@@ -276,17 +279,17 @@ train()
         pytest.param("self.train()", "0", 60, id="in training mode from then on"),
     ],
 )
-def test_alike_evaluations_are_replaced(tmp_path, inside, more, calls):
+def test_alike_evaluations_are_replaced(tmp_path, inside, more, calls, autocast):
     """After three that are alike; the very first one differs by the workspace of cuBLAS."""
-    trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=inside, more=more))
+    trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=inside, more=more, autocast=autocast))
     assert f"calls {calls}\n" in (tmp_path / "log").read_text()
-    outputs = [size for size in allocations(trace) if size == 4 * 8 * 4]
+    outputs = [size for size in allocations(trace) if size == 4 * 8 * (2 if autocast else 4)]
     assert len(outputs) >= (60 if more == "0" else 1)
 
 
 def test_replaced_evaluations_change_no_peak(tmp_path):
     def peaks(changed):
-        trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=changed, more="0"))
+        trace = traced(tmp_path, TRAIN + EVALUATE.format(inside=changed, more="0", autocast=True))
         return [peak(trace, phase) for phase in ("load", "forward", "backward", "step")]
 
     assert peaks("pass") == peaks("bool(y.sum() == 0)")

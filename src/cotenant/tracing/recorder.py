@@ -136,6 +136,10 @@ class TraceRecorder:
         """The number of a tensor's storage in the trace; None if it is not recorded."""
         return self._ids.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
 
+    def any_live(self, storages: set[int]) -> bool:
+        """Whether one of these numbers is that of a live storage."""
+        return bool(storages) and not storages.isdisjoint(self._ids.values())
+
     def position(self) -> tuple[int, int]:
         """Where the trace is now, for `events_since`."""
         return len(self._actions), len(self._sizes)

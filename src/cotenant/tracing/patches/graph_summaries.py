@@ -25,7 +25,7 @@ def patches(context: PatchContext) -> list[Patch]:
     return [
         *(
             Patch(
-                target=f"{module}:SummaryWriter.add_graph", replacement=_add_graph,
+                target=f"{module}:SummaryWriter.add_graph", replacement=_add_graph, missing="without TensorBoard",
                 source="torch/utils/tensorboard/_pytorch_graph.py, `graph`", **common,
             )
             for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer")

@@ -1,10 +1,10 @@
 """A long evaluation or generation: calls of a model that repeat are replaced by their result once three were alike.
 
 Alike calls have inputs of the same shapes, and record the same events: each allocates the same sizes in the same order,
-and frees them at the same places. After a call only its results are left. The allocator is then in the same state after
-each of them, so one more changes no peak. Replaced are calls of a whole model in evaluation mode without gradients; not
-where a call reads values from the GPU, on which sizes may depend, returns values that are known, keeps a storage, frees
-one of before, or returns a view.
+and frees them at the same places. What a call leaves beside its results is freed before the next. The allocator is then
+in the same state after each of them, so one more changes no peak. Replaced are calls of a whole model in evaluation
+mode without gradients; not where a call reads values from the GPU, on which sizes may depend, returns values that are
+known, keeps a storage for the next call, frees one of before, or returns a view.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class RepeatedCalls:
             if key is None:
                 return original(module, *args, **kwargs)
             known = self._alike.setdefault(module, {}).setdefault(key, _Repetition())
+            if self._recorder.any_live(known.left):
+                known.forget()
             if known.output is not None:
                 return known.remade()
             before, reads = self._recorder.position(), self._values.reads
@@ -77,8 +79,13 @@ class _Repetition:
     """Calls with one kind of inputs: how many were alike, and what they returned."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """No calls so far."""
         self.count = 0
         self.output: Any = None
+        self.left: set[int] = set()  # storages that the last call left beside its results, such as casts of autocast
         self._events: object = None
 
     def add(self, events: object | None, result: Any, left: set[int], recorder: TraceRecorder) -> None:
@@ -88,13 +95,14 @@ class _Repetition:
         """
         self.count = self.count + 1 if events is not None and events == self._events else 1
         self._events = events
-        if self.count < _MIN_ALIKE:
-            return
         leaves, structure = _pytree.tree_flatten(result)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         owned = [recorder.storage_id(tensor) for tensor in tensors if isinstance(tensor, FakeTensor)]
+        self.left = left.difference(owned)
+        if self.count < _MIN_ALIKE:
+            return
         is_plain = all(isinstance(leaf, (torch.Tensor, int, float, bool, str, type(None))) for leaf in leaves)
-        if not is_plain or len(owned) != len(tensors) or len(set(owned)) != len(owned) or set(owned) != left:
+        if not is_plain or len(owned) != len(tensors) or len(set(owned)) != len(owned) or not left.issuperset(owned):
             return
         if any(has_known_values(tensor) or not _fills_its_storage(tensor) for tensor in tensors):
             return
