@@ -34,6 +34,13 @@ def test_a_long_job_gives_way_and_continues():
     assert metrics_of(run).lost_gpu_s == 0
 
 
+def test_nobody_gives_way_to_a_job_that_starts_elsewhere():
+    jobs = [TraceJob(submit_s=at * HOUR, duration_s=30 * HOUR, profile=PROFILE) for at in (0, 13)]
+    config = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, time_slice_s=12 * HOUR)
+    run = simulate(Trace("t", jobs), cluster.parse("2xA100-40GB"), "exclusive", config=config)
+    assert ends_h(run) == [30.0, 43.0]
+
+
 def test_without_checkpoints_it_begins_again():
     run = replay((0, 30), (1, 1), time_slice_s=12 * HOUR, slice_checkpoints=False)
     assert ends_h(run) == [42.8, 12.8]
