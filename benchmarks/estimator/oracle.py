@@ -22,7 +22,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +253,8 @@ def main() -> int:
         rows.add(row)
         outcome = f"{row.error:+.2%}, {row.equal_allocations} of {row.null_allocations} allocations"
         print(f"{job.name}: {row.problem or outcome}", flush=True)
-    lines = list(report_lines([rows.found[job.name] for job in chosen if job.name in rows.found]))
+    found = [(job, rows.found[job.name]) for job in chosen if job.name in rows.found]
+    lines = list(report_lines([replace(row, not_judged=job.not_judged) for job, row in found]))
     print("\n".join(lines))
     if args.write:
         cudnn = ".".join(map(str, libraries.wheels.cudnn))
