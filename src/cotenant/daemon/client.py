@@ -6,11 +6,11 @@ Standard library only: every command of the CLI imports it.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import select
 import socket
 import struct
+import sys
 import urllib.parse
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 from cotenant.core import errors
 from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.daemon.config.paths import socket_path
+from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
+from cotenant.daemon.unix_http import UnixConnection, UnixResponse
 
 if TYPE_CHECKING:
+    from http.client import HTTPConnection, HTTPResponse
+
     from cotenant.core.job import Job
-from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
 
 CHUNK_BYTES = 64 * 1024
 MAX_PAGE = 2000
@@ -34,29 +37,6 @@ BULK_S = 300.0
 """Longest wait for the answer to a change of many jobs."""
 POLL_S = 25.0
 """Longest duration of one request to `wait`; further ones follow."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
-    def __init__(self, path: Path, timeout_s: float | None) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if self.timeout is not None:
-                # With a timeout of Python the socket does not block, and connect(2) fails at once with EAGAIN where the
-                # daemon's queue of connections is full (Linux, net/unix/af_unix.c, `unix_stream_connect`): any user can
-                # fill it while the daemon starts. With a timeout of the kernel it waits for a place.
-                timeout = struct.pack("ll", int(self.timeout), int(self.timeout % 1 * 1e6))
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-            self.sock.connect(str(self._path))
-            self.sock.settimeout(self.timeout)
-        except BaseException:
-            self.sock.close()
-            raise
 
 
 class Client:
@@ -208,7 +188,7 @@ class Client:
         try:
             while piece := response.read1(CHUNK_BYTES):
                 yield piece
-        except (OSError, http.client.HTTPException) as error:
+        except _transport_errors() as error:
             raise self._unreachable(f"the connection to the daemon was lost ({error})") from error
         finally:
             connection.close()
@@ -250,7 +230,7 @@ class Client:
         connection, response = self._open(method, path, body, timeout_s or self._timeout_s)
         try:
             answer = json.loads(response.read())
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except _transport_errors(ValueError) as error:
             raise self._unreachable(f"the daemon's answer broke off ({error})") from error
         finally:
             connection.close()
@@ -258,10 +238,11 @@ class Client:
 
     def _open(
         self, method: str, path: str, body: Any, timeout_s: float | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> tuple[UnixConnection | HTTPConnection, UnixResponse | HTTPResponse]:
         """Send a request; returns the connection and the response, or raises the error in it."""
         remote = self._remote
-        connection = _UnixConnection(self.socket_file, timeout_s) if remote is None else remote.connection(timeout_s)
+        connection: UnixConnection | HTTPConnection
+        connection = UnixConnection(self.socket_file, timeout_s) if remote is None else remote.connection(timeout_s)
         try:
             data = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"} if data else {}
@@ -273,7 +254,7 @@ class Client:
             response = connection.getresponse()
             _raise_for(response)
             return connection, response
-        except (OSError, http.client.HTTPException) as error:
+        except _transport_errors() as error:
             connection.close()
             raise self._unreachable(_why(error, f"`{self.socket_file if remote is None else remote.url}`")) from error
         except BaseException:
@@ -305,6 +286,12 @@ def _check_running(connection: Any) -> None:
         raise DaemonUnreachable(f"the daemon (pid {pid}) is stopped", hint=f"let it go on: kill -CONT {pid}")
 
 
+def _transport_errors(*further: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a connection may raise, and `further`; `http.client` is loaded only for a remote daemon."""
+    module = sys.modules.get("http.client")
+    return (OSError, *further) if module is None else (OSError, module.HTTPException, *further)
+
+
 def _why(error: Exception, where: str) -> str:
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         return f"no daemon listens on {where}"
@@ -315,12 +302,12 @@ def _why(error: Exception, where: str) -> str:
     return f"the daemon on {where} cannot be reached ({str(error) or type(error).__name__})"
 
 
-def _raise_for(response: http.client.HTTPResponse) -> None:
+def _raise_for(response: UnixResponse | HTTPResponse) -> None:
     if response.status >= 400:
         raise _error_in(response)
 
 
-def _error_in(response: http.client.HTTPResponse) -> CotenantError:
+def _error_in(response: UnixResponse | HTTPResponse) -> CotenantError:
     """The error in a response, as the class that the daemon raised."""
     try:
         return error_of(json.loads(response.read())["error"])

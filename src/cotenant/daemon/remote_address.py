@@ -8,8 +8,6 @@ those of the system. The token is in `$COTENANT_TOKEN`, or in a file: `$COTENANT
 
 from __future__ import annotations
 
-import http.client
-import ipaddress
 import os
 import stat
 import urllib.parse
@@ -22,6 +20,7 @@ from cotenant.core.errors import UsageError
 from cotenant.daemon.config.paths import config_files
 
 if TYPE_CHECKING:
+    import http.client
     import ssl
 
 PORT = 7411
@@ -51,6 +50,8 @@ class RemoteAddress:
 
     def connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         """A new connection, not yet open."""
+        import http.client  # a local command does without it, see `unix_http`
+
         context = self.tls_context()
         if context is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
@@ -114,6 +115,8 @@ def parse_address(text: str) -> tuple[str, int, bool]:
 
 
 def _is_here(host: str) -> bool:
+    import ipaddress
+
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
