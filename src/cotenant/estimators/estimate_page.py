@@ -15,7 +15,7 @@ from cotenant.core.units import GiB, format_bytes
 from cotenant.estimators.allocation_history import AllocationHistory, allocation_history
 from cotenant.estimators.fit import capability_of
 from cotenant.estimators.whatif import NOT_COMPUTED, what_if
-from cotenant.reporting.areas import Area, Phase, areas
+from cotenant.reporting.areas import Area, PhaseSpan, areas
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page, legend
 from cotenant.reporting.style import tone
@@ -79,7 +79,7 @@ def _add_history(page: Page, history: AllocationHistory, usable_bytes: int) -> N
     chart = areas(
         layers,
         [value / GiB for value in history.reserved_bytes],
-        phases=[Phase(first, name) for first, name in history.phases if name],
+        phases=[PhaseSpan(first, name) for first, name in history.phases if name],
         limit=(usable_bytes / GiB, "memory of the GPU, less the context") if is_near else None,
         x_label="event of the trace",
         y_label="GiB",

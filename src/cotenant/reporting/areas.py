@@ -23,7 +23,7 @@ class Area(NamedTuple):
     values: Sequence[float]
 
 
-class Phase(NamedTuple):
+class PhaseSpan(NamedTuple):
     """A stretch of places with a name, from `first` on."""
 
     first: int
@@ -34,7 +34,7 @@ def areas(
     layers: Sequence[Area],
     outline: Sequence[float],
     *,
-    phases: Sequence[Phase] = (),
+    phases: Sequence[PhaseSpan] = (),
     limit: tuple[float, str] | None = None,
     x_label: str,
     y_label: str,

@@ -1,6 +1,6 @@
 import re
 
-from cotenant.reporting.areas import MAX_POINTS, Area, Phase, areas
+from cotenant.reporting.areas import MAX_POINTS, Area, PhaseSpan, areas
 
 
 def test_layers_add_up_and_the_outline_is_above():
@@ -26,7 +26,7 @@ def test_phases_and_a_limit_are_named_and_an_empty_series_is_drawn():
     drawing = areas(
         [Area("a", "t0", [1.0] * 10)],
         [1.0] * 10,
-        phases=[Phase(0, "forward"), Phase(5, "<b>")],
+        phases=[PhaseSpan(0, "forward"), PhaseSpan(5, "<b>")],
         limit=(4.0, "the GPU"),
         x_label="x",
         y_label="y",

@@ -43,12 +43,12 @@ def samples():
 
 
 def expressions():
-    dashboard = json.loads((SHARE / "grafana" / "cotenant.json").read_text())
+    dashboard = json.loads((SHARE / "grafana" / "dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"], target["legendFormat"]
     for name, expression in re.findall(
-        r"alert: (\w+)\n\s+expr: (.*)", (SHARE / "prometheus" / "cotenant.rules.yml").read_text()
+        r"alert: (\w+)\n\s+expr: (.*)", (SHARE / "prometheus" / "alerts.yml").read_text()
     ):
         yield name, expression, ""
 
@@ -67,7 +67,7 @@ def test_every_expression_names_series_and_labels_that_exist(title, expression, 
 
 
 def test_the_alerts_name_labels_that_their_series_have():
-    text = (SHARE / "prometheus" / "cotenant.rules.yml").read_text()
+    text = (SHARE / "prometheus" / "alerts.yml").read_text()
     assert set(re.findall(r"\$labels\.(\w+)", text)) <= samples()["cotenant_gpu_sample_age_seconds"]
     assert len(re.findall("alert:", text)) == len(re.findall("summary:", text)) == 6
 
