@@ -1,0 +1,114 @@
+"""Estimates published training scripts by the commands of their READMEs, and writes docs/explanation/tried-scripts.md.
+
+`benchmarks/tried_scripts/records.json` lists what was tried, and what came of it; none of the scripts is in this
+repository. `--checkouts DIR` runs them again: DIR holds a checkout for each repository, by its name. Without it, only
+the page is written.
+
+    python scripts/try_scripts.py
+    python scripts/try_scripts.py --checkouts ~/checkouts --python ~/env/bin/python --only karpathy/nanoGPT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "benchmarks" / "tried_scripts" / "records.json"
+PAGE = ROOT / "docs" / "explanation" / "tried-scripts.md"
+OUTCOMES = {
+    "answer": "an answer",
+    "missing": "tells what is missing: a package, a file, a version",
+    "failed": "fails by cotenant",
+}
+GiB = 2**30
+
+
+def run(record: dict[str, Any], checkouts: Path, python: str) -> dict[str, Any]:
+    """The record with the outcome of its command now."""
+    folder = checkouts / record["repository"].split("/")[1] / record["folder"]
+    command = [sys.executable, "-m", "cotenant", "estimate", "--json", "--no-cache", "--python", python]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    options = shlex.split(record["options"])
+    words = [*command, *options, "--", *shlex.split(record["command"])]
+    env = {**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    answer = json.loads(done.stdout)
+    found: dict[str, Any] = {"cpu_s": round(cpu_s, 1)}
+    if "error" in answer:
+        found["message"] = answer["error"]["message"].replace(str(checkouts), "")[:300]
+        found["outcome"] = record.get("outcome") if record.get("outcome") in ("missing", "failed") else "failed"
+    else:
+        found |= {"outcome": "answer", "reserved_bytes": answer["peak_reserved_bytes"]}
+        found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
+    kept = {key: record[key] for key in ("repository", "commit", "folder", "options", "command")}
+    return {**kept, **found}
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """The page, from the records alone."""
+    counts = Counter(record["outcome"] for record in records)
+    times = sorted(record["cpu_s"] for record in records if record["outcome"] == "answer")
+    names = {record["repository"] for record in records}
+    lines = [
+        "# Scripts that were tried",
+        "",
+        f"{len(records)} commands of {len(names)} public repositories, unmodified, by the commands of their READMEs, for an",
+        "A100-40GB. Data and weights were absent; `--synthetic-data` replaced data. `scripts/try_scripts.py` runs them",
+        "again and writes this page from [its records](../../benchmarks/tried_scripts/records.json).",
+        "",
+        "| outcome | commands |",
+        "| --- | ---: |",
+        *(f"| {text} | {counts[outcome]} |" for outcome, text in OUTCOMES.items()),
+    ]
+    if times:
+        middle, late = times[len(times) // 2], times[min(len(times) - 1, int(0.95 * len(times)))]
+        lines += [
+            "",
+            f"CPU time of an answer: median {middle:.1f} s, P95 {late:.1f} s, on a shared machine of two cores.",
+        ]
+    lines += ["", "| repository | command | outcome | CPU |", "| --- | --- | --- | ---: |"]
+    lines += map(_row, sorted(records, key=lambda record: (record["repository"].lower(), record["command"])))
+    return "\n".join(lines) + "\n"
+
+
+def _row(record: dict[str, Any]) -> str:
+    if record["outcome"] == "answer":
+        text = f"{record['reserved_bytes'] / GiB:.2f} GiB reserved, bound {record['bound_bytes'] / GiB:.2f} GiB"
+        text += " (partial)" if record["partial"] else ""
+    else:
+        text = f"{OUTCOMES[record['outcome']].partition(':')[0]}: {record['message']}".replace("|", "\\|")
+    command = " ".join(filter(None, (record["options"], "--", record["command"]))).replace("|", "\\|")
+    where = f"`{record['repository']}` {record['commit']}" + (f" `{record['folder']}`" if record["folder"] else "")
+    return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s |"
+
+
+def main() -> None:
+    """Run what was asked for, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkouts", type=Path)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--only", metavar="REPOSITORY")
+    options = parser.parse_args()
+    records = json.loads(RECORDS.read_text())
+    if options.checkouts:
+        for index, record in enumerate(records):
+            if options.only in (None, record["repository"]):
+                records[index] = run(record, options.checkouts, options.python)
+                RECORDS.write_text(json.dumps(records, indent=1) + "\n")
+                print(f"{record['repository']}: {records[index]['outcome']}", flush=True)
+    PAGE.write_text(page([record for record in records if "outcome" in record]))
+
+
+if __name__ == "__main__":
+    main()
