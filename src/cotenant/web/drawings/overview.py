@@ -17,10 +17,12 @@ def overview(gpus: Sequence[Mapping[str, Any]], page_size: int, *, stale_after_s
     rows = -(-len(gpus) // COLUMNS)
     links = []
     for page, members in enumerate(gpus[i : i + page_size] for i in range(0, len(gpus), page_size)):
-        cells = "".join(
-            f'<path class="{_level(gpu, stale_after_s)}" d="M{i % COLUMNS * CELL} {i // COLUMNS * CELL}h8v8h-8z"/>'
-            for i, gpu in enumerate(members, start=page * page_size)
-        )
+        squares: dict[str, str] = {}
+        for i, gpu in enumerate(members, start=page * page_size):
+            level = _level(gpu, stale_after_s)
+            x, y = i % COLUMNS * CELL + CELL // 2, i // COLUMNS * CELL + CELL // 2
+            squares[level] = f"{squares.get(level, '')}M{x} {y}h0"  # a line without length, with square ends
+        cells = "".join(f'<path class="{level}" d="{path}"/>' for level, path in sorted(squares.items()))
         first, last = page * page_size, page * page_size + len(members) - 1
         links.append(f'<a href="/?gpus={page + 1}" aria-label="GPUs {first} to {last}">{cells}</a>')
     return Markup(

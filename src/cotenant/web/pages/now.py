@@ -17,9 +17,9 @@ from cotenant.web.feeds import Feed, Reading
 from cotenant.web.site import STATUS_POLLS, Site, event
 from cotenant.web.templating import gpu_label, rendered
 
-MAX_GPUS = 24
+MAX_GPUS = 18
 """GPUs on one page; larger servers have several, and an overview."""
-MAX_WAITING = 25
+MAX_WAITING = 20
 """Waiting jobs that are shown."""
 STALE_AFTER_S = 5.0
 MAX_RECENT = 64
