@@ -63,7 +63,7 @@ def page(records: list[dict[str, Any]]) -> str:
     lines = [
         "# Scripts that were tried",
         "",
-        f"{len(records)} commands of {len(names)} public repositories, unmodified, by the commands of their READMEs, for an",
+        f"{len(records)} commands of {len(names)} public repositories, unmodified, after their READMEs, for an",
         "A100-40GB. Data and weights were absent; `--synthetic-data` replaced data. `scripts/try_scripts.py` runs them",
         "again and writes this page from [its records](../../benchmarks/tried_scripts/records.json).",
         "",
