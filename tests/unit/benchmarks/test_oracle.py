@@ -45,8 +45,6 @@ def test_report_counts_equal_near_and_far():
 
 
 def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
-    row = Comparison(
-        "job", "example", first_difference="59: null GPU: 32,768 in _expand_mask (masks.py:194)"
-    )
+    row = Comparison("job", "example", first_difference="59: null GPU: 32,768 in _expand_mask (masks.py:194)")
     assert cause_of(row).startswith("the null GPU reads a mask")
     assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
