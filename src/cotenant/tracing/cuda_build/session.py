@@ -35,7 +35,7 @@ from cotenant.tracing.sensors.nvidia_smi import uuid_of
 _MAX_PLACES = 3
 
 
-class StepsDone(BaseException):
+class EnoughSteps(BaseException):
     """Enough steps were seen. Not an `Exception`, so that a script's own handlers let it pass."""
 
 
@@ -86,7 +86,7 @@ class CudaBuildSession:
         """Run the script and answer; the process ends here."""
         try:
             run_program(self.request["program"])
-        except StepsDone:
+        except EnoughSteps:
             self.warn("what the script does after the last step that was run, such as a validation, is not included")
             self._answer(partial=False)
         except SystemExit as stop:
@@ -97,7 +97,7 @@ class CudaBuildSession:
         self._ended()
 
     def _steps_done(self) -> NoReturn:
-        raise StepsDone
+        raise EnoughSteps
 
     def _ended(self) -> NoReturn:
         if self.steps:

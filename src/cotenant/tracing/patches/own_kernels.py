@@ -3,7 +3,8 @@
 A Triton kernel allocates nothing: it writes to tensors that Python made. FlashAttention from the hub is known by what
 its Python interface saves and its kernels allocate. Any other kernel of the hub is named in an error.
 Source: triton/runtime/jit.py, `JITFunction.run`; triton/runtime/autotuner.py; torch/cuda/__init__.py,
-`_compile_kernel`; kernels/utils.py, `get_kernel`; Dao-AILab/flash-attention, hopper/flash_attn_interface.py, `FlashAttnFunc`.
+`_compile_kernel`; kernels/utils.py, `get_kernel`; Dao-AILab/flash-attention, hopper/flash_attn_interface.py,
+`FlashAttnFunc`.
 """
 
 from __future__ import annotations
