@@ -21,7 +21,8 @@ from benchmarks._lib.trace_diff import compare, describe, read_history, recorded
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB, format_bytes
 from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
-from cotenant.estimators.traced import TracedEstimator, TracedResult
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import GpuSpec, all_gpu_specs, gpu_spec, parse_gpu_spec
 from cotenant.measurement.data_card import commit, setup_of
 from cotenant.measurement.dry_run import explain

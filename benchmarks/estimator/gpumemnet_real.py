@@ -21,7 +21,7 @@ from cotenant.estimators.api import explain
 from cotenant.estimators.compare import compare_estimators
 from cotenant.estimators.learned.utilization import utilization_of
 from cotenant.estimators.trace_features import features_of
-from cotenant.estimators.traced import TracedResult
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
 from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, expected_smact
 

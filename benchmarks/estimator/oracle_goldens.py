@@ -23,7 +23,7 @@ from benchmarks.estimator.oracle import CACHE, ROOT, STEPS, environment, matchin
 from benchmarks.estimator.oracle_jobs import OracleJob, all_jobs
 from cotenant.core.errors import CotenantError
 from cotenant.estimators.api import explain
-from cotenant.estimators.traced import TracedResult
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.nullgpu import RequestHistory, read_history, write_history
 
 GOLDENS = ROOT / "tests" / "golden" / "null_gpu"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cotenant.core.estimate import Estimate
     from cotenant.estimators.batch_search import BatchSearch
     from cotenant.estimators.fit import Fit
-    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.traced_result import TracedResult
     from cotenant.estimators.whatif import Saving
 
 

@@ -16,7 +16,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes
 
 if TYPE_CHECKING:
-    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.traced_result import TracedResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

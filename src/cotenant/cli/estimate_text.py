@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cotenant.estimators.batch_search import Trial
     from cotenant.estimators.fit import Fit
     from cotenant.estimators.sensitivity import ReservedRange
-    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.traced_result import TracedResult
     from cotenant.estimators.whatif import Saving
 
 _BAR = 24

@@ -10,7 +10,8 @@ from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.estimators.trace_cache import TraceCache, default_folder
-from cotenant.estimators.traced import TracedEstimator, TracedResult, fake_gpu_of
+from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
 
 DEFAULT_GPU = "A100-40GB"

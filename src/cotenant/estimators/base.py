@@ -15,7 +15,8 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.trace_features import Features, features_of
-from cotenant.estimators.traced import TracedEstimator, TracedResult
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 
 POINT = 0.5

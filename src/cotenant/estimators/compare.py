@@ -13,7 +13,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.estimators import ESTIMATORS, create
 from cotenant.estimators.base import TraceBasedEstimator
 from cotenant.estimators.trace_features import features_of
-from cotenant.estimators.traced import TracedResult
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import GpuSpec
 
 _TRACED_LEAVES_OUT = "memory of other libraries outside the allocator; NCCL's is from one measurement"

@@ -21,7 +21,7 @@ from cotenant.reporting.page import Page, legend
 from cotenant.reporting.style import tone
 
 if TYPE_CHECKING:
-    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.traced_result import TracedResult
 
 MAX_MODULES = 25
 VERDICTS: Mapping[str, str] = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from cotenant.allocator import ReplayResult
 from cotenant.core.errors import TraceError, UsageError
@@ -15,88 +15,19 @@ from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators import null_gpu
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
-from cotenant.estimators.cudnn.workspaces import workspace_sources
-from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, of_trace, worst
+from cotenant.estimators.fit import Fit, capability_of, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings, with_nccl
-from cotenant.estimators.replay_input import ReplayInput, devices_of, make_replay_input, on_device, software_stack
-from cotenant.estimators.sensitivity import ReservedRange, reserved_range_of
+from cotenant.estimators.replay_input import devices_of, make_replay_input, on_device, software_stack
+from cotenant.estimators.sensitivity import reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 from cotenant.tracing.data import data_options, length_histogram
 from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import Program, find_interpreter, find_program
 from cotenant.tracing.process.provenance import SETTINGS
 from cotenant.tracing.process.trace_script import trace_script as trace_program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedResult:
-    """An estimate with the trace and the replays that it comes from.
-
-    Attributes:
-        replay: whose peaks are the estimate: on this GPU where the job fits, else with unlimited memory.
-        replay_input: its input, for further replays.
-        reserved_range: of the reserved bytes with unlimited memory; `fit`: the verdict for the GPU.
-        coverage: as requested; None: the default.
-        from_cache: the trace comes from the cache.
-        index: the GPU of the process that this is about; `gpus`: the results for each GPU, where it uses several.
-    """
-
-    estimate: Estimate
-    trace: MemoryTrace
-    replay: ReplayResult
-    replay_input: ReplayInput
-    reserved_range: ReservedRange
-    fit: Fit
-    coverage: float | None = None
-    from_cache: bool = False
-    index: int = 0
-    gpus: tuple[TracedResult, ...] = ()
-
-    @property
-    def spread_bytes(self) -> int:
-        """How far small changes raise the reserved bytes."""
-        return self.reserved_range.high_bytes - self.fit.reserved_bytes
-
-    @property
-    def workspaces(self) -> str | None:
-        """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
-        return workspace_sources(self.trace, self.replay_input.gpu, self.replay_input.stack.cudnn_workspaces)
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        """Memory limit of `replay`: what the context leaves of the GPU; None: unlimited."""
-        if self.fit.verdict == "no" or self.fit.eager:
-            return None
-        return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
-
-    def _repr_html_(self) -> str:
-        """For Jupyter: the page of `estimators.estimate_page`, in a frame that keeps its styles to itself."""
-        from html import escape
-
-        from cotenant.estimators.estimate_page import estimate_page
-
-        text = estimate_page(self, f"Estimate for {self.estimate.gpu}").text()
-        return f'<iframe srcdoc="{escape(text)}" width="100%" height="900" frameborder="0"></iframe>'
-
-    def fits_on(self) -> tuple[Fit, ...]:
-        """Verdicts for all known GPUs, largest first; of several GPUs of the process, the worst counts.
-
-        MIG instances are listed only for processes on one GPU: CUDA shows a process at most one instance.
-        """
-        by_name: dict[str, list[Fit]] = {}
-        for gpu in self.gpus or (self,):
-            for row in fits_on(
-                gpu.trace,
-                gpu.replay_input.stack,
-                gpu.spread_bytes,
-                gpu.coverage,
-                split_bytes=gpu.reserved_range.split_bytes,
-                instances=not self.gpus,
-            ):
-                by_name.setdefault(row.gpu, []).append(row)
-        return tuple(map(worst, by_name.values()))
 
 
 class TracedEstimator:

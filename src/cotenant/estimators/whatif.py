@@ -10,7 +10,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.estimators.margin import margin_of
 from cotenant.estimators.replay_input import ReplayInput, make_replay_input
-from cotenant.estimators.traced import TracedResult
+from cotenant.estimators.traced_result import TracedResult
 
 SETTINGS = (
     "expandable_segments:True",

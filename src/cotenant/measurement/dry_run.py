@@ -14,7 +14,8 @@ from pathlib import Path
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
-from cotenant.estimators.traced import TracedEstimator, TracedResult
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.measurement.job_list import JobList, MeasureJob
 
 

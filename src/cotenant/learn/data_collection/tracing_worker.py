@@ -16,7 +16,8 @@ import time
 
 from cotenant.core.codec import encode
 from cotenant.core.errors import TraceError
-from cotenant.estimators.traced import TracedEstimator, TracedResult, fake_gpu_of
+from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.data_collection.configs import Config, config_id, parse_id
 from cotenant.learn.data_collection.run_log import LabelRecord, utc_now
