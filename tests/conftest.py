@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 # Threads of OpenMP that wait for each other in a loop take minutes for milliseconds of work where the cores are shared:
@@ -12,6 +15,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _OWN_PID = os.getpid()
+
+
+@pytest.fixture(autouse=True)
+def _own_log():
+    """Undo what `cotenant daemon` in this process does to the log: its handler writes to a stream that the test closes.
+
+    Each record would then print two tracebacks, and Python 3.11 parses the lines of a traceback: two threads that parse
+    at once can raise "AST constructor recursion depth mismatch" (CPython issue 106905).
+    """
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def pytest_runtest_setup():
