@@ -40,7 +40,7 @@ def test_all_estimators_answer_from_one_trace(folder, capsys):
     assert (folder / "runs.txt").read_text() == "run\n"
     assert report["gpu"] == "H100-80GB"
     found = {row["name"]: row for row in report["estimators"]}
-    assert set(found) == set(ESTIMATORS) - {"declared"}
+    assert set(found) == set(ESTIMATORS) - {"declared", "summary"}
     assert found["traced"]["ratio_to_traced"] == 1
     assert found["params16"]["device_bytes"] == 16 * PARAMETERS
     ratio = 16 * PARAMETERS / found["traced"]["device_bytes"]

@@ -224,7 +224,12 @@ class _Builder:
         if is_batch:
             self.state += [F32 * half, F32 * half, op.INDEX_BYTES]
         groups = max(1, half) if is_batch else math.prod(self.shape[:-1])
-        self.steps.append(lambda tape, x, samples: op.norm(tape, x, groups if is_batch else groups * samples, weights))
+        of_vectors = is_batch and len(self.shape) == 1
+
+        def step(tape: Tape, x: Tensor, samples: int) -> Tensor:
+            return op.norm(tape, x, groups if is_batch else groups * samples, weights, of_vectors=of_vectors)
+
+        self.steps.append(step)
 
     def _activation(self, layer: Layer) -> None:
         more = _COMPOSED_ACTIVATIONS.get(layer.name, 0)

@@ -123,7 +123,8 @@ class SyntheticModules:
         weights = [Parameter(F32 * channels), Parameter(F32 * channels)]
         # Running mean and variance, and the count of batches, an int64.
         state: list[Parameter | int] = [*weights, F32 * channels, F32 * channels, 8]
-        return Leaf(lambda tape, x, _: op.norm(tape, x, channels, weights), state)
+        of_vectors = len(input_shape) == 1
+        return Leaf(lambda tape, x, _: op.norm(tape, x, channels, weights, of_vectors=of_vectors), state)
 
     def activation(self, name: str) -> SyntheticModule:
         if name != "prelu":

@@ -104,12 +104,20 @@ def convolution(
     return tape.record(out, [x], formula, [x])
 
 
-def norm(tape: Tape, x: Tensor, groups: int, weights: Sequence[Parameter]) -> Tensor:
-    """Batch norm (`groups`: channels) or layer norm (`groups`: tokens): it saves a mean and a deviation of each."""
+def norm(tape: Tape, x: Tensor, groups: int, weights: Sequence[Parameter], *, of_vectors: bool = False) -> Tensor:
+    """Batch norm (`groups`: channels) or layer norm (`groups`: tokens): it saves a mean and a deviation of each.
+
+    `of_vectors`: batch norm without pixels, which PyTorch's own kernel normalizes, with two sums for each channel in
+    its backward pass (see `tracing.operators.batch_norm`).
+    """
     out = tape.allocate(x.bytes)
     mean, deviation = tape.allocate(F32 * groups), tape.allocate(F32 * groups)
-    formula: list[BackwardStep] = [InputGradient(0, x.bytes)] if x.node else []
-    formula += [WeightGradient(weight) for weight in weights]
+    of_input: list[BackwardStep] = [InputGradient(0, x.bytes)] if x.node else []
+    of_weights: list[BackwardStep] = [WeightGradient(weight) for weight in weights]
+    formula = [*of_input, *of_weights]
+    if of_vectors:
+        sums = [AllocateScratch(slot, F32 * groups) for slot in (0, 1)]
+        formula = [*sums, *of_weights, *of_input, FreeScratch(1), FreeScratch(0)]
     tape.record(out, [x], formula, [x, mean, deviation])
     tape.release(mean)
     tape.release(deviation)
@@ -122,6 +130,8 @@ def activation(tape: Tape, x: Tensor, name: str, weight: Parameter | None = None
         return tape.retain(x)
     out = tape.allocate(x.bytes)
     formula: list[BackwardStep] = [InputGradient(0, x.bytes)]
+    if name == "softmax":  # gradient times output: ATen/native/cuda/SoftMax.cu, `softmax_backward_cuda_out`
+        formula += [AllocateScratch(0, x.bytes), FreeScratch(0)]
     if weight is not None:
         formula += [
             AllocateScratch(0, x.bytes),
