@@ -16,9 +16,9 @@ from sites import TIMEOUT_S, open_site
 CHROMIUM = os.environ.get("COTENANT_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The browser."""
+    """The browser. It ends with its module: playwright's event loop is this thread's, and other tests need their own."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives the browser")
     pytest.importorskip("jinja2", reason="the page needs cotenant[web]")
     if CHROMIUM is None:
