@@ -18,7 +18,7 @@ CHROMIUM = os.environ.get("COTENANT_CHROMIUM") or shutil.which("chromium") or sh
 
 @pytest.fixture(scope="module")
 def chromium():
-    """The browser. It ends with its module: playwright's event loop is this thread's, and other tests need their own."""
+    """The browser. It ends with its module: playwright's event loop is this thread's, and others need their own."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives the browser")
     pytest.importorskip("jinja2", reason="the page needs cotenant[web]")
     if CHROMIUM is None:
