@@ -252,7 +252,7 @@ def is_crash_looping(job: Job) -> bool:
 
 
 def is_time_slice_over(job: Job, attempt: Attempt) -> bool:
-    """Whether `attempt` ended after the time slice that its job asked for."""
+    """Whether `attempt` ended after the time slice of its job."""
     until_s = attempt.ended_at_s
     time_slice_s, since_s = job.spec.time_slice_s, attempt.started_at_s
     return (

@@ -26,7 +26,7 @@ def time_slice_s(spec: JobSpec, config: ManagerConfig) -> float | None:
 
 
 def notice_s(slice_s: float, config: ManagerConfig) -> float:
-    """How long before the end of a slice its job is told: at most half of the slice."""
+    """How long before the end of a slice its job gets a signal: at most half of the slice."""
     return min(config.time_slice_notice_s, slice_s / 2)
 
 

@@ -181,7 +181,7 @@ def _pair_speeds(pairs: Sequence[GroupSlowdowns]) -> dict[tuple[str, str], float
 
 
 def activity_of(key: str, workloads: Mapping[str, WorkloadAlone]) -> GpuActivity:
-    """What the predictor is told of a workload."""
+    """What the predictor knows of a workload."""
     found = workloads.get(key)
     if found is None:
         return GpuActivity(key)

@@ -149,7 +149,7 @@ class CudaBuildSession:
         has_oom = any(entry["action"] == "oom" for entry in history)
         events = events_of(history, self.observer.marks, self.observer.names)
         if len(history) >= MAX_ENTRIES:
-            self.warn(f"only the last {MAX_ENTRIES:,} entries of the memory history were kept")
+            self.warn(f"only the last {MAX_ENTRIES:,} entries of the memory history are in the estimate")
             partial = True
         if self.values.places:
             places = ", ".join(list(self.values.places)[:_MAX_PLACES])

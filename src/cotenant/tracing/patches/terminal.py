@@ -55,7 +55,7 @@ def _answering_stty(original: Any) -> Any:
 
 
 def command_words(args: Any) -> list[str]:
-    """The words of a command as `subprocess` takes it; none where they cannot be told apart."""
+    """The words of a command as `subprocess` takes it; none where they cannot be split."""
     try:
         if isinstance(args, (str, bytes)):
             return shlex.split(os.fsdecode(args))
