@@ -61,7 +61,7 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, wants_help:
     --gres=gpu:1. Inside an allocation (sbatch, srun, salloc), with --here, or without a Slurm, the jobs start at once,
     under a daemon of their own, which uses the GPUs in CUDA_VISIBLE_DEVICES and no others, and ends with them.
 
-    What is done is recorded in a folder, jobs.pack for jobs.txt, beside the output of the jobs: the same command continues
+    What is done is recorded in a folder, jobs.pack for jobs.txt, beside the output of the jobs: the same command does
     what is left. A margin before the time limit of the allocation, jobs get SIGTERM to write a checkpoint, and the
     allocation is requeued for them. Exit code: 0 if all completed, 1 if one failed, 75 if some are left.
 

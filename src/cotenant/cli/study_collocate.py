@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @cli_option("--only", metavar="GLOB", help="Only groups all of whose jobs have a name or a tag that matches.")
 @cli_option("--repeats", type=integer(minimum=1), default=1, metavar="N", help="Runs of each job and group.")
 @cli_option(
-    "--listen", metavar="NAMES", help="Monitoring tools beside each run, e.g. top,iostat; their output is a file of the run."
+    "--listen",
+    metavar="NAMES",
+    help="Monitoring tools beside each run, e.g. top,iostat; their output is a file of the run.",
 )
 @cli_option("--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more after SECONDS.")
 @cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
