@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cotenant.core.job import Job
 from cotenant.core.ports import Journal
-from cotenant.engines.output_budget import OutputBudget
+from cotenant.engines.output_budget import OutputBudget, tree_size_bytes
 
 MIN_REFRESH_S = 1.0
 REFRESH_SHARE = 0.05
@@ -29,47 +29,37 @@ class OutputStore:
         self._attempts = state_dir / "attempts"
         self._estimates = state_dir / "estimates"
         self._lock = threading.Lock()
-        self._by_uid: dict[int, int] = {}
         self._refresh_due_s = 0.0
 
     def size_bytes(self, job_id: int) -> int:
         """How much the files of a job take on the disk."""
-        found = 0
-        for folder, _, names in os.walk(self._attempts / str(job_id)):
-            for name in names:
-                try:
-                    found += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (a walk gives texts)
-                except OSError:
-                    continue
-        return found
+        return tree_size_bytes(self._attempts / str(job_id))
 
-    def remove(self, job_id: int) -> int:
-        """Remove the files of a job; returns how many bytes they took."""
+    def remove(self, job_id: int, uid: int) -> int:
+        """Remove the files of a job of `uid`; returns how many bytes they took."""
         size_bytes = self.size_bytes(job_id)
         shutil.rmtree(self._attempts / str(job_id), ignore_errors=True)
         (self._estimates / f"{job_id}.log").unlink(missing_ok=True)
+        self.budget.forget(job_id, uid)
         return size_bytes
 
     def used_bytes(self, uid: int, owners: Mapping[int, int]) -> int:
         """How much the files of all jobs of `uid` take; for `owners`, see `measure`."""
         self.measure(owners)
-        return self._by_uid.get(uid, 0)
+        return self.budget.used_bytes(uid)
 
     def measure(self, owners: Mapping[int, int]) -> None:
-        """Sum up the files of each user; `owners` are the uids of all jobs, by id.
+        """Measure the files of all jobs for the budget; `owners` are their uids, by id.
 
         Call it in a thread: it walks all folders, unless it did so shortly before.
         """
         with self._lock:
             began_s = time.monotonic()
             if began_s >= self._refresh_due_s:
-                by_uid: dict[int, int] = {}
-                for name in os.listdir(self._attempts) if self._attempts.is_dir() else ():  # noqa: PTH208 (names only)
-                    owner = owners.get(int(name)) if name.isdecimal() else None
-                    if owner is not None:
-                        by_uid[owner] = by_uid.get(owner, 0) + self.size_bytes(int(name))
-                self._by_uid = by_uid
-                self.budget.set_used(self._by_uid)
+                names = os.listdir(self._attempts) if self._attempts.is_dir() else ()  # noqa: PTH208 (names only)
+                numbers = [int(name) for name in names if name.isdecimal()]
+                by_job = {number: self.size_bytes(number) for number in numbers if number in owners}
+                self.budget.set_sizes(by_job, owners)
                 took_s = time.monotonic() - began_s
                 self._refresh_due_s = began_s + max(MIN_REFRESH_S, took_s / REFRESH_SHARE)
 
@@ -81,8 +71,8 @@ def prune(jobs: Iterable[Job], store: OutputStore, journal: Journal, *, dry_run:
         JournalError: the environments could not be dropped; the files are gone.
     """
     pruned = journal.pruned_jobs()
-    chosen = [job.id for job in jobs if job.is_done and job.id not in pruned]
-    size_bytes = sum(store.size_bytes(job_id) if dry_run else store.remove(job_id) for job_id in chosen)
+    chosen = [job for job in jobs if job.is_done and job.id not in pruned]
+    size_bytes = sum(store.size_bytes(job.id) if dry_run else store.remove(job.id, job.spec.uid) for job in chosen)
     if not dry_run:
-        journal.prune(chosen)
+        journal.prune([job.id for job in chosen])
     return len(chosen), size_bytes

@@ -40,14 +40,29 @@ class OutputBudget:
         self.max_file_bytes = max_file_bytes
         self.max_user_bytes = max_user_bytes
         self._lock = threading.Lock()
-        self._used: Counter[int] = Counter()  # by uid: the files on the disk
+        self._by_job: dict[int, int] = {}  # the files on the disk
+        self._used: Counter[int] = Counter()  # by uid: the sums of `_by_job`
         self._granted: Counter[int] = Counter()  # by uid: what running attempts may write
         self._grants: dict[AttemptRef, _Grant] = {}
 
-    def set_used(self, by_uid: Mapping[int, int]) -> None:
-        """What the files of each user take now."""
+    def used_bytes(self, uid: int) -> int:
+        """What the files of a user take: as last measured, and what attempts that ended since then wrote."""
         with self._lock:
-            self._used = Counter(by_uid)
+            return self._used[uid]
+
+    def set_sizes(self, by_job: Mapping[int, int], owners: Mapping[int, int]) -> None:
+        """What the files of each job take now; `owners` are the uids of all jobs, by id."""
+        used: Counter[int] = Counter()
+        for job_id, size_bytes in by_job.items():
+            used[owners[job_id]] += size_bytes
+        with self._lock:
+            self._by_job = dict(by_job)
+            self._used = used
+
+    def forget(self, job_id: int, uid: int) -> None:
+        """The files of a job are gone."""
+        with self._lock:
+            self._used[uid] -= self._by_job.pop(job_id, 0)
 
     def grant(self, ref: AttemptRef, uid: int) -> int | None:
         """The limit for each of the two output files of a new attempt; None: no limit."""
@@ -63,17 +78,26 @@ class OutputBudget:
         return size_bytes
 
     def release(self, ref: AttemptRef, folder: Path) -> None:
-        """The attempt has ended: what its files in `folder` take counts now, not what they might have."""
+        """The attempt has ended: what its files take counts now, not what they might have.
+
+        `folder` is the attempt's; the folder above it holds those of all attempts of the job.
+        """
+        size_bytes = tree_size_bytes(folder.parent)
         with self._lock:
             grant = self._grants.pop(ref, None)
             if grant is not None:
                 self._granted[grant.uid] -= grant.size_bytes
-                self._used[grant.uid] += _size_bytes(folder)
+                self._used[grant.uid] += size_bytes - self._by_job.get(ref.job_id, 0)
+                self._by_job[ref.job_id] = size_bytes
 
 
-def _size_bytes(folder: Path) -> int:
-    try:
-        with os.scandir(folder) as entries:
-            return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
-    except OSError:  # removed: it takes nothing
-        return 0
+def tree_size_bytes(folder: Path) -> int:
+    """How much the files below a folder take on the disk; nothing if it is not there."""
+    found = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found += os.lstat(os.path.join(parent, name)).st_blocks * 512  # noqa: PTH118 (a walk gives texts)
+            except OSError:  # removed meanwhile
+                continue
+    return found
