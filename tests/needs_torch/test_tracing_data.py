@@ -62,8 +62,6 @@ TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason
     ],
 )
 def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     source = TRAIN.format(data=data, more="")
     trace = traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])

@@ -56,12 +56,6 @@ def cache(folder: Path, name: str, files: dict[str, dict[str, object]]) -> None:
         file.write_text(json.dumps(content))
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
-
-
 def test_a_model_and_its_tokenizer_are_made_from_a_cached_configuration(tmp_path):
     cache(tmp_path, "someone/tiny", {"config.json": BERT})
     source = """
