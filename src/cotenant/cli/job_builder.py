@@ -11,8 +11,9 @@ from cotenant.cli.directives import parse_directives
 from cotenant.cli.job_command import parse_command
 from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.cli.output import note
-from cotenant.cli.slurm_options import exported_environment, parse_dependencies, submitted_environment
+from cotenant.cli.slurm_options import exported_environment, parse_dependencies
 from cotenant.core.errors import UsageError
+from cotenant.engines.slurm_environment import submitted_environment
 
 _Options = TypeVar("_Options", JobRequest, LaunchOptions)
 

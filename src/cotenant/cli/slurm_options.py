@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MAX_TEXT_CHARS, shortened
+from cotenant.engines.slurm_environment import SECRETS
 
 MAX_GPUS = 1024
-SECRETS = ("COTENANT_TOKEN",)
-"""Variables that `ALL` leaves out: a job does not need them, and others may read a job's environment."""
-_SLURM_SETTINGS = ("SLURM_CONF", "SLURM_TIME_FORMAT")
-"""Variables that configure Slurm's commands; all other SLURM_* ones describe an allocation."""
 _ALWAYS_EXPORTED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
 
@@ -97,24 +93,3 @@ def exported_environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
         else:
             raise UsageError(f"`--export`: variable `{part}` is not set", hint=f"write {part or 'NAME'}=VALUE")
     return exported
-
-
-def submitted_environment(
-    env: Mapping[str, str], slurm_env: str, *, folder: str, tasks: int | None, cpus_per_task: int | None
-) -> dict[str, str]:
-    """`env` for a job: without the Slurm allocation it describes, with the variables that only the submitter knows.
-
-    With `none` it stays as it is. The daemon adds the rest; see `engines/slurm_environment.py`.
-    """
-    if slurm_env == "none":
-        return dict(env)
-    own = {
-        name: value
-        for name, value in env.items()
-        if not name.startswith(("SLURM_", "SLURMD_")) or name in _SLURM_SETTINGS
-    }
-    own |= {"SLURM_SUBMIT_DIR": folder, "SLURM_SUBMIT_HOST": os.uname().nodename}
-    if slurm_env == "all":
-        own |= {"SLURM_NTASKS": str(tasks)} if tasks is not None else {}
-        own |= {"SLURM_CPUS_PER_TASK": str(cpus_per_task)} if cpus_per_task is not None else {}
-    return own

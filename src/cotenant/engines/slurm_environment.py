@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 
 CLUSTER, PARTITION = "cotenant", "gpu"
 """The cluster and its only partition, as `cotenant sinfo` prints them."""
+SECRETS = ("COTENANT_TOKEN",)
+"""Variables that a submission leaves out: a job does not need them, and others may read a job's environment."""
+_SLURM_SETTINGS = ("SLURM_CONF", "SLURM_TIME_FORMAT")
+"""Variables that configure Slurm's commands; all other SLURM_* ones describe an allocation."""
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
+"""Programs that run batch scripts."""
 
 
 def slurm_environment(spec: JobSpec, placement: Placement, attempt: int) -> dict[str, str]:
@@ -62,3 +68,24 @@ def array_environment(indices: Iterable[int]) -> dict[str, str]:
         "SLURM_ARRAY_TASK_MAX": str(ordered[-1]),
         "SLURM_ARRAY_TASK_STEP": str(gaps.pop() if len(gaps) == 1 else 1),
     }
+
+
+def submitted_environment(
+    env: Mapping[str, str], slurm_env: str, *, folder: str, tasks: int | None, cpus_per_task: int | None
+) -> dict[str, str]:
+    """`env` for a job: without the Slurm allocation it describes, with the variables that only the submitter knows.
+
+    With `none` it stays as it is. The daemon adds the rest, by `slurm_environment`.
+    """
+    if slurm_env == "none":
+        return dict(env)
+    own = {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(("SLURM_", "SLURMD_")) or name in _SLURM_SETTINGS
+    }
+    own |= {"SLURM_SUBMIT_DIR": folder, "SLURM_SUBMIT_HOST": os.uname().nodename}
+    if slurm_env == "all":
+        own |= {"SLURM_NTASKS": str(tasks)} if tasks is not None else {}
+        own |= {"SLURM_CPUS_PER_TASK": str(cpus_per_task)} if cpus_per_task is not None else {}
+    return own

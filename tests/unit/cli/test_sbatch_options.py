@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from cotenant.cli import slurm_options
 from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.cli.main import main
 from cotenant.cli.options import parameters_of
 from cotenant.cli.sbatch_options import BEHAVIORS, FIELDS, UNUSED
+from cotenant.engines.slurm_environment import submitted_environment
 from cotenant.jobfiles.sbatch import OPTIONS
 
 
@@ -68,9 +68,9 @@ def test_wrap_and_a_script_exclude_each_other(capsys):
 
 def test_an_inherited_allocation_does_not_reach_the_job():
     inherited = {"SLURM_NTASKS": "8", "SLURMD_NODENAME": "n1", "SLURM_CONF": "/etc/s", "HOME": "/home/a"}
-    found = slurm_options.submitted_environment(inherited, "job", folder="/data", tasks=4, cpus_per_task=2)
+    found = submitted_environment(inherited, "job", folder="/data", tasks=4, cpus_per_task=2)
     submitted = {"SLURM_SUBMIT_DIR": "/data", "SLURM_SUBMIT_HOST": os.uname().nodename}
     assert found == {"SLURM_CONF": "/etc/s", "HOME": "/home/a", **submitted}
-    for_all = slurm_options.submitted_environment(inherited, "all", folder="/data", tasks=4, cpus_per_task=2)
+    for_all = submitted_environment(inherited, "all", folder="/data", tasks=4, cpus_per_task=2)
     assert for_all == {**found, "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
-    assert slurm_options.submitted_environment(inherited, "none", folder="/", tasks=1, cpus_per_task=1) == inherited
+    assert submitted_environment(inherited, "none", folder="/", tasks=1, cpus_per_task=1) == inherited
