@@ -27,6 +27,12 @@ class Gpu:
     server: str = ""
 
 
+def mig_slices(profile: str) -> int:
+    """The sevenths of a GPU's SMs that a MIG profile has, e.g. 3 of `3g.20gb`; 0 where it says none."""
+    digits = profile.partition("g")[0]
+    return int(digits) if digits.isdecimal() and len(digits) == 1 else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     """A process with memory on a GPU; None where the driver does not report it.

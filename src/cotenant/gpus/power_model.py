@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from cotenant.core.gpu import mig_slices
+
 DEFAULT_BOARD_POWER_W = 300.0
 """Of a GPU that the table does not know."""
 
@@ -59,5 +61,5 @@ def power_model(gpu_type: str) -> PowerModel:
     found = gpu_power(whole, board_w or DEFAULT_BOARD_POWER_W)
     if not profile:
         return found
-    part = int(profile.partition("g")[0]) / 7.0
+    part = mig_slices(profile) / 7.0
     return PowerModel(found.idle_w * part, found.attached_w * part, found.work_w * part, "assumed")

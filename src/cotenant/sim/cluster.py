@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cotenant.core.errors import UnknownName, UsageError
-from cotenant.core.gpu import Gpu
+from cotenant.core.gpu import Gpu, mig_slices
 from cotenant.core.units import GiB
 
 MAX_GPUS = 1_000_000
@@ -104,7 +104,7 @@ def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -
 
     profile = gpu_specs.gpu_spec(gpu_type)
     parts = layout.split("+")
-    slices = sum(_slices(part) for part in parts)
+    slices = sum(mig_slices(part) for part in parts)
     if slices > 7:
         raise UsageError(f"MIG layout `{layout}` takes {slices} slices", hint="a GPU has 7")
     return [
@@ -122,11 +122,6 @@ def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -
         )
         for part in parts
     ]
-
-
-def _slices(mig_profile: str) -> int:
-    digits = mig_profile.partition("g")[0]
-    return int(digits) if digits.isdigit() else 0
 
 
 def _whole(gpu_type: str, server: int) -> list[Slot]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant.core import stats
-from cotenant.core.gpu import Sharing
+from cotenant.core.gpu import Sharing, mig_slices
 from cotenant.scheduling.prediction.interference import PriorInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable, WorkloadAlone
 from cotenant.sim.interference import TrueActivity, standard
@@ -105,8 +105,7 @@ def _slices(workloads: Iterable[WorkloadAlone]) -> list[Case]:
     for job in workloads:
         activity = _true_activity(job)
         for profile, speed in job.slice_speeds.items():
-            count = profile.partition("g")[0]
-            if activity is not None and count.isdigit() and int(count) in SLICES:
+            if activity is not None and mig_slices(profile) in SLICES:
                 assumed = 1.0 / slice_speed(activity, f"GPU/{profile}")
                 found.append((f"{job.name} on {profile}", assumed, 1.0 / speed))
     return found

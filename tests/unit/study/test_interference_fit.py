@@ -6,19 +6,23 @@ import random
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from builders import a_job
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.daemon.config.interference_file import interference_files, read_interference, read_table
 from cotenant.daemon.config.schema import Config, SchedulingSection
 from cotenant.measurement.collocation import COLUMNS
+from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.prediction.interference import GpuActivity, LearnedInterference, PriorInterference
 from cotenant.scheduling.prediction.interference_table import parse_table
 from cotenant.sim.workloads import pair_speeds, workloads
 from cotenant.study.interference_fit import fit_table, groups_by_way
 from cotenant.study.interference_install import default_path, install_table
 from cotenant.study.table_check import check_assumptions
+from placers import decided, gpu, placer
 
 GPU_BYTES = 40 * 2**30
 
@@ -170,6 +174,21 @@ def test_it_is_installed_whole_and_the_daemon_reads_it(fit, tmp_path):
     named = tmp_path / "named.json"
     with pytest.raises(UsageError, match=r"cannot read .*named.json.*no such file"):
         read_interference(Config(scheduling=SchedulingSection(interference=str(named))), env)
+
+
+@pytest.mark.parametrize(("job", "taken"), [("thrifty", ("GPU-1",)), ("hungry", ("GPU-0",))])
+def test_the_daemons_policy_chooses_instances_by_what_was_measured_on_them(fit, tmp_path, job, taken):
+    rows = [alone("thrifty"), alone("hungry")]
+    rows += together("mig:3g.20gb,1g.5gb", thrifty=1.0, hungry=4.0)
+    rows += together("mig:1g.5gb,3g.20gb", thrifty=1.02, hungry=1.3)
+    path = install_table(fit(rows), tmp_path / "interference.json", allow_simulated=False)
+    history = WorkloadHistory(table=read_table(path))
+    instances = [
+        replace(snapshot, gpu=replace(snapshot.gpu, mig_profile=profile, mig_parent="GPU"))
+        for snapshot, profile in zip((gpu(0), gpu(1)), ("3g.20gb", "1g.5gb"), strict=True)
+    ]
+    work = placer("marginal-gain", *instances, facts=history)
+    assert decided(work, a_job(1, gib=2, command=("python", f"/x/{job}.py"))) == {1: taken}
 
 
 def test_a_failed_installation_leaves_the_old_table(fit, tmp_path):

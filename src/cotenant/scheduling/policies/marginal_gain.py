@@ -11,6 +11,10 @@ A bound covers the whole run, but jobs overlap for only part of it, so a predict
 (`SLOWDOWN_WEIGHTS`, decision 0048). With three or more jobs, one of them of guessed activity, predictions are too low
 more often, and the weight is above 1.
 
+Where a study measured a job on MIG instances (decision 0062), an empty instance gains its speed there to the nearest
+tenth, and the smaller one of equal gain is taken: a job that loses nothing on one slice leaves the larger ones to
+others. Sharing an instance gains in proportion.
+
 A job's activity comes from the history of its workload, and so do its slowdowns. Without history, the activity of a new
 job is expected from its memory demand; that of a resident is what the GPU showed while it was alone there, or is
 attributed from what all residents show together; and others are slowed down as such activity and memory slow jobs down
@@ -20,13 +24,20 @@ on average (decision 0048).
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cotenant.core.errors import UsageError
-from cotenant.core.gpu import Sharing
+from cotenant.core.gpu import Sharing, mig_slices
 from cotenant.core.job import Job
 from cotenant.scheduling.placement import gates, orders, scores
-from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents, expected_co_runner_of
+from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
+from cotenant.scheduling.placement.pairing import (
+    CoRunner,
+    Residents,
+    annotate,
+    expected_co_runner_of,
+    residents_of,
+)
 from cotenant.scheduling.placement.policy import JobPredictions
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.placement.refusal import Refusal
@@ -53,8 +64,21 @@ _ORDERS: dict[QueueOrder, orders.Order] = {
 }
 
 
-class MarginalGainPairing(ActivityPairing):
-    """The pairing rule of the policy."""
+MAX_SLICES = 7
+SLICE_COST = 0.01
+"""Of each slice of a MIG instance, in jobs' worth of speed: it decides between instances of equal gain only, which is
+rounded to tenths. A whole GPU has seven."""
+
+
+class InstanceClass(NamedTuple):
+    """What the policy sees in a MIG instance: its profile, and its residents."""
+
+    profile: str
+    residents: Residents
+
+
+class MarginalGainPairing:
+    """The pairing rule of the policy: profiles are co-runners, GPU classes are the residents of a GPU or instance."""
 
     def __init__(
         self,
@@ -72,7 +96,7 @@ class MarginalGainPairing(ActivityPairing):
         self._predictor = predictor
         self._safety_factor = safety_factor
         self._sharing: Sharing = sharing
-        self._judgments: dict[tuple[CoRunner, Residents], float | Refusal] = {}
+        self._judgments: dict[tuple[CoRunner, Residents | InstanceClass], float | Refusal] = {}
         self._judged_version = -1
 
     def with_predictions(self, predictions: JobPredictions) -> MarginalGainPairing:
@@ -91,7 +115,17 @@ class MarginalGainPairing(ActivityPairing):
         co_runner = expected_co_runner_of(job, predictions)
         return co_runner._replace(ignores_activity=True) if job.attempts and has_precedence(job) else co_runner
 
-    def judge(self, profile: CoRunner, gpu_class: Residents) -> float | Refusal:
+    def gpu_class(self, view: GpuView) -> Residents | InstanceClass:
+        """The residents and their activity; of a MIG instance, its profile, too."""
+        residents = residents_of(view)
+        profile = view.snapshot.gpu.mig_profile
+        return residents if profile is None else InstanceClass(profile, residents)
+
+    def annotate(self, resident: NewResident, profile: CoRunner) -> None:
+        """Its activity."""
+        annotate(resident, profile)
+
+    def judge(self, profile: CoRunner, gpu_class: Residents | InstanceClass) -> float | Refusal:
         """The gain, negated."""
         if self._judged_version != self._predictor.version or len(self._judgments) > MAX_CACHED:
             self._judgments.clear()
@@ -102,9 +136,19 @@ class MarginalGainPairing(ActivityPairing):
             judgment = self._judgments[key] = self._judge(profile, gpu_class)
         return judgment
 
-    def _judge(self, new: CoRunner, residents: Residents) -> float | Refusal:
-        if not residents:
-            return -1.0
+    def _judge(self, new: CoRunner, gpu_class: Residents | InstanceClass) -> float | Refusal:
+        if not isinstance(gpu_class, InstanceClass):
+            return self._judge_shared(new, gpu_class) if gpu_class else -1.0
+        profile, residents = gpu_class
+        speed = self._predictor.slice_speed(new.workload or None, profile)
+        if speed is None:
+            return self._judge_shared(new, residents) if residents else -1.0
+        if residents:
+            shared = self._judge_shared(new, residents)
+            return shared if isinstance(shared, Refusal) else speed * shared
+        return -(round(speed, 1) + SLICE_COST * (MAX_SLICES - mig_slices(profile)))
+
+    def _judge_shared(self, new: CoRunner, residents: Residents) -> float | Refusal:
         if not new.ignores_activity:  # the cheapest limit first
             total = sum([resident.smact for resident in residents]) + new.smact
             if total > self._smact_sum + 1e-9:

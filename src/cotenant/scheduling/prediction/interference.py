@@ -84,6 +84,10 @@ class InterferencePredictor(Protocol):
         """Step time of each beside the others, as a multiple of its step time alone; at least 1, in the same order."""
         ...
 
+    def slice_speed(self, workload: str | None, profile: str) -> float | None:
+        """Measured speed of a workload alone on a MIG instance, as a part of that on the whole GPU; None: not known."""
+        ...
+
 
 def expected_smact(needed_bytes: int) -> float:
     """Expected SM activity (0..1) of a job of which only the memory demand is known."""
@@ -132,6 +136,10 @@ class PriorInterference:
         smacts = smacts_or_assumed(activities)
         return limit_to_all_sms(prior_slowdowns(activities, smacts), smacts)
 
+    def slice_speed(self, workload: str | None, profile: str) -> float | None:  # noqa: ARG002 -- it measured nothing
+        """None."""
+        return None
+
 
 def smacts_or_assumed(activities: Sequence[GpuActivity]) -> list[float]:
     """The SM activity of each job, `ASSUMED_SMACT` if unknown."""
@@ -168,6 +176,11 @@ class LearnedInterference:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
         return limit_to_all_sms(self._learned(activities, smacts, sharing), smacts)
+
+    def slice_speed(self, workload: str | None, profile: str) -> float | None:
+        """As the table has it; None without one."""
+        measured = None if self.table is None or workload is None else self.table.workloads.get(workload)
+        return None if measured is None else measured.slice_speeds.get(profile)
 
     def _learned(self, activities: Sequence[GpuActivity], smacts: Sequence[float], sharing: Sharing) -> list[float]:
         # `None` is never a key here, because `learn` skips activities without a workload.

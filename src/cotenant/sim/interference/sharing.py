@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cotenant.core.errors import UsageError
+from cotenant.core.gpu import mig_slices
 from cotenant.sim.interference.model import TrueActivity
 
 # The cost of a partner when neither SMs nor memory are saturated: beside a recommender that keeps the SMs 5 % busy,
@@ -49,10 +50,10 @@ def slice_of(gpu_type: str) -> tuple[float, float]:
     _, slash, profile = gpu_type.partition("/")
     if not slash:
         return 1.0, 1.0
-    count = profile.partition("g")[0]
-    if not count.isdigit() or int(count) not in SLICES:
+    count = mig_slices(profile)
+    if count not in SLICES:
         raise UsageError(f"`{gpu_type}` names no MIG profile", hint="write e.g. `A100-40GB/3g.20gb`")
-    return SLICES[int(count)]
+    return SLICES[count]
 
 
 def slice_speed(job: TrueActivity, gpu_type: str) -> float:

@@ -11,8 +11,11 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
 from cotenant.scheduling.placement import orders
 from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.pairing import CoRunner
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.prediction.interference import GpuActivity, PriorInterference
+from cotenant.scheduling.policies.marginal_gain import InstanceClass
+from cotenant.scheduling.prediction.interference import GpuActivity, LearnedInterference, PriorInterference
+from cotenant.scheduling.prediction.interference_table import InterferenceTable, WorkloadAlone
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
 
 
@@ -242,3 +245,50 @@ def test_at_most_max_jobs_share_a_gpu():
 def test_invalid_limits_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         create("marginal-gain", options)
+
+
+def measured(speeds):
+    """Predictions with a study's speeds of jobs on MIG instances, by job and profile."""
+    workloads = {
+        name: WorkloadAlone(name=name, step_s=0.1, smact=0.4, slice_speeds=found) for name, found in speeds.items()
+    }
+    table = InterferenceTable(gpu="A100", is_simulated=False, provenance={}, workloads=workloads, ways={})
+    return Facts(interference=LearnedInterference(table))
+
+
+def on_instances(facts, *profiles):
+    """A placer on empty instances of `profiles`, all with 40 GiB."""
+    found = [gpu(i) for i in range(len(profiles))]
+    instances = [
+        replace(snapshot, gpu=replace(snapshot.gpu, mig_profile=profile, mig_parent="GPU"))
+        for snapshot, profile in zip(found, profiles, strict=True)
+    ]
+    return placer("marginal-gain", *instances, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "taken"),
+    [
+        pytest.param({"1g.5gb": 0.97, "2g.10gb": 1.0, "3g.20gb": 1.0}, "GPU-1", id="nothing to gain on a larger one"),
+        pytest.param({"1g.5gb": 0.52, "2g.10gb": 0.97, "3g.20gb": 1.0}, "GPU-2", id="the smallest that is enough"),
+        pytest.param({"1g.5gb": 0.2, "2g.10gb": 0.4, "3g.20gb": 0.6}, "GPU-0", id="the fastest"),
+        pytest.param({}, "GPU-0", id="not measured: the first of equal memory"),
+    ],
+)
+def test_a_job_gets_the_smallest_instance_that_costs_it_no_speed(speeds, taken):
+    work = on_instances(measured({"me": speeds}), "3g.20gb", "1g.5gb", "2g.10gb")
+    assert decided(work, a_job(1, gib=2, name="me")) == {1: (taken,)}
+
+
+def test_a_slow_start_is_better_than_none():
+    work = on_instances(measured({"me": {"1g.5gb": 0.3}}), "1g.5gb")
+    assert decided(work, a_job(1, gib=2, name="me")) == {1: ("GPU-0",)}
+
+
+def test_sharing_an_instance_gains_in_proportion_to_the_speed_there():
+    facts = measured({"slow": {"1g.5gb": 0.3}, "fast": {"1g.5gb": 1.0}})
+    rule = create("marginal-gain", {}).pairing.with_predictions(facts)
+    shared = InstanceClass("1g.5gb", (CoRunner(workload="w", smact=0.2),))
+    slow, fast = (rule.judge(CoRunner(workload=name, smact=0.2), shared) for name in ("slow", "fast"))
+    assert fast < 0
+    assert slow == pytest.approx(0.3 * fast)
