@@ -27,9 +27,9 @@ def child():
 
 
 def test_processes_with_the_tag_are_killed(child):
-    assert kill_leftovers((), {"MARK": "no"}, timeout_s=5) == 0
+    assert kill_leftovers((), {"MARK": "no"}, timeout_s=60) == 0
     assert child.poll() is None
-    assert kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert kill_leftovers((), {"MARK": "yes"}, timeout_s=60) == 0
     assert child.wait() == -signal.SIGKILL
 
 
@@ -64,7 +64,7 @@ def test_a_process_inside_execve_is_waited_for(child, tmp_path, monkeypatch):
     monkeypatch.setattr(procfs, "PROC", str(tmp_path))
     monkeypatch.setattr(leftovers.time, "sleep", inside.sleep)
     assert has_env_tag(child.pid, {"MARK": "no"}) is None
-    assert kill_leftovers((), {"MARK": "no"}, timeout_s=5) == 0
+    assert kill_leftovers((), {"MARK": "no"}, timeout_s=60) == 0
     assert inside.waits == 1
     assert child.poll() is None
 
@@ -73,7 +73,7 @@ def test_a_process_that_has_the_tag_after_execve_is_killed(child, tmp_path, monk
     inside = InsideExecve(tmp_path, child.pid)
     monkeypatch.setattr(procfs, "PROC", str(tmp_path))
     monkeypatch.setattr(leftovers.time, "sleep", inside.sleep)
-    assert kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert kill_leftovers((), {"MARK": "yes"}, timeout_s=60) == 0
     assert inside.waits == 2
     assert child.wait() == -signal.SIGKILL
 
@@ -105,7 +105,7 @@ def test_the_session_of_a_known_process_is_killed():
     script = "env -i sleep 1000 & echo $!; wait"
     leader = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
     other = int(leader.stdout.readline())
-    assert kill_leftovers([procfs.identity(leader.pid)], {"MARK": "none"}, timeout_s=5) == 0
+    assert kill_leftovers([procfs.identity(leader.pid)], {"MARK": "none"}, timeout_s=60) == 0
     leader.communicate()
     found = procfs.read_stat(other)
     assert found is None or found.state == "Z"
@@ -125,9 +125,9 @@ def test_processes_of_other_users_are_spared_whatever_they_share():
         ours = int(tagged.stdout.readline())
         while not has_env_tag(tagged.pid, {"MARK": "yes"}):
             os.sched_yield()
-        assert kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
+        assert kill_leftovers((), {"MARK": "yes"}, timeout_s=60) == 0
         assert tagged.poll() is None
-        assert kill_leftovers((), {"MARK": "yes"}, uid=65534, timeout_s=5) == 0
+        assert kill_leftovers((), {"MARK": "yes"}, uid=65534, timeout_s=60) == 0
         assert tagged.wait() == -signal.SIGKILL
         assert procfs.read_stat(ours).state != "Z", "it shares the session, but is not the user's"
         os.kill(ours, signal.SIGKILL)

@@ -64,13 +64,13 @@ def test_an_answer_becomes_an_event(tmp_path):
 
 def test_a_request_contains_the_job_and_the_estimator(tmp_path):
     code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.readline()); print(\'{"error": {"message": "no"}}\')'
-    with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
+    with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=59.0) as (pool, answers):
         pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
         assert answers.get(timeout=TIMEOUT_S).error == "no"
     request = json.loads((tmp_path / "asked").read_text())
     assert (request["estimator"], request["command"], request["gpu"]) == ("traced", ["python", "t.py"], "A100-40GB")
     assert request["env"].pop(TAG).startswith(f"{tmp_path}/estimates#")
-    assert (request["env"], request["timeout_s"], request["workdir"]) == ({"A": "1"}, 9.0, "/tmp")
+    assert (request["env"], request["timeout_s"], request["workdir"]) == ({"A": "1"}, 59.0, "/tmp")
 
 
 @pytest.mark.parametrize(

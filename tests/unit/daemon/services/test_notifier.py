@@ -89,7 +89,13 @@ def test_an_internal_error_does_not_end_the_thread(caplog):
 
 
 def test_a_command_that_times_out_is_killed_with_its_children(notify, tmp_path):
-    assert notify(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["timed out after 3 s"]
+    for timeout_s in (2, 50):  # again, if the machine was too busy to start the command in time
+        said = notify(
+            f"sleep 1000 & echo $! > {tmp_path}/part; mv {tmp_path}/part {tmp_path}/pid; wait", timeout_s=timeout_s
+        )
+        assert said[-1] == f"timed out after {timeout_s} s"
+        if (tmp_path / "pid").exists():
+            break
     give_up_s = time.monotonic() + 60
     while alive(int((tmp_path / "pid").read_text())):  # it is killed, but nobody of ours waits for its end
         assert time.monotonic() < give_up_s
