@@ -13,7 +13,8 @@ from cotenant.learn.data_collection.ranges import load_ranges
 
 torch = pytest.importorskip("torch", reason="the networks are torch's")
 
-from cotenant.learn.networks.building import Training, build, layers_of, make_batch  # noqa: E402
+from cotenant.learn.model_summaries.module import summarize_module  # noqa: E402
+from cotenant.learn.networks.building import MIN_REPEATED, Training, build, layers_of, make_batch  # noqa: E402
 from cotenant.learn.networks.cnn import DenseLayer, ResidualBlock  # noqa: E402
 
 
@@ -128,6 +129,15 @@ def test_tied_weights_of_gpt_are_counted_once():
     layers = layers_of(config)
     assert [layer.parameters for layer in layers if layer.name == "Linear"] == [0]
     assert [layer.name for layer in layers].count("Conv1D") == 4
+
+
+@pytest.mark.parametrize("shape", ["encoder", "decoder", "encdec", "gpt", "conv1d"])
+def test_repeated_blocks_are_those_of_a_pass_through_all_of_them(shape):
+    config = one("transformer-small", shape=shape, depth=6, width=32, heads=1 if shape == "conv1d" else 4)
+    assert config.depth >= MIN_REPEATED
+    with torch.device("meta"):
+        whole = summarize_module(build(config), make_batch(config, "meta")[0]).layers
+    assert layers_of(config) == whole
 
 
 def test_layers_of_a_large_network_are_listed_without_allocating_it():
