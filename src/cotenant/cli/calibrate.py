@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 @cli_command()
 @cli_option("--out", type=PATH, metavar="FILE", help="Write the specification to FILE; by default to stdout.")
+@cli_option(
+    "--results", type=PATH, metavar="DIR", help="Keep a row for each process in DIR/calibrate.csv, and its log."
+)
 @cli_option("--python", metavar="PATH", help="Interpreter whose torch is used; by default the one of cotenant.")
 @json_option
-def command(*, out: Path | None, python: str | None, json: bool) -> None:
+def command(*, out: Path | None, results: Path | None, python: str | None, json: bool) -> None:
     """Measure what a process takes on this GPU besides its tensors, and write a GPU specification.
 
     Five fresh processes: a bare context; one that used cuBLAS, cuBLASLt, cuDNN; and one that trained a small network.
@@ -37,8 +40,9 @@ def command(*, out: Path | None, python: str | None, json: bool) -> None:
     if out is not None:
         output_files.check(out)
     sampler, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as folder:
-        setup = CampaignSetup(out=Path(folder), python=python or default_python(), watch=sampler, no_watch=reason)
+    with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as scratch:
+        folder = results or Path(scratch)
+        setup = CampaignSetup(out=folder, python=python or default_python(), watch=sampler, no_watch=reason)
         check_gpu(setup)
         if sampler is None:
             note(f"no GPU sampling: {reason}")

@@ -19,7 +19,7 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
 from cotenant.engines.held_process import HeldProcess
 from cotenant.gpus.gpu_sampler import driver_version
-from cotenant.measurement.campaign import CampaignSetup
+from cotenant.measurement.campaign import CampaignSetup, open_table, utc_now
 
 CHILD = Path(__file__).with_name("calibrate_child.py")
 STEPS = ("bare", "cublas", "cublaslt", "cudnn", "many")
@@ -43,10 +43,55 @@ class CalibrationReading:
     problem: str = ""
 
 
+COLUMNS: Mapping[str, str] = {
+    "step": "bare, cublas, cublaslt, cudnn or many",
+    "repeat": "1 for the first calibration in this folder",
+    "outcome": "ok or failed",
+    "message": "why it failed",
+    "outside_bytes": "bytes that the driver reported, less reserved bytes",
+    "by": "process or device: what the driver counted",
+    "reserved_bytes": "of the allocator",
+    "handle_bytes": "workspace of cuBLAS",
+    "lt_bytes": "workspace of cuBLASLt",
+    "gpu": "name by torch",
+    "driver": "version of the NVIDIA driver",
+    "torch": "version",
+    "cuda": "version torch was built for",
+    "cudnn": "version",
+    "at": "when it ended, UTC",
+}
+
+
 def calibrate(setup: CampaignSetup) -> list[CalibrationReading]:
-    """Run all steps; a failed step does not stop the others. Logs and answers stay in `setup.out`."""
-    setup.out.mkdir(parents=True, exist_ok=True)
-    return [_read(step, setup) for step in STEPS]
+    """Run all steps; a failed step does not stop the others. Rows, logs and answers stay in `setup.out`.
+
+    Raises:
+        UsageError: another process measures into the folder.
+        CotenantError: the folder cannot be written.
+    """
+    driver = driver_version()
+    readings = []
+    with open_table(setup.out / "calibrate.csv", COLUMNS, resume=True) as table:
+        repeat = 1 + max((int(row["repeat"]) for row in table.rows()), default=0)
+        for step in STEPS:
+            reading = _read(step, setup)
+            table.add(_row(reading, repeat, driver))
+            readings.append(reading)
+    return readings
+
+
+def _row(reading: CalibrationReading, repeat: int, driver: str | None) -> dict[str, object]:
+    return {
+        **{name: reading.answer.get(name) for name in COLUMNS},
+        "step": reading.step,
+        "repeat": repeat,
+        "outcome": "failed" if reading.outside_bytes is None else "ok",
+        "message": reading.problem,
+        "outside_bytes": reading.outside_bytes,
+        "by": reading.by,
+        "driver": driver,
+        "at": utc_now(),
+    }
 
 
 def _read(step: str, setup: CampaignSetup) -> CalibrationReading:

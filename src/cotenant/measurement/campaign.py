@@ -9,20 +9,22 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.engines.held_process import HeldProcess, HeldProcessResult
 from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
 from cotenant.measurement.data_card import write_card
 from cotenant.measurement.job_list import JobList, MeasureJob
 from cotenant.measurement.result_table import COLUMNS, ResultTable, row_of
+from cotenant.osutil.locks import LockHeldError, hold_lock
 from cotenant.tracing.process.program import Program, find_program
 
 PROBE = Path(__file__).with_name("probe.py")
+LOCK_NAME = ".lock"
 HISTORY_ENTRIES = 200_000
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled", "TQDM_DISABLE": "1"}
 
@@ -73,46 +75,63 @@ def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say)
     Raises:
         UsageError: the folder has results and `resume` is False.
     """
-    table = open_table(setup.out / "rows.csv", COLUMNS, resume=resume)
-    done = {(row["job"], int(row["repeat"])) for row in table.rows()}
-    driver = driver_version()
-    wanted = [
-        (job, repeat)
-        for repeat in range(1, max(job.repeats for job in jobs.jobs) + 1)
-        for job in jobs.jobs
-        if repeat <= job.repeats
-    ]
-    waiting = [(job, repeat) for job, repeat in wanted if (job.name, repeat) not in done]
-    began_s = time.monotonic()
-    write_card(setup.out, jobs, table.rows(), setup.no_watch)
-    try:
-        for number, (job, repeat) in enumerate(waiting, start=1):
-            left_s = None if setup.limit_s is None else setup.limit_s - (time.monotonic() - began_s)
-            if left_s is not None and left_s <= 0:
-                say(f"{len(waiting) - number + 1} runs left at the time limit; continue with `--resume`")
-                return
-            row = _measure(job, repeat, setup, driver, left_s)
-            if row is None:
-                say(f"stopped {job.name} at the time limit of the campaign; continue with `--resume`")
-                return
-            table.add(row)
-            yield row
-    finally:
+    with open_table(setup.out / "rows.csv", COLUMNS, resume=resume) as table:
+        done = {(row["job"], int(row["repeat"])) for row in table.rows()}
+        driver = driver_version()
+        wanted = [
+            (job, repeat)
+            for repeat in range(1, max(job.repeats for job in jobs.jobs) + 1)
+            for job in jobs.jobs
+            if repeat <= job.repeats
+        ]
+        waiting = [(job, repeat) for job, repeat in wanted if (job.name, repeat) not in done]
+        began_s = time.monotonic()
         write_card(setup.out, jobs, table.rows(), setup.no_watch)
+        try:
+            for number, (job, repeat) in enumerate(waiting, start=1):
+                left_s = None if setup.limit_s is None else setup.limit_s - (time.monotonic() - began_s)
+                if left_s is not None and left_s <= 0:
+                    say(f"{len(waiting) - number + 1} runs left at the time limit; continue with `--resume`")
+                    return
+                row = _measure(job, repeat, setup, driver, left_s)
+                if row is None:
+                    say(f"stopped {job.name} at the time limit of the campaign; continue with `--resume`")
+                    return
+                table.add(row)
+                yield row
+        finally:
+            write_card(setup.out, jobs, table.rows(), setup.no_watch)
 
 
-def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> ResultTable:
-    """The table at `path`, created with its folder if missing.
+@contextmanager
+def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> Iterator[ResultTable]:
+    """The table at `path`, created with its folder if missing; no other process measures into the folder meanwhile.
 
     Raises:
-        UsageError: it exists and `resume` is False.
+        UsageError: it exists and `resume` is False, or another process measures into its folder.
+        CotenantError: the folder cannot be written.
     """
-    if path.exists() and not resume:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = hold_lock(path.parent / LOCK_NAME)
+    except LockHeldError as error:
         raise UsageError(
-            f"`{path}` exists already", hint="continue it with `--resume`, or choose another folder with `--out`"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return ResultTable(path, tuple(columns))
+            f"process {error.holder} is measuring into `{path.parent}`",
+            hint="wait until it ends, or choose another folder with `--out`",
+        ) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CotenantError(
+            f"cannot write into `{path.parent}`: {reason}", hint="choose another folder with `--out`"
+        ) from error
+    try:
+        if path.exists() and not resume:
+            raise UsageError(
+                f"`{path}` exists already", hint="continue it with `--resume`, or choose another folder with `--out`"
+            )
+        yield ResultTable(path, tuple(columns))
+    finally:
+        os.close(lock)
 
 
 def _measure(

@@ -90,41 +90,41 @@ def run_groups(
     """
     if not jobs.groups:
         raise UsageError(f"{jobs.path}: no `[[pair]]` and no `[[group]]`", hint='write `[[pair]]`, `jobs = ["a", "b"]`')
-    rows = open_table(setup.out / table, COLUMNS, resume=resume)
-    by_name = {job.name: job for job in jobs.jobs}
-    names = dict.fromkeys(name for group in jobs.groups for name in group.jobs)
-    wanted = [*(JobGroup(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]
-    existing = rows.rows()
-    done = {
-        (row["group"], row["sharing"], row["until"], int(row["repeat"]))
-        for row in existing
-        if row["outcome"] != INTERRUPTED
-    }
-    alone: dict[str, list[AloneRun]] = {}
-    for found in existing:
-        _add_alone(alone, found)
-    began_s = time.monotonic()
-    for repeat in range(1, repeats + 1):
-        for group in wanted:
-            if (group.name, group.sharing, group.until, repeat) in done:
-                continue
-            if setup.limit_s is not None and time.monotonic() - began_s >= setup.limit_s:
-                say("time limit reached before all groups were run; continue with `--resume`")
-                return
-            known = {name: _median_run(runs) for name, runs in alone.items()}
-            members = [by_name[name] for name in group.jobs]
-            try:
-                measured = run_group(members, group, repeat, setup, known)
-            except (KeyboardInterrupt, SystemExit):  # the command line raises SystemExit for SIGTERM and SIGHUP
-                failed = {"outcome": INTERRUPTED, "message": "stopped by a signal"}
-                stopped = [GroupMember(job=job, record=failed) for job in members]
-                for row in group_rows(stopped, group, repeat, None, MeasuredUsage(), known, gpu=setup.gpu_name):
+    with open_table(setup.out / table, COLUMNS, resume=resume) as rows:
+        by_name = {job.name: job for job in jobs.jobs}
+        names = dict.fromkeys(name for group in jobs.groups for name in group.jobs)
+        wanted = [*(JobGroup(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]
+        existing = rows.rows()
+        done = {
+            (row["group"], row["sharing"], row["until"], int(row["repeat"]))
+            for row in existing
+            if row["outcome"] != INTERRUPTED
+        }
+        alone: dict[str, list[AloneRun]] = {}
+        for found in existing:
+            _add_alone(alone, found)
+        began_s = time.monotonic()
+        for repeat in range(1, repeats + 1):
+            for group in wanted:
+                if (group.name, group.sharing, group.until, repeat) in done:
+                    continue
+                if setup.limit_s is not None and time.monotonic() - began_s >= setup.limit_s:
+                    say("time limit reached before all groups were run; continue with `--resume`")
+                    return
+                known = {name: _median_run(runs) for name, runs in alone.items()}
+                members = [by_name[name] for name in group.jobs]
+                try:
+                    measured = run_group(members, group, repeat, setup, known)
+                except (KeyboardInterrupt, SystemExit):  # the command line raises SystemExit for SIGTERM and SIGHUP
+                    failed = {"outcome": INTERRUPTED, "message": "stopped by a signal"}
+                    stopped = [GroupMember(job=job, record=failed) for job in members]
+                    for row in group_rows(stopped, group, repeat, None, MeasuredUsage(), known, gpu=setup.gpu_name):
+                        rows.add(row)
+                    raise
+                for row in measured:
                     rows.add(row)
-                raise
-            for row in measured:
-                rows.add(row)
-                _add_alone(alone, row)
-                yield row
+                    _add_alone(alone, row)
+                    yield row
 
 
 def _add_alone(alone: dict[str, list[AloneRun]], row: Mapping[str, object]) -> None:

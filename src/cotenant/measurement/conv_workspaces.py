@@ -80,17 +80,19 @@ def run_convs(setup: CampaignSetup, *, resume: bool, say: Say) -> dict[str, obje
     Raises:
         CotenantError: the measuring process died; rows measured before are saved.
     """
-    table = open_table(setup.out / "convs.csv", COLUMNS, resume=resume)
-    done = {_key(row) for row in table.rows()}
-    cases = [case for case in grid() if any(_key({**_shape_cells(case), "call": call}) not in done for call in CALLS)]
-    say(f"{len(cases)} convolutions to measure")
-    answer = _run(cases, setup) if cases else {}
-    for row in conv_rows(_lines(setup.out / "convs.jsonl")):
-        if _key(row) not in done:
-            table.add(row)
-    if answer.get("problem"):
-        raise CotenantError(f"measuring convolutions failed: {answer['problem']}", hint="continue with `--resume`")
-    return summary(table)
+    with open_table(setup.out / "convs.csv", COLUMNS, resume=resume) as table:
+        done = {_key(row) for row in table.rows()}
+        cases = [
+            case for case in grid() if any(_key({**_shape_cells(case), "call": call}) not in done for call in CALLS)
+        ]
+        say(f"{len(cases)} convolutions to measure")
+        answer = _run(cases, setup) if cases else {}
+        for row in conv_rows(_lines(setup.out / "convs.jsonl")):
+            if _key(row) not in done:
+                table.add(row)
+        if answer.get("problem"):
+            raise CotenantError(f"measuring convolutions failed: {answer['problem']}", hint="continue with `--resume`")
+        return summary(table)
 
 
 CALLS = ("conv_forward", "conv_dgrad", "conv_wgrad")

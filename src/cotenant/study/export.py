@@ -17,8 +17,8 @@ from cotenant.core.errors import UsageError
 from cotenant.measurement.job_list import UNTIL, JobGroup, Until
 from cotenant.measurement.result_table import SAMPLE_COLUMNS, read_rows
 
-TABLES = ("overhead", "metrics", "collocation")
-"""Names of the studies, and of their tables."""
+TABLES = ("overhead", "metrics", "collocation", "rows", "calibrate")
+"""Names of the studies, and of their tables; the last two are those of `cotenant measure` and `calibrate`."""
 
 Value = str | float | None
 

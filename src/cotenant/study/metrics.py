@@ -144,15 +144,15 @@ def run_metrics(study: MetricsStudy, *, resume: bool, say: Callable[[str], None]
     Raises:
         UsageError: the folder has results and `resume` is False.
     """
-    table = open_table(study.out / "metrics.csv", COLUMNS, resume=resume)
-    done = {(row["kernel"], row["blocks"], row["threads"], row["duty"]) for row in table.rows()}
-    waiting = [shape for shape in study.shapes if tuple(map(str, shape)) not in done]
-    if waiting:
-        say(f"{len(waiting)} shapes, about {len(waiting) * (study.seconds + 3) / 60:.0f} minutes")
-    for shape in waiting:
-        for row in _measure(shape, study):
-            table.add(row)
-            yield row
+    with open_table(study.out / "metrics.csv", COLUMNS, resume=resume) as table:
+        done = {(row["kernel"], row["blocks"], row["threads"], row["duty"]) for row in table.rows()}
+        waiting = [shape for shape in study.shapes if tuple(map(str, shape)) not in done]
+        if waiting:
+            say(f"{len(waiting)} shapes, about {len(waiting) * (study.seconds + 3) / 60:.0f} minutes")
+        for shape in waiting:
+            for row in _measure(shape, study):
+                table.add(row)
+                yield row
 
 
 def _measure(shape: Shape, study: MetricsStudy) -> list[dict[str, object]]:

@@ -126,28 +126,28 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
         CotenantError: the job cannot be started.
     """
     tools = {name: MONITORING_TOOLS.get(name) for name in study.order(study.jobs[0], 1)}
-    table = open_table(study.out / "overhead.csv", COLUMNS, resume=resume)
-    done = {(row["job"], row["tool"], row["repeat"]) for row in table.rows()}
-    for job in study.jobs:
-        missing = {name: tool.missing() for name, tool in tools.items() if tool.missing()}
-        for name, reason in missing.items():
-            if (job.name, name, "1") not in done:
-                row = _row(job, name, 1, study, outcome="missing", message=reason)
+    with open_table(study.out / "overhead.csv", COLUMNS, resume=resume) as table:
+        done = {(row["job"], row["tool"], row["repeat"]) for row in table.rows()}
+        for job in study.jobs:
+            missing = {name: tool.missing() for name, tool in tools.items() if tool.missing()}
+            for name, reason in missing.items():
+                if (job.name, name, "1") not in done:
+                    row = _row(job, name, 1, study, outcome="missing", message=reason)
+                    table.add(row)
+                    yield row
+            waiting = [
+                (name, repeat)
+                for repeat in range(1, study.repeats + 1)
+                for name in study.order(job, repeat)
+                if name not in missing and (job.name, name, str(repeat)) not in done
+            ]
+            if waiting:
+                say(f"{job.name}: one run to fill caches, then {len(waiting)} runs")
+                _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
+            for name, repeat in waiting:
+                row = _measure(job, name, tools[name], repeat, study)
                 table.add(row)
                 yield row
-        waiting = [
-            (name, repeat)
-            for repeat in range(1, study.repeats + 1)
-            for name in study.order(job, repeat)
-            if name not in missing and (job.name, name, str(repeat)) not in done
-        ]
-        if waiting:
-            say(f"{job.name}: one run to fill caches, then {len(waiting)} runs")
-            _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
-        for name, repeat in waiting:
-            row = _measure(job, name, tools[name], repeat, study)
-            table.add(row)
-            yield row
 
 
 def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study: OverheadStudy) -> dict[str, object]:

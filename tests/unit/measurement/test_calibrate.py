@@ -15,6 +15,8 @@ from cotenant.measurement import calibrate as module
 from cotenant.measurement.calibrate import CalibrationReading, calibrate, profile_text, report
 from cotenant.measurement.calibrate_child import workspaces
 from cotenant.measurement.campaign import CampaignSetup
+from cotenant.measurement.result_table import read_rows
+from cotenant.study.export import runs_of
 from json_shapes import SCHEMAS, problems
 
 FACTS = {
@@ -111,3 +113,12 @@ def test_each_step_is_a_fresh_process_and_failures_are_reported(tmp_path, monkey
     pids = {result.answer["pid"] for result in found if result.answer}
     assert len(pids) == 4
     assert os.getpid() not in pids
+    rows = read_rows(tmp_path / "out" / "calibrate.csv")
+    assert [(row["step"], row["repeat"], row["outside_bytes"]) for row in rows if row["outcome"] == "ok"] == [
+        (step, "1", "60") for step in ("bare", "cublas", "cublaslt", "many")
+    ]
+    (failed,) = [row for row in rows if row["outcome"] == "failed"]
+    assert failed["message"] == "exit code 1; last line: AssertionError: no cudnn"
+    assert [(run.study, run.fields["step"]) for run in runs_of(tmp_path / "out")][:2] == [
+        ("calibrate", "bare"), ("calibrate", "cublas"),
+    ]  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import pytest
 
 from cotenant.core.errors import CotenantError, UsageError
@@ -76,10 +79,33 @@ def test_a_table_with_other_columns_is_refused(tmp_path):
 
 
 def test_existing_results_are_not_overwritten(tmp_path):
-    open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
-    with pytest.raises(UsageError, match="exists already"):
-        open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
-    assert open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=True).rows() == []
+    path = tmp_path / "d" / "rows.csv"
+    with open_table(path, COLUMNS, resume=False):
+        pass
+    with pytest.raises(UsageError, match="exists already"), open_table(path, COLUMNS, resume=False):
+        pass
+    with open_table(path, COLUMNS, resume=True) as table:
+        assert table.rows() == []
+
+
+def test_a_folder_is_measured_into_by_one_process_at_a_time(tmp_path):
+    message = f"process {os.getpid()} is measuring into `{tmp_path}`"
+    with open_table(tmp_path / "rows.csv", COLUMNS, resume=True):
+        # flock(2) is of the open file: a second one of this process is refused as another process is.
+        with pytest.raises(UsageError, match=re.escape(message)), open_table(tmp_path / "b.csv", COLUMNS, resume=True):
+            pass
+        assert not (tmp_path / "b.csv").exists()
+    with open_table(tmp_path / "rows.csv", COLUMNS, resume=True) as table:
+        assert table.rows() == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(CotenantError, match="cannot write into"),
+        open_table(tmp_path / "file" / "rows.csv", COLUMNS, resume=True),
+    ):
+        pass
 
 
 def test_card_names_setup_outcomes_and_every_column():

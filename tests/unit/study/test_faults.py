@@ -67,6 +67,11 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_later(tmp_path,
     try:
         started = tmp_path / "out" / "c" / "alone-1" / "1.go"
         wait_for(lambda: True if started.exists() else None, "run of `c`")
+        second = subprocess.run(
+            [*quick, "--resume"], env=environment(tmp_path), capture_output=True, text=True, check=False
+        )
+        assert f"error: process {study.pid} is measuring into `{tmp_path / 'out'}`" in second.stderr
+        assert second.returncode == 2
         study.send_signal(number)
         output, _ = study.communicate(timeout=DEADLINE_S)
     finally:
