@@ -112,6 +112,53 @@ def test_nothing_is_paused_that_is_unknown_or_over(bench):
         bench.engine.resume(attempt)
 
 
+SIGNALED = """
+trap 'echo shell 1 >>$0' USR1; trap 'echo shell 2 >>$0' USR2
+(trap 'echo program 1 >>$0' USR1; trap 'echo program 2 >>$0' USR2; echo ready >>$0; while :; do sleep 0.05; done) &
+while :; do wait; done
+"""
+"""A shell and a program that it runs; each says which signals it got."""
+
+
+def test_a_signal_reaches_the_processes_that_it_is_meant_for(bench, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    bench.launch("sh", "-c", SIGNALED, str(log))
+    wait_until(lambda: "ready" in log.read_text())
+
+    def send(number, target, uid=None):
+        return bench.engine.send_signal(ref(), number, target, uid=os.getuid() if uid is None else uid)
+
+    assert send(signal.SIGKILL, "all", uid=os.getuid() + 1) == 0, "not the processes of another user"
+    assert send(signal.SIGUSR1, "programs") >= 1
+    wait_until(lambda: "program 1" in log.read_text())
+    assert send(signal.SIGUSR2, "command") == 1
+    wait_until(lambda: "shell 2" in log.read_text())
+    # The smaller number is delivered first: the shell would have written of SIGUSR1 by now.
+    assert sorted(log.read_text().splitlines()) == ["program 1", "ready", "shell 2"]
+    send(signal.SIGUSR1, "all")
+    wait_until(lambda: "shell 1" in log.read_text() and log.read_text().count("program 1") == 2)
+
+
+def test_a_signal_reaches_a_command_without_children_and_leaves_our_own_process_alone(bench, tmp_path):
+    progress = tmp_path / "progress"
+    wait_for_signal = "import signal; signal.signal(signal.SIGUSR1, lambda *_: exit(7)); print('up', flush=True)"
+    program = f"{wait_for_signal}; signal.pause()"
+    bench.launch(sys.executable, "-c", program, progress="tqdm", env={"COTENANT_PROGRESS": str(progress)})
+    wait_until(lambda: bench.output().exists() and "up" in bench.output().read_text())
+    runner = bench.wait(AttemptStarted).process.pid
+    wait_until(lambda: len(procfs.descendants(runner)) == 2)
+    assert bench.engine.send_signal(ref(), signal.SIGUSR1, "programs", uid=os.getuid()) == 1
+    assert bench.wait(AttemptExited).exit.exit_code == 7
+
+
+def test_an_attempt_that_is_unknown_or_over_gets_no_signal(bench):
+    bench.launch("true")
+    bench.wait(AttemptExited)
+    for attempt in (ref(1, 1), ref(9, 1)):
+        assert bench.engine.send_signal(attempt, signal.SIGTERM, "all", uid=os.getuid()) == 0
+
+
 def test_second_launch_starts_nothing(bench, tmp_path):
     command = ("sh", "-c", f"echo once >>{tmp_path}/runs; read line <{tmp_path}/gate")
     os.mkfifo(tmp_path / "gate")

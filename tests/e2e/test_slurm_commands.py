@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
 import pytest
 
 from json_shapes import shape_problems
+from sites import TIMEOUT_S
 
 NODE = os.uname().nodename
 
@@ -52,8 +55,9 @@ def test_variables_of_sbatch_stand_between_the_header_and_the_command_line(serve
     view = server.client.job(int(done.stdout))
     assert (view["state"], view["name"], view["time_limit_s"], view["requeue"]) == ("HELD", "line", 120.0, True)
     refused = server.cli("scancel", "--signal", "USR1", "1")
-    assert refused.returncode == 2
-    assert "signal USR1 cannot be sent (can: TERM, KILL)" in refused.stderr
+    assert (refused.returncode, refused.stderr) == (1, "error: job 1 is not running\n")
+    unknown = server.cli("scancel", "-s", "NOPE", "1")
+    assert (unknown.returncode, "unknown signal `NOPE`" in unknown.stderr) == (2, True)
 
 
 def test_tasks_of_an_array_know_the_array(server, script):
@@ -111,6 +115,30 @@ def test_what_sbatch_refuses(site, script, words, message):
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, message)
 
 
+def test_scancel_signals_the_programs_of_a_script_or_the_script_itself(server, script):
+    script(
+        "#!/bin/sh\ntrap 'echo script' USR1; trap 'echo ends; exit 3' USR2\n"
+        "(trap 'echo program' USR1; echo up; while :; do sleep 0.05; done) &\nwhile :; do wait; done\n"
+    )
+    job = submitted(server, "job.sh")
+    server.started(int(job))
+    log = server.root / f"slurm-{job}.out"
+
+    def wait_for(text):
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while text not in log.read_text():
+            assert time.monotonic() < give_up_s, log.read_text()
+            time.sleep(0.02)
+
+    wait_for("up")
+    assert server.cli("scancel", "-v", "--signal", "SIGUSR1", job).stderr == f"scancel: signal 10 to job {job}\n"
+    wait_for("program")
+    assert server.cli("scancel", "-s", "12", "--batch", job).returncode == 0
+    assert server.wait(int(job))["exit_code"] == 3
+    lines = log.read_text().splitlines()
+    assert ("script" in lines, lines[-1]) == (False, "ends")
+
+
 def test_the_queue_the_machine_and_the_past(server):
     runs = submitted(server, "-J", "first", "-t", "1:00:00", "--wrap", "sleep 1000")
     held = submitted(server, "-H", "--wrap", "true")
@@ -133,8 +161,27 @@ def test_the_queue_the_machine_and_the_past(server):
     rows = server.cli("sacct", "-n", "-P", "-j", fails, "-o", "JobID,State,ExitCode").stdout
     assert rows.splitlines() == [f"{fails}|FAILED|0:9", f"{fails}.batch|FAILED|0:9"]
     assert server.cli("sacct", "-X", "-n", "-P", "-s", "R", "-o", "JobID").stdout == f"{runs}\n"
-    for words in (["squeue"], ["sinfo"], ["sacct"]):
-        assert shape_problems(words[0], server.cli(*words, "--json").stdout) == []
+    printed = {verb: server.cli(verb, "--json").stdout for verb in ("squeue", "sinfo", "sacct")}
+    for verb, text in printed.items():
+        assert shape_problems(verb, text) == []
+    queue = json.loads(printed["squeue"])
+    by_id = {job["job_id"]: job for job in queue["jobs"]}
+    assert queue["meta"]["plugin"]["data_parser"] == "data_parser/v0.0.41"
+    first = by_id[int(runs)]
+    assert (first["name"], first["user_name"], first["job_state"]) == ("first", user, ["RUNNING"])
+    assert first["time_limit"] == {"set": True, "infinite": False, "number": 60}
+    assert (first["nodes"], first["tres_alloc_str"]) == (NODE, "cpu=1,gres/gpu=1,node=1")
+    assert (first["command"].split()[-1], first["current_working_directory"]) == ("1000", str(server.root))
+    assert (by_id[int(held)]["hold"], by_id[int(held)]["job_state"]) == (True, ["PENDING"])
+    assert by_id[int(waits)]["dependency"] == f"afterok:{runs}(unfulfilled)"
+    assert by_id[int(waits)]["time_limit"] == {"set": False, "infinite": True, "number": 0}
+    assert (by_id[int(tasks)]["array_task_string"], by_id[int(tasks)]["array_task_id"]["set"]) == ("1-3", False)
+    assert by_id[int(tasks)]["eligible_time"]["number"] >= by_id[int(tasks)]["submit_time"]["number"] + 86_000
+    failed = next(job for job in json.loads(printed["sacct"])["jobs"] if job["job_id"] == int(fails))
+    assert failed["state"] == {"current": ["FAILED"], "reason": "None"}
+    assert failed["exit_code"]["signal"] == {"id": {"set": True, "infinite": False, "number": 9}, "name": "KILL"}
+    assert [step["step"]["id"] for step in failed["steps"]] == [f"{fails}.batch"]
+    assert [item["name"] for item in failed["tres"]["allocated"] if item["type"] == "gres"] == ["gpu"]
     assert server.cli("scancel", f"{tasks}_[1,3]").returncode == 0
     assert server.cli("squeue", "-h", "-n", "sweep", "-o", "%i").stdout == f"{tasks}_2\n"
     assert server.cli("scancel", "--me", "-t", "PD").returncode == 0

@@ -119,6 +119,10 @@ class _Machine:
     def resume(self, ref: AttemptRef) -> None:
         """Nothing, as `pause`."""
 
+    def send_signal(self, ref: AttemptRef, number: int, target: str, *, uid: int) -> int:
+        """Nothing, as `pause`."""
+        return 0
+
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """State of the attempts; an attempt that has not started is voided and never will."""
         found = []

@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pack": ("cotenant.cli.pack:command", "Run a list of jobs that share the GPUs of one allocation"),
     "sbatch": ("cotenant.cli.slurm_sbatch:command", "Queue a batch script, as Slurm's sbatch does"),
     "squeue": ("cotenant.cli.slurm_commands:squeue", "List jobs, as Slurm's squeue does"),
-    "scancel": ("cotenant.cli.slurm_commands:scancel", "Cancel jobs, as Slurm's scancel does"),
+    "scancel": ("cotenant.cli.slurm_scancel:scancel", "Cancel or signal jobs, as Slurm's scancel does"),
     "sinfo": ("cotenant.cli.slurm_commands:sinfo", "Show this machine, as Slurm's sinfo does"),
     "sacct": ("cotenant.cli.slurm_commands:sacct", "List finished jobs, as Slurm's sacct does"),
     "top": ("cotenant.cli.top:command", "Show the server live: GPUs, jobs, queue"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 from cotenant.cli.json_admin_outputs import PruneOutput, RepairOutput
 from cotenant.cli.json_slurm_outputs import SLURM_OUTPUTS
+from cotenant.cli.json_slurm_shapes import SlurmAccountingOutput, SlurmQueueOutput
 from cotenant.cli.json_study_outputs import STUDY_OUTPUTS
 from cotenant.daemon.api import answers, schemas
 
@@ -49,18 +50,6 @@ class JobsOutput(TypedDict):
 
     jobs: list[schemas.JobView]
     counts: dict[str, int]
-
-
-class NodeJob(schemas.JobView):
-    """A job, and the machine that it is on."""
-
-    node: str
-
-
-class NodeJobsOutput(TypedDict):
-    """Jobs, oldest first."""
-
-    jobs: list[NodeJob]
 
 
 class NodeView(TypedDict):
@@ -357,10 +346,10 @@ OUTPUTS: Mapping[str, Any] = {
     "requeue": CallOutcome,
     "history": HistoryOutput,
     "sbatch": SubmitOutput,
-    "squeue": NodeJobsOutput,
+    "squeue": SlurmQueueOutput,
     "scancel": CallOutcome,
     "sinfo": NodesOutput,
-    "sacct": NodeJobsOutput,
+    "sacct": SlurmAccountingOutput,
     "top": TopOutput,
     "web": WebOutput,
     "gpus": GpusOutput,

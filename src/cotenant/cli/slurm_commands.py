@@ -1,28 +1,33 @@
-"""`cotenant squeue`, `scancel`, `sinfo` and `sacct`: Slurm's commands with the formats that scripts parse."""
+"""`cotenant squeue`, `sinfo` and `sacct`: Slurm's commands with the formats that scripts parse."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cotenant.cli import slurm_fields as fields
-from cotenant.cli.common import Connection, connection_options, report_outcome
-from cotenant.cli.options import cli_argument, cli_command, cli_option, flag, json_option, option, option_group
-from cotenant.cli.output import emit_json, note, print_line
-from cotenant.cli.parameter_types import Parsed
+from cotenant.cli import slurm_json
+from cotenant.cli.common import Connection, connection_options
+from cotenant.cli.options import cli_command, cli_option, json_option, option_group
+from cotenant.cli.output import emit_json, print_line
 from cotenant.cli.slurm_formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
+from cotenant.cli.slurm_selection import (
+    CONTEXT,
+    NAMES,
+    PAST,
+    STATES,
+    Selection,
+    jobs_on_node,
+    node_name,
+    own_name,
+    with_specs,
+)
 from cotenant.cli.slurm_target import RoutedCommand, target_option
 from cotenant.cli.slurm_times import parse_past_until_now
-from cotenant.core.errors import CotenantError, NoSuchJob, UsageError
+from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
-from cotenant.daemon.client import Client, error_of
 from cotenant.engines.slurm_environment import PARTITION
-
-CONTEXT: dict[str, Any] = {"help_option_names": ["--help"]}
-"""-h is --noheader, as in Slurm."""
 
 SQUEUE_FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 SQUEUE_LONG_FORMAT = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -32,88 +37,10 @@ SINFO_NODE_FORMAT = "%10N %.6D %.9P %6t"
 SINFO_SUMMARY_FORMAT = "%9P %.5a %.10l %.16F %N"
 SACCT_FORMAT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 
-_STATES = Parsed("states", fields.parse_slurm_states)
-_PAST = Parsed("time", parse_past_until_now)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(filter(None, map(str.strip, text.split(","))))
-
-
-_LIST = Parsed("list", _words)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which jobs are meant; a job must pass all that is given."""
-
-    SECTION = "Filters"
-
-    users: frozenset[str] | None = option(
-        "-u", "--user", "--users", type=_LIST, metavar="NAME,...", help="Of these users."
-    )
-    me: bool = flag("--me", help="Of the user who asks.")
-    names: frozenset[str] | None = option("-n", "--name", type=_LIST, metavar="NAME,...", help="With these names.")
-    states: frozenset[str] | None = option(
-        "-t", "--state", "--states", type=_STATES, metavar="STATE,...", help="In these states: PD, RUNNING, all."
-    )
-    partitions: frozenset[str] | None = option(
-        "-p", "--partition", type=_LIST, metavar="NAME,...", help=f"Of these partitions; there is one, {PARTITION}."
-    )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it takes all jobs."""
-        return not self.me and all(part is None for part in (self.users, self.names, self.states, self.partitions))
-
-    def of(self, jobs: Sequence[fields.Job]) -> list[fields.Job]:
-        """The jobs that pass."""
-        users = self.users
-        if self.me:
-            users = frozenset((_own_name(),)) | (users or frozenset())
-        return [
-            job
-            for job in jobs
-            if (users is None or job["user"] in users)
-            and (self.names is None or job["name"] in self.names)
-            and (self.states is None or job["state"] in self.states)
-            and (self.partitions is None or PARTITION in self.partitions)
-        ]
-
-
-def _own_name() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def _node_name(connection: Connection) -> str:
-    """The name of the daemon's machine, the only node."""
-    host = connection.host or os.environ.get("COTENANT_HOST", "")
-    return host.rpartition(":")[0] or host if connection.is_remote else os.uname().nodename
-
-
-def _jobs(client: Client, connection: Connection, refs: Sequence[str] | None, **filters: Any) -> list[fields.Job]:
-    """Jobs by id, or all that the daemon's filters pass, with the name of their node.
-
-    Raises:
-        CotenantError: there is no such job.
-    """
-    try:
-        wanted = None if refs is None else set(client.ids(fields.expand_refs(refs)))
-    except NoSuchJob as error:
-        raise CotenantError("invalid job id specified", hint=error.hint) from error
-    node = _node_name(connection)
-    found = client.jobs(**filters)
-    return [{**job, "node": node} for job in found if wanted is None or job["id"] in wanted]
-
 
 @cli_command(context_settings=CONTEXT, cls=RoutedCommand)
 @target_option
-@cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs.")
+@cli_option("-j", "--jobs", "refs", type=NAMES, metavar="ID,...", help="Only these jobs.")
 @option_group("selection", Selection)
 @cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
 @cli_option("-o", "--format", "short_format", metavar="FORMAT", help='Fields by letter, e.g. "%.18i %.8j %T".')
@@ -140,7 +67,7 @@ def squeue(
     """List jobs as Slurm's squeue does.
 
     Pending, held and running jobs are listed, others with -t. Held jobs are PD (JobHeldUser); REASON is Slurm's word,
-    `cotenant explain` has the numbers. --json prints jobs as `cotenant ls --json` does.
+    `cotenant explain` has the numbers. --json prints Slurm's own JSON, as its data_parser/v0.0.41 makes it.
 
       cotenant squeue --me
       cotenant squeue -h -o "%i %T" -t R,PD
@@ -154,14 +81,14 @@ def squeue(
     keys = _sort_keys(sort)
     client = connection.client()
     listed = None if refs is None else sorted(refs)
-    jobs = selection.of(_jobs(client, connection, listed, active=selection.states is None))
-    if json:
-        emit_json({"jobs": jobs})
-        return
-    if any(piece.field is not None and piece.field.title in fields.DETAIL_TITLES for piece in pieces):
-        jobs = [{**job, **client.job(job["id"])} for job in jobs]
+    jobs = selection.of(jobs_on_node(client, connection, listed, active=selection.states is None))
+    if json or any(piece.field is not None and piece.field.title in fields.DETAIL_TITLES for piece in pieces):
+        jobs = with_specs(client, jobs, active=selection.states is None)
     if not array:
         jobs = fields.collapse_arrays(jobs)
+    if json:
+        emit_json(slurm_json.queue_output(jobs, "squeue"))
+        return
     for letter, reverse in reversed(keys):
         jobs.sort(key=lambda job: _sort_key(fields.SQUEUE_FIELDS[letter].value(job)), reverse=reverse)
     if long and not noheader:
@@ -187,73 +114,14 @@ def _sort_key(text: str) -> tuple[int, float | str]:
 
 @cli_command(context_settings=CONTEXT, cls=RoutedCommand)
 @target_option
-@cli_argument("jobs", nargs=-1, metavar="[JOB...]", help="Ids of jobs, arrays (17) and their tasks (17_[1-3]).")
-@option_group("selection", Selection)
-@cli_option("-v", "--verbose", is_flag=True, help="Print the id of each job.")
-@cli_option("-Q", "--quiet", is_flag=True, help="Report no job that is unknown or over.")
-@cli_option(
-    "-s",
-    "--signal",
-    "signal_name",
-    metavar="NAME",
-    help="TERM or KILL, both by SIGTERM, then SIGKILL; others are refused.",
-)
-@json_option
-@connection_options
-def scancel(
-    jobs: Sequence[str],
-    selection: Selection,
-    *,
-    verbose: bool,
-    quiet: bool,
-    signal_name: str | None,
-    json: bool,
-    connection: Connection,
-) -> int:
-    """Cancel jobs as Slurm's scancel does: by id, or all that pass the filters.
-
-    cotenant scancel 17 18_[1-3]
-    cotenant scancel --me -t PD
-    cotenant scancel -u ann --name sweep
-    """
-    if not jobs and selection.is_empty:
-        raise UsageError("no job identification provided", hint="give ids, or a filter such as --me")
-    if signal_name is not None and signal_name.upper().removeprefix("SIG") not in ("TERM", "KILL", "15", "9"):
-        raise UsageError(
-            f"signal {signal_name} cannot be sent (can: TERM, KILL)",
-            hint="the job itself may send it: kill -s NAME PID, on this machine",
-        )
-    client = connection.client()
-    failures: list[CotenantError] = []
-    found: list[str] = []
-    ids: set[int] = set()
-    for ref in fields.expand_refs(jobs):
-        try:
-            ids.update(client.ids([ref]))
-            found.append(ref)
-        except NoSuchJob:
-            failures.append(CotenantError(f"kill job error on job id {ref}: invalid job id specified"))
-    if not selection.is_empty:
-        selected = selection.of(client.jobs(active=True))
-        found = [job["label"] for job in selected if not jobs or job["id"] in ids]
-    views, problems = client.change_many("cancel", found) if found else ([], [])
-    failures += [error_of(problem) for problem in problems]
-    if verbose:
-        for view in views:
-            note(f"scancel: terminating job {view['label']}")
-    return min(1, report_outcome(views, [] if quiet else failures, json=json))
-
-
-@cli_command(context_settings=CONTEXT, cls=RoutedCommand)
-@target_option
 @cli_option("-h", "--noheader", is_flag=True, help="Print no titles.")
 @cli_option("-o", "--format", "short_format", metavar="FORMAT", help='Fields by letter, e.g. "%N %t %G".')
 @cli_option("-O", "--Format", "long_format", metavar="FIELDS", help='Fields by name, e.g. "NodeList,StateLong,Gres".')
 @cli_option("-N", "--Node", "by_node", is_flag=True, help="One line for each node.")
 @cli_option("-l", "--long", is_flag=True, help="Print more columns.")
 @cli_option("-s", "--summarize", is_flag=True, help="Print numbers of nodes in place of their state.")
-@cli_option("-p", "--partition", type=_LIST, metavar="NAME,...", help="Only these partitions.")
-@cli_option("-t", "--states", type=_LIST, metavar="STATE,...", help="Only a node in these states: idle, mix, alloc.")
+@cli_option("-p", "--partition", type=NAMES, metavar="NAME,...", help="Only these partitions.")
+@cli_option("-t", "--states", type=NAMES, metavar="STATE,...", help="Only a node in these states: idle, mix, alloc.")
 @json_option
 @connection_options
 def sinfo(
@@ -285,7 +153,7 @@ def sinfo(
     )
     gpus = connection.client().gpus()
     node: dict[str, Any] = {
-        "name": _node_name(connection),
+        "name": node_name(connection),
         "state": fields.node_state(gpus),
         "cpus": os.cpu_count() or 1,
         "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MiB,
@@ -304,15 +172,15 @@ def sinfo(
 
 @cli_command(context_settings=CONTEXT, cls=RoutedCommand)
 @target_option
-@cli_option("-j", "--jobs", "refs", type=_LIST, metavar="ID,...", help="Only these jobs, of any time.")
+@cli_option("-j", "--jobs", "refs", type=NAMES, metavar="ID,...", help="Only these jobs, of any time.")
 @cli_option(
-    "-u", "--user", "--uid", "users", type=_LIST, metavar="NAME,...", help="Of these users; by default your own."
+    "-u", "--user", "--uid", "users", type=NAMES, metavar="NAME,...", help="Of these users; by default your own."
 )
 @cli_option("-a", "--allusers", is_flag=True, help="Of all users; root's default.")
-@cli_option("--name", "names", type=_LIST, metavar="NAME,...", help="With these names.")
-@cli_option("-s", "--state", "states", type=_STATES, metavar="STATE,...", help="In these states: CD, F, OOM, R.")
-@cli_option("-S", "--starttime", type=_PAST, metavar="TIME", help="Not over before TIME; by default today, 00:00.")
-@cli_option("-E", "--endtime", type=_PAST, metavar="TIME", help="Submitted before TIME; by default now.")
+@cli_option("--name", "names", type=NAMES, metavar="NAME,...", help="With these names.")
+@cli_option("-s", "--state", "states", type=STATES, metavar="STATE,...", help="In these states: CD, F, OOM, R.")
+@cli_option("-S", "--starttime", type=PAST, metavar="TIME", help="Not over before TIME; by default today, 00:00.")
+@cli_option("-E", "--endtime", type=PAST, metavar="TIME", help="Submitted before TIME; by default now.")
 @cli_option("-X", "--allocations", is_flag=True, help="Print jobs without their batch step.")
 @cli_option("-o", "--format", "chosen", metavar="FIELDS", default=SACCT_FORMAT, help='E.g. "JobID%20,State,Elapsed".')
 @cli_option("-n", "--noheader", is_flag=True, help="Print no titles.")
@@ -344,7 +212,7 @@ def sacct(
     """List jobs, finished ones too, as Slurm's sacct does.
 
     TRESUsageInMax holds the peak of GPU memory, gres/gpumem; MaxRSS is empty, because the memory of the host is not
-    watched. Times are those of the newest attempt. --json prints jobs as `cotenant ls --json` does.
+    watched. Times are those of the newest attempt. --json prints Slurm's own JSON, as its data_parser/v0.0.41 makes it.
 
       cotenant sacct -X -S now-2days
       cotenant sacct -n -P -j 17 -o JobID,State,ExitCode,Elapsed,TRESUsageInMax
@@ -355,10 +223,10 @@ def sacct(
         return
     columns = sacct_fields(chosen, fields.SACCT_FIELDS)
     client = connection.client()
-    jobs = _jobs(client, connection, None if refs is None else sorted(refs))
+    jobs = jobs_on_node(client, connection, None if refs is None else sorted(refs))
     if refs is None:
         if users is None and not allusers and os.getuid() != 0:
-            users = frozenset((_own_name(),))
+            users = frozenset((own_name(),))
         since = parse_past_until_now("today") if starttime is None else starttime
         jobs = [job for job in jobs if _overlaps(job, since, endtime)]
     found = [
@@ -368,11 +236,11 @@ def sacct(
         and (names is None or job["name"] in names)
         and (states is None or job["state"] in states)
     ]
+    if json or any(field.names[0] == "WorkDir" for field, _ in columns):
+        found = with_specs(client, found)
     if json:
-        emit_json({"jobs": found})
+        emit_json(slurm_json.accounting_output(found, "sacct", steps=not allocations))
         return
-    if any(field.names[0] == "WorkDir" for field, _ in columns):
-        found = [{**job, **client.job(job["id"])} for job in found]
     records = found if allocations else fields.with_steps(found)
     separator = delimiter if parsable or parsable2 else ""
     for line in render_sacct(columns, records, header=not noheader, separator=separator, ends=not parsable2):

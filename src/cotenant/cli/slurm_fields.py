@@ -161,12 +161,13 @@ def expand_refs(words: Sequence[str]) -> list[str]:
     return refs
 
 
-def _node(job: Job) -> str:
+def node_of(job: Job) -> str:
+    """The node that a job is or was on; empty before it starts."""
     return str(job["node"]) if job["gpu_uuids"] and (job["state"] in ("STARTING", "RUNNING") or is_over(job)) else ""
 
 
 def _where(job: Job) -> str:
-    return f"({reason_of(job)})" if job["state"] in ("PENDING", "HELD") else _node(job)
+    return f"({reason_of(job)})" if job["state"] in ("PENDING", "HELD") else node_of(job)
 
 
 def _array_task(job: Job) -> str:
@@ -194,8 +195,8 @@ SQUEUE_FIELDS: Mapping[str, SlurmField] = {
     "C": SlurmField(title="CPUS", names=("NumCPUs",), value=_constant("1")),
     "R": SlurmField(title="NODELIST(REASON)", names=("ReasonList",), value=_where),
     "r": SlurmField(title="REASON", names=("Reason",), value=reason_of),
-    "N": SlurmField(title="NODELIST", names=("NodeList",), value=_node),
-    "B": SlurmField(title="EXEC_HOST", names=("BatchHost",), value=lambda job: _node(job) or "n/a"),
+    "N": SlurmField(title="NODELIST", names=("NodeList",), value=node_of),
+    "B": SlurmField(title="EXEC_HOST", names=("BatchHost",), value=lambda job: node_of(job) or "n/a"),
     "P": SlurmField(title="PARTITION", names=("Partition",), value=_constant(PARTITION)),
     "a": SlurmField(title="ACCOUNT", names=("Account",), value=_constant("(null)")),
     "q": SlurmField(title="QOS", names=("QOS",), value=_constant("(null)")),
@@ -261,12 +262,8 @@ def node_state(gpus: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return ("allocated", "alloc") if busy == len(gpus) else ("mixed", "mix")
 
 
-def _sacct_state(job: Job) -> str:
-    name = SLURM_STATES[job["state"]][0]
-    return f"{name} by {job['canceller']}" if job["state"] == "CANCELLED" and "canceller" in job else name
-
-
-def _tres(job: Job) -> str:
+def tres(job: Job) -> str:
+    """Trackable resources, as Slurm writes them."""
     return f"cpu=1,gres/gpu={job['gpus']},node=1"
 
 
@@ -296,7 +293,7 @@ SACCT_FIELDS: Sequence[SlurmField] = tuple(
         (("Account",), 10, _constant("")),
         (("Cluster",), 10, _constant(CLUSTER)),
         (("QOS",), 10, _constant("")),
-        (("State",), 10, _sacct_state),
+        (("State",), 10, lambda job: SLURM_STATES[job["state"]][0]),
         (("ExitCode",), 8, exit_code),
         (("DerivedExitCode",), 15, lambda job: "" if job.get("is_step") else "0:0"),
         (("Elapsed",), 10, lambda job: duration(job["running_s"], padded=True)),
@@ -305,15 +302,15 @@ SACCT_FIELDS: Sequence[SlurmField] = tuple(
         (("Submit",), 19, lambda job: local_time(job["submitted_at"], "Unknown")),
         (("Start",), 19, lambda job: local_time(job["started_at"], "Unknown")),
         (("End",), 19, lambda job: local_time(job["ended_at"], "Unknown")),
-        (("NodeList",), 15, lambda job: _node(job) or "None assigned"),
+        (("NodeList",), 15, lambda job: node_of(job) or "None assigned"),
         (("NNodes",), 8, _constant("1")),
         (("AllocNodes",), 10, _constant("1")),
         (("NCPUS",), 10, _constant("1")),
         (("AllocCPUS",), 10, _constant("1")),
         (("ReqCPUS",), 8, _constant("1")),
         (("NTasks",), 8, _step_only("1")),
-        (("AllocTRES",), 10, _tres),
-        (("ReqTRES",), 10, _tres),
+        (("AllocTRES",), 10, tres),
+        (("ReqTRES",), 10, tres),
         (("ReqMem",), 10, _constant("")),
         (("MaxRSS",), 10, _constant("")),
         (("AveRSS",), 10, _constant("")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.events import AttemptExited, AttemptStarted, Journaled
@@ -42,6 +42,10 @@ class AttemptRef:
 
     job_id: int
     attempt: int
+
+
+SignalTarget = Literal["programs", "command", "all"]
+"""Which processes of an attempt get a signal: all but a shell that runs the others, the command only, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,13 @@ class Engine(Protocol):
 
     def resume(self, ref: AttemptRef) -> None:
         """Let a paused attempt continue; ignored if it is not paused. It may have been paused by an earlier daemon."""
+        ...
+
+    def send_signal(self, ref: AttemptRef, number: int, target: SignalTarget, *, uid: int) -> int:
+        """Signal those processes of an attempt that the user `uid` could signal; returns how many.
+
+        0 if it is unknown, over, or has not started its command.
+        """
         ...
 
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:

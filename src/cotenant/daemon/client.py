@@ -138,6 +138,14 @@ class Client:
         answer = self._call("POST", "/v1/jobs/change", {"verb": verb, "reason": reason, **chosen}, timeout_s=BULK_S)
         return list(answer["jobs"]), list(answer["errors"])
 
+    def signal(
+        self, number: int, refs: Sequence[str] | None = None, *, target: str = "programs", **filters: Any
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Signal the processes of running jobs; see `core.ports.SignalTarget`. Jobs and answer as for `change_many`."""
+        chosen = {"filters": filters} if refs is None else {"refs": list(refs)}
+        answer = self._call("POST", "/v1/jobs/signal", {"signal": number, "target": target, **chosen}, timeout_s=BULK_S)
+        return list(answer["jobs"]), list(answer["errors"])
+
     def prune(self, older_than_s: float, *, all_users: bool = False, dry_run: bool = False) -> dict[str, Any]:
         """Remove what jobs that ended before left on the daemon's disk; `jobs` and `bytes` say how much."""
         body = {"older_than_s": older_than_s, "all_users": all_users, "dry_run": dry_run}

@@ -279,6 +279,7 @@ class Daemon:
             access=self._resources.access,
             tokens=self._resources.tokens,
             log_paths=self._resources.engine.log_paths,
+            send_signal=self._resources.engine.send_signal,
             now=self._now,
             info=info,
             metrics=metrics,

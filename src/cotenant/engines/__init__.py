@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cotenant.core.ports import Engine
 from cotenant.core.registry import Registry
 
-EngineFactory = Callable[[Path], Engine]
+if TYPE_CHECKING:
+    from cotenant.core.ports import Engine
+
+EngineFactory = Callable[[Path], "Engine"]
 """Makes an engine that keeps its files in the given folder, which it creates if need be."""
 
 ENGINES: Registry[EngineFactory] = Registry(

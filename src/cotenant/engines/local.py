@@ -18,8 +18,8 @@ from cotenant.core.errors import BackendError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import JobSpec, ProcessId
 from cotenant.core.placement import Placement
-from cotenant.core.ports import AttemptRef, RecoveredAttempt
-from cotenant.engines import pausing
+from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
+from cotenant.engines import process_signals
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
 from cotenant.engines.leftovers import exit_without_runner, kill_leftovers
@@ -149,11 +149,17 @@ class LocalEngine:
 
     def pause(self, ref: AttemptRef) -> None:
         """Suspend the processes of an attempt, but not its runner."""
-        self._with_runner(ref, pausing.pause)
+        self._with_runner(ref, process_signals.pause)
 
     def resume(self, ref: AttemptRef) -> None:
         """Let a paused attempt continue."""
-        self._with_runner(ref, pausing.resume)
+        self._with_runner(ref, process_signals.resume)
+
+    def send_signal(self, ref: AttemptRef, number: int, target: SignalTarget, *, uid: int) -> int:
+        """Signal the processes of an attempt that the user `uid` could signal; returns how many."""
+        sent: list[int] = []
+        self._with_runner(ref, lambda _, runner: sent.append(process_signals.send(runner, number, target, uid)))
+        return sum(sent)
 
     def _with_runner(self, ref: AttemptRef, function: Callable[[Path, ProcessId], None]) -> None:
         with self._lock:  # as in `stop`

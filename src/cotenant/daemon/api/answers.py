@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict
 
+from cotenant.core.ports import SignalTarget
 from cotenant.daemon.api.schemas import (
     DayUsage,
     Explanation,
@@ -51,6 +52,15 @@ class ChangeManyBody(ChangeBody, total=False):
     verb: Annotated[str, "`cancel`, `hold`, `release` or `requeue`"]
     refs: Annotated[list[str], "`17`, `17_3` and `17_[3-5]`"]
     filters: Annotated[dict[str, Any], 'as in the query of `GET /v1/jobs`, e.g. `{"active": 1}`']
+
+
+class SignalBody(TypedDict, total=False):
+    """Request to signal running jobs: those of `refs`, or those that pass `filters`."""
+
+    signal: Annotated[int, "its number"]
+    target: Annotated[SignalTarget, "default `programs`: without a shell that runs them; `command`: the first process"]
+    refs: Annotated[list[str], "`17`, `17_3` and `17_[3-5]`"]
+    filters: Annotated[dict[str, Any], 'as in the query of `GET /v1/jobs`, e.g. `{"user": "ann"}`']
 
 
 class PruneBody(TypedDict, total=False):

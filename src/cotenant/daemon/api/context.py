@@ -37,6 +37,7 @@ class ApiContext:
 
     Attributes:
         log_paths: returns the files with the stdout and the stderr of an attempt.
+        send_signal: signals the processes of an attempt, and returns how many; see `Engine.send_signal`.
         metrics: the series for Prometheus.
         gpu_history: samples of the GPUs over the last days.
         info: the fields of `/v1/status` that do not change.
@@ -54,6 +55,7 @@ class ApiContext:
     access: AccessPolicy
     tokens: TokenStore
     log_paths: LogPaths
+    send_signal: Callable[..., int]
     metrics: PrometheusCollector
     gpu_history: GpuTimeSeries
     now: Callable[[], float]

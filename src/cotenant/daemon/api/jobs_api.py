@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cotenant.core.codec import encode
 from cotenant.core.errors import NotPermitted, UsageError
-from cotenant.core.job import Done, Job, JobSpec
-from cotenant.core.ports import AttemptRef
+from cotenant.core.job import Done, Job, JobSpec, Running
+from cotenant.core.ports import AttemptRef, SignalTarget
 from cotenant.core.text import check_text
 from cotenant.core.units import format_bytes
 from cotenant.daemon.api.context import Handlers, peer_of
 from cotenant.daemon.api.job_specs import parse_specs, user_name
+from cotenant.daemon.api.job_words import label
 from cotenant.daemon.api.preview import preview
 from cotenant.daemon.api.queries import JobFilter, resolve_ids
 from cotenant.daemon.api.requests import json_response, read_number, read_object
@@ -165,6 +167,28 @@ class JobsApi(Handlers):
             jobs += await self._view(partial(_views_of, changed))
         self._context.access.note_many(peer, verb.name, len(jobs))
         return json_response({"jobs": jobs, "errors": errors})
+
+    async def signal(self, request: Request) -> Response:
+        """Signal the processes of the running jobs that references or a filter name."""
+        body, peer = await read_object(request), peer_of(request)
+        number, target = body.get("signal"), body.get("target", "programs")
+        if not isinstance(number, int) or isinstance(number, bool) or number not in signal.valid_signals():
+            raise UsageError(f"`signal` is {number!r}, wanted the number of a signal", hint="see kill -l")
+        if target not in get_args(SignalTarget):
+            raise UsageError(f"`target` is {target!r}, wanted one of {', '.join(get_args(SignalTarget))}")
+        jobs = await self._query(lambda manager: [manager.jobs[found] for found in self._chosen(manager, peer, body)])
+        errors: list[dict[str, Any]] = []
+        for job in jobs:
+            sent = 0
+            if isinstance(job.state, Running):
+                self._context.access.note(peer, f"signal {number}", job)
+                ref = AttemptRef(job_id=job.id, attempt=job.attempts[-1].number)
+                sent = await asyncio.to_thread(self._context.send_signal, ref, number, target, uid=job.spec.uid)
+            if not sent:
+                errors.append({"id": job.id, **UsageError(f"job {label(job)} is not running").as_json()})
+        ended = {error["id"] for error in errors}
+        signaled = [job.id for job in jobs if job.id not in ended]
+        return json_response({"jobs": await self._view(partial(_views_of, signaled)), "errors": errors})
 
     def _chosen(self, manager: Manager, peer: Peer, body: Mapping[str, Any]) -> list[int]:
         """Ids of the jobs that `refs` or `filters` of a request name, newest first.

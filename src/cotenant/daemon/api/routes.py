@@ -118,6 +118,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST",
+        path="/v1/jobs/signal",
+        handlers=JobsApi,
+        handler=JobsApi.signal,
+        summary="Signal the processes of running jobs, newest first.",
+        body=answers.SignalBody,
+        answer=answers.ChangeManyAnswer,
+    ),
+    Route(
+        method="POST",
         path="/v1/prune",
         handlers=JobsApi,
         handler=JobsApi.prune,

@@ -34,6 +34,7 @@ def answer(method, path, *, uid=None, **request):
         access=AccessPolicy(own_uid=os.getuid()),
         tokens=None,
         log_paths=None,
+        send_signal=None,
         now=None,
         info={"notifications": False},
         metrics=None,
