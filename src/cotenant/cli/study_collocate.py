@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option, option_group
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer, number
-from cotenant.cli.study_options import out_option, python_option, resume_option
+from cotenant.cli.study_options import experiment_option, mlflow_option, out_option, python_option, resume_option
 from cotenant.cli.study_table import FitOptions, use_rows
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
 
 if TYPE_CHECKING:
-    from cotenant.measurement.campaign import CampaignSetup
+    from cotenant.measurement.campaign import CampaignSetup, RunTracker
 
 
 @cli_command("collocate")
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 @cli_option("--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more after SECONDS.")
 @cli_option("--simulate", "simulated", metavar="GPU", help="Use a simulated GPU, e.g. A100-40GB; rows say so.")
 @resume_option
+@mlflow_option
+@experiment_option
 @python_option
 @option_group("table", FitOptions)
 @json_option
@@ -52,6 +54,8 @@ def collocate(
     limit_s: float | None,
     simulated: str | None,
     resume: bool,
+    mlflow: str | None,
+    experiment: str,
     python: str | None,
     json: bool,
 ) -> None:
@@ -83,7 +87,7 @@ def collocate(
         jobs = read_jobs(path or JOBS_FOLDER / "collocation.toml").only(only)
         listeners = _listeners(listen, out)
         with _collocation_setup(out, simulated=simulated, python=python, limit_s=limit_s) as plain:
-            setup = replace(plain, listeners=listeners)
+            setup = replace(plain, listeners=listeners, tracker=_tracker(mlflow, experiment))
             for row in run_groups(jobs, setup, table=source.name, repeats=repeats, resume=resume, say=note):
                 note(group_line(row))
     out.mkdir(parents=True, exist_ok=True)
@@ -102,6 +106,19 @@ def collocate(
         if found.problem:
             note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
     note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
+
+
+def _tracker(uri: str | None, experiment: str) -> RunTracker | None:
+    """What logs runs to MLflow while they go on; None without a URI.
+
+    Raises:
+        UsageError: mlflow is not installed, or does not reach the URI.
+    """
+    if uri is None:
+        return None
+    from cotenant.study.mlflow_runs import LiveMlflow, MlflowRuns
+
+    return LiveMlflow(MlflowRuns.open(uri, experiment=experiment), note)
 
 
 def _listeners(names: str | None, out: Path) -> dict[str, Sequence[str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, print_line
 from cotenant.cli.parameter_types import PATH
+from cotenant.cli.study_options import experiment_option, mlflow_option
 from cotenant.core.errors import UsageError
 
 
@@ -14,8 +15,8 @@ from cotenant.core.errors import UsageError
 @cli_argument("folder", type=PATH, metavar="DIR", help="Folder of the results of a study.")
 @cli_option("--sqlite", type=PATH, metavar="FILE", help="Write one database.")
 @cli_option("--parquet", type=PATH, metavar="DIR", help="Write a file for each table.")
-@cli_option("--mlflow", metavar="URI", help="Log every run to this MLflow server or folder.")
-@cli_option("--experiment", default="cotenant", metavar="NAME", help="MLflow experiment.")
+@mlflow_option
+@experiment_option
 @json_option
 def export(
     *, folder: Path, sqlite: Path | None, parquet: Path | None, mlflow: str | None, experiment: str, json: bool
@@ -25,7 +26,8 @@ def export(
     cotenant study export groups --sqlite groups.sqlite
     cotenant study export groups --mlflow http://localhost:5000
     """
-    from cotenant.study.export import runs_of, to_mlflow, to_parquet, to_sqlite
+    from cotenant.study.export import runs_of, to_parquet, to_sqlite
+    from cotenant.study.mlflow_runs import to_mlflow
 
     if sqlite is None and parquet is None and mlflow is None:
         raise UsageError("nowhere to export to", hint="give `--sqlite FILE`, `--parquet DIR` or `--mlflow URI`")

@@ -9,16 +9,16 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.engines.held_process import HeldProcess, HeldProcessResult
 from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
 from cotenant.measurement.data_card import write_card
-from cotenant.measurement.job_list import JobList, MeasureJob
+from cotenant.measurement.job_list import JobGroup, JobList, MeasureJob
 from cotenant.measurement.result_table import COLUMNS, ResultTable, row_of
 from cotenant.osutil.locks import LockHeldError, hold_lock
 from cotenant.tracing.process.program import Program, find_program
@@ -29,6 +29,16 @@ HISTORY_ENTRIES = 200_000
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled", "TQDM_DISABLE": "1"}
 
 Say = Callable[[str], None]
+
+
+class RunTracker(Protocol):
+    """Logs runs elsewhere while they go on."""
+
+    def tracking(
+        self, group: JobGroup, repeat: int, watch: GpuSampler | None
+    ) -> AbstractContextManager[list[dict[str, object]]]:
+        """Log a run during a `with` block, which puts the rows of its jobs into the list; must not raise."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,7 @@ class CampaignSetup:
         gpu_name: name of the GPU in tables.
         probe: the program that runs and measures a job; `env` is added to its environment.
         listeners: commands that run beside each group, by name.
+        tracker: logs the runs of groups while they go on.
     """
 
     out: Path
@@ -54,6 +65,11 @@ class CampaignSetup:
     probe: Path = PROBE
     env: Mapping[str, str] = field(default_factory=dict)
     listeners: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tracker: RunTracker | None = None
+
+    def tracking(self, group: JobGroup, repeat: int) -> AbstractContextManager[list[dict[str, object]]]:
+        """The block in which a run of `group` is logged."""
+        return nullcontext([]) if self.tracker is None else self.tracker.tracking(group, repeat, self.watch)
 
     def plain_env(self) -> dict[str, str]:
         """Environment of a process: ours, offline, with the sampled GPU only."""

@@ -114,7 +114,9 @@ def run_groups(
                 known = {name: _median_run(runs) for name, runs in alone.items()}
                 members = [by_name[name] for name in group.jobs]
                 try:
-                    measured = run_group(members, group, repeat, setup, known)
+                    with setup.tracking(group, repeat) as tracked:
+                        measured = run_group(members, group, repeat, setup, known)
+                        tracked.extend(measured)
                 except (KeyboardInterrupt, SystemExit):  # the command line raises SystemExit for SIGTERM and SIGHUP
                     failed = {"outcome": INTERRUPTED, "message": "stopped by a signal"}
                     stopped = [GroupMember(job=job, record=failed) for job in members]

@@ -1,4 +1,4 @@
-"""Runs of a study, with their metrics over time, for other tools: SQLite, Parquet, MLflow.
+"""Runs of a study, with their metrics over time, for other tools: SQLite and Parquet; MLflow is in `mlflow_runs`.
 
 The CSV files of the study are the truth; an export can be made again at any time.
 """
@@ -144,41 +144,3 @@ def _column(values: Sequence[Value]) -> list[Any]:
     if any(isinstance(value, str) for value in values):
         return [None if value is None else str(value) for value in values]
     return list(values)
-
-
-def to_mlflow(runs: Sequence[StudyRun], uri: str, *, experiment: str) -> int:
-    """Log every run to the MLflow server or folder at `uri`; returns how many.
-
-    Texts become parameters, numbers metrics, and samples metrics over time named `gpu.NAME`, as radT logs them.
-
-    Raises:
-        UsageError: mlflow is not installed.
-    """
-    if importlib.util.find_spec("mlflow") is None:
-        raise UsageError("MLflow needs the package `mlflow` or `mlflow-skinny`", hint="install it, or use `--sqlite`")
-    from mlflow.entities import Metric, Param
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    known = client.get_experiment_by_name(experiment)
-    experiment_id = client.create_experiment(experiment) if known is None else known.experiment_id
-    for run in runs:
-        created = client.create_run(experiment_id, run_name=f"{run.study}-{run.number}")
-        at_ms = created.info.start_time
-        params = [Param(name, value[:500]) for name, value in run.fields.items() if isinstance(value, str)]
-        numbers = [Metric(name, value, at_ms, 0) for name, value in run.fields.items() if isinstance(value, float)]
-        client.log_batch(created.info.run_id, params=params, metrics=numbers)
-        over_time = [
-            Metric(f"gpu.{name}", value, round(1000 * float(str(sample["at_s"]))), step)
-            for step, sample in enumerate(run.samples)
-            for name, value in sample.items()
-            if name != "at_s" and isinstance(value, float)
-        ]
-        for first in range(0, len(over_time), MLFLOW_BATCH):
-            client.log_batch(created.info.run_id, metrics=over_time[first : first + MLFLOW_BATCH])
-        client.set_terminated(created.info.run_id, "FINISHED" if run.fields.get("outcome") == "ok" else "FAILED")
-    return len(runs)
-
-
-MLFLOW_BATCH = 1000
-"""Metrics of one `log_batch` (MLflow REST API, "Log batch": at most 1,000)."""

@@ -1,4 +1,4 @@
-"""Exports of a study: a database, Parquet where pyarrow is, MLflow where mlflow is."""
+"""Exports of a study: a database, and Parquet where pyarrow is."""
 
 import sqlite3
 
@@ -9,7 +9,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.measurement.collocation import COLUMNS
 from cotenant.measurement.job_list import JobGroup
 from cotenant.measurement.result_table import ResultTable, write_samples
-from cotenant.study.export import runs_of, to_mlflow, to_parquet, to_sqlite
+from cotenant.study.export import runs_of, to_parquet, to_sqlite
 
 
 @pytest.fixture
@@ -64,21 +64,3 @@ def test_parquet_has_the_same_rows(study, tmp_path):
     assert sorted(path.name for path in written) == ["collocation.parquet", "samples.parquet"]
     assert parquet.read_table(tmp_path / "tables" / "collocation.parquet").column("job").to_pylist() == ["a", "b", None]
     assert parquet.read_table(tmp_path / "tables" / "samples.parquet").num_rows == 6
-
-
-def test_mlflow_gets_parameters_metrics_and_metrics_over_time(study, tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
-    from mlflow.tracking import MlflowClient
-
-    # Since 3.8 its file store asks for this consent; the database store needs sqlalchemy, which mlflow-skinny lacks.
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = (tmp_path / "mlruns").as_uri()
-    assert to_mlflow(runs_of(study), uri, experiment="study") == 3
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("study")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    first = runs["collocation-1"]
-    assert (first.data.params["job"], first.data.metrics["step_s"], first.info.status) == ("a", 0.25, "FINISHED")
-    assert runs["collocation-3"].info.status == "FAILED"
-    history = client.get_metric_history(first.info.run_id, "gpu.smact")
-    assert [(point.timestamp, point.value) for point in history] == [(100_000, 0.0), (101_000, 0.1), (102_000, 0.2)]
