@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -33,7 +35,9 @@ LARGE = ENCODER.replace("vocabulary50000", "vocabulary9000000").replace("width25
 
 @pytest.fixture
 def labeler():
-    return SimulatingLabeler("A100-40GB")
+    made = SimulatingLabeler("A100-40GB")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +70,15 @@ def test_a_network_that_does_not_fit_is_out_of_memory(labeler):
     assert (found.status, found.peak_bytes, found.message) == ("oom", None, "needs more than A100-40GB has")
 
 
+def label_on(gpu, text):
+    with contextlib.closing(SimulatingLabeler(gpu)) as labeler:
+        return labeler.label(parse_id(text))
+
+
 def test_a_job_that_needs_the_whole_gpu_releases_its_cache():
     """The peak on a GPU that it hardly fits on is below the one on a larger GPU."""
     text = ENCODER.replace("vocabulary50000", "vocabulary1200000").replace("width256", "width2048")
-    small, large = (SimulatingLabeler(name).label(parse_id(text)) for name in ("A100-40GB", "H100-80GB"))
+    small, large = (label_on(name, text) for name in ("A100-40GB", "H100-80GB"))
     assert large.reserved_bytes > 40 * GiB
     assert small.status == "oom" or small.reserved_bytes < large.reserved_bytes
 
