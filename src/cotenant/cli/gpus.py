@@ -43,7 +43,7 @@ def command(*, history_s: float | None, table: TableOptions, json: bool, connect
 
     AVAILABLE is what can still be promised: the total, less FOREIGN (memory of processes that are not jobs), and less,
     for each resident job, the larger of its promise and its use. A dash means that it is unknown; nothing is admitted
-    there. RESIDENTS are jobs, as ID:NAME, and the number of other users' jobs.
+    there. RESIDENTS are jobs, as ID:NAME, with `(idle)` if they compute nothing, and the number of other users' jobs.
 
     --history shows memory, SM activity, power and energy over TIME until now. The last 15 minutes are known by the
     second, three days by the minute; a blank is an interval without a reading.
@@ -93,6 +93,10 @@ def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
 
 def _residents(residents: Sequence[Mapping[str, Any]]) -> str:
     """`17:bert 2 of others`; a dash for none."""
-    own = [f"{job['job_id']}:{job['name']}" for job in residents if job["job_id"] is not None]
+    own = [
+        f"{job['job_id']}:{job['name']}{'' if job['idle_s'] is None else '(idle)'}"
+        for job in residents
+        if job["job_id"] is not None
+    ]
     hidden = len(residents) - len(own)
     return " ".join([*own, *([f"{hidden} of others"] if hidden else [])]) or "-"

@@ -181,6 +181,8 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
     for uuid, peak_bytes in attempt["peak_observed_bytes"].items():
         yield "peak memory", f"{format_bytes(peak_bytes)} on {uuid}"
     yield from _usage_fields(attempt)
+    if attempt["idle_s"]:
+        yield "idle", f"{format_duration(attempt['idle_s'])}: it held its GPUs and computed nothing"
     yield "started", attempt["started_at"] or "-"
     if attempt["stop_reason"]:
         yield "stop requested", attempt["stop_reason"]

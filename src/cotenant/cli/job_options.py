@@ -136,7 +136,7 @@ class JobRequest:
         type=_TEXT,
         metavar="COMMAND|URL",
         section=_PROCESS,
-        help="When it is over, run this command or send a POST to this URL; or `none`.",
+        help="When it is over, or idle, run this command or send a POST to this URL; or `none`.",
     )
     progress: str | Cleared | None = option(
         "--progress",

@@ -75,6 +75,28 @@ class AttemptExited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptIdle:
+    """A running attempt computes nothing on its GPUs, since `idle_since_s`; see `scheduling/idle_watch.py`."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    attempt: int
+    idle_since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptBusy:
+    """An attempt that was idle since `idle_since_s` computes again."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    attempt: int
+    idle_since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelled:
     at_s: float
     cause: str
@@ -161,6 +183,8 @@ Journaled = (
     | JobReleased
     | JobUpdated
     | JobRequeued
+    | AttemptIdle
+    | AttemptBusy
 )
 Event = Journaled | ServerSampled | Tick
 
@@ -214,4 +238,14 @@ class Resume:
     attempt: int
 
 
-Command = RequestEstimate | Launch | Stop | Pause | Resume
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportIdleness:
+    """Save `event`, which the manager has already applied, and notify the user if the attempt is idle."""
+
+    at_s: float
+    cause: str
+    spec: JobSpec
+    event: AttemptIdle | AttemptBusy
+
+
+Command = RequestEstimate | Launch | Stop | Pause | Resume | ReportIdleness

@@ -60,7 +60,7 @@ class JobSpec:
         source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
         retries: further attempts after failures other than OOM; see `scheduling.recovery`.
         time_slice_s: after this long, if others wait, SIGTERM to checkpoint, then requeue last; or None.
-        notify: run or called at its end: a command for `sh -c`, or an `http(s)://` URL; or None.
+        notify: run or called at its end, and when it is idle: a command for `sh -c`, or an `http(s)://` URL; or None.
         sharing: how the job may share a GPU with others; see `SharingRequest`.
         progress: how its output shows its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
         umask: its file mode creation mask; None for the daemon's.
@@ -280,6 +280,8 @@ class Attempt:
         usage: its resource usage; known at its end, None where it was in no sample.
         overruns: neighbors beyond their promise when it ran out of memory.
         charges: what it cost neighbors when it was beyond its own.
+        idle_since_s: since when it has computed nothing on its GPUs, or None; `idle_s`: how long earlier idle times
+            lasted, in all.
     """
 
     number: int
@@ -295,6 +297,8 @@ class Attempt:
     usage: ResourceUsage | None = None
     overruns: tuple[Overrun, ...] = ()
     charges: tuple[Charge, ...] = ()
+    idle_since_s: float | None = None
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cotenant.core.errors import BackendError, CotenantError, JournalError
-from cotenant.core.events import AttemptExited, Command, EstimateReady, Launch, Pause, RequestEstimate, Resume, Stop
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptIdle,
+    Command,
+    EstimateReady,
+    Launch,
+    Pause,
+    ReportIdleness,
+    RequestEstimate,
+    Resume,
+    Stop,
+)
 from cotenant.core.job import AttemptExit, JobSpec
 from cotenant.core.ports import AttemptRef, Engine
 from cotenant.daemon.inbox import Inbox
@@ -69,6 +80,8 @@ class CommandExecutor:
                 self._estimates.request(command.job_id, command.spec)
             elif isinstance(command, (Stop, Pause, Resume)):
                 self._signal(command)
+            elif isinstance(command, ReportIdleness):
+                self._report_idleness(command)
         self._unsaved += launches
         try:
             self.save()
@@ -86,6 +99,18 @@ class CommandExecutor:
             self._engine.pause(ref)
         else:
             self._engine.resume(ref)
+
+    def _report_idleness(self, command: ReportIdleness) -> None:
+        """Journal it and notify the user. A journal that fails has no room for it: the attempt is idle all the same."""
+        event = command.event
+        try:
+            self._journal.append([event], durable=False)
+        except JournalError as error:
+            logger.warning("not journaled", extra={"fields": {"job": event.job_id, "why": error.message}})
+        if isinstance(event, AttemptIdle):
+            idle_s = event.at_s - event.idle_since_s
+            logger.info("an attempt is idle", extra={"fields": {"job": event.job_id, "seconds": round(idle_s)}})
+            self._services.attempt_idle(command.spec, event)
 
     def resume(self, commands: Iterable[Command]) -> None:
         """Execute the commands of a restored manager: estimates that are being made are not requested again."""

@@ -29,7 +29,7 @@ from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import ListeningSocket
 from cotenant.daemon.clock import Clock
 from cotenant.daemon.config.interference_file import read_interference
-from cotenant.daemon.config.schema import Config
+from cotenant.daemon.config.schema import Config, IdleSection
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
 from cotenant.daemon.inbox import Inbox
@@ -46,6 +46,7 @@ from cotenant.engines.local import LocalEngine
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.idle_watch import IdlePolicy
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.overrun_watch import OverrunPolicy
 
@@ -338,8 +339,21 @@ def _manager_config(config: Config) -> ManagerConfig:
             margin=config.scheduling.overrun_margin,
             samples=config.scheduling.overrun_samples,
         ),
+        idle=_idle_policy(config.idle),
         interference=read_interference(config),
         pace=config.gpus.time_scale,
         quota=config.quotas.of_all(),
         user_quotas=config.quotas.of_users(),
+    )
+
+
+def _idle_policy(settings: IdleSection) -> IdlePolicy | None:
+    if settings.action == "off":
+        return None
+    return IdlePolicy(
+        action=settings.action,
+        max_activity=settings.max_activity,
+        after_s=settings.after_s,
+        warmup_s=settings.warmup_s,
+        grace_s=settings.grace_s,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.scheduling.idle_watch import IdlePolicy
 from cotenant.scheduling.overrun_watch import OverrunPolicy
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 
@@ -43,6 +44,7 @@ class ManagerConfig:
         eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
         quota: of every user without an entry in `user_quotas`.
         overrun: what is done about attempts that hold more than their promise.
+        idle: when an attempt that holds GPUs counts as idle, and what is done about it; None: nobody looks.
         interference: what a study measured of the workloads on these GPUs; None without a study.
         pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """
@@ -58,6 +60,7 @@ class ManagerConfig:
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)
     overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
+    idle: IdlePolicy | None = None
     interference: InterferenceTable | None = None
     pace: float = 1.0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from cotenant.core.job import Charge, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Deferral
 from cotenant.core.units import format_bytes, format_duration
+from cotenant.scheduling.idle_watch import IdleStatus
 from cotenant.scheduling.overrun import job_text
 from cotenant.scheduling.placement.refusal import Refusal
 
@@ -37,6 +38,7 @@ def explanation(
     peak_bytes: int = 0,
     co_run_status: CoRunStatus | None = None,
     is_paused: bool = False,
+    idle: IdleStatus | None = None,
 ) -> Deferral:
     """The explanation of the state of `job`.
 
@@ -49,6 +51,7 @@ def explanation(
         peak_bytes: the largest observed memory use of a live attempt on one GPU.
         co_run_status: slowdown of a live job; None if it has no neighbors.
         is_paused: its newest attempt is paused, because it exceeded its promise.
+        idle: how long it has been idle; None if it is not.
     """
     match job.state:
         case Queued() if refusal is not None:
@@ -62,7 +65,7 @@ def explanation(
         case Starting() | Running():
             text = _live_text(job, indices, peak_bytes) + _co_run_text(co_run_status)
             paused = ", paused until all promises fit" if is_paused else ""
-            return _deferral(job, text + paused + _charges_text(job))
+            return _deferral(job, text + paused + _idle_text(idle) + _charges_text(job))
         case Done(outcome=outcome, reason=reason):
             return _deferral(job, (f"{outcome}: {reason}" if reason else outcome) + _charges_text(job))
 
@@ -79,6 +82,12 @@ def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     return (
         f"{verb} on {noun} {names} ({place.sharing}), {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"
     )
+
+
+def _idle_text(idle: IdleStatus | None) -> str:
+    if idle is None:
+        return ""
+    return f", idle for {format_duration(idle.idle_s)}" + (f", {idle.next_text}" if idle.next_text else "")
 
 
 def _co_run_text(co_run_status: CoRunStatus | None) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cotenant.core.events import (
+    AttemptBusy,
     AttemptExited,
+    AttemptIdle,
     AttemptPlaced,
     AttemptStarted,
     Command,
@@ -75,6 +77,8 @@ class JobTable:
                 commands = self._updated(event)
             case JobRequeued():
                 commands = self._requeued(event)
+            case AttemptIdle() | AttemptBusy():
+                commands = self._idleness(event)
         self.last_at_s = max(self.last_at_s, event.at_s)
         return commands
 
@@ -204,6 +208,8 @@ class JobTable:
             co_runs=event.co_runs,
             usage=event.usage,
             overruns=event.overruns,
+            idle_since_s=None,
+            idle_s=_idle_s(job.attempts[-1], event.at_s),
         )
         if is_forgiven(attempt):
             self._charge(event, job)
@@ -279,6 +285,18 @@ class JobTable:
             return [self.request(job, event.at_s, "requeued")] if self.lacks_estimate(job) else []
         if job.id in self.live and job.attempts[-1].stop_reason is None:
             return [self._request_stop(job, event.at_s, REQUEUE)]
+        return []
+
+    def _idleness(self, event: AttemptIdle | AttemptBusy) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state != Running(attempt=event.attempt):
+            return []
+        attempt = job.attempts[-1]
+        if isinstance(event, AttemptIdle):
+            attempt = replace(attempt, idle_since_s=event.idle_since_s)
+        else:
+            attempt = replace(attempt, idle_since_s=None, idle_s=_idle_s(attempt, event.at_s))
+        self._set(_with_last_attempt(job, attempt, job.state))
         return []
 
     # Shared steps.
@@ -362,6 +380,11 @@ class JobTable:
             self._same_name.setdefault(_name_key(job), set()).add(job.id)
             if job.spec.singleton:
                 self._singletons.setdefault(_name_key(job), set()).add(job.id)
+
+
+def _idle_s(attempt: Attempt, at_s: float) -> float:
+    """Seconds for which an attempt has been idle until `at_s`."""
+    return attempt.idle_s + (0.0 if attempt.idle_since_s is None else max(0.0, at_s - attempt.idle_since_s))
 
 
 def _name_key(job: Job) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from cotenant.core.events import (
     JobUpdated,
     Journaled,
     Launch,
+    ReportIdleness,
     Resume,
     ServerSampled,
     Tick,
@@ -36,6 +37,7 @@ from cotenant.scheduling.admission import AdmissionControl
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.explain import CoRunStatus, explanation
+from cotenant.scheduling.idle_watch import IdleWatch
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.overrun import find_overruns
 from cotenant.scheduling.overrun_watch import OverrunWatch
@@ -76,6 +78,10 @@ class Manager:
         self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
+        config = self._config
+        self._idle = IdleWatch(
+            config.idle, stale_after_s=config.stale_after_s, stop_grace_s=config.stop_grace_s, pace=config.pace
+        )
         self._time_limits = TimeLimits(self._config)
         self._at_s = 0.0
         self._unchecked: set[int] = set()  # jobs not yet compared with the GPUs and MIG instances
@@ -99,6 +105,7 @@ class Manager:
             self._telemetry.add(event, self._table.jobs)
             self._driver.sampled()
             commands += self._overruns.commands(lambda: self._driver.snapshot(event.at_s).gpus, event.at_s)
+            commands += self._idle_commands(event)
         commands += self._stop_overdue(event.at_s)
         if self._is_decision_due(event, queued_before):
             commands += self._decide(event)
@@ -152,7 +159,7 @@ class Manager:
 
     def telemetry_state(self) -> dict[str, Any]:
         """The telemetry of live attempts as plain values, for `restore_telemetry`."""
-        return self._telemetry.state()
+        return {**self._telemetry.state(), "idle": self._idle.state()}
 
     def restore_telemetry(self, state: Mapping[str, Any]) -> None:
         """Restore telemetry that was saved before a restart; attempts that have ended since are skipped.
@@ -161,6 +168,7 @@ class Manager:
             ValueError, TypeError, KeyError: `state` did not come from `telemetry_state`.
         """
         self._telemetry.restore(state)
+        self._idle.restore(state.get("idle", ()))
 
     def usage(self, job: Job, number: int) -> ResourceUsage | None:
         """Resource usage of an attempt, so far if it is live; None if no sample showed it on a GPU."""
@@ -272,6 +280,7 @@ class Manager:
             else 0,
             co_run_status=self.co_run_status(job) if is_live else None,
             is_paused=self._overruns.is_paused(job_id, len(job.attempts)),
+            idle=self._idle.status(job, self._at_s) if is_live else None,
         )
 
     def _apply(self, event: Event) -> list[Command]:
@@ -318,7 +327,20 @@ class Manager:
             self._time_limits.watch(job)
             self._telemetry.watch(job.id, number)
 
-    # Time limits and placement.
+    # Idle attempts, time limits and placement.
+
+    def _idle_commands(self, event: ServerSampled) -> list[Command]:
+        """Reports of attempts that are idle now or no longer, already applied, and stops of those idle for too long."""
+        live = [self._table.jobs[job_id] for job_id in sorted(self._table.live)]
+        commands = self._idle.commands(event, live, is_exempt=self._is_suspended)
+        for command in commands:
+            if isinstance(command, ReportIdleness):
+                self._apply(command.event)
+        return commands
+
+    def _is_suspended(self, job: Job) -> bool:
+        """Whether its attempt is paused, or saves its state because it is being stopped."""
+        return self._overruns.is_paused(job.id, len(job.attempts)) or self._time_limits.is_stopping(job.id)
 
     def _stop_overdue(self, at_s: float) -> list[Command]:
         """Stops for attempts past their time limit, or near the end of their time slice while other jobs wait."""
@@ -345,8 +367,7 @@ class Manager:
 
     def _hold_unsatisfiable(self, at_s: float) -> None:
         """Hold queued jobs that fit on no GPU of the server; queue held ones again if a new GPU fits them."""
-        gpus = self._telemetry.gpus
-        table = self._table
+        gpus, table = self._telemetry.gpus, self._table
         if gpus is not self._checked_gpus:
             self._checked_gpus = gpus
             totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)

@@ -26,7 +26,7 @@ that no sample bears out waits like any other job.
 
 `JobSpec.retries` allows further attempts after other failures. Two in a row that fail within a minute of their start
 are a crash loop and end the job. An attempt that used up its time slice and was stopped to make room is requeued; its
-attempts do not count against any limit.
+attempts do not count against any limit. One that was stopped because it was idle may be held for its user.
 
 An MPS client that faults terminates all clients of its server, and nothing shows which client it was. All of them are
 retried without MPS, and the attempts do not count; the faulty client then fails alone.
@@ -36,8 +36,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence, Outcome, Queued, SharingRequest
+from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, OomEvidence, Outcome, Queued, SharingRequest
 from cotenant.core.units import format_bytes
+from cotenant.scheduling.idle_watch import PARKED
 from cotenant.scheduling.overrun import OVERRUN_STOP, overruns_text, tolerated_bytes
 
 FULL_BELOW = 0.03
@@ -98,6 +99,9 @@ def after_exit(job: Job, attempt: Attempt) -> Job:
     if attempt.stop_reason == REQUEUE:
         state = Queued(since_s=at_s, reason="requeued while it ran")
         return replace(job, state=state, uncounted_attempts=len(job.attempts))
+    if _is_parked(attempt):
+        held = Held(since_s=at_s, reason="" if attempt.exit is None else attempt.exit.detail)
+        return replace(job, state=held, uncounted_attempts=len(job.attempts))
     step = next_step(job)
     if isinstance(step, Finish):
         return replace(job, state=Done(outcome=step.outcome, at_s=at_s, code=step.code, reason=step.reason))
@@ -137,6 +141,12 @@ def next_step(job: Job) -> Retry | Finish:
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
     return _after_failure(job, end)
+
+
+def _is_parked(attempt: Attempt) -> bool:
+    """Whether it was stopped because it was idle, and its job is to wait for its user."""
+    end = attempt.exit
+    return attempt.stop_reason is None and end is not None and end.reason == "stopped" and end.detail.startswith(PARKED)
 
 
 def _timeout_text(job: Job, end: AttemptExit) -> str:

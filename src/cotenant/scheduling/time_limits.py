@@ -48,6 +48,10 @@ class TimeLimits:
         self._watched.discard(job_id)
         self._stop_sent_at_s.pop(job_id, None)
 
+    def is_stopping(self, job_id: int) -> bool:
+        """Whether its attempt was sent a stop."""
+        return job_id in self._stop_sent_at_s
+
     def overdue(self, jobs: Mapping[int, Job], at_s: float, *, others_wait: bool) -> Iterator[tuple[Job, str, float]]:
         """Jobs to stop now, with the reason and the seconds until they are killed.
 

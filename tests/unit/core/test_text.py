@@ -73,7 +73,8 @@ def test_ordinary_text_leaves_as_it_came():
 def test_metrics_are_served_and_parse_whatever_names_an_older_journal_holds():
     names = ["\ud83d", 'a"b\\c\nd', "\x1b[2J"]
     running = [
-        {"job": str(i), "name": name, "user": "ann", "usage": None, "slowdown": 1.0} for i, name in enumerate(names)
+        {"job": str(i), "name": name, "user": "ann", "usage": None, "slowdown": 1.0, "idle_s": None}
+        for i, name in enumerate(names)
     ]
     snapshot = MetricsSnapshot(
         info={"version": "1", "policy": "p", "backend": "b"},

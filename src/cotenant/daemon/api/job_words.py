@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from cotenant.core.job import Done, Held, Job, Queued, Running, Starting
+from cotenant.core.events import AttemptIdle
+from cotenant.core.job import Done, Held, Job, JobSpec, Queued, Running, Starting
 
 
 def rfc3339(at_s: float | None) -> str | None:
@@ -55,6 +56,7 @@ def exit_code(job: Job) -> int | None:
 def end_message(job: Job) -> dict[str, Any]:
     """The message of a notification: how a job ended."""
     return {
+        "event": "ended",
         "id": job.id,
         "label": label(job),
         "name": job.spec.name,
@@ -66,7 +68,27 @@ def end_message(job: Job) -> dict[str, Any]:
     }
 
 
+def idle_message(spec: JobSpec, event: AttemptIdle) -> dict[str, Any]:
+    """The message of a notification: a job holds GPUs and computes nothing."""
+    return {
+        "event": "idle",
+        "id": event.job_id,
+        "label": label_of(event.job_id, spec),
+        "name": spec.name,
+        "user": spec.user,
+        "state": "RUNNING",
+        "reason": f"idle: {event.cause}",
+        "exit_code": None,
+        "ended_at": None,
+    }
+
+
 def label(job: Job) -> str:
     """The id as people write it: `17`, or `17_3` for a task of an array."""
-    array = job.spec.array
-    return str(job.id) if array is None else f"{array.array_id}_{array.index}"
+    return label_of(job.id, job.spec)
+
+
+def label_of(job_id: int, spec: JobSpec) -> str:
+    """`label` of the job with this id and spec."""
+    array = spec.array
+    return str(job_id) if array is None else f"{array.array_id}_{array.index}"

@@ -54,7 +54,8 @@ class MetricsSnapshot:
         gpus: views of the GPUs, with their residents, as in `daemon/api/views.py`.
         oldest_wait_s: waiting time of the job that has waited longest, or None.
         journal_ok: whether the journal can be written.
-        jobs_running: for each running job `job`, `name`, `user`, its `usage` so far and its `slowdown`, or None.
+        jobs_running: for each running job `job`, `name`, `user`, its `usage` so far, and its `slowdown` and the seconds
+            for which it has been idle (`idle_s`), or None.
         users: usage of ended attempts, by user.
     """
 
@@ -76,19 +77,21 @@ def metrics_snapshot(manager: Manager, *, at_s: float, info: Mapping[str, Any], 
         gpus=JsonViews(manager, at_s).gpus(),
         oldest_wait_s=max(0.0, at_s - min(since_s)) if since_s else None,
         journal_ok=journal_ok,
-        jobs_running=[_running(job, manager) for job in manager.jobs.values() if isinstance(job.state, Running)],
+        jobs_running=[_running(job, manager, at_s) for job in manager.jobs.values() if isinstance(job.state, Running)],
         users=ended_by_user(manager.jobs.values()),
     )
 
 
-def _running(job: Job, manager: Manager) -> dict[str, Any]:
+def _running(job: Job, manager: Manager, at_s: float) -> dict[str, Any]:
     company = manager.co_run_status(job)
+    since_s = job.attempts[-1].idle_since_s
     return {
         "job": str(job.id),
         "name": job.spec.name,
         "user": job.spec.user,
         "usage": manager.usage(job, len(job.attempts)),
         "slowdown": None if company is None else company.measured,
+        "idle_s": None if since_s is None else max(0.0, at_s - since_s),
     }
 
 
@@ -194,13 +197,15 @@ def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric([encodable(job[label]) for label in labels], value)
         yield family
-    slowdown = GaugeMetricFamily(
-        "cotenant_job_slowdown_ratio", "measured step time relative to the step time alone", labels=labels
-    )
-    for job in jobs:
-        if job["slowdown"] is not None:
-            slowdown.add_metric([encodable(job[label]) for label in labels], job["slowdown"])
-    yield slowdown
+    for name, key, text in (
+        ("slowdown_ratio", "slowdown", "measured step time relative to the step time alone"),
+        ("idle_seconds", "idle_s", "time for which it has held its GPUs and computed nothing; see [idle]"),
+    ):
+        family = GaugeMetricFamily(f"cotenant_job_{name}", text, labels=labels)
+        for job in jobs:
+            if job[key] is not None:
+                family.add_metric([encodable(job[label]) for label in labels], job[key])
+        yield family
 
 
 def _users(users: Mapping[str, ResourceUsage]) -> Iterator[Metric]:

@@ -29,6 +29,7 @@ class UsageSum(UsageView):
     jobs: int
     promised_bytes: Annotated[int | None, "mean promise per GPU, over the same seconds as `mean_bytes`"]
     ooms: Annotated[int, "attempts that ran out of memory"]
+    idle_gpu_s: Annotated[float, "seconds for which attempts were idle by `[idle]`, times their GPUs"]
 
 
 class UserUsage(UsageSum):
@@ -149,6 +150,7 @@ class AttemptView(AttemptSummary):
     forgiven: Annotated[bool, "lost its memory to a neighbor's overrun: counts against no limit and costs nothing"]
     overruns: list[OverrunView]
     charges: list[ChargeView]
+    idle_s: Annotated[float, "seconds for which it was idle by `[idle]`, so far"]
 
 
 class EstimateView(TypedDict):
@@ -201,6 +203,7 @@ class JobView(TypedDict):
     queueing_s: Annotated[float | None, "submission to first start"]
     waited_s: Annotated[float | None, "in the queue before all attempts so far, retries included"]
     running_s: Annotated[float | None, "of the newest attempt"]
+    idle_s: Annotated[float | None, "for so long it has held its GPUs and computed nothing; null where it computes"]
     jct_s: Annotated[float | None, "job completion time: submission to end"]
     usage: UsageView | None
     advice: Annotated[list[str], "what its run says about how to submit it next time; empty until it ended"]
@@ -336,6 +339,7 @@ class ResidentView(TypedDict):
     sharing: str
     slowdown: Annotated[float | None, "measured: step time beside its neighbors relative to the step time alone"]
     predicted_slowdown: float | None
+    idle_s: Annotated[float | None, "for so long it has computed nothing; null where it computes"]
 
 
 class GpuStatus(TypedDict):

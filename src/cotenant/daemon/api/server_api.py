@@ -23,7 +23,7 @@ from cotenant.daemon.api.usage_json import by_day, by_user, by_workload, history
 from cotenant.daemon.api.views import JsonViews, counts
 from cotenant.scheduling.manager import Manager
 
-AGGREGATES: Mapping[str, Callable[[list[Job], Manager], Any]] = {
+AGGREGATES: Mapping[str, Callable[[list[Job], Manager, float], Any]] = {
     "user": by_user,
     "day": by_day,
     "workload": by_workload,
@@ -63,7 +63,7 @@ class ServerApi(Handlers):
 
         def answer(manager: Manager) -> Any:
             visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
-            return AGGREGATES[by](job_filter.of_jobs(visible), manager)
+            return AGGREGATES[by](job_filter.of_jobs(visible), manager, self._context.now())
 
         return json_response({"usage": await self._query(answer)})
 

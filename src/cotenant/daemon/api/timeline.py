@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cotenant.core.events import (
+    AttemptBusy,
     AttemptExited,
+    AttemptIdle,
     AttemptPlaced,
     AttemptStarted,
     EstimateReady,
@@ -124,6 +126,10 @@ def _text(event: Journaled, spec: JobSpec | None) -> str:
         case AttemptExited(attempt=number, exit=end, peak_observed_bytes=peaks):
             peak = f", {format_bytes(max(peaks.values()))} seen at most" if peaks else ""
             return f"attempt {number} ended: {_end(end)}{peak}"
+        case AttemptIdle(attempt=number, cause=cause):
+            return f"attempt {number} is idle: {cause}"
+        case AttemptBusy(attempt=number, at_s=at_s, idle_since_s=since_s):
+            return f"attempt {number} computes again, after {format_duration(max(0.0, at_s - since_s))}"
         case JobUpdated(spec=new):
             return f"updated: {_difference(spec, new)}"
         case JobCancelled(cause=cause) | JobHeld(cause=cause) | JobReleased(cause=cause) | JobRequeued(cause=cause):

@@ -48,6 +48,11 @@ def billed_usage(attempt: Attempt, usage: ResourceUsage | None) -> ResourceUsage
     return bill
 
 
+def attempt_idle_s(attempt: Attempt, at_s: float) -> float:
+    """For how long an attempt has been idle until `at_s`, in all."""
+    return attempt.idle_s + (0.0 if attempt.idle_since_s is None else max(0.0, at_s - attempt.idle_since_s))
+
+
 def usage_view(usage: ResourceUsage | None) -> UsageView | None:
     """Sums and means of `usage`; None if nothing was observed."""
     return None if usage is None else _usage_view(usage)
@@ -85,10 +90,12 @@ class _Sum:
     promised_byte_s: float = 0.0
     promised_s: float = 0.0
     ooms: int = 0
+    idle_gpu_s: float = 0.0
 
-    def add(self, job: Job, attempt: Attempt, measured: ResourceUsage | None) -> None:
+    def add(self, job: Job, attempt: Attempt, measured: ResourceUsage | None, at_s: float) -> None:
         bill = billed_usage(attempt, measured)
         self.ooms += attempt.exit is not None and ran_out_of_memory(attempt.exit)
+        self.idle_gpu_s += attempt_idle_s(attempt, at_s) * len(attempt.placement.gpu_uuids)
         if bill is not None:
             self.job_ids.add(job.id)
             self.usage += bill
@@ -103,30 +110,33 @@ class _Sum:
             "jobs": len(self.job_ids),
             "promised_bytes": None if promised is None else int(promised),
             "ooms": self.ooms,
+            "idle_gpu_s": self.idle_gpu_s,
         }
 
 
-def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
-    """Sums of what users are billed for `jobs`, sorted by name."""
-    return [{**total.view(), "user": name} for name, total in _sums(jobs, manager, lambda job, _: job.spec.user)]
+def by_user(jobs: Iterable[Job], manager: Manager, at_s: float) -> list[UserUsage]:
+    """Sums of what users are billed for `jobs` until `at_s`, sorted by name."""
+    sums = _sums(jobs, manager, at_s, lambda job, _: job.spec.user)
+    return [{**total.view(), "user": name} for name, total in sums]
 
 
-def by_day(jobs: Iterable[Job], manager: Manager) -> list[DayUsage]:
+def by_day(jobs: Iterable[Job], manager: Manager, at_s: float) -> list[DayUsage]:
     """Sums over the attempts of `jobs` that ended on the same day, oldest first; running ones count for today."""
 
     def day(_: Job, attempt: Attempt) -> str:
-        at_s = manager.last_at_s if attempt.ended_at_s is None else attempt.ended_at_s
-        return (rfc3339(at_s) or "")[:10]
+        return (rfc3339(at_s if attempt.ended_at_s is None else attempt.ended_at_s) or "")[:10]
 
-    return [{**total.view(), "day": name} for name, total in _sums(jobs, manager, day)]
+    return [{**total.view(), "day": name} for name, total in _sums(jobs, manager, at_s, day)]
 
 
-def _sums(jobs: Iterable[Job], manager: Manager, key: Callable[[Job, Attempt], str]) -> list[tuple[str, _Sum]]:
+def _sums(
+    jobs: Iterable[Job], manager: Manager, at_s: float, key: Callable[[Job, Attempt], str]
+) -> list[tuple[str, _Sum]]:
     """Sums by `key`, sorted; keys without a bill are left out."""
     found: dict[str, _Sum] = {}
     for job in jobs:
         for attempt in job.attempts:
-            found.setdefault(key(job, attempt), _Sum()).add(job, attempt, manager.usage(job, attempt.number))
+            found.setdefault(key(job, attempt), _Sum()).add(job, attempt, manager.usage(job, attempt.number), at_s)
     return sorted(((name, total) for name, total in found.items() if total.job_ids), key=lambda entry: entry[0])
 
 
@@ -141,8 +151,9 @@ def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
     return found
 
 
-def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadUsage]:
+def by_workload(jobs: Iterable[Job], manager: Manager, at_s: float) -> list[WorkloadUsage]:
     """What is known of each workload among `jobs`, the newest last."""
+    del at_s
     records, interference = manager.history.records(), manager.history.interference
     keys: dict[str, None] = {}
     for job in jobs:

@@ -30,7 +30,7 @@ from cotenant.daemon.api.schemas import (
     ResidentView,
 )
 from cotenant.daemon.api.states import SHORT
-from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
+from cotenant.daemon.api.usage_json import attempt_idle_s, co_run_view, usage_of, usage_view
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.scheduling.advice import Instances, advice_for
 from cotenant.scheduling.demand import demand_bytes
@@ -99,6 +99,7 @@ class JsonViews:
             "queueing_s": None if started_at_s is None else max(0.0, started_at_s - job.submitted_at_s),
             "waited_s": _waited_s(job),
             "running_s": _running_s(attempt, self._at_s),
+            "idle_s": _idle_s(job, self._at_s),
             "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
             "usage": usage_view(usage_of(job, self._manager)),
             "advice": list(self._advice(job)),
@@ -168,6 +169,7 @@ class JsonViews:
             **attempt_view(attempt),
             "gpu_indices": self._where(attempt),
             "usage": usage_view(self._manager.usage(job, attempt.number)),
+            "idle_s": attempt_idle_s(attempt, self._at_s),
             "co_runs": [
                 {**co_run_view(co_run), "neighbor_ids": list(self._manager.redact_ids(job, co_run.neighbor_ids))}
                 for co_run in self._manager.co_runs(job, attempt.number)
@@ -273,6 +275,7 @@ class JsonViews:
             "sharing": resident.sharing,
             "slowdown": None if status is None else status.measured,
             "predicted_slowdown": None if status is None else status.predicted,
+            "idle_s": None if is_hidden else _idle_s(job, self._at_s),
         }
 
     def _where(self, attempt: Attempt | None) -> list[int | None]:
@@ -296,6 +299,11 @@ def _quarantined_view(event: QuarantinedEvent) -> QuarantinedView:
         "cause": event.cause,
         "error": event.error,
     }
+
+
+def _idle_s(job: Job, at_s: float) -> float | None:
+    since_s = job.attempts[-1].idle_since_s if job.attempts else None
+    return None if since_s is None else max(0.0, at_s - since_s)
 
 
 def _number(value: float | None) -> float | None:

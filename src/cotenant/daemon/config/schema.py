@@ -119,6 +119,23 @@ class SchedulingSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSection:
+    """`[idle]`: jobs that hold GPUs and compute nothing. Durations count the time of a simulated server."""
+
+    action: Literal["off", "tell", "park", "cancel"] = key(
+        "tell",
+        "`tell` the user by `show`, `ls`, `events`, the page and `--notify`; `park`: also stop the job and hold it "
+        "until its user releases it; `cancel` it; `off`: nobody looks",
+    )
+    max_activity: float = key(
+        0.01, "SM activity, or utilization where that is not read, below which a GPU is idle; 0 to 1", above_zero=True
+    )
+    after_s: float = key(1800.0, "an attempt is idle after so long in a row on all its GPUs", above_zero=True)
+    warmup_s: float = key(600.0, "time after its start in which an attempt is not judged")
+    grace_s: float = key(900.0, "time between telling the user and parking or cancelling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSection:
     """`[mps]`: CUDA Multi-Process Service."""
 
@@ -220,7 +237,7 @@ class NotificationsSection:
     """`[notifications]`: what jobs ask for with `--notify`."""
 
     enabled: bool = key(
-        default=False, text="run commands as the jobs' users, and send HTTP messages, when jobs are done"
+        default=False, text="run commands as the jobs' users, and send HTTP messages, when jobs are done or idle"
     )
     timeout_s: float = key(30.0, "longest time for one notification", above_zero=True)
 
@@ -264,6 +281,7 @@ class Config:
     engine: EngineSection = field(default_factory=EngineSection)
     estimates: EstimatesSection = field(default_factory=EstimatesSection)
     scheduling: SchedulingSection = field(default_factory=SchedulingSection)
+    idle: IdleSection = field(default_factory=IdleSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     mps: MpsSection = field(default_factory=MpsSection)
     access: AccessSection = field(default_factory=AccessSection)

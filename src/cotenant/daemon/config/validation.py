@@ -38,6 +38,8 @@ def check_config(config: Config) -> None:
     percent = config.mps.thread_percent
     if percent is not None and percent > 100:
         raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")
+    if config.idle.max_activity > 1:
+        raise UsageError(f"`idle.max_activity` is {config.idle.max_activity:g}, wanted a ratio, at most 1")
     admin_uids(admin_names(config))  # who may start the daemon is not checked: other users may check its configuration
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cotenant.core.events import AttemptExited
+from cotenant.core.events import AttemptExited, AttemptIdle
 from cotenant.core.job import Attempt, Job, JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef
@@ -54,6 +54,10 @@ class AttemptService:
         """Release what no running attempt uses; called after attempts ended."""
         del running
 
+    def attempt_idle(self, spec: JobSpec, event: AttemptIdle) -> None:
+        """Handle an attempt that computes nothing."""
+        del spec, event
+
     def job_done(self, job: Job) -> None:
         """Handle the end of a job; called once its last event is on disk."""
         del job
@@ -93,6 +97,10 @@ class AttemptServices(AttemptService):
     def reconcile(self, running: RunningJobs) -> None:
         for service in self._services:
             service.reconcile(running)
+
+    def attempt_idle(self, spec: JobSpec, event: AttemptIdle) -> None:
+        for service in self._services:
+            service.attempt_idle(spec, event)
 
     def job_done(self, job: Job) -> None:
         for service in self._services:

@@ -1,4 +1,4 @@
-"""Notifies the owner of a job that it is done: by a shell command of theirs, or an HTTP message to a URL of theirs.
+"""Notifies the owner of a job that it is done, or idle: by a shell command of theirs, or by HTTP to a URL of theirs.
 
 Off unless the configuration turns it on. A process of the owner does it, with limits on its time, memory and file
 sizes, its own output included; nothing waits for it, and failures are logged and forgotten. A notification may get lost
@@ -22,8 +22,9 @@ import urllib.parse
 from pathlib import Path
 from typing import IO, Any
 
-from cotenant.core.job import Job
-from cotenant.daemon.api.job_words import end_message
+from cotenant.core.events import AttemptIdle
+from cotenant.core.job import Job, JobSpec
+from cotenant.daemon.api.job_words import end_message, idle_message
 from cotenant.daemon.auth import impersonation
 from cotenant.daemon.fair_queue import FairQueue
 from cotenant.daemon.services.base import AttemptService
@@ -59,6 +60,10 @@ class Notifier(AttemptService):
     def job_done(self, job: Job) -> None:
         if self._enabled and job.spec.notify is not None:
             self.notify(job.spec.notify, job.spec.uid, end_message(job))
+
+    def attempt_idle(self, spec: JobSpec, event: AttemptIdle) -> None:
+        if self._enabled and spec.notify is not None:
+            self.notify(spec.notify, spec.uid, idle_message(spec, event))
 
     def notify(self, target: str, uid: int, message: dict[str, Any]) -> None:
         """Queue `message` for the user `uid`, to be sent to the command or URL `target`."""
@@ -158,6 +163,6 @@ def why_invalid_url(target: str) -> str | None:
 
 def variables(message: dict[str, Any]) -> dict[str, str]:
     """Environment variables of a notification command."""
-    names = {"id": "JOB_ID", "label": "JOB_LABEL", "name": "JOB_NAME", "state": "JOB_STATE", "reason": "JOB_REASON"}
-    found = {f"COTENANT_{name}": str(message[key]).replace("\0", "") for key, name in names.items()}
+    names = ("event", "id", "label", "name", "state", "reason")
+    found = {f"COTENANT_JOB_{name.upper()}": str(message[name]).replace("\0", "") for name in names}
     return {**found, "COTENANT_JOB_EXIT_CODE": "" if message["exit_code"] is None else str(message["exit_code"])}

@@ -23,10 +23,6 @@ HISTORY_POLLS = 15
 """The memory over time is read once in so many polls."""
 MAX_EVENTS = 200
 MAX_REJECTIONS = 100
-IDLE_S, IDLE_SMACT = 600.0, 0.01
-"""A job that has held memory for longer, with less activity, gets a sentence about it."""
-LIVE = ("STARTING", "RUNNING")
-WAITING = ("PENDING", "HELD")
 VERBS = {
     "PENDING": ("hold", "change", "cancel"),
     "HELD": ("release", "change", "cancel"),
@@ -109,13 +105,12 @@ class JobPage:
         job, why = reading.value["job"], reading.value["why"]
         verbs = () if self._site.read_only else VERBS.get(job["state"], ("requeue",))
         attempt = job["attempt_list"][-1] if job["attempt_list"] else None
-        live = attempt if job["state"] in LIVE else None
         found = {
             "banner": self._banner(reading),
             "job-state": macros.overview(job, shlex.join(job["command"]), verbs),
             "job-why": macros.why(job, why["rejections"][:MAX_REJECTIONS], len(why["rejections"])),
             "job-memory": macros.memory(job, _estimate_bar(job), _memory_bar(job, attempt), _history(reading, attempt)),
-            "job-advice": macros.advice(_advice(job, live)),
+            "job-advice": macros.advice(_advice(job)),
             "job-attempts": macros.attempts(job["attempt_list"]),
             "job-events": macros.events(reading.value["events"][-MAX_EVENTS:]),
         }
@@ -158,12 +153,11 @@ def _history(reading: Reading, attempt: Mapping[str, Any] | None) -> Markup | No
     return memory_history(reading.value["history"], since_s=since_s, promised_bytes=attempt["promised_bytes"])
 
 
-def _advice(job: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[str]:
+def _advice(job: Mapping[str, Any]) -> list[str]:
     """What the user may want to do, one sentence each: the daemon's advice, and what only concerns jobs in between."""
     found: list[str] = list(job["advice"])
-    usage = None if live is None else job["usage"]
-    if usage is not None and usage["gpu_s"] > IDLE_S and usage["smact"] is not None and usage["smact"] < IDLE_SMACT:
-        found.append("It holds GPU memory and computes nothing: see whether it hangs, or cancel it.")
+    if job["idle_s"] is not None:
+        found.append("It holds its GPUs and computes nothing: see whether it hangs, or cancel it.")
     if job["state"] == "PENDING" and job["exclusive"]:
         found.append("It asks for a GPU of its own; without that it could share one, and start sooner.")
     return found

@@ -171,5 +171,5 @@ def _totals(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "promised_bytes": sum(gpu["promised_bytes"] for gpu in gpus),
         "used_bytes": sum(gpu["used_bytes"] or 0 for gpu in gpus),
         "power_w": sum(powers) if powers else None,
-        "idle": sum(bool(gpu["residents"]) and gpu["smact"] is not None and gpu["smact"] < 0.01 for gpu in gpus),
+        "idle": sum(any(job["idle_s"] is not None for job in gpu["residents"]) for gpu in gpus),
     }

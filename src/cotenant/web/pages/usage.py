@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,20 +14,24 @@ from starlette.responses import Response
 
 from cotenant.core.errors import UsageError
 from cotenant.core.text import encodable
+from cotenant.scheduling.idle_watch import IDLE_STOP, PARKED
 from cotenant.web.site import Site
 
 SPANS = {"1": "a day", "7": "a week", "30": "30 days", "": "all"}
 GROUPINGS = ("user", "day", "workload")
 MAX_WORKLOADS = 100
+MAX_STOPPED = 500
+"""Newest held and cancelled jobs among which those that were idle are sought."""
+IDLE_REASON = re.compile(f"(^|: )({re.escape(PARKED)}|{re.escape(IDLE_STOP)}) ")
 DAY_S = 86400.0
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "user": (
         "user", "jobs", "gpu_s", "gpu_share_s", "energy_j", "idle_energy_j", "smact", "mean_bytes", "promised_bytes",
-        "ooms",
+        "ooms", "idle_gpu_s",
     ),
     "day": (
         "day", "jobs", "gpu_s", "gpu_share_s", "energy_j", "idle_energy_j", "smact", "mean_bytes", "promised_bytes",
-        "ooms",
+        "ooms", "idle_gpu_s",
     ),
     "workload": (
         "workload", "runs", "need_bytes", "is_certain", "min_bytes", "duration_s", "solo_s", "smact", "drama",
@@ -46,7 +51,6 @@ class UsagePage:
         span = _span(request)
         users, days = await self._rows(request, "user"), await self._rows(request, "day")
         workloads = (await self._rows(request, "workload"))[-MAX_WORKLOADS:]
-        gpus = (await self._site.read(request, "/v1/gpus"))["gpus"]
         return self._site.page(
             "usage.html",
             request,
@@ -56,8 +60,17 @@ class UsagePage:
             days=days,
             most_s=max((row["gpu_s"] for row in (*users, *days)), default=0.0) or 1.0,
             workloads=list(reversed(workloads)),
-            idle=[gpu for gpu in gpus if gpu["residents"] and gpu["smact"] is not None and gpu["smact"] < 0.01],
+            idle=await self._idle_jobs(request),
         )
+
+    async def _idle_jobs(self, request: Request) -> list[dict[str, Any]]:
+        """Running jobs that are idle by `[idle]`, and the newest that were stopped for it."""
+        running = (await self._site.read(request, "/v1/jobs", states="RUNNING"))["jobs"]
+        stopped = (await self._site.read(request, "/v1/jobs", states="HELD,CANCELLED", last=MAX_STOPPED))["jobs"]
+        return [
+            *(job for job in running if job["idle_s"] is not None),
+            *(job for job in reversed(stopped) if IDLE_REASON.search(job["reason"])),
+        ]
 
     async def export(self, request: Request) -> Response:
         by = request.query_params.get("by", "user")

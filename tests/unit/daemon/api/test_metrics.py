@@ -160,9 +160,16 @@ def test_a_wrong_address_for_metrics_is_refused(where):
 def test_metrics_of_usage_by_job_and_user():
     used = ResourceUsage(gpu_s=100.0, gpu_share_s=60.0, sm_s=30.0, sm_known_s=100.0, energy_j=5000.0, metered_s=50.0)
     running = [
-        {"job": "7", "name": "bert", "user": "ann", "usage": used, "slowdown": 1.5},
-        {"job": "8", "name": "new", "user": "bob", "usage": None, "slowdown": None},
-        {"job": "9", "name": "dark", "user": "bob", "usage": ResourceUsage(gpu_s=3.0), "slowdown": None},
+        {"job": "7", "name": "bert", "user": "ann", "usage": used, "slowdown": 1.5, "idle_s": 1900.0},
+        {"job": "8", "name": "new", "user": "bob", "usage": None, "slowdown": None, "idle_s": None},
+        {
+            "job": "9",
+            "name": "dark",
+            "user": "bob",
+            "usage": ResourceUsage(gpu_s=3.0),
+            "slowdown": None,
+            "idle_s": None,
+        },
     ]
     found = read(replace(PICTURE, jobs_running=running, users={"ann": used + used, "bob": ResourceUsage(gpu_s=3.0)}))
     of_job = {name: value for (name, *labels), value in found.items() if labels == ["7", "ann", "bert"]}
@@ -172,6 +179,7 @@ def test_metrics_of_usage_by_job_and_user():
         "job_power_watts": 100.0,
         "job_sm_activity_ratio": 0.3,
         "job_slowdown_ratio": 1.5,
+        "job_idle_seconds": 1900.0,
     }
     assert found["job_gpu_seconds", "9", "bob", "dark"] == 3.0
     assert ("job_energy_joules", "9", "bob", "dark") not in found, "what is not known is not 0"

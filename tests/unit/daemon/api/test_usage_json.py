@@ -61,7 +61,7 @@ def test_the_usage_of_a_victim_is_billed_to_who_exceeded_the_promise():
     charged = replace(liar.attempts[0], charges=(charge,))
     jobs = [replace(victim, attempts=(lost,)), replace(liar, attempts=(charged,))]
     assert ended_by_user(jobs) == {"bob": UNMETERED + HOUR}
-    assert [(user["user"], user["gpu_s"]) for user in by_user(jobs, FakeManager())] == [("bob", 3660.0)]
+    assert [(user["user"], user["gpu_s"]) for user in by_user(jobs, FakeManager(), 0.0)] == [("bob", 3660.0)]
     assert usage_of(jobs[0], FakeManager()) == HOUR, "what it used is still shown"
 
 
@@ -92,7 +92,7 @@ def test_unmeasured_usage_is_null():
 
 def test_usage_is_summed_by_user():
     jobs = [ran(1, HOUR), ran(2, HOUR, HOUR, user="bob"), ran(3, UNMETERED), ran(4, None, user="cat")]
-    found = {row["user"]: row for row in by_user(jobs, FakeManager())}
+    found = {row["user"]: row for row in by_user(jobs, FakeManager(), 0.0)}
     assert list(found) == ["ann", "bob"]
     assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
     assert (found["bob"]["jobs"], found["bob"]["gpu_share_s"]) == (1, 3600.0)
@@ -103,14 +103,15 @@ def test_usage_is_summed_by_day_with_promises_and_ooms():
     yesterday, today = ran(1, HOUR, HOUR), ran(2, None)
     attempts = (replace(yesterday.attempts[0], exit=OOM), replace(yesterday.attempts[1], ended_at_s=86400.0 + 5))
     live = replace(today.attempts[0], ended_at_s=None, exit=None)
+    live = replace(live, idle_s=5.0, idle_since_s=86400.0 + 50)
     manager = FakeManager({(2, 1): UNMETERED})
-    manager.last_at_s = 86400.0 + 60
-    found = by_day([replace(yesterday, attempts=attempts), replace(today, attempts=(live,))], manager)
+    found = by_day([replace(yesterday, attempts=attempts), replace(today, attempts=(live,))], manager, 86400.0 + 60)
     assert [(row["day"], row["jobs"], row["gpu_s"], row["ooms"]) for row in found] == [
         ("1970-01-01", 1, 3600.0, 1),
         ("1970-01-02", 2, 3660.0, 0),
     ]
     assert [row["promised_bytes"] for row in found] == [GiB, GiB]
+    assert [row["idle_gpu_s"] for row in found] == [0.0, 15.0]
 
 
 def test_sums_of_ended_jobs_leave_out_running_ones():
@@ -128,7 +129,7 @@ def test_usage_and_slowdowns_by_workload():
     jobs = {1: first, 2: second, 3: third}
     for job in jobs.values():
         history.learn(job, jobs)
-    found = {row["workload"]: row for row in by_workload([*jobs.values(), ran(9)], FakeManager(history=history))}
+    found = {row["workload"]: row for row in by_workload([*jobs.values(), ran(9)], FakeManager(history=history), 0.0)}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]
     assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)

@@ -21,7 +21,12 @@ def a_manager():
 
 def test_saved_telemetry_is_restored(tmp_path):
     manager = a_manager()
-    state = {"seen": [], "spells": [], "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}}}
+    state = {
+        "seen": [],
+        "spells": [],
+        "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}},
+        "idle": [[1, 1, 9.0, 2.0, 7.0]],
+    }
     TelemetryFile(tmp_path / "watched.json").save(state)
     TelemetryFile(tmp_path / "watched.json").restore(manager)
     assert manager.telemetry_state() == state
