@@ -13,7 +13,7 @@ import click
 
 from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.parameter_types import PATH, integer
+from cotenant.cli.parameter_types import PATH, integer, number
 from cotenant.cli.study_options import out_option, python_option, resume_option
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @cli_option("--tools", metavar="NAMES", help="Monitoring tools, separated by commas; by default those of the study.")
 @cli_option("--repeats", type=integer(minimum=1), default=5, metavar="N", help="Runs of each job under each tool.")
 @cli_option("--epochs", type=integer(minimum=1), default=3, metavar="N", help="Epochs of `light` and `heavy`.")
+@cli_option(
+    "--stop-after", "limit_s", type=number(minimum=1), metavar="SECONDS", help="Begin no more runs after SECONDS."
+)
 @cli_option("--device", metavar="cpu|cuda", help="Where `light` and `heavy` train; by default a GPU if there is one.")
 @cli_option("--page", type=PATH, metavar="FILE.md", help="Write the results as a Markdown page, too.")
 @resume_option
@@ -46,6 +49,7 @@ def overhead(
     tools: str | None,
     repeats: int,
     epochs: int,
+    limit_s: float | None,
     device: str | None,
     page: Path | None,
     resume: bool,
@@ -76,6 +80,7 @@ def overhead(
         repeats=repeats,
         device=device if watch is None else watch.gpu.name,
         watch=watch,
+        limit_s=limit_s,
     )
     for row in run_overhead(study, resume=resume, say=note):
         spent = row["message"] if row["epoch_s"] is None else f"{row['epoch_s']:.3f} s per epoch"

@@ -97,6 +97,7 @@ class OverheadStudy:
         device: as the rows say it.
         watch: samples the GPU that jobs train on; None on a CPU.
         seed: of the order of the tools within a repeat.
+        limit_s: no run begins later than this after the start; None for no limit.
     """
 
     out: Path
@@ -107,6 +108,7 @@ class OverheadStudy:
     device: str
     watch: GpuSampler | None = None
     seed: int = 0
+    limit_s: float | None = None
 
     def order(self, job: StudyJob, repeat: int) -> list[str]:
         """Tools in the order in which they run in a repeat."""
@@ -119,7 +121,8 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
     """Rows of `DIR/overhead.csv` as they are measured; existing ones are skipped with `resume`.
 
     A tool that is not on this machine has one row, which says so. Each job runs once before the first repeat, without a
-    row, to fill caches.
+    row, to fill caches. Every job runs under every tool once before any runs twice, so that a time limit leaves whole
+    repeats.
 
     Raises:
         UsageError: the folder has results and `resume` is False, or a tool is not known.
@@ -128,26 +131,31 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
     tools = {name: MONITORING_TOOLS.get(name) for name in study.order(study.jobs[0], 1)}
     with open_table(study.out / "overhead.csv", COLUMNS, resume=resume) as table:
         done = {(row["job"], row["tool"], row["repeat"]) for row in table.rows()}
+        missing = {name: tool.missing() for name, tool in tools.items() if tool.missing()}
         for job in study.jobs:
-            missing = {name: tool.missing() for name, tool in tools.items() if tool.missing()}
             for name, reason in missing.items():
                 if (job.name, name, "1") not in done:
                     row = _row(job, name, 1, study, outcome="missing", message=reason)
                     table.add(row)
                     yield row
-            waiting = [
-                (name, repeat)
-                for repeat in range(1, study.repeats + 1)
-                for name in study.order(job, repeat)
-                if name not in missing and (job.name, name, str(repeat)) not in done
-            ]
-            if waiting:
-                say(f"{job.name}: one run to fill caches, then {len(waiting)} runs")
-                _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
-            for name, repeat in waiting:
-                row = _measure(job, name, tools[name], repeat, study)
-                table.add(row)
-                yield row
+        waiting = [
+            (job, name, repeat)
+            for repeat in range(1, study.repeats + 1)
+            for job in study.jobs
+            for name in study.order(job, repeat)
+            if name not in missing and (job.name, name, str(repeat)) not in done
+        ]
+        began_s = time.monotonic()
+        for job in dict.fromkeys(job for job, _, _ in waiting):
+            say(f"{job.name}: one run to fill caches, then {sum(found is job for found, _, _ in waiting)} runs")
+            _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
+        for number, (job, name, repeat) in enumerate(waiting):
+            if study.limit_s is not None and time.monotonic() - began_s >= study.limit_s:
+                say(f"{len(waiting) - number} runs left at the time limit; continue with `--resume`")
+                return
+            row = _measure(job, name, tools[name], repeat, study)
+            table.add(row)
+            yield row
 
 
 def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study: OverheadStudy) -> dict[str, object]:

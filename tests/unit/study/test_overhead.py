@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +140,22 @@ def test_resume_runs_only_what_is_left(tmp_path):
     assert len({(row["tool"], row["repeat"]) for row in rows}) == 4
     with pytest.raises(UsageError, match="exists already"):
         rows_of(study)
+
+
+def test_a_time_limit_leaves_whole_repeats_of_all_jobs(tmp_path, monkeypatch):
+    first = study_of(tmp_path, TWO_EPOCHS, ("ticker",), repeats=3)
+    jobs = (*first.jobs, replace(first.jobs[0], name="second"))
+    clock = iter(range(1000))
+    monkeypatch.setattr(
+        overhead, "_measure", lambda job, name, _, repeat, study: overhead._row(job, name, repeat, study)
+    )
+    monkeypatch.setattr(overhead, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    said = []
+    rows = list(run_overhead(replace(first, jobs=jobs, limit_s=5.0), resume=False, say=said.append))
+    assert sorted((row["job"], row["tool"], row["repeat"]) for row in rows) == [
+        (job.name, tool, 1) for job in jobs for tool in ("none", "ticker")
+    ]
+    assert said[-1] == "8 runs left at the time limit; continue with `--resume`"
 
 
 def test_the_profiler_and_the_probe_run_the_script_to_its_end(tmp_path):
