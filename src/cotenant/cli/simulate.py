@@ -103,10 +103,11 @@ def _evaluation(
     settings = policy.settings(chosen)
     jobs = trace.load(cluster.seed)
     memory_source.check_estimator(policy.estimator)
+    is_recorded = results.report is not None and len(jobs) <= MAX_RECORDED_JOBS
     experiment = Experiment(
         trace=jobs,
         cluster=clusters.parse(traces.default_gpus(trace.trace) if cluster.gpus is None else cluster.gpus),
-        config=slices.apply(cluster.config(record=results.report is not None and len(jobs) <= MAX_RECORDED_JOBS)),
+        config=slices.apply(policy.apply(cluster.config(record=is_recorded))),
         estimator=policy.estimator,
         max_slowdown=policy.max_slowdown,
         options=settings,

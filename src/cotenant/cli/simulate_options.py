@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from cotenant.cli import output_files
 from cotenant.cli.completion import complete_gpu_names, complete_policies
 from cotenant.cli.options import flag, option
 from cotenant.cli.parameter_types import PATH, Parsed, integer, number
 from cotenant.core.errors import UsageError
-from cotenant.core.units import parse_duration
+from cotenant.core.units import parse_duration, shortened
 
 if TYPE_CHECKING:
+    from cotenant.scheduling.overrun_watch import OverrunAction
     from cotenant.sim.engine.config import SimulationConfig
     from cotenant.sim.trace import Trace
 
@@ -37,6 +38,20 @@ def parse_policies(text: str) -> list[str]:
     for name in names:
         registered.options(name)  # raises for an unknown one before anything runs
     return list(dict.fromkeys([*(name for name in names if name == "exclusive"), *names]))
+
+
+def parse_overrun(text: str) -> OverrunAction:
+    """An action on overruns.
+
+    Raises:
+        UsageError: there is no such action.
+    """
+    from cotenant.scheduling.overrun_watch import OverrunAction
+
+    actions: dict[str, OverrunAction] = {action: action for action in get_args(OverrunAction)}
+    if text not in actions:
+        raise UsageError(f"must be one of {', '.join(actions)}, got `{shortened(text)}`")
+    return actions[text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +155,18 @@ class PolicyOptions:
     max_slowdown: float | None = option(
         "--max-slowdown", type=number(minimum=1), metavar="X", help="Slowdown that every job accepts, at least 1."
     )
+
+    overrun: OverrunAction = option(
+        "--overrun",
+        type=Parsed("action", parse_overrun),
+        default="tell",
+        metavar="tell|pause|stop",
+        help="What is done about jobs that outgrow their promise while neighbors miss memory, as by the daemon.",
+    )
+
+    def apply(self, config: SimulationConfig) -> SimulationConfig:
+        """`config` with what the policies do about overruns."""
+        return replace(config, overrun=replace(config.overrun, action=self.overrun))
 
     def settings(self, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
         """`carma.smact_limit=0.7` as {policy: {key: value}}; values as in TOML, or else text.

@@ -47,6 +47,7 @@ class Offense:
     resident: Resident
     gpu_uuid: str
     missing_bytes: int
+    neighbors: tuple[_Key, ...]
 
     @property
     def text(self) -> str:
@@ -69,6 +70,11 @@ class OverrunWatch:
         """Whether the attempt is paused."""
         return (job_id, attempt) in self._paused
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether an attempt has exceeded its promise, but not yet in enough samples."""
+        return any(count < self._policy.samples for count in self._counts.values())
+
     def commands(self, gpus: Callable[[], Iterable[GpuSnapshot]], at_s: float) -> list[Command]:
         """What to do after a sample; call it once for each."""
         if self._policy.action == "tell":
@@ -86,18 +92,25 @@ class OverrunWatch:
                 key = (gpu.gpu.uuid, _key(resident))
                 counts[key] = self._counts.get(key, 0) + 1
                 if counts[key] >= self._policy.samples:
-                    offenses.append(Offense(resident, gpu.gpu.uuid, missing_bytes))
+                    neighbors = tuple(_key(other) for other in gpu.residents if other is not resident)
+                    offenses.append(Offense(resident, gpu.gpu.uuid, missing_bytes, neighbors))
         self._counts = counts
         return offenses
 
     def _pauses(self, offenses: Iterable[Offense], at_s: float) -> Iterator[Command]:
-        offending = {_key(offense.resident): offense for offense in offenses if offense.resident.sharing != "mps"}
-        for key, offense in offending.items():
+        """Attempts are paused for a neighbor that runs, so that two gangs never wait for each other."""
+        able = [offense for offense in offenses if offense.resident.sharing != "mps"]
+        able.sort(key=lambda offense: _key(offense.resident) not in self._paused)
+        paused: dict[_Key, Offense] = {}
+        for offense in able:
+            if any(neighbor not in paused for neighbor in offense.neighbors):
+                paused.setdefault(_key(offense.resident), offense)
+        for key, offense in paused.items():
             if key not in self._paused:
                 yield Pause(at_s=at_s, cause=offense.text, job_id=key[0], attempt=key[1])
-        for key in sorted(self._paused - offending.keys()):
+        for key in sorted(self._paused - paused.keys()):
             yield Resume(at_s=at_s, cause="all promises fit again", job_id=key[0], attempt=key[1])
-        self._paused = set(offending)
+        self._paused = set(paused)
 
     def _stops(self, offenses: Iterable[Offense], at_s: float) -> Iterator[Command]:
         """The largest excess of each GPU only: without it, the promises of all others may fit."""
@@ -107,7 +120,9 @@ class OverrunWatch:
         sent: dict[_Key, float] = {}
         for offense in worst.values():
             key = _key(offense.resident)
-            sent_at_s = sent.get(key, self._stopped_at_s.get(key))
+            if key in sent:  # a gang, for another of its GPUs
+                continue
+            sent_at_s = self._stopped_at_s.get(key)
             if sent_at_s is None or at_s - sent_at_s >= 6 * self._grace_s:
                 yield Stop(at_s=at_s, cause=offense.text, job_id=key[0], attempt=key[1], grace_s=self._grace_s)
                 sent_at_s = at_s

@@ -58,6 +58,16 @@ def test_pause_lasts_as_long_as_promises_are_at_risk():
     assert commands[0][0].cause == "exceeded its promise: held 32.0 GiB, 4.0 GiB promised, neighbors miss 8.0 GiB"
 
 
+def test_two_gangs_that_outgrow_one_gpu_each_do_not_wait_for_each_other():
+    servers = [
+        a_snapshot(0, residents=(a_resident(4, 32, job_id=1), a_resident(16, 2, job_id=2))),
+        a_snapshot(1, residents=(a_resident(16, 2, job_id=1), a_resident(4, 32, job_id=2))),
+    ]
+    watch = watching("pause")
+    commands = [watch.commands(lambda: servers, at_s) for at_s in (1.0, 2.0)]
+    assert [[(type(command), command.job_id) for command in found] for found in commands] == [[(Pause, 1)], []]
+
+
 def test_an_mps_client_is_never_paused():
     """A stopped client can block the server that runs the kernels of all."""
     mps = replace(RISKY, residents=tuple(replace(resident, sharing="mps") for resident in RISKY.residents))
@@ -74,6 +84,12 @@ def test_stop_is_sent_to_the_largest_excess_and_repeated_after_six_grace_periods
         [],
         [(Stop, 101)],
     ]
+
+
+def test_a_gang_is_stopped_once_for_all_of_its_gpus():
+    gpus = [a_snapshot(i, residents=(a_resident(4, 32, job_id=9), a_resident(16, 2, job_id=i))) for i in range(2)]
+    watch = OverrunWatch(OverrunPolicy(action="stop", samples=1), stop_grace_s=0.0)
+    assert [command.job_id for command in watch.commands(lambda: gpus, 1.0)] == [9]
 
 
 def test_the_manager_pauses_who_takes_what_a_neighbor_was_promised():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cotenant.core.errors import UsageError
+from cotenant.scheduling.overrun_watch import OverrunPolicy
 
 P95 = 1.6448536269514722
 """Standard deviations from the median of a normal distribution to its 95th percentile."""
@@ -34,6 +35,7 @@ class SimulationConfig:
             the last multiple of `checkpoint_s` of their work if that is set; the GPU is back after `repair_s`.
         time_slice_s: after this long, less `time_slice_notice_s`, an attempt is stopped if jobs wait, and its job is
             queued last. With `slice_checkpoints` it continues where it was, else from its beginning.
+        overrun: what is done about attempts that hold more than their promise, as `[scheduling] overrun` of a daemon.
         record: keep the use of every GPU over time, for reports.
     """
 
@@ -54,6 +56,7 @@ class SimulationConfig:
     time_slice_s: float | None = None
     time_slice_notice_s: float = 600.0
     slice_checkpoints: bool = True
+    overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
     record: bool = False
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 # Kinds of events. The first two belong to attempts and are stale once the attempt's version has changed.
-BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR, SLICE_END = range(7)
+BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR, SLICE_END, OVERRUN_CHECK = range(8)
 
 
 class EventQueue(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ class RunningAttempt:
         visible_s: the first reading that shows it; infinite before it works.
         milestone_s: the work at which it grows or ends.
         version: of its newest event in the queue; older events are stale.
+        is_paused: its processes are suspended: it holds its memory and makes no progress.
         busy: share of time in which a GPU that it has alone is busy.
         predicted: what the history knows of its workload by now; None without a history.
         co_runs: what its first GPU showed in each group of jobs until `co_run_since_s`; None without a history.
@@ -60,6 +62,7 @@ class RunningAttempt:
         "held_bytes",
         "is_active",
         "is_full_size",
+        "is_paused",
         "job",
         "milestone_s",
         "network_factor",
@@ -95,6 +98,7 @@ class RunningAttempt:
         self.network_factor = 1.0
         self.relative_speed = 1.0
         self.is_active = False
+        self.is_paused = False
         self.visible_s = math.inf
         self.is_full_size = True
         self.milestone_s = 0.0
@@ -138,7 +142,7 @@ class RunningAttempt:
         if self.co_runs is None:
             return None
         gpu = self.gpus[0]
-        if self.is_active and len(gpu.active) == 1:
+        if self.is_active and not self.is_paused and len(gpu.active) == 1:
             return self.co_runs.solo_smact(at_s - self.co_run_since_s, gpu.smact)
         return self.co_runs.solo_smact()
 
@@ -154,6 +158,12 @@ class RunningAttempt:
             exit=end,
             co_runs=() if self.co_runs is None else self.co_runs.co_runs(),
         )
+
+
+def job_after_stop(attempt: RunningAttempt, reason: str, at_s: float) -> Job:
+    """The job after its attempt was stopped by SIGTERM for a `reason` that recovery knows."""
+    end = AttemptExit(exit_code=None, signal=signal.SIGTERM, reason="stopped", detail=reason)
+    return after_exit(attempt.job, attempt.ended(at_s, end, attempt.held_bytes))
 
 
 def job_after_oom(attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> Job:

@@ -12,7 +12,7 @@ Not modeled: CPUs, disks, the links between GPUs of one server, and the time tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop
 from typing import Any
 
@@ -28,6 +28,7 @@ from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
 from cotenant.sim.engine.observations import Observations
+from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
 from cotenant.sim.engine.running_attempt import RunningAttempt, job_after_oom
 from cotenant.sim.engine.sim_gpu import SimGpu
@@ -88,10 +89,14 @@ class Simulation:
         self._observations = Observations(placer, self._wake_at, config, len(self.gpus))
         self._updater = SpeedUpdater(self._speeds, self._observations, self._schedule_milestone)
         faults = FaultInjector(config, self._plans, self._observations, self._events, self._interrupt)
-        # By kind of event.
         self._slices = TimeSlices(config, self._plans, self._events, self._put_back)
+        ends = (self._close_intervals, self._ended_without_result)
+        guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
+        self._guard = None if config.overrun.action == "tell" else guard
         attempts = (self._begin_work, self._milestone, self._requeue)
-        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end)
+        # By kind of event; False: it changed nothing.
+        self._handlers: tuple[Callable[[Any, float], bool | None], ...]
+        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -172,8 +177,8 @@ class Simulation:
                 if subject.version != version:
                     continue
                 self.event_count += 1
-            handlers[kind](subject, at_s)
-            is_any_current = True
+            if handlers[kind](subject, at_s) is not False:
+                is_any_current = True
         return is_any_current
 
     def _is_over(self) -> bool:
@@ -241,6 +246,8 @@ class Simulation:
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
         self._slices.started(attempt, at_s)
+        if self._guard is not None:
+            self._guard.changed(gpus, at_s)
 
     def _is_predetermined(self, attempt: RunningAttempt) -> bool:
         """Whether nothing can happen to an exclusive attempt before its end, so that one event suffices."""
@@ -263,8 +270,7 @@ class Simulation:
         attempt.is_full_size = profile is None or profile.peak_bytes <= profile.first_peak_bytes
         if not attempt.is_full_size:
             attempt.milestone_s = max(attempt.done_s, min(SECOND_GROWTH_S, 0.5 * attempt.work_s))
-        if self._history_feed is not None:
-            self._history_feed.close_intervals(attempt.gpus, at_s)
+        self._close_intervals(attempt.gpus, at_s)
         attempt.co_run_since_s = at_s
         for gpu in attempt.gpus:
             gpu.active.append(attempt)
@@ -308,23 +314,28 @@ class Simulation:
         if to_bytes > attempt.placement.promised_bytes:
             for gpu in attempt.gpus:
                 self._observations.gpu_changed(gpu)
+            if self._guard is not None:
+                self._guard.changed(attempt.gpus, at_s)
         return True
 
     def _out_of_memory(self, attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> None:
-        number, columns = attempt.number, self.columns
-        if self._history_feed is not None:
-            self._history_feed.close_intervals(attempt.gpus, at_s)
+        self._close_intervals(attempt.gpus, at_s)
         job = job_after_oom(attempt, gpu, wanted_bytes, at_s)
+        self.columns.ooms[attempt.number] += 1
+        self._oom_at_s[attempt.number] = at_s
+        self._ended_without_result(attempt, job, at_s)
+
+    def _ended_without_result(self, attempt: RunningAttempt, job: Job, at_s: float) -> None:
+        """It held or needed more than it may; `job` is queued again, or done."""
+        number, columns = attempt.number, self.columns
         self._leave(attempt, at_s)
         if self._history_feed is not None:
             self._reconsider(self._history_feed.ended(job))
-        columns.ooms[number] += 1
         columns.lost_s[number] += at_s - attempt.placed_s
         if job.is_done:
             columns.outcome[number] = OUT_OF_MEMORY
             columns.end_s[number] = at_s
             return
-        self._oom_at_s[number] = at_s
         self._schedule_requeue(number, job, at_s)
 
     def _interrupt(self, attempt: RunningAttempt, at_s: float) -> None:
@@ -341,6 +352,11 @@ class Simulation:
         self._requeueing += 1
         self._events.put(at_s + self.config.restart_s, REQUEUE, (number, job))
 
+    def _close_intervals(self, gpus: Sequence[SimGpu], at_s: float) -> None:
+        """The attempts at work on these GPUs are about to change."""
+        if self._history_feed is not None:
+            self._history_feed.close_intervals(gpus, at_s)
+
     def _reconsider(self, jobs: Iterable[Job]) -> None:
         """Tell the placer that more is known of these pending jobs."""
         for job in jobs:
@@ -349,16 +365,17 @@ class Simulation:
     def _leave(self, attempt: RunningAttempt, at_s: float) -> None:
         """Free its memory and its GPUs, and speed up its neighbors."""
         attempt.version += 1
-        if self._history_feed is not None:
-            self._history_feed.close_intervals(attempt.gpus, at_s)
+        self._close_intervals(attempt.gpus, at_s)
         for gpu in attempt.gpus:
             gpu.advance(at_s)
             gpu.residents.remove(attempt)
-            if attempt.is_active:
+            if attempt.is_active and not attempt.is_paused:
                 gpu.active.remove(attempt)
             gpu.held_bytes -= attempt.held_bytes
         self._ended(attempt, at_s)
         self._updater.update(attempt.gpus, at_s)
+        if self._guard is not None:
+            self._guard.changed(attempt.gpus, at_s)
 
     def _ended(self, attempt: RunningAttempt, at_s: float) -> None:
         for gpu in attempt.gpus:

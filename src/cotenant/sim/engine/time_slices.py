@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cotenant.core.job import AttemptExit, Job
-from cotenant.scheduling.recovery import TIME_SLICE_STOP, after_exit
+from cotenant.core.job import Job
+from cotenant.scheduling.recovery import TIME_SLICE_STOP
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import SLICE_END, EventQueue
-from cotenant.sim.engine.running_attempt import RunningAttempt
+from cotenant.sim.engine.running_attempt import RunningAttempt, job_after_stop
 
-SIGTERM = 15
 MAX_RESTARTS = 3
 """Without checkpoints a job is stopped this often: two jobs longer than a slice would otherwise restart for ever."""
 
@@ -59,9 +58,8 @@ class TimeSlices:
         for attempt in over:
             if attempt not in attempt.gpus[0].residents:
                 continue
-            end = AttemptExit(exit_code=None, signal=SIGTERM, reason="stopped", detail=TIME_SLICE_STOP)
             queued_at_s = at_s + self._config.restart_s  # behind the job that it gives way to
-            job = after_exit(attempt.job, attempt.ended(queued_at_s, end, attempt.held_bytes))
+            job = job_after_stop(attempt, TIME_SLICE_STOP, queued_at_s)
             lost_s = at_s - attempt.placed_s
             if self._config.slice_checkpoints and attempt.is_active:
                 done_s = attempt.done_s + attempt.speed * (at_s - attempt.since_s)
