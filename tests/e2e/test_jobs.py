@@ -231,7 +231,7 @@ SUMMARY = """
 """
 
 
-def test_a_rad_file_that_cannot_be_traced_is_estimated_from_its_summary(server):
+def test_jobs_that_cannot_be_traced_are_estimated_from_their_summaries(server):
     pytest.importorskip("numpy", reason="the estimators of summaries need numpy")
     (server.root / "net.txt").write_text(SUMMARY)
     (server.root / "env.sh").write_text("export ENTERED=1\n")
@@ -246,6 +246,9 @@ def test_a_rad_file_that_cannot_be_traced_is_estimated_from_its_summary(server):
     why = view["estimate"]["warnings"][0]
     assert why.startswith("traced: `bash` is no Python script")
     assert why.endswith("net.txt`")
+    given = server.cli("submit", "--json", "--model-summary", "net.txt", "--batch-size", "64", "sh", "-c", "exit 0")
+    again = server.wait(json.loads(given.stdout)["job"]["id"])
+    assert (again["state"], again["estimate"]["bound_bytes"]) == ("COMPLETED", view["estimate"]["bound_bytes"])
 
 
 def test_undeclared_memory_is_estimated(server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,7 +80,31 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
         "umask": _umask(),
     }
     array = {} if launch.array is None else {"array": launch.array}
-    return defaults | request.fields() | fixed | array
+    return defaults | request.fields() | fixed | array | _summary_fields(launch, from_file)
+
+
+def _summary_fields(launch: LaunchOptions, from_file: Mapping[str, Any]) -> dict[str, Any]:
+    """`model_summary` and `batch_size` as far as options give them; both count over those of a job file.
+
+    Raises:
+        UsageError: there is no such file, or one is given without the other.
+    """
+    fields: dict[str, Any] = {}
+    if launch.model_summary is not None:
+        path = launch.model_summary.absolute()
+        if not path.is_file():
+            raise UsageError(f"`--model-summary`: no such file: `{path}`")
+        fields["model_summary"] = str(path)
+    if launch.batch_size is not None:
+        fields["batch_size"] = launch.batch_size
+    found = {**from_file, **fields}
+    if fields and found.get("model_summary") is None:
+        raise UsageError(
+            "`--batch-size` needs `--model-summary`", hint="a script has its batch size among its arguments"
+        )
+    if fields and found.get("batch_size") is None:
+        raise UsageError("`--model-summary` needs `--batch-size`", hint="memory depends on it")
+    return fields
 
 
 def _warn_of_tasks(launch: LaunchOptions) -> None:

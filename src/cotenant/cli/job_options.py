@@ -197,6 +197,21 @@ class LaunchOptions:
         shell_complete=complete_estimators,
         help="Estimator of its memory; by default the daemon's.",
     )
+    model_summary: Path | None = option(
+        "--model-summary",
+        type=PATH,
+        metavar="FILE",
+        section=JobRequest.SECTION,
+        help="Printed summary of its model (torchinfo, torchsummary, Keras): estimate from it if the command cannot be "
+        "traced.",
+    )
+    batch_size: int | None = option(
+        "--batch-size",
+        type=integer(minimum=1),
+        metavar="N",
+        section=JobRequest.SECTION,
+        help="Samples of a step, for an estimate from the summary of its model.",
+    )
     run_anyway: bool | None = option(
         "--run-anyway",
         is_flag=True,

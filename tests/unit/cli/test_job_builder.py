@@ -262,6 +262,32 @@ def test_the_policy_of_a_rad_file_decides_about_neighbors(folder, policy, exclus
     assert overridden["exclusive"] is not exclusive
 
 
+def test_a_summary_of_the_model_can_be_given_with_any_command(folder):
+    (folder / "sub").mkdir()
+    script(folder, "net.txt")
+    job = build("--model-summary", "net.txt", "--batch-size=16", "-D", "sub", "bash", "-c", "python train.py")
+    assert (job["model_summary"], job["batch_size"]) == (f"{folder}/net.txt", 16)
+    script(folder, "resnet.txt")
+    script(folder, "k.rad", "python r.py\npolicy: collocation\nbatch_size: 8\nmodel: resnet.txt\n")
+    job = build("--batch-size", "32", "k.rad")
+    assert (job["model_summary"], job["batch_size"]) == (f"{folder}/resnet.txt", 32)
+    assert build("--model-summary", "net.txt", "k.rad")["batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model-summary", "none.txt", "--batch-size", "8"], "no such file: `.*/none.txt`"),
+        (["--model-summary", "net.txt"], "`--model-summary` needs `--batch-size`"),
+        (["--batch-size", "8"], "`--batch-size` needs `--model-summary`"),
+    ],
+)
+def test_a_summary_needs_a_file_and_a_batch_size(folder, words, message):
+    script(folder, "net.txt")
+    with pytest.raises(UsageError, match=message):
+        build(*words, script(folder))
+
+
 def test_a_missing_summary_is_named_with_its_line(folder, capsys):
     job = build(script(folder, "k.rad", "python r.py\npolicy: collocation\nbatch_size: 8\nmodel: none.txt\n"))
     assert job["model_summary"] is None
