@@ -5,7 +5,8 @@
 Parts: `kfold` (memory classes and bytes, folds by configuration), `shapes` (folds by shape of the architecture),
 `neural` (the paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts outside of
 the training set: figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (SM activity of the
-same scripts), `spread` (uniformity of the generators), `thesis` (tables 5.3, 5.5, 5.7 and the regressors of 5.4.2).
+same scripts), `spread` (uniformity of the generators), `thesis` (tables 5.3, 5.5, 5.7 and the regressors of 5.4.2),
+`generated` (the thesis' estimators learned from sets of 5,100 simulated labels below `--runs`).
 Accuracies are listed with two baselines: the majority class and a two-term line.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
+from benchmarks.estimator.gpumemnet_generated import generated
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
 from benchmarks.estimator.gpumemnet_thesis import thesis
 from cotenant.core.stats import quantile
@@ -60,22 +62,27 @@ TRAINING_SETS = {
 }
 SUMMARIES = ("efficientnet_32.txt", "gpt2_xl_bs2_sl512.txt")
 QUICK_ROWS = 200
+LONG = ("neural", "thesis", "generated")
+"""Parts that take tens of minutes, or need sets that are not shipped."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--part", choices=list(PARTS), action="append", help="parts to run (default: all but neural and thesis)"
+        "--part", choices=list(PARTS), action="append", help=f"parts to run (default: all but {', '.join(LONG)})"
     )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows of each set, three real models")
     add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published sets")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="of `generated`: a folder of `learn run` a family"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes for the simulations")
     args = parser.parse_args()
     if not (args.data / "mlp.csv").is_file():
         print(f"skipped: no published sets in `{args.data}`; set --data FOLDER")
         return 0
-    for name in args.part or [part for part in PARTS if part not in ("neural", "thesis")]:
+    for name in args.part or [part for part in PARTS if part not in LONG]:
         began_s = time.perf_counter()
         lines = PARTS[name](args)
         print("\n".join(lines) + "\n", flush=True)
@@ -287,6 +294,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "busy": busy,
     "spread": spread,
     "thesis": thesis,
+    "generated": generated,
 }
 
 
