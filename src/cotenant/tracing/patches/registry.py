@@ -134,6 +134,7 @@ class Patch(Entry):
         present = getattr(owner, name, None)
         new = self.replacement(present) if self.wraps else self.replacement
         table.set(owner, name, new)
+        table.register_builtin(present, new)
         if self.also_in:
             for module in table.loaded_modules(self.also_in):
                 if vars(module).get(name) is present:
@@ -276,6 +277,18 @@ class PatchTable:
         else:
             self._undo.append(functools.partial(delattr, owner, name))
         setattr(owner, name, value)
+
+    def register_builtin(self, present: Any, new: Any) -> None:
+        """Have TorchScript compile calls of `new` as it does those of `present`, if that is one of its operators.
+
+        Libraries script functions at import: DeepSpeed's `sharded_moe.py` calls `one_hot` in one. TorchScript collects
+        its operators by identity, once: torch/jit/_builtins.py, `_get_builtin_table`.
+        """
+        builtins = sys.modules.get("torch.jit._builtins")
+        operators = None if builtins is None else builtins._builtin_table
+        if builtins is not None and operators and id(present) in operators:
+            builtins._register_builtin(new, operators[id(present)])
+            self.on_undo(functools.partial(operators.pop, id(new), None))
 
     def on_undo(self, function: Callable[[], None]) -> None:
         """Have `undo` call a function."""

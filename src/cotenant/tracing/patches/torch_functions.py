@@ -53,9 +53,6 @@ def _without_pin_memory(original: Any) -> Any:
         made: torch.Tensor = original(*args, **kwargs)
         return made
 
-    builtins = sys.modules.get("torch.jit._builtins")
-    if builtins is not None and builtins._builtin_table is not None:
-        builtins._register_builtin(tensor, "aten::tensor")
     return tensor
 
 

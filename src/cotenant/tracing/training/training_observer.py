@@ -9,9 +9,10 @@ student after its teacher, as many of its steps are traced.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,11 +40,13 @@ class TrainingObserver:
         self.conditional_work = ConditionalWork(recorder)
         self.finish = finish
         self.draining = False  # all wanted steps were traced
+        self.compiling = False  # the compiler calls functions, and no work of the script is done
         self.ending_epoch = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
         self.empty_loader_reason = ""
         self._backward_passes = 0
         self._phase_around_step = "forward"
+        self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
 
     @property
     def last_step(self) -> bool:
@@ -137,6 +140,8 @@ class TrainingObserver:
 
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self.compiling:
+                return function(*args, **kwargs)
             self.layer_log.close_batch()
             self.conditional_work.record_call()
             self._count_without_optimizer()
@@ -163,12 +168,22 @@ class TrainingObserver:
 
     # -- optimizers -------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> Iterator[None]:
+        """Steps of `optimizer` within count as one; without `counts` as none: they only create its states."""
+        if counts:
+            self._end_if_complete(optimizer)
+        self._in_parts = True
+        try:
+            yield
+        finally:
+            self._in_parts = False
+        if counts:
+            self._count_step(optimizer)
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self.draining:
-            if not self.schedule.is_new_training(optimizer):
-                self._finish()
-            self.draining = self.ending_epoch = False
-            self.schedule.extend(self.recorder.steps)
+        if not self._in_parts:
+            self._end_if_complete(optimizer)
         before = self.recorder.enter_phase("step")
         self._phase_around_step = "backward" if before == "backward" else "forward"
         for group in optimizer.param_groups:
@@ -182,9 +197,22 @@ class TrainingObserver:
             for value in values:
                 for tensor in value if isinstance(value, list) else (value,):
                     self.recorder.classify(tensor, "optimizer state", again=False)
+        self.recorder.enter_phase(self._phase_around_step)
+        if not self._in_parts:
+            self._count_step(optimizer)
+
+    def _end_if_complete(self, optimizer: torch.optim.Optimizer) -> None:
+        """Finish before a step of a training that was traced; go on where another one begins."""
+        if not self.draining:
+            return
+        if not self.schedule.is_new_training(optimizer):
+            self._finish()
+        self.draining = self.ending_epoch = False
+        self.schedule.extend(self.recorder.steps)
+
+    def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.recorder.steps += 1
         self.schedule.stepped(optimizer, self.recorder.steps)
-        self.recorder.enter_phase(self._phase_around_step)
         if self.recorder.steps < self._steps_wanted() - 1 or self.draining:
             return
         extra = self.conditional_work.extra_steps()
