@@ -3,8 +3,8 @@
     python -m benchmarks.reproductions.chapter6_oracles [--write] [--seeds 5]
 
 Oracles know the measured peak of a task. Changes are against exclusive, means over seeds of the launch delays. The
-first reading of the published pairs is the one that ships: they ran on time slices, and MPS is a rule. The second is
-that they ran under MPS, and that naive sharing divides the time in which a GPU has a kernel (`time_budget.py`).
+first reading of the published pairs is the one that ships: they ran on time slices, and MPS is a rule. By the others
+they ran under MPS, and in naive sharing kernels take turns (`time_budget.py`), by the two fits of `sharing_fits.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from benchmarks._lib.results import add_write_option, today, version, write_result
-from benchmarks.reproductions.time_budget import TimeBudget, check_budgets, pairs
+from benchmarks._lib.results import RESULTS, add_write_option, today, version, write_result
+from benchmarks.reproductions.chapter6_figures import draw_over_time
+from benchmarks.reproductions.sharing_fits import mps_lines, naive_lines
+from benchmarks.reproductions.time_budget import KernelTime, check_budgets, pairs
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.gpu_specs import gpu_spec
@@ -35,10 +37,8 @@ GPUS = "4xA100-40GB"
 ORACLES = ("off", "obf", "owf", "olug")
 PUBLISHED = {("owf", "mps"): "-30.1 %"}
 MARGINAL = "hardly any"
-READINGS: tuple[tuple[str, Interference | None], ...] = (
-    ("pairs ran on time slices", None),
-    ("pairs ran under MPS", TimeBudget()),
-)
+OVER_TIME = "over-time"
+BIN_S = 600
 
 
 def main() -> None:
@@ -48,14 +48,31 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed")
     args = parser.parse_args()
     seeds = range(1 if args.quick else args.seeds)
-    lines = ["## Oracles, 90 tasks (figures 6.5, 6.6)", "", *oracles(seeds), ""]
+    naive, of_chapter_4, of_energy = naive_lines(seeds)
+    readings: list[tuple[str, Interference | None]] = [
+        ("pairs on time slices", None),
+        (f"pairs under MPS, turns cost {of_chapter_4:.2f}", KernelTime(of_chapter_4)),
+        (f"pairs under MPS, turns cost {of_energy:.2f}", KernelTime(of_energy)),
+    ]
+    lines = ["## Oracles, 90 tasks (figures 6.5, 6.6)", "", *oracles(seeds, readings), ""]
     lines += ["## How often an oracle has a choice", "", *choices(), ""]
     lines += ["## Streams against MPS", "", *check_budgets(list(pairs())), ""]
-    lines += ["## GPUs over time, 60 heavy tasks (figures 6.13 to 6.15)", "", *over_time(), ""]
+    head = ["| model | fitted to | tested on | error |", "| --- | --- | --- | --- |"]
+    lines += ["## Two fitted models of sharing", "", *head, *mps_lines(), *naive, ""]
+    table, panels = over_time()
+    picture = f"chapter6_{OVER_TIME}.svg"
+    lines += ["## GPUs over time, 60 heavy tasks (figures 6.13 to 6.15)", "", *table, ""]
+    lines += [
+        "Means of ten minutes; the thesis has no numbers of these figures.",
+        "",
+        f"![GPUs over time]({picture})",
+        "",
+    ]
     lines += ["## Jobs and GPU time by GPUs (figure 6.1)", "", *venus()]
     print("\n".join(lines))
     if args.write:
-        head = [
+        draw_over_time(RESULTS / picture, "Memory, SMACT and power of each GPU, 60 heavy tasks", panels)
+        page = [
             "# Chapter 6 of the thesis: oracles, and streams against MPS",
             "",
             f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}.",
@@ -64,11 +81,11 @@ def main() -> None:
             *(__doc__ or "").split("\n\n")[2].splitlines(),
             "",
         ]
-        write_result("chapter6-oracles", "\n".join([*head, *lines]))
+        write_result("chapter6-oracles", "\n".join([*page, *lines]))
 
 
-def oracles(seeds: Sequence[int]) -> list[str]:
-    """Figures 6.5 and 6.6, by both readings."""
+def oracles(seeds: Sequence[int], readings: Sequence[tuple[str, Interference | None]]) -> list[str]:
+    """Figures 6.5 and 6.6, by each reading; MPS of the second and third is the same."""
     lines = [
         "| policy | sharing | pairs | makespan | published | waiting | execution | mean JCT | OOMs |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -81,8 +98,8 @@ def oracles(seeds: Sequence[int]) -> list[str]:
     lines.append(
         f"| exclusive | | | {makespan:.0f} min | | {wait:.0f} min | {work:.1f} min | {wait + work:.0f} min | 0 |"
     )
-    for reading, model in READINGS:
-        for sharing in ("mps", "time-sliced"):
+    for place, (reading, model) in enumerate(readings):
+        for sharing in ("mps", "time-sliced") if place < 2 else ("time-sliced",):
             for name in ORACLES:
                 found = [run(f"thesis-{name}", sharing, model, seed) for seed in seeds]
                 change = statistics.mean(a.makespan_s / b.makespan_s - 1 for a, b in zip(found, base, strict=True))
@@ -154,43 +171,60 @@ def choices() -> list[str]:
     return lines
 
 
-def over_time() -> list[str]:
-    """Means over the makespan of each GPU's memory, SMACT and power."""
-    lines = [
+def over_time() -> tuple[list[str], dict[str, list[list[tuple[float, float]]]]]:
+    """Means of each GPU's memory, SMACT and power over the makespan, and the same over hours by caption."""
+    rows = [
         "| policy | GPU | memory, mean | memory, most | SMACT, mean | power, mean | power, most |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     total = gpu_spec("A100-40GB").memory_total_bytes
-    for title, policy, estimator in (
-        ("exclusive", "exclusive", "none"),
-        ("MAGM + GPUMemNet, MPS", "thesis-magm", "gpumemnet"),
-    ):
-        found = simulate(
+    panels: dict[str, list[list[tuple[float, float]]]] = {}
+    cases = (("exclusive", "exclusive", "none"), ("MAGM + GPUMemNet, MPS", "thesis-magm", "gpumemnet"))
+    runs = {
+        title: simulate(
             traces.load("heavy-60"),
             cluster.parse(GPUS),
             policy,
             estimator=estimator,
             config=SimulationConfig(record=True),
         )
+        for title, policy, estimator in cases
+    }
+    for title, found in runs.items():
         for gpu, moments in enumerate(found.moments or ()):
-            held, smact, watts = _means(found, gpu)
+            held, smact, watts = _means(found, gpu, 0.0, found.makespan_s)
             most = max(moment.held_bytes for moment in moments) / total
             peak = max(moment.power_w for moment in moments)
-            lines.append(
+            rows.append(
                 f"| {title} | {gpu} | {held / total:.0%} | {most:.0%} | {smact:.2f} | {watts:.0f} W | {peak:.0f} W |"
             )
-    return lines
+    for number, (what, scale) in enumerate((("Memory in GiB", 1 / GiB), ("SMACT", 1.0), ("Power in W", 1.0))):
+        for title, found in runs.items():
+            starts_s = range(0, int(found.makespan_s), BIN_S)
+            panels[f"{what}, {title}"] = [
+                [
+                    (
+                        start_s / 3600,
+                        scale * _means(found, gpu, start_s, min(start_s + BIN_S, found.makespan_s))[number],
+                    )
+                    for start_s in starts_s
+                ]
+                for gpu in range(len(found.moments or ()))
+            ]
+    return rows, panels
 
 
-def _means(found: SimulationResult, gpu: int) -> tuple[float, float, float]:
-    """Means over time of held bytes, SMACT and watts."""
+def _means(found: SimulationResult, gpu: int, begin_s: float, finish_s: float) -> tuple[float, float, float]:
+    """Means over a time of held bytes, SMACT and watts."""
     moments = (found.moments or ())[gpu]
     ends_s = [moment.at_s for moment in moments[1:]] + [found.makespan_s]
     sums = [0.0, 0.0, 0.0]
     for moment, end_s in zip(moments, ends_s, strict=True):
+        overlap_s = max(0.0, min(end_s, finish_s) - max(moment.at_s, begin_s))
         for i, value in enumerate((moment.held_bytes, moment.smact, moment.power_w)):
-            sums[i] += value * max(0.0, end_s - moment.at_s)
-    return sums[0] / found.makespan_s, sums[1] / found.makespan_s, sums[2] / found.makespan_s
+            sums[i] += value * overlap_s
+    duration_s = finish_s - begin_s
+    return sums[0] / duration_s, sums[1] / duration_s, sums[2] / duration_s
 
 
 def venus() -> list[str]:

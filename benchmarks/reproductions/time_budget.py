@@ -1,6 +1,6 @@
 """Another reading of the published pairs: they ran under MPS, and naive sharing divides the time of a GPU.
 
-`check_budgets` says why; `TimeBudget` is the model that follows, for `chapter6_oracles.py`.
+`check_budgets` says why; `KernelTime` is the model that follows, which `sharing_fits.py` fits.
 """
 
 from __future__ import annotations
@@ -63,8 +63,17 @@ def check_budgets(found: Sequence[Pair]) -> list[str]:
     return lines
 
 
-class TimeBudget(StandardInterference):
-    """MPS as the published pairs; naive sharing as a fair share of the time in which a GPU has a kernel."""
+class KernelTime(StandardInterference):
+    """MPS as the published pairs; naive sharing as turns of kernels.
+
+    While a job has a kernel to run, each neighbor that has one, too, delays it by `delay` times the neighbor's share of
+    the time: slowdown = 1 + delay x busy x sum of the neighbors' busy. 1 is turns that cost nothing: k jobs that are
+    always busy take k times as long.
+    """
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.delay = delay
 
     def speeds(
         self, members: Sequence[TrueActivity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
@@ -74,20 +83,11 @@ class TimeBudget(StandardInterference):
             return list(standard().speeds(members, gpu_type, "time-sliced"))
         if sharing != "time-sliced" or len(members) < 2:
             return super().speeds(members, gpu_type, sharing)
-        wanted = [member.smact if member.utilization is None else member.utilization for member in members]
-        return [
-            1.0 / ((1.0 - want) + want * want / got) if want else 1.0
-            for want, got in zip(wanted, _fair_shares(wanted), strict=True)
-        ]
+        busy = [member.smact if member.utilization is None else member.utilization for member in members]
+        total = sum(busy)
+        return [1.0 / turn_slowdown(self.delay, own, total - own) for own in busy]
 
 
-def _fair_shares(wanted: Sequence[float]) -> list[float]:
-    """Max-min fair shares of 1 of those who want so much of it."""
-    shares = [0.0] * len(wanted)
-    left, open_ = 1.0, sorted(range(len(wanted)), key=wanted.__getitem__)
-    while open_:
-        share = left / len(open_)
-        first = open_.pop(0)
-        shares[first] = min(wanted[first], share)
-        left -= shares[first]
-    return shares
+def turn_slowdown(delay: float, own: float, others: float) -> float:
+    """Slowdown of a job that is busy for a share `own` of its time, beside jobs of `others` in all."""
+    return 1.0 + delay * own * others
