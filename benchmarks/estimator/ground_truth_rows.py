@@ -6,13 +6,27 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.published import ENCODER_COLUMNS
 
 Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What another estimator said of a job, as its measurements record it.
+
+    Attributes:
+        estimated_bytes: where it says `oom`, the level at which it stopped.
+        second_oom: whether a second run, capped at the estimate, ran out of memory; None: not recorded.
+    """
+
+    estimated_bytes: int
+    oom: bool
+    second_oom: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +39,7 @@ class Row:
         measured_bytes: as the set measures; where `measured_oom`, only the level reached before it failed.
         loads: libraries loaded in addition to those of every row of the set; such rows have a constant of their own.
         doubt: why the measurement may be wrong, or empty; such rows are scored, but not used for fitting.
+        others: other estimators by name; those that do not support the job are left out.
     """
 
     title: str
@@ -36,6 +51,7 @@ class Row:
     measured_oom: bool = False
     loads: str = ""
     doubt: str = ""
+    others: Mapping[str, Recorded] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +235,22 @@ def xmem_row(cells: Cells) -> Row | str:
         torch="2.6.0",
         measured_bytes=int(cells["measured_bytes"]),
         measured_oom=cells["measured_oom"] == "True",
+        others=_xmem_others(cells),
     )
+
+
+def _xmem_others(cells: Cells) -> dict[str, Recorded]:
+    found = {}
+    for name in ("xMem", "DNNMem", "SchedTune", "LLMem"):
+        column = name.lower()
+        if cells[f"{column}_bytes"]:
+            second = cells[f"{column}_v2_oom"]
+            found[name] = Recorded(
+                estimated_bytes=int(cells[f"{column}_bytes"]),
+                oom=cells[f"{column}_oom"] == "True",
+                second_oom=second == "True" if second else None,
+            )
+    return found
 
 
 PEFT_LONGEST_TOKENS = 500

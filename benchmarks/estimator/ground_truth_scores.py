@@ -100,6 +100,7 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
     for title, values in pairs.items():
         errors = [signed_error(value, true) for value, true in zip(values, truth, strict=True)]
         lines.append(error_line(title, errors))
+    lines += other_error_lines(ran)
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
     missed = [result for result in ran if result.row.measured_bytes > bound(result, outside)]
     margin = statistics.fmean(
@@ -111,6 +112,52 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         f"Measured peak above our bound: {len(missed)} of {len(ran)}, with a mean margin of {margin:.1%}.",
     ]
     return lines
+
+
+def others_of(results: Sequence[Result]) -> list[str]:
+    """Names of the estimators recorded with these rows, in the order of the rows' columns."""
+    return list(dict.fromkeys(name for result in results for name in result.row.others))
+
+
+def other_error_lines(ran: Sequence[Result]) -> list[str]:
+    """Errors of the recorded estimators, each on the rows that it says fit."""
+    lines = []
+    for name in others_of(ran):
+        found = [(result.row.others[name], result.row.measured_bytes) for result in ran if name in result.row.others]
+        errors = [signed_error(other.estimated_bytes, measured) for other, measured in found if not other.oom]
+        lines.append(error_line(f"{name}, recorded", errors))
+    return lines
+
+
+def other_failure_lines(scored: Sequence[Result]) -> list[str]:
+    """Failures of the recorded estimators: wrong predictions of OOM, and recorded second runs that ran out of memory.
+
+    A third column has the rule of `failure_lines` in place of the recorded second runs.
+    """
+    names = others_of(scored)
+    if not names:
+        return []
+    lines = [
+        "",
+        "| recorded estimator | rows | wrong OOM predictions | PEF, as recorded | PEF, by the measured peak |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in names:
+        found = [(result.row.others[name], result.row) for result in scored if name in result.row.others]
+        wrong = sum(other.oom != row.measured_oom for other, row in found)
+        fits = [(other, row) for other, row in found if not other.oom and not row.measured_oom]
+        recorded = sum(bool(other.second_oom) for other, _ in fits)
+        above = sum(cap_of(other.estimated_bytes, row.gpu) < row.measured_bytes for other, row in fits)
+        shares = (f"{(failed + wrong) / len(found):.1%}" for failed in (recorded, above))
+        lines.append(f"| {name} | {len(found)} | {wrong} | {' | '.join(shares)} |")
+    return [*lines, ""]
+
+
+def cap_of(requested_bytes: int, gpu: str) -> float:
+    """The cap of a second run, as xMem sets it: a whole percentage of the GPU."""
+    known = gpu_spec(gpu)
+    total = known.torch_total_bytes or known.memory_total_bytes
+    return round(min(requested_bytes / total, 1.0), 2) * total
 
 
 def bound(result: Result, outside: Mapping[str, int]) -> int:
@@ -131,12 +178,9 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
     for title, with_margin in (("estimate", 0), ("bound", 1)):
         failed = 0
         for fit in fits:
-            known = gpu_spec(fit.row.gpu)
-            total = known.torch_total_bytes or known.memory_total_bytes
             kernels = outside[fit.row.loads]
             requested = fit.reserved_bytes + kernels + with_margin * fit.margin_bytes
-            cap = round(min(requested / total, 1.0), 2) * total
-            failed += cap < fit.row.measured_bytes - kernels
+            failed += cap_of(requested, fit.row.gpu) < fit.row.measured_bytes - kernels
         share = (failed + len(wrong)) / len(scored)
         lines.append(f"PEF, second run capped at the {title}: {share:.1%} ({failed} runs above their cap).")
     return lines
@@ -180,7 +224,7 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
         lines.append("Left out: " + ", ".join(f"{count} {why}" for why, count in left_out.most_common()) + ".")
     lines += ["", *score_lines(scored, outside)]
     if any(result.row.measured_oom for result in scored):
-        lines += failure_lines(scored, outside)
+        lines += [*failure_lines(scored, outside), *other_failure_lines(scored)]
     times = [result.elapsed_s for result in results]
     lines += [
         f"Seconds a row (warm, forked): median {statistics.median(times):.2f}, P95 {quantile(times, 0.95):.2f}.",

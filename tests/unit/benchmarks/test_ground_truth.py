@@ -237,3 +237,52 @@ def test_wrong_oom_predictions_are_failures(modules):
     lines = modules[0].failure_lines(results, {"": 0})
     assert lines[0].startswith("Wrong OOM predictions: 2 of 4")
     assert "50.0%" in lines[1]
+
+
+def recorded(modules, *, estimated, oom=False, second=False):
+    return modules[1].Recorded(estimated_bytes=estimated * MIB, oom=oom, second_oom=second)
+
+
+def test_recorded_estimators_are_scored_on_the_jobs_that_they_support(modules):
+    scores = modules[0]
+    others = [
+        {"A": recorded(modules, estimated=5500), "B": recorded(modules, estimated=4000, second=True)},
+        {"A": recorded(modules, estimated=9000, oom=True)},
+        {"A": recorded(modules, estimated=3000)},
+    ]
+    results = [
+        replace(result, row=replace(result.row, others=other))
+        for result, other in zip(
+            [
+                a_result(modules, measured=5000, reserved=5000),
+                a_result(modules, measured=5000, reserved=5000),
+                a_result(modules, measured=9000, reserved=5000, measured_oom=True),
+            ],
+            others,
+            strict=True,
+        )
+    ]
+    text = "\n".join(scores.score_lines(results, {"": 0}))
+    assert "| A, recorded | 1 | 10.00% |" in text
+    assert "| B, recorded | 1 | 20.00% |" in text
+    failures = scores.other_failure_lines(results)
+    # A: a wrong OOM prediction and a wrong fit; B: its second run failed, and its cap is below the measured peak.
+    assert "| A | 3 | 2 | 66.7% | 66.7% |" in failures
+    assert "| B | 1 | 0 | 100.0% | 100.0% |" in failures
+    assert scores.other_failure_lines(results[1:2]) != []
+    assert scores.other_failure_lines([a_result(modules, measured=1, reserved=1)]) == []
+
+
+def test_a_job_that_another_estimator_does_not_support_has_no_record_of_it(modules):
+    cells = {
+        "model": "VGG16",
+        "optimizer": "SGD",
+        "batch": "8",
+        "gpu": "NVIDIA GeForce RTX 3060",
+        "measured_bytes": "5",
+        "measured_oom": "False",
+        **{f"{name}_{end}": "" for name in ("dnnmem", "schedtune", "llmem") for end in ("bytes", "oom", "v2_oom")},
+        **{"xmem_bytes": "7", "xmem_oom": "False", "xmem_v2_oom": "True"},
+    }
+    row = modules[1].xmem_row(cells)
+    assert row.others == {"xMem": modules[1].Recorded(estimated_bytes=7, oom=False, second_oom=True)}
