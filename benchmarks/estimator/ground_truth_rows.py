@@ -243,7 +243,7 @@ def _xmem_others(cells: Cells) -> dict[str, Recorded]:
     found = {}
     for name in ("xMem", "DNNMem", "SchedTune", "LLMem"):
         column = name.lower()
-        if cells[f"{column}_bytes"]:
+        if cells.get(f"{column}_bytes"):
             second = cells[f"{column}_v2_oom"]
             found[name] = Recorded(
                 estimated_bytes=int(cells[f"{column}_bytes"]),

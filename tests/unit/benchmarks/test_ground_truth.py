@@ -282,7 +282,9 @@ def test_a_job_that_another_estimator_does_not_support_has_no_record_of_it(modul
         "measured_bytes": "5",
         "measured_oom": "False",
         **{f"{name}_{end}": "" for name in ("dnnmem", "schedtune", "llmem") for end in ("bytes", "oom", "v2_oom")},
-        **{"xmem_bytes": "7", "xmem_oom": "False", "xmem_v2_oom": "True"},
+        "xmem_bytes": "7",
+        "xmem_oom": "False",
+        "xmem_v2_oom": "True",
     }
     row = modules[1].xmem_row(cells)
     assert row.others == {"xMem": modules[1].Recorded(estimated_bytes=7, oom=False, second_oom=True)}
