@@ -215,18 +215,18 @@ def row(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics])
 
 
 def differences(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> list[str]:
-    """A line for each figure that is more than three points from the published one, with the reason as far as known."""
-    lines = []
+    """A line with the figures that are more than three points from the published ones, and the reason if known."""
+    apart = []
     for name, field in MEASURES:
         published = getattr(case, field)
         ours = statistics.mean(getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True))
         if published is not None and abs(ours - published) > MAX_DIFFERENCE:
-            apart = f"{ours:+.1%} here, {published:+.1%} published, {100 * (ours - published):+.1f} points"
-            lines.append(f"- {case.name}, {field}: {apart}: {REASONS.get(case.name, UNEXPLAINED)}.")
+            apart.append(f"{field} {ours:+.1%}, published {published:+.1%} ({100 * (ours - published):+.1f} points)")
+    lines = [f"- {case.name}: {'; '.join(apart)}: {REASONS.get(case.name, UNEXPLAINED)}."] if apart else []
     ooms = statistics.mean(metrics.ooms for metrics in found)
     if case.ooms is not None and abs(ooms - case.ooms) > MAX_OOM_DIFFERENCE:
         reason = OOM_REASONS.get(case.name, UNEXPLAINED)
-        lines.append(f"- {case.name}, OOMs: {ooms:.1f} here in the mean, {case.ooms} published: {reason}.")
+        lines.append(f"- {case.name}: {ooms:.1f} OOMs in the mean, published {case.ooms}: {reason}.")
     return lines
 
 
