@@ -1,7 +1,8 @@
 """A real Slurm of two nodes with two fake GPUs each, in a folder of its own, without systemd. Needs root and Debian's
 packages slurmctld, slurmd, slurm-client and munge.
 
-The GPUs are twins of /dev/null, with 40 shards each; jobs that need a GPU use a simulated server of cotenant.
+The GPUs are twins of /dev/null, with 40 shards each, by the lines that `cotenant slurm config` writes. Jobs that need a
+GPU use a simulated server of cotenant.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from cotenant.core.units import GiB
+from cotenant.slurm.site_files import NodeGroup, site_lines
 from sites import COTENANT
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "scontrol")
@@ -49,15 +52,9 @@ SelectTypeParameters=CR_Core
 MailProg=/bin/true
 GresTypes=gpu,shard
 SlurmdParameters=config_overrides
-NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 RealMemory=2000 Gres=gpu:2,shard:80
-NodeName=n2 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=16 RealMemory=2000 Gres=gpu:2,shard:80
+NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 RealMemory=2000 Gres={gres}
+NodeName=n2 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=16 RealMemory=2000 Gres={gres}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-GRES = """
-AutoDetect=off
-NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]
-NodeName=n[1-2] Name=shard Count=40 File={folder}/gpu0
-NodeName=n[1-2] Name=shard Count=40 File={folder}/gpu1
 """
 
 
@@ -72,8 +69,12 @@ def missing():
 class SlurmCluster:
     """The running cluster."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, type_of="none"):
         self.folder = folder
+        group = NodeGroup(
+            names="n[1-2]", model="A100-40GB", memory_bytes=SHARDS * GiB, gpus=2, device=f"{folder}/gpu%d"
+        )
+        self.lines = site_lines([group], type_of)
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))},
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -91,8 +92,9 @@ class SlurmCluster:
         for name in ("gpu0", "gpu1"):
             os.mknod(self.folder / name, 0o666 | 0o020000, os.makedev(1, 3))
         values = {"host": socket.gethostname().partition(".")[0], "folder": self.folder, "ports": _free_ports(3)}
-        (self.folder / "slurm.conf").write_text(CONF.format(**values))
-        (self.folder / "gres.conf").write_text(GRES.format(**values))
+        gres = self.lines.node_gres["n[1-2]"]
+        (self.folder / "slurm.conf").write_text(CONF.format(**values, gres=gres))
+        (self.folder / "gres.conf").write_text("\n".join(self.lines.gres_conf) + "\n")
         self._start_munge()
         self._run("slurmctld")
         for node in ("n1", "n2"):
@@ -146,6 +148,18 @@ class SlurmCluster:
             text=True,
             check=False,
             **{"timeout": TIMEOUT_S, **options},
+        )
+
+    def plain(self, *command, env):
+        """Run one of Slurm's own commands in the test's folder, to its end."""
+        return subprocess.run(
+            command,
+            env={**self.env, **env},
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
         )
 
     def until(self, holds, what):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 class ClusterJob(TypedDict):
@@ -135,10 +135,33 @@ class PackSubmitOutput(TypedDict):
     folder: str
 
 
+class SlurmConfigOutput(TypedDict):
+    """`cotenant slurm config`: lines to add to the two files."""
+
+    gres_conf: list[str]
+    slurm_conf: list[str]
+
+
+class SiteFinding(TypedDict):
+    """What is wrong with a site's files."""
+
+    grade: Literal["problem", "warning"]
+    where: str
+    text: str
+
+
+class SlurmCheckOutput(TypedDict):
+    """`cotenant slurm check`."""
+
+    findings: list[SiteFinding]
+
+
 SLURM_OUTPUTS = {
     "pack": PackOutput,
     "pack --to slurm": PackSubmitOutput,
     "sbatch --to slurm": ClusterSubmitOutput,
     "squeue --to slurm": ClusterQueueOutput,
     "sacct --to slurm": AccountedJobsOutput,
+    "slurm config": SlurmConfigOutput,
+    "slurm check": SlurmCheckOutput,
 }
