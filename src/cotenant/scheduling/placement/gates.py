@@ -154,6 +154,9 @@ def pressure_too_high(smact: float, smocc: float, drama: float, *, risk: bool = 
         _check_ratio(name.upper(), limit)
 
     def check(view: GpuView, _at_s: float) -> Refusal | None:
+        active = _risk(view, "smact") if risk else view.mean("smact")
+        if active is not None and active < smact:
+            return None  # the usual answer
         readings = {name: _risk(view, name) if risk else view.mean(name) for name in limits}
         over = {name for name, value in readings.items() if value is None or value >= limits[name]}
         if "smact" not in over or len(over) < 2:

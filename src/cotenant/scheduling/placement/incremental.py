@@ -6,6 +6,7 @@ index, not at every GPU. A class of which one job was not placed is blocked unti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
@@ -75,8 +76,10 @@ class IncrementalPlacer:
         if job_id in queue.entries:
             queue.remove(queue.entries[job_id])
         demand_class = self._class_of(job)
-        # A job that lost its memory to another user's overrun is ahead of all, in whatever order they are.
-        key = (-1.0 if job.attempts and is_first(job) else 0.0, *self._order(job, self._predictions))
+        key = self._order(job, self._predictions)
+        if job.attempts and is_first(job):
+            # A job that lost its memory to another user's overrun is ahead of all, in whatever order they are.
+            key = (-math.inf, *key)
         pending = PendingJob(job, key, demand_class)
         queue.push(pending)
         if demand_class.blocked:

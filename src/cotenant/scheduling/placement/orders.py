@@ -30,6 +30,8 @@ def retries_first(job: Job, _facts: JobPredictions = NO_PREDICTIONS) -> tuple[fl
 
     Except those of which no sample bears out that they ran out of memory, and those whose time slice was over.
     """
+    if not job.attempts:
+        return (-job.spec.priority, 0, job.submitted_at_s, job.id)
     is_ahead = len(job.attempts) > job.uncounted_attempts and (has_precedence(job) or not has_oomed(job))
     return (-job.spec.priority, -is_ahead, queued_at_s(job), job.id)
 

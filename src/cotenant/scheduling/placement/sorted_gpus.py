@@ -55,9 +55,12 @@ class SortedGpus(SortedBuckets):
         if not self._buckets:
             return None
         if not self.turn:  # mostly the first of all, or the first with enough memory
-            packed = self.first_packed(demand.bytes_per_gpu * PLACES if self._key is less_memory else None)
-            if packed is None:
-                return None
+            packed = self._buckets[0][0]
+            if self._key is less_memory:
+                with_room = self.first_packed(demand.bytes_per_gpu * PLACES)
+                if with_room is None:
+                    return None
+                packed = with_room
             view = self._views[packed & _PLACE_MASK]
             # `rules.fits`, without the call.
             if (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes:
