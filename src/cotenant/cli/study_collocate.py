@@ -101,7 +101,8 @@ def collocate(
         return
     columns = [Column(key=name, title=name.upper(), right=index > 1) for index, name in enumerate(HEAD)]
     measured = [found for found in results if not found.problem]
-    print_table([dict(zip(HEAD, table_cells(found), strict=True)) for found in measured], columns)
+    if measured:
+        print_table([dict(zip(HEAD, table_cells(found), strict=True)) for found in measured], columns)
     for found in results:
         if found.problem:
             note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
