@@ -9,7 +9,7 @@ from cotenant.cli.json_admin_outputs import PruneOutput, RepairOutput
 from cotenant.cli.json_slurm_outputs import SLURM_OUTPUTS
 from cotenant.cli.json_slurm_shapes import SlurmAccountingOutput, SlurmQueueOutput
 from cotenant.cli.json_study_outputs import STUDY_OUTPUTS
-from cotenant.daemon.api import answers, schemas
+from cotenant.daemon.api import answers, gpu_schemas, schemas
 
 
 class ErrorOutput(TypedDict):
@@ -106,14 +106,14 @@ class HistoryOutput(TypedDict, total=False):
 class GpusOutput(TypedDict):
     """The GPUs; with --history, their samples over time."""
 
-    gpus: list[schemas.GpuStatus] | list[schemas.GpuHistory]
+    gpus: list[gpu_schemas.GpuStatus] | list[gpu_schemas.GpuHistory]
 
 
 class TopOutput(TypedDict):
     """One snapshot of the server."""
 
     status: answers.StatusAnswer
-    gpus: list[schemas.GpuStatus]
+    gpus: list[gpu_schemas.GpuStatus]
     jobs: list[schemas.JobView]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from cotenant.core.job import Job, Queued
+from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.units import format_duration
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import demand_bytes
@@ -110,6 +110,18 @@ class AdmissionControl:
         begin_at_s = job.spec.begin_at_s
         if begin_at_s is not None and begin_at_s > at_s:
             return Refusal("begin_time", lambda: f"begins in {format_duration(begin_at_s - at_s)}", begin_at_s)
+        return None
+
+    def over_quota(self, specs: Sequence[JobSpec], *, besides: int) -> str | None:
+        """Why the user's quota refuses these jobs; None if it does not. `besides`: further submissions in progress."""
+        user, quota = specs[0].user, self._config.quota_of(specs[0].user)
+        open_jobs = self._table.unfinished(user) + besides
+        if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
+            limit = f"{user} may have {quota.max_unfinished} unfinished jobs"
+            return f"{limit}, has {open_jobs}, submits {len(specs)} more"
+        max_gpus = max(spec.gpus for spec in specs)
+        if quota.gpus is not None and max_gpus > quota.gpus:
+            return f"{user} may have {quota.gpus} GPUs at once, {max_gpus} requested"
         return None
 
     def pending(self, job_id: int) -> str:

@@ -85,7 +85,7 @@ class IdleStatus:
 
 
 @dataclass(slots=True)
-class _Row:
+class _IdleRow:
     """Readings in a row.
 
     Attributes:
@@ -127,7 +127,7 @@ class IdleWatch:
         self._stop_grace_s = stop_grace_s
         self._pace = pace
         self._read_at_s: dict[str, float] = {}
-        self._rows: dict[_Key, _Row] = {}
+        self._rows: dict[_Key, _IdleRow] = {}
         self._stopped_at_s: dict[_Key, float] = {}
 
     def commands(
@@ -153,7 +153,7 @@ class IdleWatch:
             warm = (event.at_s - attempt.started_at_s) * self._pace > self._policy.warmup_s
             if not warm or attempt.stop_reason is not None or is_exempt(job):
                 continue
-            row = self._rows[key] = rows.get(key) or _Row(event.at_s, event.at_s)
+            row = self._rows[key] = rows.get(key) or _IdleRow(event.at_s, event.at_s)
             verdict = self._verdict(attempt.placement.gpu_uuids, event.samples, observed.get(key, ()))
             gap_s = max((gaps.get(uuid, math.inf) for uuid in attempt.placement.gpu_uuids), default=math.inf)
             if verdict is not None and 0.0 < gap_s <= self._stale_after_s:
@@ -188,7 +188,7 @@ class IdleWatch:
             ValueError, TypeError: it did not come from `state()`.
         """
         rows = {
-            (int(job_id), int(number)): _Row(float(last_s), float(since_s), float(idle_s))
+            (int(job_id), int(number)): _IdleRow(float(last_s), float(since_s), float(idle_s))
             for job_id, number, last_s, since_s, idle_s in state
         }
         self._rows = rows
@@ -228,7 +228,7 @@ class IdleWatch:
         reports = any((process.sm or 0.0) > 0.0 for process in sample.processes)
         return reports and share is not None and 0.0 <= share < self._policy.max_activity
 
-    def _changes(self, job: Job, row: _Row, at_s: float) -> Iterator[Command]:
+    def _changes(self, job: Job, row: _IdleRow, at_s: float) -> Iterator[Command]:
         attempt = job.attempts[-1]
         key = (job.id, attempt.number)
         if attempt.idle_since_s is None:
@@ -251,7 +251,7 @@ class IdleWatch:
             cause = f"{prefix} {format_duration(row.idle_s)}, {self._limit_text}"
             yield Stop(at_s=at_s, cause=cause, job_id=key[0], attempt=key[1], grace_s=self._stop_grace_s)
 
-    def _notice(self, job: Job, row: _Row) -> str:
+    def _notice(self, job: Job, row: _IdleRow) -> str:
         """What its user should know: the finding, and what will be done about it."""
         next_text = self._status(job, row.idle_s).next_text
         then = f", {next_text}" if next_text else ""

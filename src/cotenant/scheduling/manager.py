@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -29,20 +29,20 @@ from cotenant.core.events import (
     ServerSampled,
     Tick,
 )
-from cotenant.core.gpu import Gpu, ServerSnapshot
+from cotenant.core.gpu import Gpu, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import CoRun, Job, JobSpec, Queued, ResourceUsage
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.scheduling.admission import AdmissionControl
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.explain import CoRunStatus, explanation
+from cotenant.scheduling.fit_check import FitCheck
 from cotenant.scheduling.idle_watch import IdleWatch
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.overrun import find_overruns
 from cotenant.scheduling.overrun_watch import OverrunWatch
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.policy_driver import PolicyDriver
+from cotenant.scheduling.policy_driver import GpuOccupancy, PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.scheduling.telemetry.samples import Telemetry
@@ -68,6 +68,7 @@ class Manager:
         """Forget everything, as before the first event. `restore` may follow."""
         self._table = JobTable(self._config)
         self._admission = AdmissionControl(self._table, self._config)
+        self._fit_check = FitCheck(self._table)
         self._watched_attempts: dict[int, int] = {}  # attempt number by id of live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
@@ -84,10 +85,6 @@ class Manager:
         )
         self._time_limits = TimeLimits(self._config)
         self._at_s = 0.0
-        self._unchecked: set[int] = set()  # jobs not yet compared with the GPUs and MIG instances
-        self._totals_bytes: list[int] = []  # largest first
-        self._instances_bytes: list[int] = []
-        self._checked_gpus: tuple[Gpu, ...] = ()
 
     @property
     def jobs(self) -> Mapping[int, Job]:
@@ -175,6 +172,10 @@ class Manager:
         attempt = job.attempts[number - 1]
         return attempt.usage if attempt.exit is not None else self._telemetry.usage(job.id, number)
 
+    def observed_bytes(self, job: Job) -> int | None:
+        """The most that the newest attempt of a job holds on one GPU; None if no sample showed it."""
+        return max(self._telemetry.peaks_bytes(job.id, len(job.attempts)).values(), default=None)
+
     def co_runs(self, job: Job, number: int) -> tuple[CoRun, ...]:
         """Co-runs of an attempt, with measured slowdowns."""
         attempt = job.attempts[number - 1]
@@ -224,15 +225,7 @@ class Manager:
 
     def over_quota(self, specs: Sequence[JobSpec], *, besides: int = 0) -> str | None:
         """Why the user's quota refuses these jobs; None if it does not. `besides`: further submissions in progress."""
-        user, quota = specs[0].user, self._config.quota_of(specs[0].user)
-        open_jobs = self._table.unfinished(user) + besides
-        if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
-            limit = f"{user} may have {quota.max_unfinished} unfinished jobs"
-            return f"{limit}, has {open_jobs}, submits {len(specs)} more"
-        max_gpus = max(spec.gpus for spec in specs)
-        if quota.gpus is not None and max_gpus > quota.gpus:
-            return f"{user} may have {quota.gpus} GPUs at once, {max_gpus} requested"
-        return None
+        return self._admission.over_quota(specs, besides=besides)
 
     def older_singletons(self, job: Job) -> set[int]:
         """Ids of the older jobs that a `singleton` job waits for."""
@@ -255,6 +248,19 @@ class Manager:
             event = replace(event, overruns=find_overruns(holdings, self._table.jobs, victim_id=job.id))
         return replace(event, co_runs=self._history.measured(job, event.co_runs)) if event.co_runs else event
 
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The newest inventory, in display order."""
+        return self._telemetry.gpus
+
+    def gpu_occupancies(self) -> Iterator[GpuOccupancy]:
+        """What each GPU holds, in the order of `gpus`."""
+        return self._driver.occupancies()
+
+    def gpu_snapshot(self, gpu: Gpu, at_s: float) -> GpuSnapshot:
+        """One GPU as the policy would see it at `at_s`."""
+        return self._driver.gpu_at(gpu, at_s)
+
     def server_snapshot(self, at_s: float) -> ServerSnapshot:
         """All GPUs as the policy would see them at `at_s`."""
         return self._driver.snapshot(at_s)
@@ -275,9 +281,7 @@ class Manager:
             wait=self._driver.explain(job_id),
             pending=lambda: self._admission.pending(job_id),
             indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if is_live else {},
-            peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0)
-            if is_live
-            else 0,
+            peak_bytes=(is_live and self.observed_bytes(job)) or 0,
             co_run_status=self.co_run_status(job) if is_live else None,
             is_paused=self._overruns.is_paused(job_id, len(job.attempts)),
             idle=self._idle.status(job, self._at_s) if is_live else None,
@@ -310,7 +314,7 @@ class Manager:
             if job.attempts:
                 self._watch_attempt(job)
                 self._driver.follow(job)
-        self._unchecked.update(changed)
+        self._fit_check.add(changed)
         self._admission.follow(changed, at_s)
 
     def _watch_attempt(self, job: Job) -> None:
@@ -367,26 +371,9 @@ class Manager:
 
     def _hold_unsatisfiable(self, at_s: float) -> None:
         """Hold queued jobs that fit on no GPU of the server; queue held ones again if a new GPU fits them."""
-        gpus, table = self._telemetry.gpus, self._table
-        if gpus is not self._checked_gpus:
-            self._checked_gpus = gpus
-            totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)
-            instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
-            if totals != self._totals_bytes or instances != self._instances_bytes:
-                self._unchecked |= table.queued | table.unsatisfiable.keys()
-                self._totals_bytes, self._instances_bytes = totals, instances
-        totals, instances = self._totals_bytes, self._instances_bytes
-        if not totals or not self._unchecked:
-            return
-        for job_id in sorted(self._unchecked & (table.queued | table.unsatisfiable.keys())):
-            job = table.jobs[job_id]
-            why = never_fits(job, instances if job.spec.sharing == "mig" else totals)
-            if why is not None:
-                table.hold_unsatisfiable(job, why, at_s)
-            elif job_id in table.unsatisfiable:
-                table.requeue_satisfiable(job)
-        self._propagate_changes(at_s)
-        self._unchecked.clear()
+        if self._fit_check.update(self._telemetry.gpus, at_s):
+            self._propagate_changes(at_s)
+            self._fit_check.done()
 
     def _launch(self, job: Job, placement: Placement, event: Event) -> Launch:
         placed = AttemptPlaced(

@@ -23,6 +23,7 @@ from cotenant.web.pages.jobs import JobsPage
 from cotenant.web.pages.log import LogPage
 from cotenant.web.pages.login import LoginPages
 from cotenant.web.pages.now import NowPage
+from cotenant.web.pages.replay import ReplayPages
 from cotenant.web.pages.submit import SubmitPages
 from cotenant.web.pages.usage import UsagePage
 from cotenant.web.site import Site, event, see_other
@@ -146,6 +147,7 @@ def _status(error: CotenantError) -> tuple[int, str]:
 def _routes(site: Site, login: LoginPages) -> tuple[PageRoute, ...]:
     now, job, log, actions = NowPage(site), JobPage(site), LogPage(site), ActionPages(site)
     usage, history, submit, jobs = UsagePage(site), HistoryPage(site), SubmitPages(site), JobsPage(site)
+    replay = ReplayPages(site)
     job_path, verb = r"/jobs/(?P<job_id>[0-9]{1,15})", "(?P<verb>cancel|hold|release|requeue|change)"
     draft = "/submit/(?P<key>[A-Za-z0-9_-]{1,40})"
 
@@ -169,6 +171,9 @@ def _routes(site: Site, login: LoginPages) -> tuple[PageRoute, ...]:
         route("GET", "/usage", usage.show),
         route("GET", r"/usage\.csv", usage.export),
         route("GET", "/history", history.show),
+        route("POST", "/history/replay", replay.begin),
+        route("GET", "/history/replay/(?P<key>[A-Za-z0-9_-]{1,40})", replay.show),
+        route("GET", "/history/replay/(?P<key>[A-Za-z0-9_-]{1,40})/report", replay.report),
         route("GET", "/submit", submit.show),
         route("POST", "/submit", submit.preview),
         route("GET", draft, submit.draft),

@@ -29,6 +29,7 @@ class Session:
     Attributes:
         token: of the daemon; None where the kernel says who this process, and so its only user, is.
         drafts: previews of jobs that the submit page makes, by random id.
+        replays: those of the history page, by random id.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Session:
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     streams: int = 0
     drafts: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+    replays: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     @property
     def identity(self) -> Hashable:

@@ -66,16 +66,16 @@ class Site:
         )
         return HTMLResponse(text, status_code=status)
 
-    async def form(self, request: Request) -> dict[str, str]:
-        """The fields of a form of ours.
+    async def form(self, request: Request, *, changes: bool = True) -> dict[str, str]:
+        """The fields of a form of ours. `changes`: it asks for a change of the daemon's jobs.
 
         Raises:
-            NotPermitted: it does not carry the session's CSRF token, or the pages are read-only.
+            NotPermitted: it does not carry the CSRF token of the session, or it changes something on read-only pages.
         """
         fields = await read_form(request)
         if not self.session(request).is_csrf_token(fields.pop("csrf", "")):
             raise NotPermitted("this form is of another session", hint="load the page again")
-        if self.read_only:
+        if changes and self.read_only:
             raise NotPermitted("these pages are read-only")
         return fields
 

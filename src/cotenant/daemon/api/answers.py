@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, TypedDict
 
 from cotenant.core.ports import SignalTarget
+from cotenant.daemon.api.gpu_schemas import GpuHistory, GpuStatus, ServerTotals
 from cotenant.daemon.api.schemas import (
     DayUsage,
     Explanation,
-    GpuHistory,
-    GpuStatus,
     JobDetail,
     JobEvent,
     JobView,
@@ -156,6 +155,7 @@ class GpusAnswer(Answer):
     """The GPUs, in display order."""
 
     gpus: list[GpuStatus]
+    totals: Annotated[ServerTotals | None, "null unless wanted"]
 
 
 class GpuHistoryAnswer(Answer):

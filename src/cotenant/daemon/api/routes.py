@@ -211,6 +211,11 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.gpus,
         summary="List the GPUs with their newest sample and their jobs.",
+        query=(
+            QueryParameter(name="first", kind=int, text="leave out so many GPUs; default 0"),
+            QueryParameter(name="limit", kind=int, text="so many GPUs; default all"),
+            QueryParameter(name="totals", kind=int, text="1: also sums over all GPUs"),
+        ),
         answer=answers.GpusAnswer,
     ),
     Route(

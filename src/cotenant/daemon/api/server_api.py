@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,16 +14,18 @@ from starlette.responses import Response
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.daemon.api.context import Handlers, peer_of
+from cotenant.daemon.api.gpu_views import GpuViews
 from cotenant.daemon.api.job_specs import user_name
 from cotenant.daemon.api.metrics import CONTENT_TYPE
 from cotenant.daemon.api.queries import JobFilter
 from cotenant.daemon.api.requests import json_response, read_number
-from cotenant.daemon.api.schemas import GpuStatus
 from cotenant.daemon.api.sharing_modes import available_modes
 from cotenant.daemon.api.usage_json import by_day, by_user, by_workload, history_view
-from cotenant.daemon.api.views import JsonViews, counts
+from cotenant.daemon.api.views import counts
 from cotenant.scheduling.manager import Manager
 
+MAX_GPUS = 1_000_000
+"""Without a `limit`, all GPUs."""
 AGGREGATES: Mapping[str, Callable[[list[Job], Manager, float], Any]] = {
     "user": by_user,
     "day": by_day,
@@ -36,11 +39,19 @@ class ServerApi(Handlers):
     async def gpus(self, request: Request) -> Response:
         access, peer = self._context.access, peer_of(request)
 
-        def answer(views: JsonViews, manager: Manager) -> list[GpuStatus]:
-            hidden = {job_id for job_id, job in manager.jobs.items() if not access.may_see(peer, job)}
-            return views.gpus(hidden=hidden)
+        first, limit = int(read_number(request, "first", 0)), read_number(request, "limit", MAX_GPUS)
 
-        return json_response({"gpus": await self._view(answer)})
+        wants_totals = request.query_params.get("totals") == "1"
+        may_see = functools.partial(access.may_see, peer)
+
+        def answer(manager: Manager) -> dict[str, Any]:
+            views = GpuViews(manager, self._context.now())
+            return {
+                "gpus": views.gpus(may_see=may_see, first=first, limit=int(limit)),
+                "totals": views.totals(may_see=may_see) if wants_totals else None,
+            }
+
+        return json_response(await self._query(answer))
 
     async def gpu_history(self, request: Request) -> Response:
         seconds = read_number(request, "seconds", 600.0)
@@ -49,8 +60,8 @@ class ServerApi(Handlers):
         now_s = self._context.now()
         named = request.query_params.get("uuids")
         wanted = None if named is None else frozenset(named.split(","))
-        gpus = await self._query(lambda manager: [snapshot.gpu for snapshot in manager.server_snapshot(now_s).gpus])
-        gpus = [gpu for gpu in gpus if wanted is None or gpu.uuid in wanted]
+        inventory = await self._query(lambda manager: manager.gpus)
+        gpus = [gpu for gpu in inventory if wanted is None or gpu.uuid in wanted]
         points = await asyncio.to_thread(self._context.gpu_history.since, now_s - seconds, now_s, wanted)
         return json_response({"gpus": history_view(points, gpus)})
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.core.job import Attempt, CoRun, Job, ResourceUsage
+from cotenant.daemon.api.gpu_schemas import GpuHistory
 from cotenant.daemon.api.job_words import rfc3339
 from cotenant.daemon.api.schemas import (
     CoRunView,
     DayUsage,
-    GpuHistory,
     UsageSum,
     UsageView,
     UserUsage,
@@ -51,6 +51,12 @@ def billed_usage(attempt: Attempt, usage: ResourceUsage | None) -> ResourceUsage
 def attempt_idle_s(attempt: Attempt, at_s: float) -> float:
     """For how long an attempt has been idle until `at_s`, in all."""
     return attempt.idle_s + (0.0 if attempt.idle_since_s is None else max(0.0, at_s - attempt.idle_since_s))
+
+
+def current_idle_s(job: Job, at_s: float) -> float | None:
+    """For how long a job has held its GPUs and computed nothing; None where it computes."""
+    since_s = job.attempts[-1].idle_since_s if job.attempts else None
+    return None if since_s is None else max(0.0, at_s - since_s)
 
 
 def usage_view(usage: ResourceUsage | None) -> UsageView | None:

@@ -1,14 +1,11 @@
-"""Jobs and GPUs as JSON for clients. Bytes and seconds as everywhere, times as RFC 3339 in UTC."""
+"""Jobs as JSON for clients. Bytes and seconds as everywhere, times as RFC 3339 in UTC."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 from cotenant.core.estimate import Estimate
-from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Job
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.ports import QuarantinedEvent
@@ -21,16 +18,14 @@ from cotenant.daemon.api.schemas import (
     ExitView,
     Explanation,
     FilePaths,
-    GpuStatus,
     JobDetail,
     JobView,
     PlacementView,
     QuarantinedView,
     RejectionView,
-    ResidentView,
 )
 from cotenant.daemon.api.states import SHORT
-from cotenant.daemon.api.usage_json import attempt_idle_s, co_run_view, usage_of, usage_view
+from cotenant.daemon.api.usage_json import attempt_idle_s, co_run_view, current_idle_s, usage_of, usage_view
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.scheduling.advice import Instances, advice_for
 from cotenant.scheduling.demand import demand_bytes
@@ -39,29 +34,15 @@ from cotenant.scheduling.recovery import is_forgiven
 
 
 class JsonViews:
-    """Jobs and GPUs of `manager` at `at_s`, for one answer."""
+    """Jobs of `manager` at `at_s`, for one answer."""
 
     def __init__(self, manager: Manager, at_s: float) -> None:
         self._manager = manager
         self._at_s = at_s
 
     @functools.cached_property
-    def _server(self) -> ServerSnapshot:
-        return self._manager.server_snapshot(self._at_s)
-
-    @functools.cached_property
     def _indices(self) -> dict[str, int]:
-        return {snapshot.gpu.uuid: snapshot.gpu.index for snapshot in self._server.gpus}
-
-    @functools.cached_property
-    def _seen(self) -> dict[int, int]:
-        """Most bytes that each job holds on one GPU at the moment."""
-        seen: dict[int, int] = {}
-        for gpu in self._server.gpus:
-            for resident in gpu.residents:
-                if resident.observed_bytes is not None:
-                    seen[resident.job_id] = max(resident.observed_bytes, seen.get(resident.job_id, 0))
-        return seen
+        return {gpu.uuid: gpu.index for gpu in self._manager.gpus}
 
     def job(self, job: Job) -> JobView:
         """A job in a list."""
@@ -99,7 +80,7 @@ class JsonViews:
             "queueing_s": None if started_at_s is None else max(0.0, started_at_s - job.submitted_at_s),
             "waited_s": _waited_s(job),
             "running_s": _running_s(attempt, self._at_s),
-            "idle_s": _idle_s(job, self._at_s),
+            "idle_s": current_idle_s(job, self._at_s),
             "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
             "usage": usage_view(usage_of(job, self._manager)),
             "advice": list(self._advice(job)),
@@ -121,8 +102,7 @@ class JsonViews:
     def _instances(self) -> Mapping[str, Instances]:
         """MIG profiles by UUID of the GPU, for GPUs whose model is known."""
         found = {}
-        for snapshot in self._server.gpus:
-            gpu = snapshot.gpu
+        for gpu in self._manager.gpus:
             spec = None if gpu.mig_profile else gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes)
             if spec is not None:
                 profiles = {mig.name: (mig.memory_bytes, mig.sm_count / spec.sm_count) for mig in spec.mig}
@@ -227,57 +207,6 @@ class JsonViews:
             "promised_bytes": placement.promised_bytes,
         }
 
-    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuStatus]:
-        """All GPUs, in display order; ids and names of `hidden` jobs are left out."""
-        return [self._gpu(snapshot, hidden) for snapshot in self._server.gpus]
-
-    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuStatus:
-        gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)
-        return {
-            "index": gpu.index,
-            "uuid": gpu.uuid,
-            "name": gpu.name,
-            "mig_parent": gpu.mig_parent,
-            "mig_profile": gpu.mig_profile,
-            "memory_total_bytes": gpu.memory_total_bytes,
-            "used_bytes": latest.used_bytes,
-            "promised_bytes": sum(resident.promised_bytes for resident in snapshot.residents),
-            "foreign_bytes": snapshot.foreign_bytes,
-            "available_bytes": snapshot.available_bytes,
-            "smact": _number(latest.smact),
-            "smocc": _number(latest.smocc),
-            "drama": _number(latest.drama),
-            "gract": _number(latest.gract),
-            "tensor": _number(latest.tensor),
-            "fp32": _number(latest.fp32),
-            "pcie_tx_bytes_s": _number(latest.pcie_tx_bytes_s),
-            "pcie_rx_bytes_s": _number(latest.pcie_rx_bytes_s),
-            "sm_clock_mhz": _number(latest.sm_clock_mhz),
-            "utilization": _number(latest.utilization),
-            "power_w": _number(latest.power_w),
-            "energy_j": _number(latest.energy_j),
-            "power_is_assumed": gpu.mig_parent is not None,
-            "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
-            "residents": [self._resident(resident, hidden) for resident in snapshot.residents],
-        }
-
-    def _resident(self, resident: Resident, hidden: AbstractSet[int]) -> ResidentView:
-        job = self._manager.jobs[resident.job_id]
-        is_hidden = resident.job_id in hidden
-        status = None if is_hidden else self._manager.co_run_status(job)
-        return {
-            "job_id": None if is_hidden else job.id,
-            "name": None if is_hidden else job.spec.name,
-            "user": None if is_hidden else job.spec.user,
-            "attempt": resident.attempt,
-            "promised_bytes": resident.promised_bytes,
-            "observed_bytes": resident.observed_bytes,
-            "sharing": resident.sharing,
-            "slowdown": None if status is None else status.measured,
-            "predicted_slowdown": None if status is None else status.predicted,
-            "idle_s": None if is_hidden else _idle_s(job, self._at_s),
-        }
-
     def _where(self, attempt: Attempt | None) -> list[int | None]:
         return [] if attempt is None else [self._indices.get(gpu_uuid) for gpu_uuid in attempt.placement.gpu_uuids]
 
@@ -287,7 +216,7 @@ class JsonViews:
         if attempt is None:
             return None
         if attempt.ended_at_s is None:
-            return self._seen.get(job.id)
+            return self._manager.observed_bytes(job)
         return max(attempt.peak_observed_bytes.values(), default=None)
 
 
@@ -299,16 +228,6 @@ def _quarantined_view(event: QuarantinedEvent) -> QuarantinedView:
         "cause": event.cause,
         "error": event.error,
     }
-
-
-def _idle_s(job: Job, at_s: float) -> float | None:
-    since_s = job.attempts[-1].idle_since_s if job.attempts else None
-    return None if since_s is None else max(0.0, at_s - since_s)
-
-
-def _number(value: float | None) -> float | None:
-    """`value`, or None for NaN and infinity, which JSON lacks."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def estimate_view(estimate: Estimate) -> EstimateView:

@@ -322,6 +322,11 @@ class Telemetry:
         newest = (self._windows[gpu.uuid][-1].at_s for gpu in self.gpus if self._windows.get(gpu.uuid))
         return min(newest, default=math.inf) + self._stale_after_s
 
+    def latest(self, uuid: str) -> GpuSample | None:
+        """The newest sample of a GPU, or None before the first."""
+        window = self._windows.get(uuid)
+        return window[-1] if window else None
+
     def _samples(self, uuid: str) -> tuple[GpuSample, ...]:
         found = self._tuples.get(uuid)
         if found is None:

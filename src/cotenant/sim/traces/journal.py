@@ -10,14 +10,15 @@ The journal is opened read-only, so a running daemon may keep writing to it. Ass
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from cotenant.core.codec import CodecError
 from cotenant.core.errors import UsageError
+from cotenant.core.estimate import Estimate
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
-from cotenant.core.job import JobSpec
+from cotenant.core.job import AttemptExit, CoRun, Job, JobSpec
 from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
@@ -48,6 +49,37 @@ class _JobRecord:
         """Its largest observed memory, else the declared or estimated one; 0 if none is known."""
         return self.peak_bytes or self.spec.declared_bytes or self.bound_bytes or 0
 
+    @classmethod
+    def of(cls, job: Job) -> _JobRecord:
+        """The same from a job instead of its events."""
+        record = cls(JobSubmitted(at_s=job.submitted_at_s, cause="", job_id=job.id, spec=job.spec))
+        if job.estimate is not None:
+            record.note_estimate(job.estimate)
+        for attempt in job.attempts:
+            record.note_placed(attempt.placed_at_s)
+            if attempt.exit is not None and attempt.ended_at_s is not None:
+                record.note_exit(attempt.ended_at_s, attempt.exit, attempt.peak_observed_bytes, attempt.co_runs)
+        return record
+
+    def note_estimate(self, estimate: Estimate) -> None:
+        self.bound_bytes = estimate.bound_bytes
+        self.reported_smact = estimate.smact
+
+    def note_placed(self, at_s: float) -> None:
+        self.placed_s, self.ended_s = at_s, None
+
+    def note_exit(
+        self, at_s: float, end: AttemptExit, peaks_bytes: Mapping[str, int], co_runs: Iterable[CoRun]
+    ) -> None:
+        self.peak_bytes = max([self.peak_bytes, *peaks_bytes.values()])
+        ran = end.reason in ("exited", "timeout")
+        self.ended_s = at_s if ran else None
+        self.failed = ran and end.exit_code != 0
+        for co_run in co_runs:
+            if not co_run.neighbor_ids and co_run.smact is not None:
+                self.alone_s += co_run.seconds
+                self.active_s += co_run.smact * co_run.seconds
+
 
 def read(path: Path) -> Trace:
     """Read the jobs of the journal whose last attempt ran to its end.
@@ -58,6 +90,19 @@ def read(path: Path) -> Trace:
     records: dict[int, _JobRecord] = {}
     for event in _events(path):
         _note(records, event)
+    return _trace(records, stem(path), path)
+
+
+def of_jobs(jobs: Iterable[Job], name: str) -> Trace:
+    """Those of `jobs` whose last attempt ran to its end, as a trace of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    return _trace({job.id: _JobRecord.of(job) for job in jobs}, name, Path(name))
+
+
+def _trace(records: Mapping[int, _JobRecord], name: str, source: Path) -> Trace:
     found = Collected()
     activity = _activity(records.values())
     expected = 0
@@ -74,7 +119,7 @@ def read(path: Path) -> Trace:
     notes = [NOTE]
     if expected:
         notes.append(f"SM activity of {expected} jobs is expected from their memory: none was observed alone")
-    return found.trace(stem(path), path, *notes)
+    return found.trace(name, source, *notes)
 
 
 def _activity(jobs: Iterable[_JobRecord]) -> dict[str, float]:
@@ -94,19 +139,11 @@ def _note(records: dict[int, _JobRecord], event: Journaled) -> None:
     if job is None:
         return
     if isinstance(event, EstimateReady) and event.estimate is not None:
-        job.bound_bytes = event.estimate.bound_bytes
-        job.reported_smact = event.estimate.smact
+        job.note_estimate(event.estimate)
     elif isinstance(event, AttemptPlaced):
-        job.placed_s, job.ended_s = event.at_s, None
+        job.note_placed(event.at_s)
     elif isinstance(event, AttemptExited):
-        job.peak_bytes = max([job.peak_bytes, *event.peak_observed_bytes.values()])
-        ran = event.exit.reason in ("exited", "timeout")
-        job.ended_s = event.at_s if ran else None
-        job.failed = ran and event.exit.exit_code != 0
-        for co_run in event.co_runs:
-            if not co_run.neighbor_ids and co_run.smact is not None:
-                job.alone_s += co_run.seconds
-                job.active_s += co_run.smact * co_run.seconds
+        job.note_exit(event.at_s, event.exit, event.peak_observed_bytes, event.co_runs)
 
 
 def _job(job_id: int, record: _JobRecord, duration_s: float, smact: float) -> TraceJob:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from cotenant.core.codec import decode
 from cotenant.core.job import Attempt, Job
+from cotenant.scheduling.policies import POLICIES
 from cotenant.web.drawings.gantt import GanttBar, Mark, gantt
 from cotenant.web.site import Site
 from cotenant.web.templating import gpu_label, seconds_of
@@ -37,7 +38,7 @@ class HistoryPage:
         begin_s = end_s - float(span) * 3600
         gpus = (await self._site.read(request, "/v1/gpus"))["gpus"]
         status = await self._site.read(request, "/v1/status")
-        jobs, is_cut = await self._jobs(request, begin_s)
+        jobs, is_cut = await jobs_since(self._site, request, begin_s)
         bars = [bar for job in jobs for bar in _bars(job, begin_s, end_s)]
         used = {bar.gpu_uuid for bar in bars}
         begin_s = _begin_s(bars, begin_s, end_s)
@@ -60,23 +61,24 @@ class HistoryPage:
             events=sorted(_events(status, jobs, begin_s), key=lambda entry: entry[0], reverse=True)[:100],
             left_out=len(gpus) - len(shown),
             is_cut=is_cut,
-            simulate_from=status["state_dir"],
             policy=status["policy"],
+            policies=[name for name in POLICIES.names() if name != status["policy"]],
         )
 
-    async def _jobs(self, request: Request, since_s: float) -> tuple[list[Job], bool]:
-        """Of the newest jobs those that started, and ended since or not at all; and whether older ones are left out."""
-        newest = (await self._site.read(request, "/v1/jobs", last=1))["jobs"]
-        after = first = max(0, newest[-1]["id"] - MAX_JOBS) if newest else 0
-        found: list[Job] = []
-        query = {"records": 1, "since_s": f"{since_s:.0f}", "limit": PAGE_JOBS}
-        while True:
-            page = (await self._site.read(request, "/v1/jobs", after=after, **query))["jobs"]
-            jobs: list[Job] = [decode(Job, job) for job in page]
-            found += [job for job in jobs if job.attempts]
-            if len(page) < PAGE_JOBS:
-                return found, first > 0
-            after = jobs[-1].id
+
+async def jobs_since(site: Site, request: Request, since_s: float) -> tuple[list[Job], bool]:
+    """Of the newest jobs those that started, and ended since or not at all; and whether older ones are left out."""
+    newest = (await site.read(request, "/v1/jobs", last=1))["jobs"]
+    after = first = max(0, newest[-1]["id"] - MAX_JOBS) if newest else 0
+    found: list[Job] = []
+    query = {"records": 1, "since_s": f"{since_s:.0f}", "limit": PAGE_JOBS}
+    while True:
+        page = (await site.read(request, "/v1/jobs", after=after, **query))["jobs"]
+        jobs: list[Job] = [decode(Job, job) for job in page]
+        found += [job for job in jobs if job.attempts]
+        if len(page) < PAGE_JOBS:
+            return found, first > 0
+        after = jobs[-1].id
 
 
 def _begin_s(bars: list[GanttBar], begin_s: float, end_s: float) -> float:

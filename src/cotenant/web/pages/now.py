@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -37,9 +37,12 @@ class NowPage:
 
     async def show(self, request: Request) -> Response:
         page = _page_number(request)
-        reading = await self._feed(request).first()
-        values = reading.value
-        page = min(page, _pages(values["gpus"]))
+        reading = await self._feed(request, page).first()
+        total = reading.value["totals"]["gpus"]
+        if page > _pages(total):  # the feed of a page that is not there
+            page = _pages(total)
+            reading = await self._feed(request, page).first()
+        shown = reading.value["gpus"]
         fragments = self._fragments(self._site.session(request).identity, reading, page)
         return self._site.page(
             "now.html",
@@ -47,10 +50,10 @@ class NowPage:
             fragments=rendered(fragments),
             live=f"/now/events?gpus={page}&reading={reading.number}",
             page=page,
-            pages=_pages(values["gpus"]),
+            pages=_pages(total),
             first=(page - 1) * MAX_GPUS,
-            shown=len(_shown(values["gpus"], page)),
-            total=len(values["gpus"]),
+            cards=[_element_id(gpu["uuid"]) for gpu in shown],
+            total=total,
         )
 
     async def events(self, request: Request) -> Response:
@@ -60,7 +63,7 @@ class NowPage:
         page, identity = _page_number(request), self._site.session(request).identity
         number = request.query_params.get("reading", "")
         sent = self._recent.get((identity, page, int(number) if number.isdecimal() else 0), {})
-        async for reading in self._feed(request).readings():
+        async for reading in self._feed(request, page).readings():
             if reading.value is None:
                 if reading.error is not None:
                     yield event("update", {"banner": self._banner(reading)})
@@ -74,7 +77,7 @@ class NowPage:
             if changed:
                 yield event("update", changed)
 
-    def _feed(self, request: Request) -> Feed:
+    def _feed(self, request: Request, page: int) -> Feed:
         token = self._site.session(request).token
         daemon = self._site.daemon
         polls = 0
@@ -85,45 +88,47 @@ class NowPage:
             if polls % STATUS_POLLS == 0:
                 status = await daemon.get("/v1/status", token)
             polls += 1
-            gpus = await daemon.get("/v1/gpus", token)
+            gpus = await daemon.get("/v1/gpus", token, first=(page - 1) * MAX_GPUS, limit=MAX_GPUS, totals=1)
             waiting = await daemon.get("/v1/jobs", token, states="PENDING,HELD,STARTING", limit=MAX_WAITING, active=1)
             return {
                 "gpus": gpus["gpus"],
+                "totals": gpus["totals"],
                 "waiting": waiting["jobs"],
                 "counts": waiting["counts"],
                 "status": status,
             }
 
-        return self._site.feed(request, "now", fetch=fetch)
+        return self._site.feed(request, "now", page, fetch=fetch)
 
     def _fragments(self, identity: Any, reading: Reading, page: int) -> Fragments:
         """The parts of the page by the ids of their elements."""
-        key = ("now", page)
-        if key not in reading.rendered:
-            reading.rendered[key] = self._render(reading, page)
-        fragments: Fragments = reading.rendered[key]
+        if "now" not in reading.rendered:
+            reading.rendered["now"] = self._render(reading)
+        fragments: Fragments = reading.rendered["now"]
         self._recent[identity, page, reading.number] = fragments
         while len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
         return fragments
 
-    def _render(self, reading: Reading, page: int) -> Fragments:
+    def _render(self, reading: Reading) -> Fragments:
         macros: Any = self._site.templates.get_template("_now.html").module
         values = reading.value
-        gpus: Sequence[Mapping[str, Any]] = values["gpus"]
-        indices = {gpu["uuid"]: gpu_label(gpu) for gpu in gpus}
+        totals = values["totals"]
         fragments = {
             "banner": self._banner(reading),
-            "totals": macros.totals(_totals(gpus), values["counts"], values["status"], reading.at_s),
+            "totals": macros.totals(totals, values["counts"], values["status"], reading.at_s),
             "queue": macros.queue(values["waiting"], _waiting_count(values["counts"]), MAX_WAITING),
         }
-        if len(gpus) > MAX_GPUS:
-            fragments["overview"] = macros.overview(overview(gpus, MAX_GPUS, stale_after_s=STALE_AFTER_S))
-        for gpu in _shown(gpus, page):
+        if totals["gpus"] > MAX_GPUS:
+            fragments["overview"] = macros.overview(overview(totals, MAX_GPUS, stale_after_s=STALE_AFTER_S))
+        for gpu in values["gpus"]:
             name = _element_id(gpu["uuid"])
-            stale_s = _stale_s(gpu)
-            parent = indices.get(gpu["mig_parent"])
-            fragments[name] = macros.gpu(name, gpu, gpu_label(gpu), gpu_bar(gpu), stale_s, parent)
+            # In parts: figures change with every reading, the rest rarely.
+            fragments[f"{name}-head"] = macros.gpu_head(
+                f"{name}-head", gpu, gpu_label(gpu), gpu_bar(gpu), _stale_s(gpu)
+            )
+            fragments[f"{name}-figures"] = macros.gpu_figures(f"{name}-figures", gpu)
+            fragments[f"{name}-jobs"] = macros.gpu_jobs(f"{name}-jobs", gpu)
         return {name: str(text) for name, text in fragments.items()}
 
     def _banner(self, reading: Reading) -> str:
@@ -132,12 +137,8 @@ class NowPage:
         return str(macros.banner(reading.error, reading.at_s if reading.value is not None else None, journal_error))
 
 
-def _shown(gpus: Sequence[Mapping[str, Any]], page: int) -> Sequence[Mapping[str, Any]]:
-    return gpus[(page - 1) * MAX_GPUS : page * MAX_GPUS]
-
-
-def _pages(gpus: Sequence[Any]) -> int:
-    return max(1, math.ceil(len(gpus) / MAX_GPUS))
+def _pages(gpus: int) -> int:
+    return max(1, math.ceil(gpus / MAX_GPUS))
 
 
 def _page_number(request: Request) -> int:
@@ -157,19 +158,3 @@ def _stale_s(gpu: Mapping[str, Any]) -> float | None:
 
 def _waiting_count(counts: Mapping[str, int]) -> int:
     return sum(counts.get(state, 0) for state in ("PENDING", "HELD", "STARTING"))
-
-
-def _totals(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums over the GPUs; a MIG instance's power is part of its card's."""
-    cards = [gpu for gpu in gpus if gpu["mig_parent"] is None]
-    powers = [gpu["power_w"] for gpu in cards if gpu["power_w"] is not None]
-    return {
-        "gpus": len(gpus),
-        "busy": sum(bool(gpu["residents"]) for gpu in gpus),
-        "shared": sum(len(gpu["residents"]) > 1 for gpu in gpus),
-        "memory_bytes": sum(gpu["memory_total_bytes"] for gpu in gpus),
-        "promised_bytes": sum(gpu["promised_bytes"] for gpu in gpus),
-        "used_bytes": sum(gpu["used_bytes"] or 0 for gpu in gpus),
-        "power_w": sum(powers) if powers else None,
-        "idle": sum(any(job["idle_s"] is not None for job in gpu["residents"]) for gpu in gpus),
-    }
