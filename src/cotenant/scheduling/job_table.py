@@ -314,7 +314,7 @@ class JobTable:
         ended = [(job, done)]
         while ended:
             done_job, state = ended.pop()
-            self._set(replace(done_job, state=state))
+            self._set(done_job if done_job.state is state else replace(done_job, state=state))
             # In order of ids: `core.snapshot` does not store the order of registration, and a replay must agree.
             for dependent in [self.jobs[job_id] for job_id in sorted(self._dependents.get(done_job.id, ()))]:
                 if dependent.is_done or dependent.id in self.live:
