@@ -74,11 +74,12 @@ def utilization_of_network(network: Network) -> Utilization:
     """Utilization of a network with its batch size.
 
     Raises:
-        UsageError: this family of networks was not measured (Transformers).
+        UsageError: the network attends. Of seven such jobs of AEGIS, the median of the other six is off by 0.14 in the
+            mean, by 0.51 for LLaMA with batches of 1 (decision 0066).
     """
     if network.family == "transformer":
         raise UsageError(
-            "the training data have no utilization of Transformers",
+            "SM activity of networks that attend is known of seven jobs only, from 0.30 to 0.89: too few for a rule",
             hint="let the daemon observe the job, or run it once",
         )
     found = work_features(network) | training_features(network)

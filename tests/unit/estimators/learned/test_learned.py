@@ -274,7 +274,7 @@ def test_utilization_is_a_ratio_and_unknown_for_transformers():
     assert 0 <= found.smact < more.smact <= 1
     assert 0 <= found.smocc < more.smocc <= 1
     attention = a_trace([["MultiheadAttention", 100, [4, 8, 16]]])
-    with pytest.raises(UsageError, match="no utilization of Transformers"):
+    with pytest.raises(UsageError, match="known of seven jobs only"):
         utilization_of(attention, features_of(attention), gpu)
 
 
