@@ -1,4 +1,4 @@
-"""`cotenant study`: experiments of the literature, repeated here. Small: its verbs have their own modules."""
+"""`cotenant study`: experiments of the literature, repeated here. A module of its own: each of its verbs has one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Monitoring tools that run beside the jobs of a group, each with its output in the folder of the run.
 
 Source: radT's listeners (Robroek et al., DEEM 2023). One that ends early costs no run; its file says what it said.
+
+A module of its own: campaigns name the tools, groups run them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Holds queued jobs that fit on no GPU of the server, and queues them again when there is one that is large enough.
 
 The hold follows from the newest inventory, so it is not journaled. Only jobs that are new or have changed are compared
-with the GPUs, and all of them when the inventory changes.
+with the GPUs, and all of them when the inventory changes. A module of its own: the manager only calls it.
 """
 
 from __future__ import annotations

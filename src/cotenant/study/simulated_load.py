@@ -2,6 +2,8 @@
 
 It reports an activity that follows from the launch alone: blocks over SMs, threads over 2,048 per SM. This exercises
 the study where there is no GPU; it is no statement about any.
+
+A program of its own, run in place of `kernel_load.py`.
 """
 
 from __future__ import annotations

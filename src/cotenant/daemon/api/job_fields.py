@@ -1,4 +1,7 @@
-"""The fields of a job's spec that an update may change: one table for the API, the event texts and the CLI."""
+"""The fields of a job's spec that an update may change: one table for the API, the event texts and the CLI.
+
+A module of its own: the CLI reads it, and loads nothing else of the daemon for it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """HTTP on unix sockets, parsed by httptools, the parser of Node.js: a fifth of the CPU time of h11.
 
 Needs `httptools`.
+
+A module of its own: httptools is optional.
 """
 
 from __future__ import annotations

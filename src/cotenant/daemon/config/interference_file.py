@@ -1,4 +1,7 @@
-"""The file of measured interference that the daemon reads: beside its configuration, or where that says."""
+"""The file of measured interference that the daemon reads: beside its configuration, or where that says.
+
+A module of its own: the study writes this file, and knows nothing else of the configuration.
+"""
 
 from __future__ import annotations
 

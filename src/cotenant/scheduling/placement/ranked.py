@@ -1,4 +1,7 @@
-"""Policies that are a name for a composition: `composition` is what a placer needs, this is what makes a placer."""
+"""Policies that are a name for a composition: `composition` is what a placer needs, this is what makes a placer.
+
+A module of its own: policies import it, and what it composes imports no policy.
+"""
 
 from __future__ import annotations
 

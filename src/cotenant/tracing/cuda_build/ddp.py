@@ -3,6 +3,8 @@
 Its buckets, their order and their rebuilding after the first step are PyTorch's own. Two things need the other ranks:
 the comparison of parameters, and the result of the collective, which a fake group does not give.
 Source: torch/nn/parallel/distributed.py; torch/csrc/distributed/c10d/reducer.cpp and comm.cpp, `parseHookResult`.
+
+A module of its own: the rules of one class of torch, which the session installs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`torch.Generator(device="cuda")` without CUDA: a CPU generator whose `device` is the GPU."""
+"""`torch.Generator(device="cuda")` without CUDA: a CPU generator whose `device` is the GPU.
+
+A module of its own: it replaces one class of torch.
+"""
 
 from __future__ import annotations
 

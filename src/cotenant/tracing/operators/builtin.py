@@ -1,4 +1,7 @@
-"""All tables of shape functions: those of this package, and those of other distributions."""
+"""All tables of shape functions: those of this package, and those of other distributions.
+
+A module of its own: tables import nothing of each other.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,9 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "attention_scratch": "cotenant.tracing.operators.attention_scratch:operators",
         "embeddings": "cotenant.tracing.operators.embeddings:operators",
         "kernel_scratch": "cotenant.tracing.operators.kernel_scratch:operators",
+        "gradients_in_place": "cotenant.tracing.operators.gradients_in_place:operators",
+        "sorting": "cotenant.tracing.operators.sorting:operators",
+        "resized_results": "cotenant.tracing.operators.resized_results:operators",
         "reductions": "cotenant.tracing.operators.reductions:operators",
         "moe_routing": "cotenant.tracing.assumptions.moe_routing:operators",
         "generated_tokens": "cotenant.tracing.assumptions.generated_tokens:operators",

@@ -3,6 +3,8 @@
 The job's environment need not have cotenant installed. A finder makes only this package importable: the folder that
 contains it may be the site-packages of another Python. Run as `python bootstrap.py REQUEST ANSWER`, or as
 `python bootstrap.py --serve FD` to become a fork server.
+
+A file of its own: the job's Python runs it by its path, before anything of this package can be imported.
 """
 
 from __future__ import annotations

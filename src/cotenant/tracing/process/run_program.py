@@ -1,4 +1,7 @@
-"""Runs a script or a module in this process as Python itself does."""
+"""Runs a script or a module in this process as Python itself does.
+
+A module of its own: every kind of process that runs a script uses it.
+"""
 
 from __future__ import annotations
 

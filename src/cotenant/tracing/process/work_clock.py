@@ -2,6 +2,8 @@
 
 It counts computing, sleeping and waiting for files; on an idle machine it is the wall clock.
 Source: Linux, Documentation/scheduler/sched-stats.rst, `/proc/<pid>/schedstat`: nanoseconds on a runqueue.
+
+A module of its own: the deadline and the parent process read the same clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Libraries whose compiled code opens files itself: their paths are redirected to the overlay.
 
 Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, Arrow tables, which `datasets` maps, and storages.
+
+A module of its own: these libraries are known by name and need not be installed.
 """
 
 from __future__ import annotations

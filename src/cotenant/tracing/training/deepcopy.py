@@ -1,6 +1,8 @@
 """`copy.deepcopy` of fake tensors: new memory on the same GPU; parameters stay parameters, shared storages stay shared.
 
 Source: torch/nn/parameter.py, `Parameter.__deepcopy__`; torch/_tensor.py, `Tensor.__deepcopy__`.
+
+A module of its own: it replaces one method of torch.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Its step ends early when the loss no longer changes, as it seems to where losses are not computed, and it keeps a pair
 only where the curvature is positive, which is not known. In a trace no step ends early and every pair stays: an
 upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
+
+A module of its own: the rules of one optimizer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""All GPUs of a large server as a grid of squares, linked to the pages that show them."""
+"""All GPUs of a large server as a grid of squares, linked to the pages that show them.
+
+A module of its own: one drawing each.
+"""
 
 from __future__ import annotations
 
