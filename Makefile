@@ -39,6 +39,7 @@ oracle: setup ## estimates beside PyTorch's CUDA build on a null GPU; continues 
 
 nightly: setup ## the tests that take minutes or a CUDA build of torch
 	@COTENANT_ALL_GOLDENS=1 $(BIN)/python -m pytest tests/needs_torch/test_null_gpu_goldens.py tests/needs_cuda_build
+	@COTENANT_SBATCH_CASES=10000 $(BIN)/python -m pytest --timeout 3600 tests/properties/test_sbatch_oracle.py tests/properties/test_sbatch_parser.py
 
 docs: setup ## check the documentation and build the site in build/site, offline
 	@$(BIN)/python -m pytest tests/unit/test_docs.py

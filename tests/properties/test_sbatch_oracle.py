@@ -1,16 +1,9 @@
-"""Options of sbatch are split and read as the sbatch of this machine does, on random headers and times.
-
-It needs Slurm's client, its basic plug-ins and Lua's `cli_filter` plug-in (Debian: slurm-client and
-slurm-wlm-basic-plugins), and no Slurm daemon: a filter prints what sbatch understood and ends it before it submits.
-"""
+"""Options of sbatch are split and read as the sbatch of this machine does, on random headers and times."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shutil
-import subprocess
 from datetime import datetime
 
 import pytest
@@ -19,48 +12,19 @@ from cotenant.cli.slurm_times import parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import OPTIONS, header_words, split_options
 from cotenant.slurm.plan import words_of
+from support.sbatch_oracle import SbatchOracle, missing
 
-SBATCH = shutil.which("sbatch")
-CASES = 300
-
-CONF = """
-ClusterName=t
-SlurmctldHost=localhost
-AuthType=auth/munge
-CliFilterPlugins=cli_filter/lua
-NodeName=n1 CPUs=16 RealMemory=2000
-PartitionName=gpu Nodes=ALL Default=YES
-"""
-FILTER = """
-function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
-function slurm_cli_pre_submit(options, offset)
-  print(slurm.json_cli_options(options))
-  os.exit(0)
-end
-function slurm_cli_post_submit(offset, jobid, stepid) return slurm.SUCCESS end
-"""
+CASES = int(os.environ.get("COTENANT_SBATCH_CASES", "300"))
+"""`make nightly` tries 10,000."""
 
 
 @pytest.fixture(scope="module")
 def understood(tmp_path_factory):
     """A function: what sbatch makes of arguments, by option; None if it refuses them."""
-    if SBATCH is None:
-        pytest.skip("sbatch is not installed")
-    folder = tmp_path_factory.mktemp("slurm")
-    (folder / "slurm.conf").write_text(CONF)
-    (folder / "cli_filter.lua").write_text(FILTER)
-    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
-
-    def ask(*arguments):
-        done = subprocess.run(
-            [SBATCH, *arguments], env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=20
-        )
-        lines = done.stdout.splitlines()
-        return json.loads(lines[0]) if lines and lines[0].startswith("{") else None
-
-    if ask("--wrap", "true") is None:
-        pytest.skip("this sbatch has no Lua filter (slurm-wlm-basic-plugins)")
-    return ask
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return SbatchOracle(tmp_path_factory.mktemp("slurm")).understood
 
 
 VALUES = {

@@ -57,19 +57,19 @@ class _Moment:
                 hour = hour % 12 + (12 if piece["half"] == "pm" else 0)
             self._clock = clock(hour, int(piece["minute"]), int(piece["second"] or 0))
         elif piece["y"]:
-            self._date = date(int(piece["y"]), int(piece["m"]), int(piece["d"]))
+            self._date = _date(int(piece["y"]), int(piece["m"]), int(piece["d"]))
         else:
             kind = "us" if piece["us_m"] else "short"
             self._set_month_and_day(int(piece[f"{kind}_m"]), int(piece[f"{kind}_d"]), piece[f"{kind}_y"])
 
     def _set_month_and_day(self, month: int, day: int, year: str | None) -> None:
         if year is not None:
-            self._date = date(2000 + int(year), month, day)
+            self._date = _date(2000 + int(year), month, day)
         elif self._date is not None:
-            self._date = date(self._date.year, month, day)
+            self._date = _date(self._date.year, month, day)
         else:
             has_passed = (month, day) < (self._now.month, self._now.day)
-            self._date = date(self._now.year + has_passed, month, day)
+            self._date = _date(self._now.year + has_passed, month, day)
 
     def at_s(self, *, is_past: bool) -> float:
         """Seconds since 1970; without a date the next, or with `is_past` the last, such time."""
@@ -81,6 +81,17 @@ class _Moment:
             raise ValueError("neither a date nor a time")
         # Without a time zone in `now`, `timestamp` applies the machine's, with its summer time at that date.
         return datetime.combine(found, self._clock or clock(), tzinfo=self._now.tzinfo).timestamp()
+
+
+def _date(year: int, month: int, day: int) -> date:
+    """A date; days beyond the end of a month are those of the next one, as for Slurm: 02/30 is the 2nd of March.
+
+    Raises:
+        ValueError: there is no such month, or no such day in any month.
+    """
+    if not 1 <= day <= 31:
+        raise ValueError(f"day {day}")
+    return date(year, month, 1) + timedelta(days=day - 1)
 
 
 def parse_begin(text: str, now: datetime) -> float:
@@ -130,14 +141,17 @@ def _seconds(text: str, now: datetime, *, is_past: bool) -> float:
 def parse_time_limit(text: str) -> float | None:
     """Seconds in `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`; None, no limit, for `UNLIMITED` and 0.
 
-    Source: sbatch(1), `--time`; Slurm rounds a limit up to minutes, we do not.
+    Source: sbatch(1), `--time`; Slurm rounds a limit up to minutes, we do not. Its 22.05 takes `-5` for 2**32 - 5
+    minutes, which is refused here.
 
     Raises:
         UsageError: none of these.
     """
-    word = text.strip().lower()
-    if word in ("unlimited", "infinite", "none", "-1") or re.fullmatch(r"(0+-)?0+(:0+){0,2}", word):
+    word = text.lower()
+    if word in ("unlimited", "infinite", "none", "-1", "-0") or re.fullmatch(r"(0+-)?0+(:0+){0,2}", word):
         return None
+    if word != word.strip():
+        raise UsageError(f"`{text}` begins or ends with a blank", hint="write e.g. --time=2:00:00")
     return parse_duration(f"{word}0" if re.fullmatch(r"\d+-", word, re.ASCII) else text)
 
 

@@ -234,7 +234,7 @@ def _number(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})([KMG]?)", text.upper())
     if match is None:
         raise UsageError(f"`{text}` is no count of GRES", hint="write e.g. `Count=40`")
-    return int(match[1]) * 1024 ** "_KMG".index(match[2] or "_")
+    return int(match[1]) << 10 * "_KMG".index(match[2] or "_")
 
 
 def expand_hosts(text: str) -> list[str]:

@@ -28,6 +28,8 @@ def at(*parts):
         ("midnight", at(2026, 11, 22)),
         ("tomorrow", at(2026, 11, 22)),
         ("2026-12-01", at(2026, 12, 1)),
+        ("2027-02-30", at(2027, 3, 2)),
+        ("0431", at(2027, 5, 1)),
         ("2026-12-01T08:15", at(2026, 12, 1, 8, 15)),
         ("2026-12-01T08:15:30+00:00", datetime(2026, 12, 1, 8, 15, 30, tzinfo=timezone.utc).timestamp()),
     ],
@@ -36,7 +38,9 @@ def test_begin_times_are_parsed(text, wanted):
     assert parse_begin(text, NOW) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "24:00", "12:60", "2026-13-01", "16"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "now+", "now+5parsecs", "24:00", "12:60", "2026-13-01", "16", "2026-12-32", "12/00"]
+)
 def test_invalid_begin_times_are_refused(text):
     with pytest.raises(UsageError, match="is not a time to begin"):
         parse_begin(text, NOW)
