@@ -12,20 +12,25 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Boxes(Dataset):
-    """Images of noise with one to four boxes each."""
+    """Images of noise with one to four boxes each, and their masks if `has_masks`; every second image is turned."""
 
-    def __init__(self, images: int, side: int) -> None:
+    def __init__(self, images: int, side: int, other_side: int, *, has_masks: bool) -> None:
         self.images = images
-        self.side = side
+        self.sides = (side, other_side)
+        self.has_masks = has_masks
 
     def __len__(self) -> int:
         return self.images
 
     def __getitem__(self, index: int):
-        corners = torch.rand(1 + index % 4, 2) * self.side / 2
-        boxes = torch.cat([corners, corners + self.side / 4], dim=1)
-        labels = torch.ones(len(boxes), dtype=torch.int64)
-        return torch.rand(3, self.side, self.side), {"boxes": boxes, "labels": labels}
+        height, width = self.sides if index % 2 else reversed(self.sides)
+        side = min(self.sides)
+        corners = torch.rand(1 + index % 4, 2) * side / 2
+        boxes = torch.cat([corners, corners + side / 4], dim=1)
+        target = {"boxes": boxes, "labels": torch.ones(len(boxes), dtype=torch.int64)}
+        if self.has_masks:
+            target["masks"] = torch.randint(2, (len(boxes), height, width), dtype=torch.uint8)
+        return torch.rand(3, height, width), target
 
 
 def collate(samples):
@@ -37,6 +42,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", default="fasterrcnn_resnet50_fpn", help="a detector of torchvision")
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--side", type=int, default=480)
+    parser.add_argument("--other-side", type=int, help="of images that are no squares")
+    parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     return parser.parse_args()
@@ -70,11 +77,15 @@ def validate(model, loader, device) -> int:
 def main() -> None:
     args = parse_args()
     device = torch.device(args.device)
-    model = torchvision.models.get_model(args.model, weights=None, weights_backbone=None, num_classes=2).to(device)
-    trained = [each for each in model.parameters() if each.requires_grad]
+    model = torchvision.models.get_model(args.model, weights=None, weights_backbone=None, num_classes=args.classes)
+    model = model.to(device)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.005, momentum=0.9, weight_decay=5e-4)
-    train_loader = DataLoader(Boxes(200, args.side), args.batch_size, shuffle=True, num_workers=2, collate_fn=collate)
-    val_loader = DataLoader(Boxes(50, args.side), args.batch_size, num_workers=2, collate_fn=collate)
+    shape = (args.side, args.other_side or args.side)
+    has_masks = "mask" in args.model
+    train_set, val_set = (Boxes(count, *shape, has_masks=has_masks) for count in (200, 50))
+    train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=2, collate_fn=collate)
+    val_loader = DataLoader(val_set, args.batch_size, num_workers=2, collate_fn=collate)
     for epoch in range(args.epochs):
         train(model, train_loader, optimizer, device)
         print(f"epoch {epoch}: {validate(model, val_loader, device)} boxes found", flush=True)

@@ -43,6 +43,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=2_000)
     parser.add_argument("--gradient-checkpointing", action="store_true")
+    parser.add_argument("--optimizer-loop", action="store_true", help="update one parameter after the other")
+    parser.add_argument("--data-parallel", action="store_true", help="split each batch over all GPUs")
     parser.add_argument("--device", default="cuda")
     return parser.parse_args()
 
@@ -57,14 +59,16 @@ def main() -> None:
     model = GPT2LMHeadModel(config).to(device)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
+    if args.data_parallel:
+        model = torch.nn.DataParallel(model)
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False if args.optimizer_loop else None)
 
     for epoch in range(args.epochs):
         for step, tokens in enumerate(loader):
             tokens = tokens.to(device)
             outputs = model(input_ids=tokens, labels=tokens, use_cache=False)
-            loss = outputs.loss
+            loss = outputs.loss.mean()
             loss.backward()
             optimizer.step()
             if step % 50 == 0:

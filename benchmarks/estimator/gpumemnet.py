@@ -6,7 +6,8 @@ Parts: `kfold` (memory classes and bytes, folds by configuration), `shapes` (fol
 `neural` (the paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts outside of
 the training set: figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (SM activity of the
 same scripts), `spread` (uniformity of the generators), `thesis` (tables 5.3, 5.5, 5.7 and the regressors of 5.4.2),
-`generated` (the thesis' estimators learned from sets of 5,100 simulated labels below `--runs`).
+`baselines` (figures 5.1 to 5.3: Horus and FakeTensor on published rows), `generated` (the thesis' estimators learned
+from sets of 5,100 simulated labels below `--runs`).
 Accuracies are listed with two baselines: the majority class and a two-term line.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
+from benchmarks.estimator.gpumemnet_baselines import baselines
 from benchmarks.estimator.gpumemnet_generated import generated
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
 from benchmarks.estimator.gpumemnet_thesis import thesis
@@ -294,6 +296,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "busy": busy,
     "spread": spread,
     "thesis": thesis,
+    "baselines": baselines,
     "generated": generated,
 }
 

@@ -27,19 +27,27 @@ def needs(*names):
             pytest.skip(f"needs {name}")
 
 
+NEEDED = {
+    "hf_trainer_bf16.py": ("transformers", "accelerate"),
+    "llama.py": ("transformers",),
+    "xlnet.py": ("transformers", "accelerate"),
+}
+
+
 @pytest.mark.parametrize(
     "words",
     [
         "mlp.py --inputs 32 --hidden 64 64 --classes 10 --batch-size 8 --batch-norm --dropout 0.1",
         "amp_gradscaler.py --batch-size 2 --image-size 32 --width 8",
         "accumulate_checkpoint.py --width 64 --layers 2 --heads 4 --vocabulary 100 --seq-len 16 --batch-size 2",
+        "llama.py --variant tiny --seq-len 16",
+        "xlnet.py --size tiny --seq-len 16 --batch-size 2",
         "hf_trainer_bf16.py --hidden-size 64 --layers 1 --seq-len 16 --batch-size 2 --gradient-checkpointing",
     ],
 )
 def test_remaining_examples_are_traced(tmp_path, words):
     name, *args = words.split()
-    if name.startswith("hf_"):
-        needs("transformers", "accelerate")
+    needs(*NEEDED.get(name, ()))
     trace = example(tmp_path, name, *args)
     assert (trace.partial, trace.header.steps) == (False, 3)
 
@@ -57,6 +65,22 @@ def test_the_detector_example_is_traced(tmp_path):
     needs("torchvision")
     trace = example(tmp_path, "detection.py", "--side", "96", "--model", "ssdlite320_mobilenet_v3_large")
     assert (trace.partial, trace.header.steps) == (False, 3)
+
+
+def test_rare_rows_of_dlrm_have_sparse_gradients(tmp_path):
+    """A dense gradient of the tables would be as large as they are."""
+    small = ("--batch-size", "16", "--bottom", "16", "--top", "16", "--width", "8")
+    few, many = (by_category(example(tmp_path, "dlrm.py", *small, "--max-rows", rows)) for rows in ("100", "100000"))
+    assert many["parameter"] > 50 * few["parameter"]
+    assert many["gradient"] == few["gradient"] > 0
+
+
+def test_a_validation_with_its_graph_holds_two_graphs(tmp_path):
+    needs("torchvision")
+    args = ("--batch-size", "2", "--image-size", "256", "--images", "5", "--workers", "0")
+    traces = [example(tmp_path, "unet.py", *args, *more) for more in ((), ("--validate-with-graph",))]
+    assert [trace.partial for trace in traces] == [False, False]
+    assert peak(traces[1]) > peak(traces[0])
 
 
 TIMM = ("--model", "resnet18", "--side", "64", "-b", "16", "-vb", "32", "--classes", "10")
