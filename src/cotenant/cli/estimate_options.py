@@ -14,7 +14,7 @@ from cotenant.cli.completion import complete_estimators, complete_gpu_names
 from cotenant.cli.options import argument, flag, option
 from cotenant.cli.parameter_types import Parsed, integer, number
 from cotenant.core.errors import UsageError
-from cotenant.core.trace import Backend
+from cotenant.core.trace import Backend, CompiledCode
 from cotenant.core.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -56,6 +56,13 @@ class ScriptOptions:
         help="Samples to make batches of if their lengths vary: longest, growing, p95, or a file of lengths and "
         "counts. By default the first samples.",
     )
+    compiled_code: CompiledCode = option(
+        "--compiled-code",
+        type=click.Choice(get_args(CompiledCode)),
+        default="eager",
+        help="What a trace runs for code of `torch.compile`: the model as it is, which often needs more memory; or what "
+        "PyTorch's compiler makes of it for the GPU (experimental).",
+    )
     no_sandbox: bool = flag("--no-sandbox", help="Let the script write, move and remove real files.")
     allow_network: bool = flag("--allow-network", help="Let the script use the network.")
     python: str | None = option(
@@ -93,6 +100,7 @@ class ScriptOptions:
                 sequence_lengths=self.sequence_lengths,
                 sandbox=not self.no_sandbox,
                 allow_network=self.allow_network,
+                compiled_code=self.compiled_code,
             ),
         )
 

@@ -12,6 +12,7 @@ from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.snapshot import ManagerSnapshot
+from cotenant.core.trace import CompiledCode
 
 
 class GpuBackend(Protocol):
@@ -127,6 +128,7 @@ class TraceOptions:
             or a file of lengths; empty: the first ones.
         sandbox: whether changes of files go to a scratch folder; false: the script changes files for real.
         allow_network: whether the script may use the network.
+        compiled_code: what runs in place of code that is compiled on a GPU; see `CompiledCode`.
     """
 
     steps: int = 3
@@ -135,6 +137,7 @@ class TraceOptions:
     sequence_lengths: str = ""
     sandbox: bool = True
     allow_network: bool = False
+    compiled_code: CompiledCode = "eager"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ Action = Literal["alloc", "free", "op", "phase", "empty_cache"]
 Backend = Literal["trace", "null-gpu", "auto"]
 """What runs a script for its trace: fake tensors; PyTorch's CUDA build on a null GPU; the latter where the former would
 leave out what the script runs."""
+CompiledCode = Literal["eager", "inductor"]
+"""What a trace runs for code of `torch.compile`: the model as it is, or what PyTorch's compiler makes of it."""
 
 CATEGORIES = (
     "parameter",

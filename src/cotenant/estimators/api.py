@@ -9,6 +9,7 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest, TraceOptions
+from cotenant.core.trace import CompiledCode
 from cotenant.estimators.trace_cache import TraceCache, default_folder
 from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
 from cotenant.estimators.traced_result import TracedResult
@@ -31,6 +32,7 @@ def estimate(
     synthetic_data: Sequence[str] = (),
     sequence_lengths: str = "",
     allow_network: bool = False,
+    compiled_code: CompiledCode = "eager",
 ) -> Estimate:
     """Predicted GPU memory of a training script, or of a function that does one training step; no GPU is used.
 
@@ -39,8 +41,8 @@ def estimate(
     may exist on the CPU before, but must be moved to `cuda` inside the function.
 
     `gpus`: number of GPUs that it sees; `per_gpu` of the estimate has one entry for each that it uses.
-    `synthetic_data`, `sequence_lengths` and `allow_network` are those of `core.ports.EstimateRequest`; they, `workdir`,
-    `env` and `python` are for scripts only.
+    `synthetic_data`, `sequence_lengths`, `allow_network` and `compiled_code` are those of `core.ports.TraceOptions`;
+    they, `workdir`, `env` and `python` are for scripts only.
 
     Raises:
         TraceError: it could not be traced; `kind` says why.
@@ -48,7 +50,8 @@ def estimate(
     """
     found = explain(
         target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
-        synthetic_data=synthetic_data, sequence_lengths=sequence_lengths, allow_network=allow_network, cache=False,
+        synthetic_data=synthetic_data, sequence_lengths=sequence_lengths, allow_network=allow_network, compiled_code=compiled_code,
+        cache=False,
     )  # fmt: skip
     return found.estimate
 
@@ -67,6 +70,7 @@ def explain(
     synthetic_data: Sequence[str] = (),
     sequence_lengths: str = "",
     allow_network: bool = False,
+    compiled_code: CompiledCode = "eager",
     cache: bool = True,
 ) -> TracedResult:
     """As `estimate`, with the trace, its replay, the range of the reserved bytes and the verdict for the GPU.
@@ -95,7 +99,8 @@ def explain(
             "synthetic_data": synthetic_data,
             "sequence_lengths": sequence_lengths,
         }
-        for name, value in {**own, "allow_network": allow_network}.items():
+        compiles = compiled_code != "eager"
+        for name, value in {**own, "allow_network": allow_network, "compiled_code": compiles}.items():
             if value:
                 raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")
         known = gpu_spec(gpu)
@@ -111,7 +116,10 @@ def explain(
         timeout_s=timeout_s,
         gpus=gpus,
         trace=TraceOptions(
-            synthetic_data=tuple(synthetic_data), sequence_lengths=sequence_lengths, allow_network=allow_network
+            synthetic_data=tuple(synthetic_data),
+            sequence_lengths=sequence_lengths,
+            allow_network=allow_network,
+            compiled_code=compiled_code,
         ),
     )
     return estimator.explain(request)

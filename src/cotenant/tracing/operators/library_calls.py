@@ -25,7 +25,10 @@ operators = OperatorTable()
 _HAS_OUTER_PRODUCT = importlib.util.find_spec("torch._native.ops.bmm_outer_product") is not None
 
 
-@operators.recorder_of("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
+_PRODUCTS = ("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
+
+
+@operators.recorder_of(*_PRODUCTS, *(f"{name}.out" for name in _PRODUCTS))
 def _gemm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     if func._opname == "bmm" and _is_outer_product_of_triton(*args[:2]):
         ctx.record(out)
@@ -43,7 +46,7 @@ def _is_outer_product_of_triton(a: Any, b: Any) -> bool:
     return _HAS_OUTER_PRODUCT and a.shape[2] == 1 and b.shape[1] == 1 and a.numel() > 0 and not a.is_complex()
 
 
-@operators.recorder_of("aten::addmm")
+@operators.recorder_of("aten::addmm", "aten::addmm.out")
 def _gemm_bias(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     # cuBLASLt fuses a bias vector; any other bias is copied into the result, and cuBLAS adds the product.
     # Source: ATen/native/cuda/Blas.cpp, `isInputCompliesAddmmCudaLt`.

@@ -25,6 +25,7 @@ _PROVIDERS = (
     "operators.nested_tensors",
     "assumptions.moe_routing",
     "training.torch_compile",
+    "inductor.cpu_build",
     "training.torchscript",
     "training.deepcopy",
     "training.training_observer",
@@ -112,7 +113,7 @@ def _unattached_context() -> PatchContext:
 
     recorder = TraceRecorder()
     return PatchContext(
-        options=TraceOptions(synthetic_data=("3x224x224",)),
+        options=TraceOptions(synthetic_data=("3x224x224",), compiled_code="inductor"),
         gpu=FakeGpuSpec(name="A100", total_bytes=40 << 30, capability=(8, 0), sm_count=108),
         recorder=recorder,
         mode=TraceMode(recorder),

@@ -1,34 +1,49 @@
-"""`torch.compile` is ignored: the model runs eagerly, and a warning says so and in which direction the estimate errs.
+"""`torch.compile`: the model runs eagerly, or as Inductor compiles it where the options say so.
 
-Compiled code saves less for backward where it recomputes elementwise results, and it holds fewer intermediate results.
-A compiled optimizer step holds none. CUDA graphs keep a memory pool of their own, which is more.
+A warning says what runs eagerly, and in which direction the estimate errs. Compiled code saves less for backward where
+it recomputes elementwise results, and it holds fewer intermediate results. A compiled optimizer step holds none. CUDA
+graphs keep a memory pool of their own, which is more.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
-_WARNING = "`torch.compile` was ignored: the estimate is for the eager model; compiled code often needs less"
+if TYPE_CHECKING:
+    from cotenant.tracing.inductor.compiled_calls import CompiledFunction
+
+_WARNING = (
+    "`torch.compile` was ignored: the estimate is for the eager model; compiled code often needs less "
+    "(`--compiled-code inductor` estimates it)"
+)
 _STEP_WARNING = (
     "a compiled optimizer step was traced eagerly, with intermediate results that compiled code does not hold: "
     "where the peak is in the step, it is an upper bound"
+)
+_PARTLY_EAGER_WARNING = (
+    "`torch.compile` was ignored for `{name}`, since {reason}: that part is estimated eagerly, and compiled code often "
+    "needs less"
+)
+_INDUCTOR_WARNING = (
+    "experimental: code of `torch.compile` was traced as Inductor compiles it for this GPU; the bound was calibrated "
+    "on eager code"
 )
 _CUDA_GRAPHS_WARNING = "`torch.compile` with CUDA graphs keeps their memory in a pool of its own, which is not counted"
 
 
 class UncompiledModule(torch.nn.Module):
-    """Wraps a module as `torch.compile` does: names in its state begin with `_orig_mod.`."""
+    """Wraps a module as `torch.compile` does: names in its state begin with `_orig_mod.`. `run` is its forward pass."""
 
-    def __init__(self, module: torch.nn.Module, on_call: Callable[[], None]) -> None:
+    def __init__(self, module: torch.nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
         self._orig_mod = module
-        self.__dict__["_on_call"] = on_call
+        self.__dict__["_run"] = run
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -38,8 +53,7 @@ class UncompiledModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own result."""
-        self._on_call()
-        return self._orig_mod(*args, **kwargs)
+        return self._run(*args, **kwargs)
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -55,24 +69,47 @@ def patches(context: PatchContext) -> list[Patch]:
         if _uses_cuda_graphs(options):
             recorder.warn(_CUDA_GRAPHS_WARNING)
 
-    def compile_(model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return functools.partial(compile_, **options)
-        if isinstance(model, torch.nn.Module):
-            return UncompiledModule(model, functools.partial(warn, options))
-
-        @functools.wraps(model)
+    def eagerly(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            steps_before, is_step = recorder.steps, recorder.phase == "step" or _is_optimizer_method(model)
+            steps_before, is_step = recorder.steps, recorder.phase == "step" or _is_optimizer_method(function)
             try:
-                return model(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
                 warn(options, has_step=is_step or recorder.steps > steps_before, is_step=is_step)
 
         return call
 
+    def with_inductor(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        # Imported where it is used: with it comes the compiler, which takes seconds.
+        from cotenant.tracing.inductor.compiled_calls import CompiledFunction
+
+        compiled = CompiledFunction(function, options.get("options") or {}, context)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = compiled(*args, **kwargs)
+            _warn_of_inductor(recorder, compiled, function, uses_cuda_graphs=_uses_cuda_graphs(options))
+            return result
+
+        return call
+
+    def run_of(function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+        backend = options.get("backend", "inductor")
+        if context.options.compiled_code != "inductor" or backend != "inductor" or _is_optimizer_method(function):
+            return eagerly(function, options)
+        return with_inductor(function, options)
+
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compile_, **options)
+        if isinstance(model, torch.nn.Module):
+            return UncompiledModule(model, run_of(model, options))
+        return run_of(model, options)
+
     def compile_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        warn(kwargs)
+        # As `Module.compile` does; `Module.__call__` runs it (torch/nn/modules/module.py, `_wrapped_call_impl`).
+        self._compiled_call_impl = run_of(self._call_impl, kwargs)
 
     reason = "Inductor needs a GPU to generate and tune its kernels."
     source = "torch/__init__.py, `compile`"
@@ -88,6 +125,17 @@ def patches(context: PatchContext) -> list[Patch]:
             source="torch/compiler/__init__.py, `reset`",
         ),
     ]  # fmt: skip
+
+
+def _warn_of_inductor(recorder: Any, compiled: CompiledFunction, function: Any, *, uses_cuda_graphs: bool) -> None:
+    if compiled.reason:
+        recorder.note_runs_otherwise("compiled")
+        name = getattr(function, "__qualname__", None) or type(function).__name__
+        recorder.warn(_PARTLY_EAGER_WARNING.format(name=name, reason=compiled.reason))
+        return
+    recorder.warn(_INDUCTOR_WARNING)
+    if uses_cuda_graphs:
+        recorder.warn(_CUDA_GRAPHS_WARNING)
 
 
 def _do_nothing() -> None:
