@@ -175,5 +175,6 @@ def _collocation_setup(
             limit_s=limit_s,
             gpu_name=f"simulated {gpu.name}",
             probe=Path(simulated_job.__file__),
+            is_simulated=True,
             env={"COTENANT_SIM_SERVER": folder},
         )

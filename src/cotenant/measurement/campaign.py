@@ -54,6 +54,7 @@ class CampaignSetup:
         probe: the program that runs and measures a job; `env` is added to its environment.
         listeners: commands that run beside each group, by name.
         tracker: logs the runs of groups while they go on.
+        is_simulated: the GPU is simulated, and so are ways to share it.
     """
 
     out: Path
@@ -66,6 +67,7 @@ class CampaignSetup:
     env: Mapping[str, str] = field(default_factory=dict)
     listeners: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tracker: RunTracker | None = None
+    is_simulated: bool = False
 
     def tracking(self, group: JobGroup, repeat: int) -> AbstractContextManager[list[dict[str, object]]]:
         """The block in which a run of `group` is logged."""
@@ -201,6 +203,7 @@ def start_job(
         "steps": job.steps,
         "warmup_steps": job.warmup_steps,
         "seconds": job.seconds if barrier else None,
+        "simulated": job.simulated,
         "barrier": barrier,
         "warm_path": str((folder / f"{tag}.warm").resolve()),
         "go_path": str((folder / f"{tag}.go").resolve()),

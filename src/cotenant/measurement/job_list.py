@@ -37,6 +37,7 @@ class MeasureJob:
         steps: optimizer steps to run; the first `warmup_steps` do not count for step times.
         seconds: duration of timed training in a group that does not train until its steps are done.
         epoch_steps: optimizer steps of an epoch, for times per epoch; None if not known.
+        simulated: measured workload that stands for it on a simulated GPU; empty for the one that `args` name.
         history: record every allocation; `snapshot`: save PyTorch's own snapshot as well.
     """
 
@@ -55,6 +56,7 @@ class MeasureJob:
     history: bool = True
     snapshot: bool = False
     gpu: str = "H200-141GB"
+    simulated: str = ""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -186,6 +188,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "history": (bool,),
     "snapshot": (bool,),
     "gpu": (str,),
+    "simulated": (str,),
 }
 _DEFAULTABLE = tuple(key for key in _KINDS if key not in {"name", "script", "args"})
 _ABOVE_ZERO = ("repeats", "steps", "seconds", "epoch_steps", "limit_s")

@@ -18,6 +18,8 @@ from cotenant.measurement.job_list import JobGroup
 
 MPS_COMMAND = "nvidia-cuda-mps-control"
 PIPE_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
+SIMULATED_SHARING = "COTENANT_STUDY_SHARING"
+"""Tells a job on a simulated GPU how it shares: `time-sliced`, `mps` or `mig:PROFILE`."""
 
 
 @contextlib.contextmanager
@@ -29,6 +31,9 @@ def open_sharing(group: JobGroup, setup: CampaignSetup) -> Iterator[Sequence[Map
     Raises:
         CotenantError: this GPU, driver or user cannot share so; nothing is changed.
     """
+    if setup.is_simulated:
+        yield [{SIMULATED_SHARING: way} for way in _simulated_ways(group)]
+        return
     if group.way == "mps":
         with mps_server(setup) as env:
             limit = {} if group.detail == "" else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": group.detail}
@@ -43,6 +48,22 @@ def open_sharing(group: JobGroup, setup: CampaignSetup) -> Iterator[Sequence[Map
             yield [{**no_mps, "CUDA_VISIBLE_DEVICES": uuids[i % len(uuids)]} for i in range(len(group.jobs))]
     else:
         yield [no_mps] * len(group.jobs)
+
+
+def _simulated_ways(group: JobGroup) -> list[str]:
+    """How each job of the group shares a simulated GPU.
+
+    Raises:
+        BackendError: nothing says how fast jobs would be so.
+    """
+    if group.way != "mig":
+        if group.detail:
+            raise BackendError("limits of SMs under MPS are not simulated", hint="leave out the percentage")
+        return [group.way] * len(group.jobs)
+    profiles = group.detail.split(",")
+    if "c." in group.detail or len(profiles) < len(group.jobs):
+        raise BackendError("jobs that share a MIG instance are not simulated", hint="give each job an instance")
+    return [f"mig:{profile}" for profile in profiles[: len(group.jobs)]]
 
 
 @contextlib.contextmanager

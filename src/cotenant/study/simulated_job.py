@@ -1,8 +1,9 @@
 """A job of `cotenant study collocate` on a simulated GPU: `python simulated_job.py REQUEST ANSWER`.
 
-It reads the same request and writes the same answer as `measurement/probe.py`. The job is a measured workload, the
-value of `--workload`; it takes the memory and the activity that were measured, and its steps take as long as its
-neighbors on the simulated GPU let them.
+It reads the same request and writes the same answer as `measurement/probe.py`. The job is a measured workload, named by
+its list or by `--workload`; it takes the memory and the activity that were measured, and its steps take as long as its
+neighbors on the simulated GPU let them: time-sliced as the published pairs say, under MPS and on a MIG instance as the
+simulator's rules do (`sim/interference/sharing.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.gpu import Sharing
+from cotenant.core.units import format_bytes
 from cotenant.measurement.probe import hold, save
-from cotenant.sim.interference import PairTable
-from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload
+from cotenant.measurement.sharing import SIMULATED_SHARING
+from cotenant.sim import cluster
+from cotenant.sim.interference import Interference, PairTable, TrueActivity, standard
+from cotenant.sim.interference.model import DEFAULT_GPU
+from cotenant.sim.interference.sharing import slice_speed
+from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload, workloads
 from cotenant.simserver.gpu import SimulatedOutOfMemory
 from cotenant.simserver.job_progress import JobProgress
 from cotenant.simserver.oom_message import out_of_memory_text
@@ -49,12 +56,24 @@ def run(request: dict[str, object]) -> dict[str, object]:
     """Train until the request is fulfilled; the answer."""
     program = request["program"]
     assert isinstance(program, dict)
-    job = workload(workload_name(program["args"]))
+    job = workload(str(request["simulated"]) or workload_name(program["args"]))
     server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
+    way, _, profile = os.environ.get(SIMULATED_SHARING, "time-sliced").partition(":")
+    if profile:
+        gpu_type = f"{server.gpu(0).model}/{profile}"
+        (slot,) = cluster.parse(f"1x{gpu_type}").slots
+        if job.peak_bytes > slot.gpu.memory_total_bytes:
+            needs, has = format_bytes(job.peak_bytes), format_bytes(slot.gpu.memory_total_bytes)
+            return {"outcome": "oom", "message": f"CUDA out of memory: {needs} on an instance of {has}"}
+        shared: Interference = _Instance(gpu_type)
+    else:
+        shared = _Mps() if way == "mps" else PairTable(pair_speeds())
     attachment = server.attach(server.uuids[0], context_bytes=A100_CONTEXT_BYTES, label=job.name)
     attachment.allocate(job.peak_bytes - A100_CONTEXT_BYTES)
-    attachment.set_activity(smact=job.smact, smocc=job.smocc, drama=job.drama, utilization=job.utilization)
-    progress = JobProgress(PairTable(pair_speeds()), [attachment.key], since_s=server.now_s())
+    activity = {"smact": job.smact, "smocc": job.smocc, "drama": job.drama, "utilization": job.utilization}
+    attachment.set_activity(**activity)
+    shown_speed = 1.0
+    progress = JobProgress(shared, [attachment.key], since_s=server.now_s())
     warmup, seconds, steps = int(str(request["warmup_steps"])), request["seconds"], int(str(request["steps"]))
     ended: list[float] = []
     timed_from_s: float | None = None
@@ -62,6 +81,9 @@ def run(request: dict[str, object]) -> dict[str, object]:
     while True:
         time.sleep(LOOK_S)
         progress.advance([attachment.changes()], server.now_s())
+        if progress.speed != shown_speed:
+            shown_speed = progress.speed
+            attachment.set_activity(**activity, speed=shown_speed)
         while progress.done_s >= STEP_S * (len(ended) + 1):
             # Progress is linear since the last look: the step ended before now by what is left over, at this speed.
             over_s = (progress.done_s - STEP_S * (len(ended) + 1)) / progress.speed
@@ -87,6 +109,41 @@ def run(request: dict[str, object]) -> dict[str, object]:
     }
 
 
+class _Mps:
+    """Speeds under MPS, by the simulator's rule; it is the same for all GPUs."""
+
+    def speeds(
+        self,
+        members: Sequence[TrueActivity],
+        gpu_type: str = DEFAULT_GPU,
+        sharing: Sharing = "mps",  # noqa: ARG002 -- always MPS
+    ) -> Sequence[float]:
+        return standard().speeds([_measured(member) for member in members], gpu_type, "mps")
+
+
+class _Instance:
+    """Speeds on MIG instances of this type, one for each job: neighbors do not matter."""
+
+    def __init__(self, gpu_type: str) -> None:
+        self._gpu_type = gpu_type
+
+    def speeds(
+        self,
+        members: Sequence[TrueActivity],
+        gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 -- its own
+        sharing: Sharing = "mig",  # noqa: ARG002
+    ) -> Sequence[float]:
+        return [slice_speed(_measured(member), self._gpu_type) for member in members]
+
+
+def _measured(member: TrueActivity) -> TrueActivity:
+    """All that was measured of the workload; a simulated GPU records its name and SM activity only."""
+    found = workloads().get(member.workload or "")
+    if found is None:
+        return member
+    return TrueActivity(found.name, found.smact, found.smocc, found.drama, found.utilization, found.peak_bytes)
+
+
 def workload_name(args: Sequence[str]) -> str:
     """The value of `--workload`.
 
@@ -95,7 +152,10 @@ def workload_name(args: Sequence[str]) -> str:
     """
     if "--workload" in args[:-1]:
         return args[list(args).index("--workload") + 1]
-    raise UsageError("no `--workload NAME` among the arguments", hint="on a simulated GPU, jobs are measured workloads")
+    raise UsageError(
+        "no `--workload NAME` among the arguments",
+        hint="a job on a simulated GPU is a measured workload; or set `simulated` in the list",
+    )
 
 
 def _wait_for_others(request: dict[str, object]) -> None:

@@ -11,8 +11,13 @@ import pytest
 from cotenant.measurement.collocation import COLUMNS
 from cotenant.measurement.job_list import read_jobs
 from cotenant.measurement.result_table import read_rows
+from cotenant.measurement.sharing import SIMULATED_SHARING
+from cotenant.sim.interference import TrueActivity
+from cotenant.sim.interference.sharing import mps_speeds, slice_speed
 from cotenant.sim.interference.tables import read_pairs
-from cotenant.sim.workloads import pair_speeds
+from cotenant.sim.workloads import pair_speeds, workload, workloads
+from cotenant.simserver.server import SimulatedServer
+from cotenant.study import simulated_job
 from cotenant.study.collocation_report import as_collocation_rows, results_of, write_report
 from cotenant.study.guidelines import memory_adds_up
 from cotenant.study.overhead import JOBS_FOLDER
@@ -25,7 +30,7 @@ warmup_steps = 3
 {jobs}
 [[group]]
 jobs = ["resnet50_imagenet_bs64", "vgg16_imagenet_bs64"]
-sharing = ["time-sliced", "mps"]
+sharing = ["time-sliced", "mps", "mps:30", "mig:4g.20gb,3g.20gb"]
 
 [[group]]
 jobs = ["vgg16_imagenet_bs64", "missing"]
@@ -71,7 +76,8 @@ def study(tmp_path_factory):
 def test_jobs_run_alone_first_and_every_row_says_where(study):
     _, printed = study
     rows = printed["rows"]
-    ways = ["alone"] * 4 + ["time-sliced"] * 2 + ["mps"] * 2 + ["time-sliced"] * 9
+    pair = [way for way in ("time-sliced", "mps", "mps:30", "mig:4g.20gb,3g.20gb") for _ in PAIR]
+    ways = ["alone"] * 4 + pair + ["time-sliced"] * 9
     assert [row["sharing"] for row in rows] == ways
     assert {row["gpu"] for row in rows} == {"simulated A100-40GB"}
     assert list(rows[0]) == list(COLUMNS)
@@ -90,10 +96,23 @@ def test_slowdowns_are_those_of_the_published_pair(study):
 
 def test_a_way_to_share_that_is_missing_is_rows_with_the_reason(study):
     _, printed = study
-    mps = [row for row in printed["rows"] if row["sharing"] == "mps"]
-    assert {(row["outcome"], row["message"]) for row in mps} == {
-        ("not-shared", "no `nvidia-cuda-mps-control` on the PATH")
+    limited = [row for row in printed["rows"] if row["sharing"] == "mps:30"]
+    assert {(row["outcome"], row["message"]) for row in limited} == {
+        ("not-shared", "limits of SMs under MPS are not simulated")
     }
+
+
+def test_ways_to_share_a_simulated_gpu_have_the_speeds_of_the_simulators_rules(study):
+    _, printed = study
+    jobs = [workloads()[name] for name in PAIR]
+    members = [TrueActivity(job.name, job.smact, job.smocc, job.drama) for job in jobs]
+    on_mig = [
+        slice_speed(member, f"A100-40GB/{profile}")
+        for member, profile in zip(members, ("4g.20gb", "3g.20gb"), strict=True)
+    ]
+    for way, speeds in (("mps", mps_speeds(members)), ("mig:4g.20gb,3g.20gb", on_mig)):
+        (result,) = (found for found in printed["results"] if found["sharing"] == way)
+        assert [1 / slowdown for slowdown in result["slowdowns"]] == pytest.approx(speeds, rel=0.15)
 
 
 def test_a_job_that_fails_costs_its_group_only(study):
@@ -107,7 +126,7 @@ def test_a_job_that_fails_costs_its_group_only(study):
 def test_memory_of_simulated_jobs_adds_up(study):
     _, printed = study
     rows = as_collocation_rows(results_of(printed["rows"]), "test")
-    assert (memory_adds_up(rows).held, memory_adds_up(rows).tested) == (4, 4)
+    assert (memory_adds_up(rows).held, memory_adds_up(rows).tested) == (6, 6)
 
 
 def test_the_place_of_a_job_that_is_done_stays_empty_or_is_refilled(study):
@@ -177,6 +196,20 @@ def test_the_report_has_groups_guidelines_and_what_was_not_measured(study, tmp_p
     text = write_report(printed["rows"], tmp_path / "report.html").read_text()
     for words in ("simulated A100-40GB", "Not measured", "Guidelines", "Table 4.2", "no row to test it on"):
         assert words in text
+
+
+def test_a_job_that_is_larger_than_its_instance_runs_out_of_memory(tmp_path, monkeypatch):
+    SimulatedServer.create(tmp_path, "1xA100-40GB")
+    monkeypatch.setenv("COTENANT_SIM_SERVER", str(tmp_path))
+    monkeypatch.setenv(SIMULATED_SHARING, "mig:1g.5gb")
+    answer = simulated_job.run({"program": {"args": []}, "simulated": "vgg16_imagenet_bs128"})
+    assert answer["outcome"] == "oom"
+    assert answer["message"].startswith("CUDA out of memory: 21")
+
+
+def test_every_shipped_job_has_a_measured_workload_for_simulated_gpus():
+    for job in read_jobs(JOBS_FOLDER / "collocation.toml").jobs:
+        assert workload(job.simulated).peak_bytes > 0, job.name
 
 
 def test_the_shipped_campaign_can_be_read():
