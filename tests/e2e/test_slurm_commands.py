@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from cotenant.core.errors import UsageError
 from json_shapes import shape_problems
 from sites import TIMEOUT_S
 
@@ -208,8 +209,15 @@ def test_jobs_are_listed_and_cancelled_by_user_name_and_state(server):
     assert [job["id"] for job in server.client.jobs(active=True)] == [3]
 
 
-def test_a_list_comes_in_pages(server):
+def test_a_list_comes_in_pages(server, monkeypatch):
     for _ in range(5):
         server.submit("true", hold=True)
     pages = [server.client.jobs(after=after, limit=2) for after in (0, 2, 4)]
     assert [[job["id"] for job in page] for page in pages] == [[1, 2], [3, 4], [5]]
+    assert server.client.overview(after=2, limit=2)["counts"] == {}
+    monkeypatch.setattr("cotenant.daemon.client.MAX_PAGE", 2)
+    whole = server.client.overview(fields="id,name")
+    assert whole["jobs"] == [{"id": job_id, "name": "job"} for job_id in range(1, 6)]
+    assert whole["counts"] == {"HELD": 5}
+    with pytest.raises(UsageError, match="`fields` has `nme`"):
+        server.client.jobs(fields="id,nme")

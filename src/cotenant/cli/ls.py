@@ -32,6 +32,11 @@ COLUMNS = (
     Column(key="time", title="TIME", right=True),
     Column(key="reason", title="REASON"),
 )
+FIELDS = (
+    "id,label,name,user,state,state_short,gpu_uuids,gpu_indices,promised_bytes,need_bytes,observed_bytes,running_s,"
+    "reason"
+)
+"""Of a view, those that the table is made of: a third of all."""
 
 
 def parse_states(text: str) -> str:
@@ -102,6 +107,7 @@ def command(
     is_limited = not all_jobs and not filters
     overview = connection.client().overview(
         active=active,
+        fields=None if json else FIELDS,
         **filters,
         max_waiting=MAX_WAITING if is_limited else None,
         max_done=MAX_DONE if is_limited else None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.errors import CotenantError, UnknownName
-from cotenant.core.text import printable
+from cotenant.core.text import is_printable, printable
 
 SCHEMA = 1
 """Version of all JSON of the command line and the daemon; it changes when a field is removed or changes its meaning."""
@@ -86,7 +86,8 @@ def print_table(
         UnknownName: `only` names an unknown column.
     """
     chosen = _choose(columns, only)
-    rows = [{key: printable(cell) for key, cell in row.items()} for row in rows]
+    if not is_printable("".join(cell for row in rows for cell in row.values())):  # once for thousands of cells
+        rows = [{key: printable(cell) for key, cell in row.items()} for row in rows]
     if sys.stdout.isatty():
         _draw(rows, chosen, header=header)
         return

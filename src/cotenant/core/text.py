@@ -42,7 +42,7 @@ def check_text(what: str, text: str, kind: TextKind) -> None:
     Raises:
         UsageError: names the first character that a `kind` may not have.
     """
-    found = None if text.isascii() and text.isprintable() else _REFUSED[kind].search(text)
+    found = None if is_printable(text) else _REFUSED[kind].search(text)
     if found is not None:
         raise UsageError(
             f"{what} has the character U+{ord(found[0]):04X} at {found.start()}, which it may not have",
@@ -69,9 +69,14 @@ def check_bytes(what: str, texts: Iterable[str]) -> None:
         check_text(what, joined, "bytes")
 
 
+def is_printable(text: str) -> bool:
+    """Whether `text` is ASCII without control characters, as most text is."""
+    return text.isascii() and text.isprintable()
+
+
 def printable(text: str) -> str:
     """`text` for a terminal, a log or a label: what `label` refuses is escaped, so that it neither acts nor hides."""
-    if text.isascii() and text.isprintable():
+    if is_printable(text):
         return text
     return _REFUSED["label"].sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 

@@ -5,6 +5,7 @@ Everywhere else bytes are `int` and seconds are `float`.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from cotenant.core.errors import UsageError
@@ -66,6 +67,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}..."
 
 
+@functools.lru_cache(maxsize=1024)
 def format_bytes(value: int | None) -> str:
     """`value` for people: `524.0 MiB`, `19.4 GiB`; a dash for None."""
     if value is None:

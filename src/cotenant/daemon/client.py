@@ -82,12 +82,12 @@ class Client:
         if given.keys() & {"limit", "max_waiting", "max_done"} or given.get("last", MAX_PAGE + 1) <= MAX_PAGE:
             return self._overview(given)
         last = given.pop("last", None)
-        found = self._overview({**given, "limit": MAX_PAGE})
+        first = found = self._overview({**given, "limit": MAX_PAGE})
         jobs: deque[Any] = deque(found["jobs"], maxlen=last)
         while len(found["jobs"]) == MAX_PAGE:
             found = self._overview({**given, "limit": MAX_PAGE, "after": found["jobs"][-1]["id"]})
             jobs += found["jobs"]
-        return {**found, "jobs": list(jobs)}
+        return {**first, "jobs": list(jobs)}
 
     def _overview(self, query: Mapping[str, Any]) -> dict[str, Any]:
         return self._call("GET", f"/v1/jobs?{urllib.parse.urlencode(query)}")

@@ -94,8 +94,8 @@ class SubmitAnswer(Answer):
 class JobsAnswer(Answer):
     """Jobs, oldest first."""
 
-    jobs: Annotated[list[JobView] | list[dict[str, Any]], "with `records=1`, encoded `Job`s"]
-    counts: dict[str, int]
+    jobs: Annotated[list[JobView] | list[dict[str, Any]], "with `records=1`, encoded `Job`s; with `fields`, only those"]
+    counts: Annotated[dict[str, int], "all jobs by state; empty on a page `after` others"]
 
 
 class IdsAnswer(Answer):

@@ -78,11 +78,20 @@ class JobsApi(Handlers):
         job_filter = JobFilter.of(request.query_params)
         access, peer = self._context.access, peer_of(request)
         wants_records = request.query_params.get("records") == "1"
+        only = [field for field in request.query_params.get("fields", "").split(",") if field]
+        unknown = set(only) - JobView.__annotations__.keys()
+        if unknown:
+            raise UsageError(f"`fields` has `{min(unknown)}`, which no job has", hint="see the schema of JobView")
 
         def answer(views: JsonViews, manager: Manager) -> dict[str, Any]:
-            visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
+            visible = (job for job in job_filter.candidates(manager.jobs) if access.may_see(peer, job))
             view: Callable[[Job], Any] = _record if wants_records else views.job
-            return {"jobs": [view(job) for job in job_filter.of_jobs(visible)], "counts": counts(visible)}
+            found = [view(job) for job in job_filter.of_jobs(visible)]
+            if only and not wants_records:
+                found = [{field: job[field] for field in only} for job in found]
+            if job_filter.after is not None:
+                return {"jobs": found, "counts": {}}
+            return {"jobs": found, "counts": counts(job for job in manager.jobs.values() if access.may_see(peer, job))}
 
         return json_response(await self._view(answer))
 

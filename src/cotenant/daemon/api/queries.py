@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -106,6 +106,16 @@ class JobFilter:
             max_waiting=_count(query, "max_waiting"),
             max_done=_count(query, "max_done"),
         )
+
+    def candidates(self, jobs: Mapping[int, Job]) -> Iterator[Job]:
+        """The jobs with an id above `after`, oldest first; a page does not walk over those before it."""
+        if self.after is None:
+            yield from jobs.values()
+            return
+        for job_id in range(self.after + 1, max(jobs, default=0) + 1):
+            job = jobs.get(job_id)
+            if job is not None:
+                yield job
 
     def of_jobs(self, jobs: Iterable[Job]) -> list[Job]:
         """Filter `jobs`, which are ordered by id."""

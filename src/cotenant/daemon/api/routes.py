@@ -104,7 +104,11 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.jobs,
         summary="List jobs, oldest first.",
-        query=(*_filters(), QueryParameter(name="records", kind=int, text="1: encoded `Job`s instead of views")),
+        query=(
+            *_filters(),
+            QueryParameter(name="fields", kind=str, text="only these fields of each view, separated by commas"),
+            QueryParameter(name="records", kind=int, text="1: encoded `Job`s instead of views"),
+        ),
         answer=answers.JobsAnswer,
     ),
     Route(
