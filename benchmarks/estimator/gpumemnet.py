@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
 from benchmarks.estimator.gpumemnet_baselines import baselines
+from benchmarks.estimator.gpumemnet_generated import MODELS as GENERATED_MODELS
 from benchmarks.estimator.gpumemnet_generated import generated
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
 from benchmarks.estimator.gpumemnet_thesis import thesis
@@ -79,6 +80,7 @@ def main() -> int:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), help="of `generated`: a folder of `learn run` a family"
     )
+    parser.add_argument("--models", nargs="+", default=GENERATED_MODELS, help="of `generated`")
     parser.add_argument("--workers", type=int, default=2, help="processes for the simulations")
     args = parser.parse_args()
     if not (args.data / "mlp.csv").is_file():

@@ -49,7 +49,7 @@ def generated(args: argparse.Namespace) -> list[str]:
         "```console",
         f"$ cotenant learn generate FAMILY-thesis --count {COUNT} --seed 0 --out FAMILY.txt",
         "$ cotenant learn run FAMILY.txt --simulate --out RUNS/FAMILY",
-        "$ python -m benchmarks.estimator.gpumemnet --part generated --runs RUNS",
+        f"$ python -m benchmarks.estimator.gpumemnet --part generated --runs RUNS --models {' '.join(args.models)}",
         "```",
         "",
         "What a label is worth: the same simulation of measured rows, with one constant for the memory outside the",
@@ -85,7 +85,7 @@ def _family(args: argparse.Namespace, family: str, folder: Path) -> list[str]:
         f"| {' | '.join(TITLES)} |",
         f"| --- {'| ---: ' * 7}|",
     ]
-    lines += _scored(table, compared)
+    lines += _scored(table, compared, args.models)
     for line in published(args.data.parent / "thesis"):
         if line.dataset.lower() == family and line.class_mib == table.class_mib:
             cells = (f"{line.accuracy:.1%}", f"{line.precision:.1%}", f"{line.f1:.3f}")
@@ -129,7 +129,7 @@ def _agreement(table: FeatureTable) -> tuple[float, str]:
     )
 
 
-def _scored(table: FeatureTable, measured: FeatureTable) -> list[str]:
+def _scored(table: FeatureTable, measured: FeatureTable, models: Sequence[str]) -> list[str]:
     from benchmarks.estimator.gpumemnet import say
     from cotenant.learn.models.cross_validation import Split, validate_once
     from cotenant.learn.models.metrics import score
@@ -141,7 +141,7 @@ def _scored(table: FeatureTable, measured: FeatureTable) -> list[str]:
         fitted[name] = make_model(name, **settings)
         return fitted[name]
 
-    test, results = validate_once(table, MODELS, Split.parse(SPLIT), make=make, on_fold=say)
+    test, results = validate_once(table, models, Split.parse(SPLIT), make=make, on_fold=say)
     lines = []
     for result in results:
         on_measured = score(measured, fitted[result.model].predict(measured))
