@@ -77,7 +77,7 @@ def collocate(
     $ cotenant study collocate groups.toml --out groups --repeats 3
     """
     from cotenant.measurement.collocation import group_line, run_groups
-    from cotenant.measurement.job_list import read_jobs
+    from cotenant.measurement.job_list import group_text, read_jobs
     from cotenant.study.collocation_report import HEAD, results_of, table_cells, write_pairs, write_report
     from cotenant.study.overhead import JOBS_FOLDER
 
@@ -105,7 +105,7 @@ def collocate(
         print_table([dict(zip(HEAD, table_cells(found), strict=True)) for found in measured], columns)
     for found in results:
         if found.problem:
-            note(f"not measured: {' + '.join(found.jobs)}, {found.sharing}: {found.problem}")
+            note(f"not measured: {group_text(found.jobs)}, {found.sharing}: {found.problem}")
     note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
 
 

@@ -122,11 +122,16 @@ def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say)
 
 
 @contextmanager
-def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> Iterator[ResultTable]:
+def open_table(
+    path: Path, columns: Mapping[str, str], *, resume: bool, same: Mapping[str, str] | None = None
+) -> Iterator[ResultTable]:
     """The table at `path`, created with its folder if missing; no other process measures into the folder meanwhile.
 
+    `same`: columns in which all rows agree, e.g. the name of the GPU: rows of two are not mixed.
+
     Raises:
-        UsageError: it exists and `resume` is False, or another process measures into its folder.
+        UsageError: it exists and `resume` is False, it has rows that differ in `same`, or another process measures into
+            its folder.
         CotenantError: the folder cannot be written.
     """
     try:
@@ -147,7 +152,15 @@ def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> Itera
             raise UsageError(
                 f"`{path}` exists already", hint="continue it with `--resume`, or choose another folder with `--out`"
             )
-        yield ResultTable(path, tuple(columns))
+        table = ResultTable(path, tuple(columns))
+        for name, wanted in (same or {}).items():
+            others = {row[name] for row in table.rows()} - {wanted}
+            if others:
+                raise UsageError(
+                    f"`{path}` has rows of the {name} `{others.pop()}`, and this is `{wanted}`",
+                    hint="choose another folder with `--out`",
+                )
+        yield table
     finally:
         os.close(lock)
 

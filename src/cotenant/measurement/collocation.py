@@ -69,6 +69,8 @@ OF_GPU = (
 )  # fmt: skip
 DEFAULT_SECONDS = 6.0
 INTERRUPTED = "interrupted"
+SIMULATED = "simulated"
+"""Before the name of a GPU that is none."""
 
 
 class AloneRun(NamedTuple):
@@ -90,7 +92,7 @@ def run_groups(
     """
     if not jobs.groups:
         raise UsageError(f"{jobs.path}: no `[[pair]]` and no `[[group]]`", hint='write `[[pair]]`, `jobs = ["a", "b"]`')
-    with open_table(setup.out / table, COLUMNS, resume=resume) as rows:
+    with open_table(setup.out / table, COLUMNS, resume=resume, same={"gpu": setup.gpu_name}) as rows:
         by_name = {job.name: job for job in jobs.jobs}
         names = dict.fromkeys(name for group in jobs.groups for name in group.jobs)
         wanted = [*(JobGroup(jobs=(name,), sharing=ALONE) for name in names), *jobs.groups]

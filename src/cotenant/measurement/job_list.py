@@ -116,6 +116,12 @@ class JobGroup:
         return self.sharing.partition(":")[2]
 
 
+def group_text(jobs: Sequence[str]) -> str:
+    """The jobs of a group: `2 x a + b`."""
+    runs = [(name, len(list(same))) for name, same in groupby(jobs)]
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobList:
     """Jobs in order, and groups of their names."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core import stats
-from cotenant.measurement.job_list import ALONE, JobGroup
+from cotenant.measurement.collocation import SIMULATED
+from cotenant.measurement.job_list import ALONE, JobGroup, group_text
 from cotenant.measurement.result_table import read_rows
 from cotenant.reporting.charts import Bar, Line, bars, lines
 from cotenant.reporting.page import Page, legend
@@ -141,13 +141,15 @@ def _product(first: float | None, second: float | None) -> float | None:
 
 def add_figures(page: Page, rows: Sequence[Row], folder: Path, published: Sequence[CollocationRow]) -> None:
     """Add all figures of the chapter to the page; `folder` has the samples over time of the runs."""
-    page.heading("Chapter 4 of the thesis: published, and measured here")
+    is_simulated = any(row["gpu"].startswith(SIMULATED) for row in rows)
+    how = SIMULATED if is_simulated else "measured"
+    page.heading(f"Chapter 4 of the thesis: published, and {how} here")
     page.paragraph(legend(TONES))
     for figure in FIGURES:
-        _add_figure(page, figure, measured_values(rows, figure.job))
-    _add_mixes(page, rows)
-    _add_over_time(page, rows, folder)
-    _add_table(page, rows)
+        _add_figure(page, figure, measured_values(rows, figure.job), how)
+    _add_mixes(page, rows, how)
+    _add_over_time(page, rows, folder, how)
+    _add_table(page, rows, how)
     page.heading("Pairs that AEGIS published, A100-40GB: gain over the sum of SM activities")
     pairs = [(row.smact_sum, row.gain) for row in published if row.smact_sum is not None and row.gain and row.slowdown]
     below = [point for point in pairs if point[0] <= MAX_SMACT_SUM]
@@ -163,14 +165,14 @@ def add_figures(page: Page, rows: Sequence[Row], folder: Path, published: Sequen
     )
 
 
-def _add_figure(page: Page, figure: Figure, measured: Sequence[MeasuredValue]) -> None:
+def _add_figure(page: Page, figure: Figure, measured: Sequence[MeasuredValue], how: str) -> None:
     page.heading(f"Figure {figure.number}: {figure.title}")
     known = [value for value in published_values() if value.figure == figure.number]
     charts = []
     for quantity in figure.quantities:
         found = [_published_bar(value) for value in known if value.quantity == quantity and value.low is not None]
         found += [
-            Bar(f"{_name(value.sharing, value.degree)}, measured", TONES[value.sharing], value.value)
+            Bar(f"{_name(value.sharing, value.degree)}, {how}", TONES[value.sharing], value.value)
             for value in measured
             if value.quantity == quantity
         ]
@@ -195,12 +197,6 @@ def _add_figure(page: Page, figure: Figure, measured: Sequence[MeasuredValue]) -
     page.items(words)
 
 
-def group_text(jobs: Sequence[str]) -> str:
-    """The jobs of a group: `2 x a + b`."""
-    runs = [(name, len(list(same))) for name, same in groupby(jobs)]
-    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in runs)
-
-
 def _name(sharing: str, degree: int) -> str:
     return sharing if sharing == ALONE else f"{sharing}, {degree} jobs"
 
@@ -215,7 +211,7 @@ def _published_bar(value: PublishedValue) -> Bar:
     return Bar(f"{name} {low:g} to {high:g}", TONES[value.sharing], (low + high) / 2, low=low, high=high)
 
 
-def _add_mixes(page: Page, rows: Sequence[Row]) -> None:
+def _add_mixes(page: Page, rows: Sequence[Row], how: str) -> None:
     page.heading("Figure 4.12: time of a mix of jobs with fixed work, in turn and together")
     runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
@@ -236,11 +232,11 @@ def _add_mixes(page: Page, rows: Sequence[Row]) -> None:
                 way = sharing.partition(":")[0]
                 found.append(Bar(f"{group_text(mix.split('+'))}, {way}", TONES[way], together))
     if found:
-        page.figure(bars(found, unit="s", width=900), "Seconds until the last job is done; measured")
+        page.figure(bars(found, unit="s", width=900), f"Seconds until the last job is done; {how}")
     page.items(["not published in numbers", *([] if found else ['not measured here: groups with `until = "steps"`'])])
 
 
-def _add_over_time(page: Page, rows: Sequence[Row], folder: Path) -> None:
+def _add_over_time(page: Page, rows: Sequence[Row], folder: Path, how: str) -> None:
     page.heading("Figure 4.13: SM activity and memory of a mix over time")
     mixes = [row for row in rows if row["until"] == "steps" and row["position"] == "1" and row["repeat"] == "1"]
     largest = max((row["group"] for row in mixes), key=lambda group: group.count("+"), default="")
@@ -257,7 +253,7 @@ def _add_over_time(page: Page, rows: Sequence[Row], folder: Path) -> None:
                 Line(way, TONES[way], [(x, y / 2**30) for x, y in _over_time(samples, "used_bytes", began_s)])
             )
     charts = [
-        (f"{name} of {group_text(largest.split('+'))}; measured", _lines(found, unit))
+        (f"{name} of {group_text(largest.split('+'))}; {how}", _lines(found, unit))
         for name, unit, found in (("SM activity", "SMACT", activity), ("Memory", "GiB", memory))
         if any(line.points for line in found)
     ]
@@ -275,7 +271,7 @@ def _lines(found: Sequence[Line], unit: str) -> str:
     return lines(found, x_label="seconds", y_label=unit, top=top)
 
 
-def _add_table(page: Page, rows: Sequence[Row]) -> None:
+def _add_table(page: Page, rows: Sequence[Row], how: str) -> None:
     page.heading("Table 4.2: a recommender beside ResNet152")
     known = {(value.quantity, value.sharing): value.low for value in published_values() if value.figure == "table 4.2"}
     measured = {
@@ -289,5 +285,5 @@ def _add_table(page: Page, rows: Sequence[Row]) -> None:
         ours = [measured.get((job, way), {}).get("slowdown", "") for job in ("dlrm", "large")]
         ours.append(measured.get(("dlrm", way), {}).get("smact", ""))
         cells.append((f"{way}, published", *("" if value is None else f"{value:.2f}" for value in published)))
-        cells.append((f"{way}, measured", *(f"{float(value):.2f}" if value else "-" for value in ours)))
+        cells.append((f"{way}, {how}", *(f"{float(value):.2f}" if value else "-" for value in ours)))
     page.table(("sharing", "slowdown of DLRM", "slowdown of ResNet152", "SMACT"), cells)

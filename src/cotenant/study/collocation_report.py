@@ -10,11 +10,11 @@ from typing import NamedTuple
 from cotenant.core.stats import mean, mean_of_known, median
 from cotenant.core.units import format_bytes
 from cotenant.measurement.collocation import INTERRUPTED
-from cotenant.measurement.job_list import ALONE
+from cotenant.measurement.job_list import ALONE, group_text
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page
 from cotenant.reporting.style import tone
-from cotenant.study.chapter4 import add_figures, group_text
+from cotenant.study.chapter4 import add_figures
 from cotenant.study.guidelines import CollocationRow, judge_guidelines, published_collocations
 
 Row = Mapping[str, str]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core import stats
+from cotenant.measurement.job_list import group_text
 from cotenant.scheduling.sharing_guidelines import MAX_SMACT_SUM
 from cotenant.sim.workloads import pair_speeds, workloads
 
@@ -147,7 +148,7 @@ def _judged(
         tested=len(cases),
         held=len(cases) - len(against),
         mean=f"mean {figure} {mean:.2f}" if cases else "",
-        exceptions=tuple(f"{' + '.join(row.jobs)} ({value:.2f})" for value, row in against[:3]),
+        exceptions=tuple(f"{group_text(row.jobs)} ({value:.2f})" for value, row in against[:3]),
     )
 
 
@@ -167,7 +168,7 @@ def memory_adds_up(rows: Iterable[CollocationRow]) -> GuidelineTest:
         guideline=f"Memory of the jobs adds up, within {MEMORY_TOLERANCE:.0%}",
         tested=len(cases),
         held=len(cases) - len(off),
-        exceptions=tuple(f"{' + '.join(row.jobs)} ({error:+.0%})" for row, error in off[:3]),
+        exceptions=tuple(f"{group_text(row.jobs)} ({error:+.0%})" for row, error in off[:3]),
     )
 
 
@@ -182,7 +183,7 @@ def mps_is_best(rows: Iterable[CollocationRow]) -> GuidelineTest:
         guideline="MPS gains at least as much as time slicing",
         tested=len(cases),
         held=len(cases) - len(lost),
-        exceptions=tuple(f"{' + '.join(jobs)} ({mps:.2f} against {sliced:.2f})" for jobs, mps, sliced in lost[:3]),
+        exceptions=tuple(f"{group_text(jobs)} ({mps:.2f} against {sliced:.2f})" for jobs, mps, sliced in lost[:3]),
     )
 
 
@@ -195,7 +196,7 @@ def mig_saves_energy(rows: Iterable[CollocationRow]) -> GuidelineTest:
         guideline="MIG takes the least energy",
         tested=len(cases),
         held=len(cases) - len(lost),
-        exceptions=tuple(f"{' + '.join(jobs)} ({found['mig']:.2f})" for jobs, found in lost[:3]),
+        exceptions=tuple(f"{group_text(jobs)} ({found['mig']:.2f})" for jobs, found in lost[:3]),
     )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import cotenant
 from cotenant.core import stats
 from cotenant.core.errors import UsageError
+from cotenant.measurement.collocation import SIMULATED
 from cotenant.measurement.data_card import commit
 from cotenant.measurement.job_list import ALONE
 from cotenant.scheduling.prediction.interference import (
@@ -36,7 +37,6 @@ from cotenant.scheduling.prediction.interference_table import (
 
 Row = Mapping[str, str]
 
-SIMULATED = "simulated"
 MAX_SWEEPS = 500
 TOLERANCE = 1e-9
 

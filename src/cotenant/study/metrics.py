@@ -144,7 +144,7 @@ def run_metrics(study: MetricsStudy, *, resume: bool, say: Callable[[str], None]
     Raises:
         UsageError: the folder has results and `resume` is False.
     """
-    with open_table(study.out / "metrics.csv", COLUMNS, resume=resume) as table:
+    with open_table(study.out / "metrics.csv", COLUMNS, resume=resume, same={"gpu": study.gpu}) as table:
         done = {(row["kernel"], row["blocks"], row["threads"], row["duty"]) for row in table.rows()}
         waiting = [shape for shape in study.shapes if tuple(map(str, shape)) not in done]
         if waiting:

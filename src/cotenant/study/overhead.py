@@ -129,7 +129,7 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
         CotenantError: the job cannot be started.
     """
     tools = {name: MONITORING_TOOLS.get(name) for name in study.order(study.jobs[0], 1)}
-    with open_table(study.out / "overhead.csv", COLUMNS, resume=resume) as table:
+    with open_table(study.out / "overhead.csv", COLUMNS, resume=resume, same={"device": study.device}) as table:
         done = {(row["job"], row["tool"], row["repeat"]) for row in table.rows()}
         missing = {name: tool.missing() for name, tool in tools.items() if tool.missing()}
         for job in study.jobs:

@@ -99,6 +99,20 @@ def test_a_folder_is_measured_into_by_one_process_at_a_time(tmp_path):
         assert table.rows() == []
 
 
+def test_rows_of_two_gpus_are_not_mixed(tmp_path):
+    path = tmp_path / "rows.csv"
+    with open_table(path, COLUMNS, resume=False, same={"gpu": "A100"}) as table:
+        table.add({"gpu": "A100"})
+    with open_table(path, COLUMNS, resume=True, same={"gpu": "A100"}) as table:
+        assert len(table.rows()) == 1
+    message = "has rows of the gpu `A100`, and this is `simulated A100`"
+    with (
+        pytest.raises(UsageError, match=message),
+        open_table(path, COLUMNS, resume=True, same={"gpu": "simulated A100"}),
+    ):
+        pass
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with (

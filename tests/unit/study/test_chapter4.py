@@ -3,8 +3,9 @@
 import pytest
 
 from cotenant.measurement.collocation import COLUMNS
+from cotenant.measurement.job_list import group_text
 from cotenant.reporting.page import Page
-from cotenant.study.chapter4 import FIGURES, MeasuredValue, add_figures, group_text, measured_values, published_values
+from cotenant.study.chapter4 import FIGURES, MeasuredValue, add_figures, measured_values, published_values
 from cotenant.study.guidelines import published_collocations
 
 

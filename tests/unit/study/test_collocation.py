@@ -194,6 +194,7 @@ def test_pairs_are_written_as_the_simulator_reads_them(study):
 def test_the_report_has_groups_guidelines_and_what_was_not_measured(study, tmp_path):
     _, printed = study
     text = write_report(printed["rows"], tmp_path / "report.html").read_text()
+    assert "published, and simulated here" in text
     for words in ("simulated A100-40GB", "Not measured", "Guidelines", "Table 4.2", "no row to test it on"):
         assert words in text
 
