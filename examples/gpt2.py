@@ -68,7 +68,7 @@ def main() -> None:
         for step, tokens in enumerate(loader):
             tokens = tokens.to(device)
             outputs = model(input_ids=tokens, labels=tokens, use_cache=False)
-            loss = outputs.loss.mean()
+            loss = outputs.loss.mean() if args.data_parallel else outputs.loss
             loss.backward()
             optimizer.step()
             if step % 50 == 0:

@@ -121,6 +121,42 @@ CALLS = {
          "g = torch.ones(4, 8, 6, 6, device='cuda')"),
         "torch.autograd.grad(y, x, g)[0].view(4, 8, 36).mul(1)",
     ),
+    "squared error": ("x = made(16, 3, 256, 256); t = torch.rand_like(x)", "F.mse_loss(x, t)"),
+    "its gradient, other dtype": (
+        "x = made(50, 77, dtype=torch.bfloat16); y = F.mse_loss(x, torch.ones(50, 77, device='cuda'))",
+        "torch.autograd.grad(y, x)",
+    ),
+    "Huber's loss": ("x = made(16, 3, 256, 256)", "F.huber_loss(x, t)"),
+    "cross entropy of two classes": (
+        "x = torch.sigmoid(made(16, 1, 256, 256)); t = torch.rand_like(x)", "F.binary_cross_entropy(x, t)",
+    ),
+    "soft margin": ("x = made(64, 100); t = torch.ones_like(x)", "F.soft_margin_loss(x, t)"),
+    "unfold of another layout": ("x = made(4, 14, 14, 8).permute(0, 3, 1, 2)", "F.unfold(x, 3, padding=1)"),
+    "its gradient": ("y = F.unfold(x, 3, padding=1); g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)"),
+    "fold": ("x = made(4, 196, 72).transpose(1, 2)", "F.fold(x, (14, 14), 3, padding=1)"),
+    "gradient of a maximum": (
+        "x = made(64, 100); y = x.max(1)[0]; g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
+    ),
+    "gradient of gather": (
+        "i = torch.zeros(64, 7, dtype=torch.long, device='cuda'); y = x.gather(1, i); g = torch.ones_like(y)",
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "gradient of columns": (
+        "i = torch.zeros(30, dtype=torch.long, device='cuda'); y = x.index_select(1, i); g = torch.ones_like(y)",
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "scatter": (
+        "x = torch.zeros(64, 100, device='cuda'); i = torch.zeros(64, 7, dtype=torch.long, device='cuda')",
+        "x.scatter_add(1, i, x)",
+    ),
+    "distances": ("x, z = made(64, 100), made(64, 100)", "torch.cdist(x, z)"),
+    "their gradient": ("y = torch.cdist(x, z, p=1); g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)"),
+    "sort of short rows": ("", "x.sort(1)"),
+    "sort": ("x = torch.randn(100_000, device='cuda')", "x.sort()"),
+    "sort of integers": ("i = torch.zeros(100_000, dtype=torch.long, device='cuda')", "i.sort()"),
+    "sort of half precision": ("x = x.bfloat16()", "x.sort()"),
+    "sort of few rows": ("x = torch.randn(5000, 8, device='cuda')", "x.sort(0)"),
+    "sort of many rows": ("x = torch.randn(200, 5000, device='cuda')", "x.sort(1)"),
 }  # fmt: skip
 WANTED = {
     "softmax": [50 * 77 * 4] * 2,
@@ -141,6 +177,25 @@ WANTED = {
     "index gradient": [500 * 3 * 4, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 1],
     "scaled heads": [2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 5 * 4],
     "hardswish": [IMAGE, IMAGE],
+    "squared error": [12_582_912, 12_582_912],
+    "its gradient, other dtype": [4, 50 * 77 * 2],
+    "Huber's loss": [12_582_912, 4],
+    "cross entropy of two classes": [4_194_304, 4],
+    "soft margin": [25_600, 4],
+    "unfold of another layout": [25_088, 25_088, 225_792],
+    "its gradient": [225_792],
+    "fold": [225_792, 225_792],
+    "gradient of a maximum": [25_600],
+    "gradient of gather": [25_600],
+    "gradient of columns": [25_600],
+    "distances": [25_600, 256, 256, 25_600, 256, 256, 25_600, 26_112, 26_112, 16_384],
+    "their gradient": [25_600, 1_638_400],
+    "sort of short rows": [25_600, 51_200, 800],
+    "sort": [400_000, 800_000, 800_000, 1_242_623],
+    "sort of integers": [800_000, 800_000, 800_000, 1_644_543],
+    "sort of half precision": [200_000, 800_000, 800_000, 5_469_183],
+    "sort of few rows": [*(160_000, 320_000, 160_000, 160_000), *(320_000,) * 3, 160_000, 503_039, 13_823],
+    "sort of many rows": [4_000_000, 8_000_000, 8_000_000, 12_000_255],
 }
 
 
@@ -151,6 +206,20 @@ def test_requests_are_those_of_a_cuda_build(requests_of, name):
 
 def test_accumulating_by_index_makes_a_result_where_a_script_calls_it(requests_of):
     assert requests_of["index_put"][:2] == [500 * 3 * 4, 777 * 8]
+
+
+def test_scripts_that_scatter_get_a_result_of_their_own(requests_of):
+    assert requests_of["scatter"] == [25_600]
+
+
+def test_a_reduced_loss_holds_as_much_as_its_input(tmp_path):
+    """The storage of the result, which `mse_loss` resizes and does not make anew."""
+    source = HEAD.replace("MARK", str(MARK)) + (
+        "x = made(256, 1024)\nloss = F.mse_loss(x, torch.ones_like(x))\n"
+        "assert loss.shape == () and loss.untyped_storage().nbytes() == 4 * 256 * 1024\n"
+        "one.sum().backward()\noptimizer.step()"
+    )
+    assert not traced(tmp_path, source).partial
 
 
 def test_tables_of_few_rows_need_no_partial_sums(requests_of):

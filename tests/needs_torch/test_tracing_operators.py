@@ -131,7 +131,10 @@ for step, (half, layout) in enumerate([(False, torch.contiguous_format), (True, 
     if step == 2:
         break
 """
-UNLIKE = ("t_", "unsqueeze_", "_local_scalar_dense", "is_pinned", "record_stream", "equal", "nonzero")
+UNLIKE = (
+    *("t_", "unsqueeze_", "_local_scalar_dense", "is_pinned", "record_stream", "equal", "nonzero"),
+    *("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "im2col", "col2im"),  # of larger storages than they fill
+)
 
 
 def compared(folder, body, *wanted, unlike=()):

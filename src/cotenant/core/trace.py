@@ -58,7 +58,8 @@ class LibraryCall:
     """A library call that asks the allocator for a workspace on a real GPU.
 
     Attributes:
-        kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, `reduction`.
+        kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, `reduction`,
+            `flash_attention`.
         thread: `main` or `autograd`: cuBLAS has a handle, and so a workspace, for each.
         params: what decides the size: for convolutions `x`, `w`, `y` (shapes), `stride`, `padding`, `dilation`,
             `groups`, `dtype`, `channels_last`, `transposed`, `benchmark`, `deterministic`, `allow_tf32`; for reductions

@@ -6,7 +6,7 @@ The result has only events that the allocator knows: alloc, free, phase, empty_c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
@@ -16,7 +16,7 @@ ConvWorkspace = Callable[[LibraryCall], int]
 """Bytes of workspace of a convolution call."""
 
 Buffers = Callable[[LibraryCall], tuple[int, ...]]
-"""Bytes of the buffers that a reduction allocates, in order."""
+"""Bytes of the buffers that a kernel allocates, in order."""
 
 _LT_BYTES = 1 * MiB
 
@@ -52,6 +52,7 @@ def lower(
     blas: BlasWorkspaces,
     conv: ConvWorkspace,
     reduction: Buffers,
+    attention: Buffers,
     optional_storages: set[int] | None = None,
 ) -> Iterator[MemoryEvent]:
     """The events of `trace` with every `op` replaced by the allocations it makes.
@@ -76,7 +77,7 @@ def lower(
                 number += 1
                 yield _alloc(event, number, blas.handle_bytes)
         if event.op_id not in known:
-            sizes = _taken_for(op, blas, conv, reduction)
+            sizes = _taken_for(op, blas, conv, {"reduction": reduction, "flash_attention": attention})
             known[event.op_id] = tuple(size for size in sizes if size)
         first = number + 1
         for nbytes in known[event.op_id]:
@@ -89,13 +90,15 @@ def lower(
             yield event._replace(action="free", storage_id=storage_id, bytes=0, category="", module="", op_id=-1)
 
 
-def _taken_for(op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
+def _taken_for(
+    op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, buffers: Mapping[str, Buffers]
+) -> tuple[int, ...]:
     """Bytes that a call allocates and frees when it returns."""
     if op.kind == "gemm_lt":
         return (blas.lt_bytes,)
     if op.kind.startswith("conv"):
         return (conv(op),)
-    return reduction(op) if op.kind == "reduction" else ()
+    return buffers[op.kind](op) if op.kind in buffers else ()
 
 
 def _alloc(event: MemoryEvent, number: int, nbytes: int) -> MemoryEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
 from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.estimators.attention_splits import split_buffers
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
 from cotenant.estimators.cudnn.table import cudnn_of_torch
 from cotenant.estimators.cudnn.workspaces import ConvRule
@@ -161,6 +163,7 @@ def make_replay_input(
         blas=blas or blas_of(gpu, stack),
         conv=conv or conv_of(gpu, stack),
         reduction=ReductionRule(sm_count=gpu.sm_count, sm_threads=threads_of_sm(gpu.compute_capability)),
+        attention=functools.partial(split_buffers, sm_count=gpu.sm_count),
         optional_storages=optional_storages,
     )
     return ReplayInput(gpu=gpu, stack=stack, events=tuple(events), optional_storages=frozenset(optional_storages))

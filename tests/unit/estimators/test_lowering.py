@@ -16,7 +16,14 @@ def event(action, number=-1, nbytes=0, stream=0):
 
 
 def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_storages=None):
-    return lowering.lower(trace, blas=blas, conv=conv, reduction=reduction, optional_storages=optional_storages)
+    return lowering.lower(
+        trace,
+        blas=blas,
+        conv=conv,
+        reduction=reduction,
+        attention=lambda op: (7, 8),
+        optional_storages=optional_storages,
+    )
 
 
 def lowered(events, ops, *, lt_bytes=0, **rules):
@@ -56,6 +63,11 @@ def test_a_convolution_takes_its_workspace_for_the_call():
 def test_a_reduction_takes_its_buffers_together():
     found = lowered([event("op", 0)] * 2, [REDUCTION], reduction=lambda op: (90, 4))
     assert found == [("alloc", 90), ("alloc", 4), ("free", 0), ("free", 0)] * 2
+
+
+def test_flash_attention_takes_the_accumulators_of_its_splits():
+    call = LibraryCall(kind="flash_attention", thread="main", params={"query": (1, 1, 1, 1), "keys": 1})
+    assert lowered([event("op", 0)], [call]) == [("alloc", 7), ("alloc", 8), ("free", 0), ("free", 0)]
 
 
 def test_the_buffer_of_a_reduction_is_not_optional():

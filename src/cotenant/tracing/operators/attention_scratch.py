@@ -125,6 +125,20 @@ def efficient_workspace_bytes(
     return int(batch * heads * head_bytes)
 
 
+@operators.recorder_of("aten::_scaled_dot_product_flash_attention")
+def _flash_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Output and row sums; without dropout those of splits, see `estimators.attention_splits`; then the rest.
+
+    Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_fwd`.
+    """
+    query, key = args[:2]
+    ctx.record(out[:2])
+    dropout = args[3] if len(args) > 3 else kwargs.get("dropout_p", 0.0)
+    if not dropout and query.device.type == "cuda":
+        ctx.record_call("flash_attention", query.fake_device, query=tuple(query.shape), keys=int(key.shape[2]))
+    ctx.record(out)
+
+
 @operators.recorder_of("aten::_scaled_dot_product_flash_attention_backward")
 def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Float32 accumulators for the gradient of queries, and with grouped queries one key and value gradient per head.

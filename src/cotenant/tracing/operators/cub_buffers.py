@@ -13,7 +13,7 @@ UNIQUE_TILE, SCAN_TILE = 1344, 896
 _SORT_TILES = {4: 3072, 8: 3840}
 """Items for each thread block of a radix sort, by the bytes of a key."""
 _SHORT_KEY_BYTES = 4_468_991
-"""Counts of a radix sort of keys below 4 bytes, which another kernel sorts: for all lengths from 30,000 to 3 million."""
+"""Counts of a radix sort of keys below 4 bytes, which has another kernel: the same for 30,000 and 3 million items."""
 _ALIGNMENT = 256
 _RADIX_BITS = 8
 _TILE_STATE_BYTES = 16

@@ -18,14 +18,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import mask_counts
 from cotenant.tracing.assumptions.known_values import assumption_of
+from cotenant.tracing.operators.gradients_in_place import is_called_by_autograd
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
-from cotenant.tracing.training.inplace_grad_accumulation import called_from_python
 
 operators = OperatorTable()
 
-_FRAMES_TO_MODE = 4
-"""From the function that counts them to the dispatch mode: itself, a shape function, and two of the mode."""
 _BOXES_PER_MASK_WORD = 64  # in torchvision's mask of overlapping boxes
 
 
@@ -116,14 +114,9 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 
 def _is_gradient_of_index(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """Whether autograd adds to zeros, which it does out of place only under a dispatch mode.
-
-    Source: ATen/native/TensorAdvancedIndexing.cpp, `index_backward`: `areAnyTensorSubclassLike`.
-    """
+    """Whether autograd adds to zeros: see `gradients_in_place`. Source: TensorAdvancedIndexing.cpp, `index_backward`."""
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    if not accumulates or func._opname != "index_put" or torch.is_grad_enabled():
-        return False
-    return not called_from_python(_FRAMES_TO_MODE)
+    return accumulates and func._opname == "index_put" and is_called_by_autograd(nested=1)
 
 
 @operators.shape_of("aten::masked_select")

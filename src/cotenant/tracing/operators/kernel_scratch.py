@@ -26,7 +26,6 @@ operators = OperatorTable()
 
 _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
-_NO_REDUCTION = 0
 
 
 # -- operands that a kernel needs in another layout ------------------------------------------------------------------
@@ -147,17 +146,6 @@ def _is_dense(tensor: Any) -> bool:
 # -- losses, normalization ------------------------------------------------------------------------------------------
 
 
-@operators.recorder_of("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss")
-def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """The unreduced loss. Source: ATen/native/Loss.cpp, TORCH_IMPL_FUNC(mse_loss_out)."""
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if given.get("reduction", 1) != _NO_REDUCTION:
-        shape = torch.broadcast_shapes(given["self"].shape, given["target"].shape)
-        ctx.keep_until_done([ctx.scratch(math.prod(shape) * out.element_size(), out.device)])
-    ctx.record(out)
-
-
 @operators.recorder_of("aten::_softmax", "aten::_log_softmax")
 def _softmax(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The input, contiguous. Source: ATen/native/cuda/SoftMax.cu, `host_softmax`."""
@@ -243,11 +231,11 @@ def _roll(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
 # Their results are as large as their operands, and so are those of the operators that they call.
 # Source: ATen/native/native_functions.yaml.
 operators.decompose(
+    "aten::_euclidean_dist",
     "aten::_safe_softmax",
     "aten::_trilinear",
+    "aten::affine_grid_generator",
     "aten::binary_cross_entropy_with_logits",
     "aten::logsumexp",
     "aten::logsumexp.out",
-    "aten::soft_margin_loss",
-    "aten::soft_margin_loss_backward",
 )

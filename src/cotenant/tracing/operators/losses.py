@@ -8,7 +8,6 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.fast_paths import view_of
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
@@ -111,14 +110,3 @@ def _margin_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwarg
 def _log_sigmoid(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(result, empty buffer): only the CPU kernel fills the buffer. Source: ATen/native/cuda/Activation.cpp."""
     return ctx.empty_like(args[0]), ctx.empty_strided((0,), (1,), args[0].dtype, args[0].device)
-
-
-@operators.shape_of("aten::binary_cross_entropy")
-def _binary_cross_entropy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A reduced loss is a view into the storage of the unreduced one, which so stays alive.
-
-    Source: ATen/native/cuda/Loss.cu, `binary_cross_entropy_out_cuda`.
-    """
-    unreduced = ctx.empty_like(args[0])
-    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    return unreduced if reduction == 0 else view_of(ctx, unreduced, (), (), 0)

@@ -1,0 +1,35 @@
+"""Gradients that autograd writes into zeros in place, and only under a dispatch mode into a copy of them.
+
+Every tensor counts as a subclass while a mode is active, which functional operators must serve. A call from autograd's
+C++ on a gradient that it has just filled with zeros is answered with that gradient.
+Source: torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native, `areAnyTensorSubclassLike` in
+`gather_backward`, `index_select_backward_symint`, `value_selecting_reduction_backward_symint`, `cummaxmin_backward`,
+`take_backward`, `index_backward`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.training.inplace_grad_accumulation import called_from_python
+
+operators = OperatorTable()
+
+_FRAMES_TO_MODE = 4
+"""From the function that counts them to the dispatch mode: itself, a shape function, and two of the mode."""
+
+
+def is_called_by_autograd(nested: int = 0) -> bool:
+    """Whether a shape function answers autograd's C++ code; `nested`: functions between it and this call."""
+    return not torch.is_grad_enabled() and not called_from_python(_FRAMES_TO_MODE + nested)
+
+
+@operators.shape_of("aten::scatter_add", "aten::scatter.src", "aten::index_add", "aten::put")
+def _written_gradient(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The zeros themselves."""
+    return args[0] if isinstance(args[0], FakeTensor) and is_called_by_autograd() else NotImplemented
