@@ -130,6 +130,32 @@ class ReportOutput(TypedDict):
     families: dict[str, list[ValidatedModel]]
 
 
+class FeatureImportance(TypedDict):
+    """What a model loses without one of its features."""
+
+    feature: str
+    accuracy_lost: Annotated[float, "with the feature shuffled among the test rows"]
+    mae_gained_mib: Annotated[float | None, "by which the mean absolute error grows; null for a classifier"]
+    impurity: Annotated[float | None, "share that the trees themselves give to it; null for other models"]
+
+
+class FamilyImportances(TypedDict):
+    """The features of a model on one family, the most important first."""
+
+    accuracy: Annotated[float, "on the test rows, with nothing shuffled"]
+    features: list[FeatureImportance]
+
+
+class ImportancesOutput(TypedDict):
+    """`cotenant learn importances`."""
+
+    model: str
+    split: str
+    seed: int
+    repeats: Annotated[int, "shuffles of each feature"]
+    families: dict[str, FamilyImportances]
+
+
 class UtilizationModel(TypedDict):
     """Cross-validated scores of a model of one measure of activity."""
 
@@ -158,6 +184,7 @@ LEARN_OUTPUTS: Mapping[str, Any] = {
     "learn test": TestOutput,
     "learn analyze": AnalyzeOutput,
     "learn report": ReportOutput,
+    "learn importances": ImportancesOutput,
     "learn utilization": UtilizationOutput,
 }
 """By verb."""

@@ -1,4 +1,7 @@
-"""`cotenant learn train`, `cross-validate`, `test`, `analyze`, `report`, `utilization`: models from tables of runs."""
+"""`cotenant learn train`, `cross-validate`, `test`, `analyze`, `report`, `importances`, `utilization`.
+
+They make models from tables of runs.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cotenant.learn.models.cross_validation import FoldResult, SplitBy
+    from cotenant.learn.models.importance import Importance
     from cotenant.learn.models.metrics import Scores
 
 
@@ -272,7 +276,56 @@ def utilization(data: TrainingData, *, out: Path | None, folds: int, by: SplitBy
             note(f"weights in `{measure.weights}`")
 
 
-COMMANDS: Sequence[click.Command] = (train, cross_validate, test, analyze, report, utilization)
+@cli_command("importances")
+@option_group("data", TrainingData)
+@cli_option("--model", default="extra-trees-paper", metavar="NAME", help="Trees, or an ensemble of GPUMemNet.")
+@cli_option("--split", default="70/20/10", metavar="TRAINING/VALIDATION/TEST", help="Parts of the rows, in percent.")
+@cli_option("--repeats", type=integer(minimum=1), default=5, metavar="N", help="Shuffles of each feature.")
+@cli_option("--class-mib", **CLASS_WIDTH)
+@json_option
+def importances(data: TrainingData, *, model: str, split: str, repeats: int, class_mib: int | None, json: bool) -> None:
+    """List which features a model needs, by permutation importance.
+
+    A model is trained on one part of the rows. In the test rows, one feature after the other is shuffled: the more
+    accuracy is lost, and the more the error grows, the more the model needs it. Features that say the same can stand
+    in for each other. IMPURITY is the trees' own importance, from the rows of training.
+
+      cotenant learn importances data/mlp.csv --model extra-trees-paper
+    """
+    from cotenant.learn.models.cross_validation import Split
+    from cotenant.learn.models.importance import importances_command
+
+    found = importances_command(
+        data.tables, model=model, split=Split.parse(split), seed=data.seed, repeats=repeats, class_mib=class_mib
+    )
+    if json:
+        families = {
+            one.family: {
+                "accuracy": one.scores.accuracy,
+                "features": [dataclasses.asdict(line) for line in one.features],
+            }
+            for one in found
+        }
+        emit_json({"model": model, "split": split, "seed": data.seed, "repeats": repeats, "families": families})
+        return
+    titles = {"feature": "FEATURE", "accuracy": "ACCURACY LOST", "mae": "MAE GAINED", "impurity": "IMPURITY"}
+    columns = [Column(key=key, title=title, right=key != "feature") for key, title in titles.items()]
+    for result in found:
+        scores = result.scores
+        print(f"{result.model} on {result.family}: accuracy {scores.accuracy:.1%} of {scores.rows} test rows")
+        print_table([_importance_line(feature) for feature in result.features], columns)
+
+
+def _importance_line(line: Importance) -> dict[str, str]:
+    return {
+        "feature": line.feature,
+        "accuracy": f"{100 * line.accuracy_lost:.1f} points",
+        "mae": "-" if line.mae_gained_mib is None else f"{line.mae_gained_mib:.0f} MiB",
+        "impurity": "-" if line.impurity is None else f"{line.impurity:.3f}",
+    }
+
+
+COMMANDS: Sequence[click.Command] = (train, cross_validate, test, analyze, report, importances, utilization)
 
 
 def _show_fold(model: str, fold: int) -> None:

@@ -130,9 +130,37 @@ def test_one_split_and_wider_classes_are_options(table, capsys):
     assert [result["rows"] for result in found["families"]["mlp"]] == [4, 4]
 
 
+def test_importances_are_of_the_features_that_memory_follows_from(table, capsys):
+    words = [
+        "learn",
+        "importances",
+        str(table),
+        "--model",
+        "extra-trees-paper",
+        "--split",
+        "60/10/30",
+        "--repeats",
+        "3",
+    ]
+    assert main([*words, "--json"]) == 0
+    found = json_output(capsys, "learn importances")["families"]["mlp"]
+    lines = {line["feature"]: line for line in found["features"]}
+    assert found["features"][0]["feature"] in ("parameters", "activations")  # they grow together, all else is constant
+    for name in ("batch", "batchnorms"):
+        assert lines[name] == {"feature": name, "accuracy_lost": 0.0, "mae_gained_mib": 0.0, "impurity": 0.0}
+    assert found["features"][0]["mae_gained_mib"] > 10
+    assert sum(line["impurity"] for line in found["features"]) == pytest.approx(1)
+    assert main(words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("extra-trees-paper on mlp: accuracy ")
+    assert out[1].split() == ["FEATURE", "ACCURACY", "LOST", "MAE", "GAINED", "IMPURITY"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        (["importances", "TABLE", "--model", "line"], "`line` has no features to shuffle"),
+        (["importances", "TABLE", "--model", "magic"], "no model named `magic`"),
         (["cross-validate", "TABLE", "--models", "magic"], "no model named `magic`"),
         (["cross-validate", "TABLE", "--split", "70/40/10"], "a split is '70/40/10', wanted TRAINING/VALIDATION/TEST"),
         (["cross-validate", "TABLE", "--split", "70/20/10", "--by", "shape"], "exclude each other"),

@@ -48,6 +48,11 @@ class Split:
             raise UsageError(f"a split is {text!r}, wanted TRAINING/VALIDATION/TEST in percent, such as 70/20/10")
         return cls(training=shares[0], validation=shares[1], test=shares[2])
 
+    @property
+    def validation_share(self) -> float:
+        """Share of the rows that are not tested by which a neural network ends its training."""
+        return self.validation / (self.training + self.validation)
+
     def __str__(self) -> str:
         return "/".join(f"{100 * share:g}" for share in (self.training, self.validation, self.test))
 
@@ -177,6 +182,22 @@ def cross_validate(
     return [_validate(table, name, parts, seed, make, on_fold) for name in dict.fromkeys((*BASELINES, *models))]
 
 
+def split_once(table: FeatureTable, split: Split, *, seed: int) -> tuple[FeatureTable, FeatureTable]:
+    """The rows of training and validation, and the rows of the test; no configuration is in both.
+
+    Raises:
+        UsageError: too few configurations.
+    """
+    keys = [configuration_key(row) for row in table.rows]
+    distinct = sorted(set(keys))
+    random.Random(seed).shuffle(distinct)  # noqa: S311 - a split, no secret
+    tested = set(distinct[: round(split.test * len(distinct))])
+    is_test = np.array([key in tested for key in keys])
+    if not is_test.any() or is_test.all():
+        raise UsageError(f"{len(distinct)} different configurations, too few for a split of {split}")
+    return table.take(np.flatnonzero(~is_test)), table.take(np.flatnonzero(is_test))
+
+
 def validate_once(
     table: FeatureTable,
     models: Iterable[str],
@@ -191,18 +212,11 @@ def validate_once(
     Raises:
         UsageError: too few configurations.
     """
-    keys = [configuration_key(row) for row in table.rows]
-    distinct = sorted(set(keys))
-    random.Random(seed).shuffle(distinct)  # noqa: S311 - a split, no secret
-    tested = set(distinct[: round(split.test * len(distinct))])
-    is_test = np.array([key in tested for key in keys])
-    if not is_test.any() or is_test.all():
-        raise UsageError(f"{len(distinct)} different configurations, too few for a split of {split}")
-    training, test = table.take(np.flatnonzero(~is_test)), table.take(np.flatnonzero(is_test))
+    training, test = split_once(table, split, seed=seed)
     results = []
     for name in dict.fromkeys((*BASELINES, *models)):
         on_fold(name, 0)
-        model = make(name, validation=split.validation / (split.training + split.validation))
+        model = make(name, validation=split.validation_share)
         model.fit(training, seed)
         prediction = model.predict(test)
         scores = score(test, prediction)
