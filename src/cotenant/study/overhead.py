@@ -30,7 +30,8 @@ JOBS_FOLDER = Path(__file__).parent / "jobs"
 SAMPLE_INTERVAL_S = 0.5
 """Between two readings of /proc; the reading process is the same for every tool."""
 TOOL_START_S = 1.0
-"""A tool beside the job runs this long before the job starts, so that its start is not in the first epoch."""
+"""A tool beside the job that is ready runs this long before the job starts, so that its start is not in an epoch."""
+TOOL_READY_S = 30.0
 TOOL_STOP_S = 30.0
 EPOCHS_VARIABLE = "COTENANT_STUDY_EPOCHS"
 
@@ -173,6 +174,7 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
     try:
         if beside is not None:
             beside.start()
+            _wait_until_ready(tool, run, beside)
             time.sleep(TOOL_START_S)
         with study.watch or nullcontext():
             training.start()
@@ -214,6 +216,13 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
         tool_peak_rss_bytes=None if beside is None else beside.peak_rss_bytes,
         **{name: getattr(gpu, name) for name in GPU_METRICS},
     )  # fmt: skip
+
+
+def _wait_until_ready(tool: MonitoringTool, run: Run, beside: SessionProcess) -> None:
+    """Wait until the tool has started up, at most `TOOL_READY_S`, or has ended."""
+    end_s = time.monotonic() + TOOL_READY_S
+    while tool.is_ready is not None and not tool.is_ready(run) and beside.poll() is None and time.monotonic() < end_s:
+        time.sleep(0.02)
 
 
 def _row(job: StudyJob, tool: str, repeat: int, study: OverheadStudy, **values: object) -> dict[str, object]:

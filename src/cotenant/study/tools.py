@@ -54,6 +54,7 @@ class MonitoringTool:
         program: found on the PATH, or the tool is missing; empty if Python is all it needs.
         command: argv for a run; standard output goes to `tool.out` in the run's folder.
         needs_gpu: whether it measures nothing without an NVIDIA driver.
+        is_ready: whether a tool beside the job has started up; None for one that is ready at once.
     """
 
     title: str
@@ -61,6 +62,7 @@ class MonitoringTool:
     around: bool = False
     program: str = ""
     needs_gpu: bool = False
+    is_ready: Callable[[Run], bool] | None = None
 
     def missing(self) -> str:
         """Why the tool cannot run here; empty if it can."""
@@ -129,7 +131,9 @@ MONITORING_TOOLS: Registry[MonitoringTool] = Registry(
             around=True,
             command=lambda run: (run.job[0], str(PROFILER), f"{run.output}.json", *run.job[1:]),
         ),
-        "monitor": MonitoringTool(title="cotenant daemon", command=_monitor),
+        "monitor": MonitoringTool(
+            title="cotenant daemon", command=_monitor, is_ready=lambda run: (run.scratch / "socket").exists()
+        ),
         "probe": MonitoringTool(title="cotenant probe", around=True, command=_probe),
     },
 )

@@ -100,6 +100,16 @@ def test_a_tool_that_ends_before_the_job_is_a_failed_row(tmp_path, tools):
     assert (brief["outcome"], brief["message"]) == ("failed", "the tool ended early: no permission")
 
 
+def test_the_job_starts_when_the_tool_is_ready(tmp_path, tools):
+    code = "sleep 0.5; date > tool.ready; sleep 600"
+    tools["slow"] = MonitoringTool(
+        title="slow", command=lambda _: ("sh", "-c", code), is_ready=lambda run: (run.folder / "tool.ready").exists()
+    )
+    job = "import os\nos.stat(os.path.dirname(os.environ['COTENANT_STUDY_EPOCHS']) + '/tool.ready')"
+    rows = rows_of(study_of(tmp_path, job, ("slow",)))
+    assert {row["tool"]: row["outcome"] for row in rows} == {"none": "failed", "slow": "ok"}
+
+
 def test_a_job_that_fails_says_its_last_words(tmp_path):
     rows = rows_of(study_of(tmp_path, "import sys\nprint('bad data')\nsys.exit(4)", ()))
     assert [(row["outcome"], row["message"]) for row in rows] == [("failed", "exit code 4: bad data")]
