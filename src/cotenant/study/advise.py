@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 
 from cotenant.core import stats
@@ -49,7 +49,11 @@ def advise_on(
             if result.gain is not None and sorted(result.jobs) == names
         }
         advice = sharing_advice(group, gpu_memory_bytes, needs_isolation=needs_isolation, has_mps=has_mps)
-        found.append(MeasuredAdvice(advice=advice, gains=gains))
+        measured = MeasuredAdvice(advice=advice, gains=gains)
+        if advice.sharing is not None and measured.best.partition(":")[0] not in ("", advice.sharing):
+            says = f"but here {measured.best} gained most: {gains[measured.best]:.2f}"
+            measured = replace(measured, advice=replace(advice, reasons=(*advice.reasons, says)))
+        found.append(measured)
     return sorted(found, key=lambda one: (VERDICTS.index(one.advice.verdict), one.advice.smact_sum or 0.0))
 
 

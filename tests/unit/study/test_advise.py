@@ -82,3 +82,6 @@ def test_a_study_lists_pairs_best_first_with_measured_gains(tmp_path):
         (["idle", "idle"], "alone", ""),
     ]
     assert found[0]["gains"] == {"mps": pytest.approx(1.6)}
+    assert not any("but here" in reason for reason in found[0]["reasons"])
+    isolated = CliRunner().invoke(command, ["--study", str(tmp_path), "--isolation", "--json"], catch_exceptions=False)
+    assert json.loads(isolated.stdout)["advice"][0]["reasons"][-1] == "but here mps gained most: 1.60"
