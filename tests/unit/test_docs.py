@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+rel=\"stylesheet\"[^>]+href=\"(https?:[^\"]+)"
 )
-COMMAND = re.compile(r"^\$ cotenant ([a-z][a-z-]*)", re.MULTILINE)
+COMMAND = re.compile(r"^\$ cotenant ([a-z][a-z0-9-]*)", re.MULTILINE)
 
 
 def test_there_are_pages():

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "sinfo": ("cotenant.cli.slurm_commands:sinfo", "Show this machine, as Slurm's sinfo does"),
     "sacct": ("cotenant.cli.slurm_commands:sacct", "List finished jobs, as Slurm's sacct does"),
     "slurm": ("cotenant.cli.slurm_site:command", "Configure a Slurm whose jobs share GPUs by memory"),
+    "k8s": ("cotenant.cli.kubernetes:command", "Give pods of Kubernetes the GPU memory they need"),
     "top": ("cotenant.cli.top:command", "Show the server live: GPUs, jobs, queue"),
     "web": ("cotenant.cli.web:command", "Open the web page: GPUs, queue, jobs, usage, history"),
     "gpus": ("cotenant.cli.gpus:command", "List GPUs: memory promised and used, activity, residents"),

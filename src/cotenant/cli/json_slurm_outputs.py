@@ -1,4 +1,4 @@
-"""What `--json` prints of jobs on a real Slurm, and of packs."""
+"""What `--json` prints of jobs on a real Slurm, of packs, and of manifests of Kubernetes."""
 
 from __future__ import annotations
 
@@ -156,6 +156,26 @@ class SlurmCheckOutput(TypedDict):
     findings: list[SiteFinding]
 
 
+class ContainerMemory(TypedDict):
+    """A container that requests GPUs, and what it needs on each; null where that could not be told."""
+
+    name: str
+    gpu_memory_mib: int | None
+
+
+class ManifestOutput(TypedDict):
+    """`cotenant k8s manifest`: the filled manifest."""
+
+    manifest: str
+    containers: list[ContainerMemory]
+
+
+class WebhookOutput(TypedDict):
+    """`cotenant k8s webhook`, once it serves."""
+
+    url: str
+
+
 SLURM_OUTPUTS = {
     "pack": PackOutput,
     "pack --to slurm": PackSubmitOutput,
@@ -164,4 +184,6 @@ SLURM_OUTPUTS = {
     "sacct --to slurm": AccountedJobsOutput,
     "slurm config": SlurmConfigOutput,
     "slurm check": SlurmCheckOutput,
+    "k8s manifest": ManifestOutput,
+    "k8s webhook": WebhookOutput,
 }

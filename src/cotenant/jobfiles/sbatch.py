@@ -114,10 +114,15 @@ class Setting:
 def environment_settings(env: Mapping[str, str]) -> list[Setting]:
     """The options that the environment sets; a flag is set by any value."""
     return [
-        Setting(option=option, written=name, value=None if option.value == "none" else env[name] or None, place=0)
+        Setting(option=option, written=name, value=_variable(option, env[name]), place=0)
         for name, option in VARIABLES.items()
         if name in env
     ]
+
+
+def _variable(option: SbatchOption, text: str) -> str | None:
+    """The value of an option that a variable sets: an empty one is none if it may be left out, else an empty text."""
+    return None if option.value == "none" or (option.value == "optional" and not text) else text
 
 
 class InvalidWord(UsageError):
