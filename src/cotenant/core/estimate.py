@@ -25,6 +25,19 @@ class GpuEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """Memory of a process over the steps that were traced, in few points.
+
+    Attributes:
+        category_bytes: requested bytes at each point, by category; all of the same length.
+        phases: (first point, name) of each phase.
+    """
+
+    category_bytes: Mapping[str, tuple[int, ...]]
+    phases: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Predicted GPU memory of one process of a job, on one GPU.
 
@@ -38,6 +51,7 @@ class Estimate:
         estimator: registered name; `version` changes when its numbers may.
         gpu: name of the GPU in `gpu_specs`.
         partial: something is not included (a warning says what), so the number is a lower bound.
+        eager: code that is compiled on a GPU was traced eagerly, so the job may need less: the number excludes no GPU.
         per_gpu: for a process that uses several GPUs, the estimate of each; the fields above are those of the GPU with
             the largest bound. Empty for one GPU.
         processes: how many processes like this one the command starts, each with GPUs of its own.
@@ -59,6 +73,7 @@ class Estimate:
     processes: int = 1
     smact: float | None = None
     smocc: float | None = None
+    eager: bool = False
 
     @property
     def device_bytes(self) -> int:

@@ -15,7 +15,7 @@ from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators import null_gpu
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
-from cotenant.estimators.fit import Fit, capability_of, judge, of_trace, worst
+from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings, with_nccl
 from cotenant.estimators.replay_input import devices_of, make_replay_input, on_device, software_stack
@@ -321,6 +321,7 @@ def _estimate(
         breakdown_bytes=dict(result.breakdown_bytes),
         warnings=(*recorded.warnings, *warnings, *margin.warnings, *_fit_warnings(fit)),
         partial=recorded.partial,
+        eager=COMPILED in recorded.header.runs_otherwise,
     )
 
 

@@ -140,7 +140,11 @@ def _round_up(needed_bytes: int) -> int:
 
 
 def _likely_bytes(job: Job) -> int | None:
-    """The predicted use without margin and learned minimum, because neither may exclude a job for good."""
+    """The predicted use without margin and learned minimum, because neither may exclude a job for good.
+
+    None, too, where compiled code was traced eagerly: on a GPU it often needs a fraction.
+    """
     if job.spec.declared_bytes is not None:
         return job.spec.declared_bytes
-    return None if job.estimate is None or job.estimate.partial else job.estimate.device_bytes
+    estimate = job.estimate
+    return None if estimate is None or estimate.partial or estimate.eager else estimate.device_bytes

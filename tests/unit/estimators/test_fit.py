@@ -162,6 +162,7 @@ def test_compiled_code_that_was_traced_eagerly_is_not_said_not_to_fit():
     eager, found = (TracedEstimator().on(recorded, card) for recorded in (trace, compiled))
     assert (eager.fit.verdict, found.fit.verdict) == ("no", "unsure")
     assert found.estimate.bound_bytes == eager.estimate.bound_bytes
+    assert (eager.estimate.eager, found.estimate.eager) == (False, True)
     assert found.capacity_bytes is None
     assert any("may not fit card: its compiled code, traced eagerly" in text for text in found.estimate.warnings)
     small = [fit for fit in found.fits_on() if fit.usable_bytes < 2000 * MiB]

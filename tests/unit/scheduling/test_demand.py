@@ -39,6 +39,15 @@ def test_a_partial_estimate_requests_an_exclusive_gpu():
     assert demand_of(job, [40 * GiB]).exclusive
 
 
+def test_an_eager_estimate_of_compiled_code_excludes_no_gpu():
+    job = replace(a_job(), estimate=an_estimate(200, eager=True))
+    assert never_fits(job, [40 * GiB]) is None
+    demand = demand_of(job, [40 * GiB])
+    assert (demand.bytes, demand.exclusive, demand.min_gpu_bytes) == (None, True, 40 * GiB)
+    small = demand_of(replace(job, estimate=an_estimate(8, eager=True)), [40 * GiB])
+    assert (small.bytes, small.exclusive) == (8 * GiB, False)
+
+
 @pytest.mark.parametrize(
     ("gpus", "gib", "totals", "why"),
     [

@@ -235,7 +235,7 @@ def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[
     return (
         spec.gpus,
         spec.declared_bytes,
-        None if estimate is None or estimate.partial else (estimate.bound_bytes, estimate.device_bytes),
+        None if estimate is None or estimate.partial else (estimate.bound_bytes, estimate.device_bytes, estimate.eager),
         job.min_memory_bytes,
         spec.exclusive,
         job.exclusive_retry,
