@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from cotenant.core.job import Job
@@ -24,11 +24,14 @@ class OutputStore:
     `budget` limits their files, and learns their sizes from here.
     """
 
-    def __init__(self, state_dir: Path, budget: OutputBudget | None = None) -> None:
+    def __init__(
+        self, state_dir: Path, budget: OutputBudget | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.budget = budget or OutputBudget()
         self._attempts = state_dir / "attempts"
         self._estimates = state_dir / "estimates"
         self._lock = threading.Lock()
+        self._now = now
         self._refresh_due_s = 0.0
 
     def size_bytes(self, job_id: int) -> int:
@@ -43,25 +46,28 @@ class OutputStore:
         self.budget.forget(job_id, uid)
         return size_bytes
 
-    def used_bytes(self, uid: int, owners: Mapping[int, int]) -> int:
-        """How much the files of all jobs of `uid` take; for `owners`, see `measure`."""
-        self.measure(owners)
-        return self.budget.used_bytes(uid)
+    def take_measure(self) -> bool:
+        """Whether the caller is to call `measure` now; until it has, others go by the sums of before."""
+        with self._lock:
+            now_s = self._now()
+            if now_s < self._refresh_due_s:
+                return False
+            self._refresh_due_s = now_s + MIN_REFRESH_S
+            return True
 
     def measure(self, owners: Mapping[int, int]) -> None:
         """Measure the files of all jobs for the budget; `owners` are their uids, by id.
 
-        Call it in a thread: it walks all folders, unless it did so shortly before.
+        Call it in a thread: it walks all folders.
         """
         with self._lock:
-            began_s = time.monotonic()
-            if began_s >= self._refresh_due_s:
-                names = os.listdir(self._attempts) if self._attempts.is_dir() else ()  # noqa: PTH208 (names only)
-                numbers = [int(name) for name in names if name.isdecimal()]
-                by_job = {number: self.size_bytes(number) for number in numbers if number in owners}
-                self.budget.set_sizes(by_job, owners)
-                took_s = time.monotonic() - began_s
-                self._refresh_due_s = began_s + max(MIN_REFRESH_S, took_s / REFRESH_SHARE)
+        began_s = self._now()
+        names = os.listdir(self._attempts) if self._attempts.is_dir() else ()  # noqa: PTH208 (names only)
+        numbers = [int(name) for name in names if name.isdecimal()]
+        by_job = {number: self.size_bytes(number) for number in numbers if number in owners}
+        self.budget.set_sizes(by_job, owners)
+        ended_s = self._now()
+            self._refresh_due_s = ended_s + max(MIN_REFRESH_S, (ended_s - began_s) / REFRESH_SHARE)
 
 
 def prune(jobs: Iterable[Job], store: OutputStore, journal: Journal, *, dry_run: bool) -> tuple[int, int]:

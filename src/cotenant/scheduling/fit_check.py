@@ -34,7 +34,9 @@ class FitCheck:
         if not totals or not self._unchecked:
             return False
         table = self._table
-        for job_id in sorted(self._unchecked & (table.queued | table.unsatisfiable.keys())):
+        for job_id in sorted(self._unchecked):
+            if job_id not in table.queued and job_id not in table.unsatisfiable:
+                continue
             job = table.jobs[job_id]
             why = never_fits(job, instances if job.spec.sharing == "mig" else totals)
             if why is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 from builders import a_gpu, a_spec
 from cotenant.core.events import AttemptExited, JobSubmitted, Launch, ServerSampled
@@ -10,6 +11,7 @@ from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import AttemptExit
 from cotenant.core.units import GiB
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.fit_check import FitCheck
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policies import create
 
@@ -41,3 +43,23 @@ def test_only_a_sample_makes_the_manager_scan_all_gpus():
         manager.handle(seen)
         looks.append(gpus.looks)
     assert looks[1:] == looks[:1] * 3, "the first decision takes in the reading"
+
+
+class HeldJobs(dict):
+    """Jobs that fit on no GPU; may be looked up, but not walked over."""
+
+    def __iter__(self):
+        raise AssertionError("walked over all held jobs")
+
+    keys = items = values = __iter__
+
+
+def test_a_submission_is_not_compared_with_the_jobs_that_are_held():
+    spec = a_spec(declared_bytes=8 * GiB)
+    table = SimpleNamespace(jobs={7: SimpleNamespace(spec=spec)}, queued=set(), unsatisfiable={})
+    check = FitCheck(table)
+    gpus = (a_gpu(0),)
+    check.update(gpus, 0.0)
+    table.unsatisfiable = HeldJobs(dict.fromkeys(range(100, 200)))
+    check.add([7])
+    assert check.update(gpus, 1.0)

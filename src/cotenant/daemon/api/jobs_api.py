@@ -284,8 +284,10 @@ class JobsApi(Handlers):
         max_bytes = store.budget.max_user_bytes
         if max_bytes is None:
             return
-        owners = await self._query(lambda manager: {job.id: job.spec.uid for job in manager.jobs.values()})
-        used_bytes = await asyncio.to_thread(store.used_bytes, uid, owners)
+        if store.take_measure():  # else a submission would walk over all jobs, and start a thread
+            owners = await self._query(lambda manager: {job.id: job.spec.uid for job in manager.jobs.values()})
+            await asyncio.to_thread(store.measure, owners)
+        used_bytes = store.budget.used_bytes(uid)
         if used_bytes > max_bytes:
             raise NotPermitted(
                 f"quota: the output of your jobs takes {format_bytes(used_bytes)},"
