@@ -118,6 +118,19 @@ def test_the_page_follows_the_server_and_keeps_the_focus(page, web):
     page.wait_for_selector(f"#queue a[href='/jobs/{job_id}']", state="detached")
 
 
+def test_a_replay_ends_with_a_report_that_has_its_styles(page):
+    page.goto("/history?hours=1")
+    tab_to(page, "policy")
+    page.keyboard.type("exclusive")
+    tab_to(page, "Replay")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Open the report")
+    tab_to(page, "Open the report")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h2:has-text('Policies side by side')")
+    assert page.evaluate("getComputedStyle(document.body).maxWidth") == "1180px"
+
+
 def test_names_are_text_after_an_update_too(page, web):
     page.goto("/")
     name = "<img src=x onerror=document.title=1>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
+from cotenant.cli.demo import show_page
 from cotenant.core.errors import CotenantError
 from cotenant.daemon.client import Client
 from cotenant.demo.published import PublishedJob
@@ -81,6 +84,22 @@ def test_a_run_over_its_time_limit_is_stopped(folder):
     ):
         server.run([a_submission()], lambda _: None, limit_s=0)
     assert list(folder.iterdir()) == []
+    assert processes_of(folder) == []
+
+
+def test_the_page_of_the_demo_is_served_until_the_user_ends_it(folder):
+    pytest.importorskip("jinja2", reason="the page needs cotenant[web]")
+    said, pages = [], []
+
+    def look():
+        address = re.search(r"http://\S+", said[0])[0]
+        pages.append(httpx.get(address, follow_redirects=True, timeout=TIMEOUT_S))
+
+    with demo_server("exclusive", time_scale=300) as server:
+        show_page(server.socket, said.append, wait=look)
+        assert [page.status_code for page in pages] == [200]
+        with pytest.raises(httpx.ConnectError):
+            look()
     assert processes_of(folder) == []
 
 

@@ -18,6 +18,7 @@ import pytest
 from benchmarks._lib.forgeries import forged_bytes
 from builders import an_estimate
 from cotenant.core.codec import decode, encode, to_json
+from cotenant.core.estimate import MemoryProfile
 from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, Journaled
 from cotenant.core.ports import AttemptRef
 from cotenant.core.trace import MemoryTrace
@@ -80,7 +81,10 @@ def accepted(event):
 
 def test_3000_answers_of_estimators(rng):
     honest = [
-        {"estimate": encode(an_estimate(8, estimator="traced", warnings=("w",), breakdown_bytes={"parameter": 5}))},
+        {
+            "estimate": encode(an_estimate(8, estimator="traced", warnings=("w",), breakdown_bytes={"parameter": 5})),
+            "profile": encode(MemoryProfile(category_bytes={"parameter": (1, 2)}, phases=((0, "load"),))),
+        },
         {"error": {"kind": "import", "message": "m", "hint": None}},
     ]
     estimates = errors = 0
@@ -88,7 +92,8 @@ def test_3000_answers_of_estimators(rng):
         answer = parse_answer(forged_bytes(honest[number % 8 == 0], rng))
         assert (answer.estimate is None) == (answer.error is not None)
         assert len(answer.error or "") <= MAX_ERROR_CHARS
-        event = EstimateReady(at_s=1.0, cause="estimator", job_id=1, **answer._asdict())
+        found = {"estimate": answer.estimate, "error": answer.error, "is_fatal": answer.is_fatal}
+        event = EstimateReady(at_s=1.0, cause="estimator", job_id=1, **found)
         if answer.estimate is None:
             errors += 1
             to_json(event)

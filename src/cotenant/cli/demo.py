@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
     from cotenant.demo.examples import ScriptEstimate
+    from cotenant.demo.run_summary import RunSummary
 
 GPU = "A100-40GB"
 TIME_SCALE = 300.0
@@ -45,8 +48,8 @@ def command(*, examples: Path | None, only: str | None, json: bool) -> None:
     Then, twenty jobs of a published trace on a simulated server with four A100: each alone on its GPU, and again with
     several on one GPU where memory allows. One of them declares less memory than it needs.
 
-    It starts a daemon of its own in a temporary folder and removes both, also on Ctrl-C. With --json the text goes to
-    stderr.
+    It starts a daemon of its own in a temporary folder and removes both, also on Ctrl-C. In a terminal it ends with the
+    address of that daemon's web page, and waits for Enter. With --json the text goes to stderr.
 
       cotenant demo                    both parts
       cotenant demo --only server      the shared server alone
@@ -104,11 +107,12 @@ def script_json(script: ScriptEstimate) -> dict[str, Any]:
 
 
 def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
-    from cotenant.cli.demo_text import comparison_line, display
+    from cotenant.cli.demo_text import display
     from cotenant.demo.published import demo_trace
-    from cotenant.demo.run_summary import compare_rows, summarize_run
+    from cotenant.demo.run_summary import summarize_run
     from cotenant.demo.server import SERVER, demo_server
 
+    shows_page = live and sys.stdin.isatty() and importlib.util.find_spec("jinja2") is not None
     trace = demo_trace()
     low = next(job for job in trace if job.declared_mib)
     say(f"2. One server, two ways. {len(trace)} jobs of a published trace on a simulated {SERVER},")
@@ -120,9 +124,23 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
     runs = {}
     for policy, options in POLICIES.items():
         showing = display(policy, say, live=live, time_scale=TIME_SCALE)
-        with demo_server(policy, options=options, time_scale=TIME_SCALE) as server, showing as show:
-            jobs = server.run(trace, show, limit_s=LIMIT_S)
-        runs[policy] = summarize_run(jobs, time_scale=TIME_SCALE)
+        with demo_server(policy, options=options, time_scale=TIME_SCALE) as server:
+            with showing as show:
+                jobs = server.run(trace, show, limit_s=LIMIT_S)
+            runs[policy] = summarize_run(jobs, time_scale=TIME_SCALE)
+            if len(runs) == len(POLICIES):
+                _compare(runs, say)
+                if shows_page:
+                    show_page(server.socket, say, wait=sys.stdin.readline)
+    if not shows_page:
+        say("\nThe web page of such a server: cotenant daemon --simulate 4xA100-40GB, and cotenant web.")
+    return {policy: dataclasses.asdict(run) for policy, run in runs.items()}
+
+
+def _compare(runs: Mapping[str, RunSummary], say: Callable[[str], None]) -> None:
+    from cotenant.cli.demo_text import comparison_line
+    from cotenant.demo.run_summary import compare_rows
+
     first, second = POLICIES
     say("\n" + comparison_line("", first, second, "change"))
     for row in compare_rows(runs[first], runs[second]):
@@ -132,7 +150,20 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
             say(f"\n{policy}: {sentence}.")
         for sentence in run.unfinished:
             say(f"\n{policy}: did not complete: {sentence}.")
-    return {policy: dataclasses.asdict(run) for policy, run in runs.items()}
+
+
+def show_page(socket: Path, say: Callable[[str], None], *, wait: Callable[[], object]) -> None:
+    """Serve the web page of the daemon on `socket` until `wait` returns."""
+    command = [sys.executable, "-m", "cotenant", "web", "--no-browser", "--socket", str(socket)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            if address:  # else it has said why it does not serve
+                say(f"\nThe web page of this server, with these jobs: {address}\nPress Enter to end the demo.")
+                wait()
+        finally:
+            process.terminate()
 
 
 @contextmanager

@@ -42,7 +42,8 @@ class OutputStore:
         """Remove the files of a job of `uid`; returns how many bytes they took."""
         size_bytes = self.size_bytes(job_id)
         shutil.rmtree(self._attempts / str(job_id), ignore_errors=True)
-        (self._estimates / f"{job_id}.log").unlink(missing_ok=True)
+        for kind in ("log", "profile.json"):
+            (self._estimates / f"{job_id}.{kind}").unlink(missing_ok=True)
         self.budget.forget(job_id, uid)
         return size_bytes
 
@@ -60,13 +61,13 @@ class OutputStore:
 
         Call it in a thread: it walks all folders.
         """
-        with self._lock:
         began_s = self._now()
         names = os.listdir(self._attempts) if self._attempts.is_dir() else ()  # noqa: PTH208 (names only)
         numbers = [int(name) for name in names if name.isdecimal()]
         by_job = {number: self.size_bytes(number) for number in numbers if number in owners}
         self.budget.set_sizes(by_job, owners)
         ended_s = self._now()
+        with self._lock:
             self._refresh_due_s = ended_s + max(MIN_REFRESH_S, (ended_s - began_s) / REFRESH_SHARE)
 
 

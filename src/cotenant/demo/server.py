@@ -62,6 +62,11 @@ class DemoServer:
         self.client = Client(folder / "sock")
         self._process = self._start(policy, options)
 
+    @property
+    def socket(self) -> Path:
+        """The socket of its daemon."""
+        return self._folder / "sock"
+
     def run(self, trace: Sequence[PublishedJob], show: Callable[[DemoStatus], None], *, limit_s: float) -> list[Job]:
         """Submit the jobs of `trace` at their arrivals and wait for all; `show` gets the status every 0.25 s.
 

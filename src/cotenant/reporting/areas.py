@@ -38,6 +38,7 @@ def areas(
     limit: tuple[float, str] | None = None,
     x_label: str,
     y_label: str,
+    outline_name: str = "reserved",
     width: int = 900,
     height: int = 360,
 ) -> str:
@@ -58,7 +59,7 @@ def areas(
             parts.append(f'<path class="{layer.tone}" d="{path}"><title>{escape(layer.name)}</title></path>')
         below = above
     line = _steps(frame, places, [outline[place] for place in places])
-    parts.append(f'<path class="line outline" d="{line}"><title>reserved</title></path>')
+    parts.append(f'<path class="line outline" d="{line}"><title>{escape(outline_name)}</title></path>')
     if limit is not None:
         y = frame.y(limit[0])
         parts.append(f'<path class="front" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>')

@@ -16,8 +16,9 @@ from cotenant.core.codec import decode
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.job import Job
 from cotenant.core.units import GiB
-from cotenant.gpu_specs import gpu_spec_for_nvml
+from cotenant.gpu_specs import all_gpu_specs, gpu_spec_for_nvml
 
+GPU_NAMES = frozenset(spec.name for spec in all_gpu_specs())
 CPU_S = 120
 MAX_BYTES = 4 * GiB
 """Of address space: numpy and its BLAS reserve some of it for threads."""
@@ -70,7 +71,12 @@ def cluster_text(gpus: Sequence[Mapping[str, Any]]) -> str:
             hint = "replay its journal with cotenant simulate --from-journal"
             raise UsageError(f"this server has MIG instances, whose layout no answer tells; {hint}")
         spec = gpu_spec_for_nvml(gpu["name"], gpu["memory_total_bytes"])
-        name = f"GPU-{max(1, round(gpu['memory_total_bytes'] / GiB))}GB" if spec is None else spec.name
+        if spec is not None:
+            name = spec.name
+        elif gpu["name"] in GPU_NAMES:  # a simulated GPU has the name of the table
+            name = gpu["name"]
+        else:
+            name = f"GPU-{max(1, round(gpu['memory_total_bytes'] / GiB))}GB"
         counts[name] = counts.get(name, 0) + 1
     return ",".join(f"{count}x{name}" for name, count in counts.items())
 

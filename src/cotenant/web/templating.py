@@ -43,6 +43,7 @@ def make_environment() -> Environment:
         "hours": lambda value: "-" if value is None else f"{value / 3600:.2f}",
         "moment": moment,
         "clock": clock,
+        "instant": instant,
         "tojson_attr": lambda value: json.dumps(value, ensure_ascii=True),
     }
     for name in environment.list_templates():
@@ -66,6 +67,11 @@ def moment(text: str | None) -> str:
 def clock(at_s: float) -> str:
     """Seconds since 1970 as `23:15:52 UTC`."""
     return datetime.fromtimestamp(at_s, tz=timezone.utc).strftime("%H:%M:%S UTC")
+
+
+def instant(at_s: float) -> str:
+    """Seconds since 1970 as `moment` writes a time."""
+    return moment(datetime.fromtimestamp(at_s, tz=timezone.utc).isoformat(timespec="seconds"))
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -6,6 +6,7 @@ import pytest
 from cotenant.web.drawings.gantt import MAX_LANES, GanttBar, Mark, gantt
 from cotenant.web.drawings.memory_bar import gpu_bar
 from cotenant.web.drawings.memory_history import memory_history
+from cotenant.web.drawings.memory_profile import memory_profile_chart
 from cotenant.web.drawings.overview import overview
 
 GiB = 2**30
@@ -79,6 +80,18 @@ def test_the_overview_has_a_link_for_each_page():
     assert len(drawing) < 5_000
 
 
+def test_the_memory_of_the_steps_is_stacked_by_category():
+    profile = {
+        "category_bytes": {"<b>": [GiB, GiB], "activation": [0, 3 * GiB], "parameter": [2 * GiB, 2 * GiB]},
+        "phases": [[0, "load"], [1, "\ud800</title>"]],
+    }
+    drawing, tones = memory_profile_chart(profile)
+    assert list(tones) == ["parameter", "activation", "<b>"]
+    assert re.findall("<title>(.*?)</title>", drawing) == ["parameter", "activation", "&lt;b&gt;", "requested"]
+    assert "</title>" not in re.sub("<title>[^<]*</title>", "", drawing)
+    drawing.encode()
+
+
 class Tags(HTMLParser):
     """Collects the names of tags and of attributes."""
 
@@ -104,7 +117,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_jobs_are_text_in_a_gantt(name):
     bars = [GanttBar("GPU-0", 1, f"1 {name}", 0.0, 3000.0, "completed")]
-    drawing = gantt({"GPU-0": "GPU 0"}, bars, [Mark(10.0, "mark-oom", name)], 0.0, 3600.0, 1000)
+    drawing = gantt({"GPU-0": "GPU 0"}, bars, [Mark(10.0, "mark-oom", name)], 0.0, 3600.0, 1000).bars
     found = Tags()
     found.feed(drawing)
     assert found.tags == {"svg", "path", "text", "rect", "a", "title"}
@@ -117,11 +130,11 @@ def test_runs_at_the_same_time_get_lanes():
         GanttBar("GPU-0", job, f"{job}", begin, begin + 100.0, "completed")
         for job, begin in enumerate((0.0, 50.0, 100.0))
     ]
-    drawing = gantt({"GPU-0": "GPU 0"}, bars, [], 0.0, 200.0, 1000)
+    drawing = gantt({"GPU-0": "GPU 0"}, bars, [], 0.0, 200.0, 1000).bars
     assert re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', drawing) == ["23", "39", "23"]
     crowd = [bar._replace(begin_s=0.0, end_s=100.0) for bar in bars * 20]
     assert (
-        len(set(re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', gantt({}, crowd, [], 0.0, 200.0, 1000))))
+        len(set(re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', gantt({}, crowd, [], 0.0, 200.0, 1000).bars)))
         == MAX_LANES
     )
 

@@ -18,7 +18,7 @@ def a_gpu(name="NVIDIA A100-SXM4-40GB", gib=40, mig_profile=None):
 
 
 def test_the_gpus_of_a_server_are_those_of_its_replay():
-    gpus = [a_gpu(), a_gpu(), a_gpu(name="Unheard of", gib=23)]
+    gpus = [a_gpu(), a_gpu(name="A100-40GB"), a_gpu(name="Unheard of", gib=23)]
     assert cluster_text(gpus) == "2xA100-40GB,1xGPU-23GB"
 
 

@@ -144,6 +144,20 @@ class ExplainAnswer(Answer, Explanation):
     """Why a job waits."""
 
 
+class MemoryProfileView(TypedDict):
+    """Memory of the job over the traced steps, in few points."""
+
+    category_bytes: Annotated[dict[str, list[int]], "requested bytes at each point, by category"]
+    phases: Annotated[list[tuple[int, str]], "first point and name of each phase"]
+
+
+class MemoryProfileAnswer(Answer):
+    """Memory of the job over the traced steps; null where no script was traced."""
+
+    id: int
+    profile: MemoryProfileView | None
+
+
 class EventsAnswer(Answer):
     """Events of a job, oldest first."""
 

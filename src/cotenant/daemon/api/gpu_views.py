@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident
 from cotenant.core.job import Job
-from cotenant.daemon.api.gpu_schemas import GpuStatus, ServerTotals, ResidentView
+from cotenant.daemon.api.gpu_schemas import GpuStatus, ResidentView, ServerTotals
 from cotenant.daemon.api.usage_json import current_idle_s
 from cotenant.scheduling.manager import Manager
 

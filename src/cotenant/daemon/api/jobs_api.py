@@ -117,6 +117,11 @@ class JobsApi(Handlers):
 
         return json_response(await self._view(explanation))
 
+    async def memory_profile(self, request: Request) -> Response:
+        job = await self._job(request)
+        profile = await asyncio.to_thread(self._context.estimates.profile, job.id)
+        return json_response({"id": job.id, "profile": None if profile is None else encode(profile)})
+
     async def events(self, request: Request) -> Response:
         job = await self._job(request)
         events = await asyncio.to_thread(self._context.journal.of_job, job.id)

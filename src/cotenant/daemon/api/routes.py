@@ -165,6 +165,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path=f"{_JOB}/memory-profile",
+        handlers=JobsApi,
+        handler=JobsApi.memory_profile,
+        summary="Memory over the steps that were traced for the estimate.",
+        answer=answers.MemoryProfileAnswer,
+    ),
+    Route(
+        method="GET",
         path=f"{_JOB}/events",
         handlers=JobsApi,
         handler=JobsApi.events,

@@ -12,18 +12,22 @@ from typing import Any, NamedTuple
 
 from cotenant.core.codec import CodecError, decode
 from cotenant.core.errors import CotenantError
-from cotenant.core.estimate import Estimate
+from cotenant.core.estimate import Estimate, MemoryProfile
 
 IMPORT_ERROR = "import"
 """Kind of an error that the script raises wherever it runs; see `TraceError`."""
 
 
 class EstimateAnswer(NamedTuple):
-    """An estimate, or the sentence that says why there is none; `is_fatal` as in `EstimateReady`."""
+    """An estimate, or the sentence that says why there is none; `is_fatal` as in `EstimateReady`.
+
+    `profile`: its memory over the traced steps, if the estimator has that.
+    """
 
     estimate: Estimate | None
     error: str | None = None
     is_fatal: bool = False
+    profile: MemoryProfile | None = None
 
 
 MAX_BYTES = 2**50
@@ -31,6 +35,8 @@ MAX_GPUS = 1024
 MAX_ITEMS = 1000
 MAX_TEXT_CHARS = 10_000
 MAX_ERROR_CHARS = 2000
+MAX_CATEGORIES, MAX_POINTS, MAX_NAME_CHARS = 20, 500, 100
+"""Of a profile."""
 
 
 REFUSED = "the estimator's answer is refused: "
@@ -50,11 +56,39 @@ def parse_answer(answer: bytes) -> EstimateAnswer:
             return EstimateAnswer(None, str(error["message"])[:MAX_ERROR_CHARS], error.get("kind") == IMPORT_ERROR)
         estimate: Estimate = decode(Estimate, message["estimate"])
         _check(estimate)
+        profile: MemoryProfile | None = decode(MemoryProfile | None, message.get("profile"))
+        if profile is not None:
+            check_profile(profile)
     except (CodecError, _AnswerError) as error:
         return EstimateAnswer(None, f"{REFUSED}{error.message}"[:MAX_ERROR_CHARS])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         return EstimateAnswer(None, f"{REFUSED}{error}"[:MAX_ERROR_CHARS])
-    return EstimateAnswer(estimate)
+    return EstimateAnswer(estimate, profile=profile)
+
+
+def check_profile(profile: MemoryProfile) -> None:
+    """Check that a profile can be stored and drawn.
+
+    Raises:
+        CotenantError: it cannot.
+    """
+    columns = profile.category_bytes
+    lengths = {len(column) for column in columns.values()}
+    if len(columns) > MAX_CATEGORIES or len(lengths) > 1 or max(lengths, default=0) > MAX_POINTS:
+        raise _AnswerError(
+            f"`profile` is not at most {MAX_CATEGORIES} categories of as many points, {MAX_POINTS} or less"
+        )
+    if any(not 0 <= count < MAX_BYTES for column in columns.values() for count in column):
+        raise _AnswerError("`profile` has a value that is not 0 to 2**50 bytes")
+    places = [place for place, _ in profile.phases]
+    if (
+        len(places) > MAX_POINTS
+        or places != sorted(set(places))
+        or not all(0 <= place < MAX_POINTS for place in places)
+    ):
+        raise _AnswerError("`profile.phases` are not in order, or too many")
+    if any(len(name) > MAX_NAME_CHARS for name in (*columns, *(name for _, name in profile.phases))):
+        raise _AnswerError(f"a name in `profile` has more than {MAX_NAME_CHARS} characters")
 
 
 def _check(estimate: Estimate) -> None:

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.core.codec import encode
+from cotenant.core.codec import CodecError, decode, encode, to_json
 from cotenant.core.errors import CotenantError
-from cotenant.core.estimate import Estimate
+from cotenant.core.estimate import Estimate, MemoryProfile
 from cotenant.core.events import EstimateReady
 from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
@@ -159,6 +159,8 @@ class EstimatePool:
             if worker is not None:
                 answer = self._estimate(worker, task.key, task.spec)
                 if self._finish(task, worker):
+                    if task.key > 0:
+                        self._save_profile(task.key, answer.profile)
                     task.deliver(answer)
             self._queue.task_done(task.spec.uid)
 
@@ -214,7 +216,33 @@ class EstimatePool:
 
     def _ready(self, job_id: int, answer: EstimateAnswer) -> EstimateReady:
         name = "estimator" if answer.estimate is None else f"estimator {answer.estimate.estimator}"
-        return EstimateReady(at_s=self._now(), cause=name, job_id=job_id, **answer._asdict())
+        return EstimateReady(
+            at_s=self._now(),
+            cause=name,
+            job_id=job_id,
+            estimate=answer.estimate,
+            error=answer.error,
+            is_fatal=answer.is_fatal,
+        )
+
+    def _save_profile(self, job_id: int, profile: MemoryProfile | None) -> None:
+        """Write it beside the log; skipped on a full disk. The journal has no room for what only people look at."""
+        path = self._profile_path(job_id)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            if profile is not None:
+                path.write_text(to_json(profile))
+
+    def profile(self, job_id: int) -> MemoryProfile | None:
+        """Memory of a job over the steps that were traced for its estimate; None if that is not known."""
+        try:
+            found: MemoryProfile = decode(MemoryProfile, json.loads(self._profile_path(job_id).read_text()))
+            return found
+        except (OSError, ValueError, CodecError):  # of another version, or cut off
+            return None
+
+    def _profile_path(self, job_id: int) -> Path:
+        return self._folder / f"{job_id}.profile.json"
 
     def _estimate(self, worker: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateAnswer:
         """The estimate, or why there is none."""

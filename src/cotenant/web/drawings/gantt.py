@@ -29,6 +29,13 @@ class GanttBar(NamedTuple):
     end: str
 
 
+class Gantt(NamedTuple):
+    """Two drawings of one height: the names of the GPUs, and the bars, which are wider than a window."""
+
+    names: Markup
+    bars: Markup
+
+
 class Mark(NamedTuple):
     """A moment to mark: `css` names its color."""
 
@@ -39,10 +46,11 @@ class Mark(NamedTuple):
 
 def gantt(
     gpus: Mapping[str, str], bars: Sequence[GanttBar], marks: Sequence[Mark], begin_s: float, end_s: float, width: int
-) -> Markup:
+) -> Gantt:
     """The bars of each of `gpus` (labels by UUID) below each other, in as many lanes as overlap; links to the jobs."""
     scale = (width - LEFT - 10) / max(1.0, end_s - begin_s)
     parts: list[str] = []
+    names: list[str] = []
     y = TOP
     by_gpu: dict[str, list[GanttBar]] = {uuid: [] for uuid in gpus}
     for bar in bars:
@@ -51,7 +59,7 @@ def gantt(
         lanes = _lanes(found)
         count = max(1, len({lane for _, lane in lanes}))
         height = count * LANE
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(gpus.get(uuid, uuid[:11]))}</text>')
+        names.append(f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(gpus.get(uuid, uuid[:11]))}</text>')
         parts.append(f'<rect class="track" x="{LEFT}" y="{y}" width="{width - LEFT - 10}" height="{height}"/>')
         for bar, lane in lanes:
             x = LEFT + (max(bar.begin_s, begin_s) - begin_s) * scale
@@ -78,9 +86,15 @@ def gantt(
         f'<text class="tick" x="{x:.1f}" y="12" text-anchor="middle">{text}</text>'
         for x, text in _ticks(begin_s, end_s, scale, width)
     )
-    return Markup(
-        f'<svg class="gantt" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="group" '
-        f'aria-label="Jobs on GPUs over time">{ticks}{"".join(parts)}</svg>'
+    return Gantt(
+        Markup(
+            f'<svg class="gantt" viewBox="0 0 {LEFT} {y}" width="{LEFT}" height="{y}" role="group" '
+            f'aria-label="GPUs">{"".join(names)}</svg>'
+        ),
+        Markup(
+            f'<svg class="gantt" viewBox="{LEFT} 0 {width - LEFT} {y}" width="{width - LEFT}" height="{y}" '
+            f'role="group" aria-label="Jobs on GPUs over time">{ticks}{"".join(parts)}</svg>'
+        ),
     )
 
 

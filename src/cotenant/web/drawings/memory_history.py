@@ -13,7 +13,7 @@ from cotenant.core.units import GiB, format_bytes
 from cotenant.reporting.axes import Frame, svg, text
 from cotenant.reporting.style import tone
 
-WIDTH, HEIGHT = 720, 260
+WIDTH, HEIGHT = 600, 250
 MAX_POINTS = 600
 _UNITS = ((180.0, "seconds", 1.0), (3 * 3600.0, "minutes", 60.0), (math.inf, "hours", 3600.0))
 """Longest time, unit of the axis, and its seconds."""

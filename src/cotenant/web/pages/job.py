@@ -15,6 +15,7 @@ from cotenant.core.units import format_bytes
 from cotenant.reporting.style import tone
 from cotenant.web.drawings.memory_bar import Part, bar
 from cotenant.web.drawings.memory_history import memory_history
+from cotenant.web.drawings.memory_profile import memory_profile_chart
 from cotenant.web.feeds import Feed, Reading
 from cotenant.web.site import Site, event
 from cotenant.web.templating import rendered, seconds_of
@@ -73,15 +74,25 @@ class JobPage:
         polls = 0
         history: list[Any] = []
         events: list[Any] = []
+        profile: Any = None
         seen: Any = None
 
         async def fetch() -> dict[str, Any]:
-            nonlocal polls, history, events, seen
+            nonlocal polls, history, events, profile, seen
             job = (await daemon.get(f"/v1/jobs/{job_id}", token))["job"]
             why = await daemon.get(f"/v1/jobs/{job_id}/explain", token)
-            mark = (job["state"], job["attempts"], job["priority"], job["reason"] if job["state"] != "RUNNING" else "")
+            reason = job["reason"] if job["state"] != "RUNNING" else ""
+            mark = (
+                job["state"],
+                job["attempts"],
+                job["priority"],
+                reason,
+                job["estimate"] is None,
+                job["idle_s"] is None,
+            )
             if mark != seen:
                 events = (await daemon.get(f"/v1/jobs/{job_id}/events", token))["events"]
+                profile = (await daemon.get(f"/v1/jobs/{job_id}/memory-profile", token))["profile"]
                 seen = mark
             attempt = job["attempt_list"][-1] if job["attempt_list"] else None
             if attempt is not None and attempt["started_at"] is not None and polls % HISTORY_POLLS == 0:
@@ -90,7 +101,7 @@ class JobPage:
                 seconds = max(1.0, time.time() - since_s)
                 history = (await daemon.get("/v1/gpus/history", token, seconds=f"{seconds:.0f}", uuids=uuids))["gpus"]
             polls += 1
-            return {"job": job, "why": why, "events": events, "history": history}
+            return {"job": job, "why": why, "events": events, "history": history, "profile": profile}
 
         return self._site.feed(request, "job", job_id, fetch=fetch)
 
@@ -110,6 +121,7 @@ class JobPage:
             "job-state": macros.overview(job, shlex.join(job["command"]), verbs),
             "job-why": macros.why(job, why["rejections"][:MAX_REJECTIONS], len(why["rejections"])),
             "job-memory": macros.memory(job, _estimate_bar(job), _memory_bar(job, attempt), _history(reading, attempt)),
+            "job-profile": macros.profile(_profile(reading.value["profile"])),
             "job-advice": macros.advice(_advice(job)),
             "job-attempts": macros.attempts(job["attempt_list"]),
             "job-events": macros.events(reading.value["events"][-MAX_EVENTS:]),
@@ -151,6 +163,10 @@ def _history(reading: Reading, attempt: Mapping[str, Any] | None) -> Markup | No
     if attempt is None or since_s is None:
         return None
     return memory_history(reading.value["history"], since_s=since_s, promised_bytes=attempt["promised_bytes"])
+
+
+def _profile(profile: Mapping[str, Any] | None) -> tuple[Markup, dict[str, str]] | None:
+    return None if profile is None or not profile["category_bytes"] else memory_profile_chart(profile)
 
 
 def _advice(job: Mapping[str, Any]) -> list[str]:

@@ -124,10 +124,9 @@ class ReplayPages:
         gpus = (await self._site.read(request, "/v1/gpus"))["gpus"]
         current = status["policy"]
         title = f"{current} and {policy}" if current != policy else policy
-        replay = PolicyReplay(title=title, span=SPANS[hours], is_admin=status["caller"]["admin"], jobs=len(jobs))
-        # What a job runs, and where, is no part of a replay.
+        replay = PolicyReplay(title=title, span=_length(hours), is_admin=status["caller"]["admin"], jobs=len(jobs))
         task = {
-            "name": f"the last {SPANS[hours]}",
+            "name": f"the last {_length(hours)}",
             "jobs": [encode(job) for job in jobs],
             "gpus": gpus,
             "policies": list(dict.fromkeys(name for name in (current, policy) if name in POLICIES)),
@@ -142,6 +141,11 @@ class ReplayPages:
             replay.problem = longer if isinstance(error, asyncio.TimeoutError) else f"it cannot start: {error.strerror}"
         finally:
             self._running.discard(user)
+
+
+def _length(hours: str) -> str:
+    """`hour`, `6 hours`, `week`: what "the last" is followed by."""
+    return SPANS[hours].removeprefix("an ").removeprefix("a ")
 
 
 async def _output(task: bytes) -> tuple[str | None, str | None]:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from cotenant.core.codec import encode, to_json
-from cotenant.core.estimate import Estimate, GpuEstimate
+from cotenant.core.estimate import Estimate, GpuEstimate, MemoryProfile
 from cotenant.daemon.estimation.answer import MAX_ERROR_CHARS, parse_answer
 
 HONEST = Estimate(
@@ -27,12 +27,44 @@ HONEST = Estimate(
 )
 
 
+PROFILE = MemoryProfile(category_bytes={"parameter": (5, 5), "activation": (0, 9)}, phases=((0, "load"), (1, "step")))
+
+
+def test_an_honest_profile_is_taken_as_it_is():
+    answer = json.dumps({"estimate": encode(HONEST), "profile": encode(PROFILE)}).encode()
+    assert parse_answer(answer) == (HONEST, None, False, PROFILE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"category_bytes": {"a": [1], "b": [1, 2]}}, id="columns of other lengths"),
+        pytest.param({"category_bytes": {"a": [-1]}}, id="negative"),
+        pytest.param({"category_bytes": {"a": [1.5]}}, id="a fraction"),
+        pytest.param({"category_bytes": {"a": [10**4000]}}, id="huge"),
+        pytest.param({"category_bytes": {"a": [1] * 501}}, id="too many points"),
+        pytest.param({"category_bytes": {str(i): [1] for i in range(21)}}, id="too many categories"),
+        pytest.param({"category_bytes": {"a" * 101: [1]}}, id="a long name"),
+        pytest.param({"phases": [[1, "b"], [0, "a"]]}, id="phases that go back"),
+        pytest.param({"phases": [[0, "a"], [0, "b"]]}, id="two phases at once"),
+        pytest.param({"phases": [[2**60, "a"]]}, id="a phase beyond the end"),
+        pytest.param({"phases": [["0", "a"]]}, id="a text for a number"),
+        pytest.param({"phases": None}, id="null"),
+    ],
+)
+def test_a_profile_that_cannot_be_drawn_is_refused(changes):
+    answer = json.dumps({"estimate": encode(HONEST), "profile": {**encode(PROFILE), **changes}}).encode()
+    found = parse_answer(answer)
+    assert found.estimate is None
+    assert "the estimator's answer is refused" in found.error
+
+
 def forged(**changes):
     return json.dumps({"estimate": {**encode(HONEST), **changes}}).encode()
 
 
 def test_an_honest_answer_is_taken_as_it_is():
-    assert parse_answer(forged()) == (HONEST, None, False)
+    assert parse_answer(forged()) == (HONEST, None, False, None)
 
 
 GPU = encode(HONEST)["per_gpu"][0]
@@ -71,7 +103,7 @@ GPU = encode(HONEST)["per_gpu"][0]
     ],
 )
 def test_a_forged_value_is_refused_by_name(changes, why):
-    estimate, error, _ = parse_answer(forged(**changes))
+    estimate, error, *_ = parse_answer(forged(**changes))
     assert estimate is None
     assert error.startswith("the estimator's answer is refused: ")
     assert why in error
@@ -90,19 +122,19 @@ def test_a_forged_value_is_refused_by_name(changes, why):
     ],
 )
 def test_an_answer_that_is_no_message_is_refused(answer):
-    estimate, error, _ = parse_answer(answer)
+    estimate, error, *_ = parse_answer(answer)
     assert estimate is None
     assert error.startswith("the estimator's answer is refused: ")
 
 
 def test_a_long_error_is_cut_to_what_the_journal_should_hold():
-    _, error, _ = parse_answer(json.dumps({"error": {"message": "m" * 10**6}}).encode())
+    _, error, *_ = parse_answer(json.dumps({"error": {"message": "m" * 10**6}}).encode())
     assert error == "m" * MAX_ERROR_CHARS
 
 
 def test_accepted_answers_can_be_journaled():
     extreme = {"peak_reserved_bytes": 2**50 - 1, "coverage": 1, "processes": 1024, "warnings": ["w" * 10_000]}
-    estimate, error, _ = parse_answer(forged(**extreme))
+    estimate, error, *_ = parse_answer(forged(**extreme))
     assert error is None
     assert json.loads(to_json(estimate))["peak_reserved_bytes"] == 2**50 - 1
 
@@ -110,4 +142,4 @@ def test_accepted_answers_can_be_journaled():
 @pytest.mark.parametrize(("kind", "is_fatal"), [("import", True), ("raised", False), (None, False), ([], False)])
 def test_a_failed_import_is_fatal(kind, is_fatal):
     answer = json.dumps({"error": {"kind": kind, "message": "m"}}).encode()
-    assert parse_answer(answer) == (None, "m", is_fatal)
+    assert parse_answer(answer) == (None, "m", is_fatal, None)

@@ -17,6 +17,7 @@ import pytest
 
 from builders import a_spec, an_estimate
 from cotenant.core.codec import encode
+from cotenant.core.estimate import MemoryProfile
 from cotenant.daemon.config.schema import EstimatesSection
 from cotenant.daemon.estimation.pool import EstimatePool, default_concurrency
 from cotenant.daemon.estimation.worker import TAG, WATCHDOG, EstimatorWorker, Submitter
@@ -60,6 +61,22 @@ def test_an_answer_becomes_an_event(tmp_path):
         pool.request(7, spec_of())
         event = answers.get(timeout=TIMEOUT_S)
     assert (event.job_id, event.at_s, event.estimate, event.error) == (7, 5.0, estimate, None)
+
+
+def test_the_memory_of_the_traced_steps_is_saved_and_replaced(tmp_path):
+    profile = MemoryProfile(category_bytes={"parameter": (1, 2)}, phases=((0, "load"),))
+    answer = {"estimate": encode(an_estimate(3)), "profile": encode(profile)}
+    with a_pool(tmp_path, answering(answer)) as (pool, answers):
+        pool.request(7, spec_of())
+        answers.get(timeout=TIMEOUT_S)
+        assert pool.profile(7) == profile
+        assert pool.profile(8) is None
+        (tmp_path / "estimates" / "7.profile.json").write_text('{"type": "Memo')
+        assert pool.profile(7) is None
+    with a_pool(tmp_path, answering({"error": {"message": "no"}})) as (pool, answers):
+        pool.request(7, spec_of())
+        answers.get(timeout=TIMEOUT_S)
+        assert [path.name for path in (tmp_path / "estimates").iterdir()] == ["7.log"]
 
 
 def test_a_request_contains_the_job_and_the_estimator(tmp_path):
