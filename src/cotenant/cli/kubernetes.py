@@ -45,8 +45,15 @@ def command() -> None:
     "--gpu-mem", type=Parsed("size", parse_bytes), metavar="SIZE", help="Memory on each GPU; nothing is estimated."
 )
 @cli_option("--source", type=PATH, default=Path(), metavar="DIR", help="What is in the container's workingDir.")
+@cli_option(
+    "--oom-policy",
+    is_flag=True,
+    help="Jobs fail at once when GPU memory runs out, and start again after a lost node. The image needs cotenant.",
+)
 @json_option
-def manifest(file: Path, *, sharing: Sharing | None, gpu: str, gpu_mem: int | None, source: Path, json: bool) -> None:
+def manifest(
+    file: Path, *, sharing: Sharing | None, gpu: str, gpu_mem: int | None, source: Path, oom_policy: bool, json: bool
+) -> None:
     """Print a manifest with the GPU memory that its containers need. All else in it stays, comments too.
 
     The Python command of each container that requests GPUs is estimated in this environment, with the files of
@@ -62,7 +69,7 @@ def manifest(file: Path, *, sharing: Sharing | None, gpu: str, gpu_mem: int | No
         needed[container.name] = found
         return found
 
-    filled, notes = fill_manifest(_text(file), bound_bytes, sharing)
+    filled, notes = fill_manifest(_text(file), bound_bytes, sharing, has_oom_policy=oom_policy)
     for text in notes:
         note(f"k8s: {text}")
     if json:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
+from cotenant.kubernetes.oom_policy import add_oom_policy, unwatched
 from cotenant.kubernetes.pods import (
     Sharing,
     annotation_patch,
@@ -44,12 +45,17 @@ class ContainerCommand:
 
 
 def fill_manifest(
-    text: str, bound_bytes: Callable[[ContainerCommand], int | None], sharing: Sharing | None
+    text: str,
+    bound_bytes: Callable[[ContainerCommand], int | None],
+    sharing: Sharing | None,
+    *,
+    has_oom_policy: bool = False,
 ) -> tuple[str, list[str]]:
     """The manifest with the memory of its GPU containers, and sentences for what was left as it is.
 
     `bound_bytes` says what a container needs on each GPU, or None. `sharing` None: our annotation only, for a cluster
-    whose webhook knows. A pod without a request for GPUs gets one if it has a single container.
+    whose webhook knows. A pod without a request for GPUs gets one if it has a single container. `has_oom_policy`: jobs
+    get what `oom_policy` adds.
 
     Raises:
         UsageError: the text is no YAML, or has no pod.
@@ -65,7 +71,10 @@ def fill_manifest(
     pods = [pod for document in documents for pod in find_pods(document)]
     if not pods:
         raise UsageError("no pod in it: no object has `spec.containers`")
-    notes = []
+    notes: list[str] = []
+    for document in documents:
+        if has_oom_policy and isinstance(document, dict) and document.get("kind") == "Job":
+            notes += add_oom_policy(document)
     for pod in pods:
         indices = gpu_containers(pod) or ([0] if len(pod["spec"]["containers"]) == 1 else [])
         if not indices:
@@ -90,7 +99,7 @@ def fill_manifest(
 
 
 def _command(container: Mapping[str, Any]) -> ContainerCommand:
-    words = [str(word) for name in ("command", "args") for word in container.get(name) or ()]
+    words = unwatched([str(word) for name in ("command", "args") for word in container.get(name) or ()])
     text = shlex.join(words)
     arguments: tuple[str, ...] = ()
     if len(words) >= 3 and re.fullmatch(r"(.*/)?(ba|da|z)?sh", words[0]) and re.fullmatch(r"-\w*c", words[1]):

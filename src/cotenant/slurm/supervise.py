@@ -22,6 +22,7 @@ from typing import Any
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.job import AttemptExit, OomEvidence
+from cotenant.engines.oom_question import TAIL_BYTES, oom_evidence
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.slurm.gpu_usage import JobGpuUsage, open_job_usage
 from cotenant.slurm.job_records import JobRecords
@@ -29,8 +30,6 @@ from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE
 
 SAMPLE_S = 1.0
 RECORD_EVERY_S = 10.0
-TAIL_BYTES = 256 * 1024
-EVIDENCE_TIMEOUT_S = 30.0
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
@@ -131,7 +130,7 @@ class ScriptSupervisor:
 
     def _end(self, status: int) -> AttemptExit:
         failed = status != 0
-        evidence = _oom_evidence([_tail(path, start) for path, start in self._outputs], failed=failed) if failed else {}
+        evidence = oom_evidence([_tail(path, start) for path, start in self._outputs], failed=failed) if failed else {}
         usage = self._usage
         return AttemptExit(
             exit_code=status if status >= 0 else None,
@@ -182,20 +181,3 @@ def _tail(path: str, start: int) -> str:
             return file.read(TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _oom_evidence(outputs: list[str], *, failed: bool) -> dict[str, Any]:
-    """What the runner's rules find in the output; {} if they cannot be applied."""
-    runner = Path(__file__).resolve().parent.parent / "runner"
-    question = json.dumps({"outputs": outputs, "failed": failed})
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(runner), "--oom-evidence"],
-            input=question.encode(),
-            capture_output=True,
-            check=True,
-            timeout=EVIDENCE_TIMEOUT_S,
-        )
-        return dict(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return {}

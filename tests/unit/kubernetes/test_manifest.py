@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -120,6 +124,64 @@ def test_filling_twice_is_filling_once():
         again = fill_manifest(once, five, sharing)[0]
         if sharing != "kai":  # its first container requests no GPU any more
             assert again == once
+
+
+def test_a_job_fails_when_the_same_memory_would_not_do():
+    filled, notes = fill_manifest(JOB, five, "hami", has_oom_policy=True)
+    job = read_object("V1Job", YAML(typ="safe").load(filled)) if find_spec("kubernetes") else None
+    spec = YAML(typ="safe").load(filled)["spec"]
+    assert notes == []
+    assert spec["podFailurePolicy"]["rules"] == [
+        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [77]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+    ]
+    assert job is None or job.spec.pod_failure_policy.rules[0].on_exit_codes.values == [77]
+    watched = ["python", "-m", "cotenant.kubernetes.watched_command", "python", "train.py"]
+    assert spec["template"]["spec"]["containers"][0]["command"] == watched
+    seen = []
+    fill_manifest(filled, seen.append, "hami")
+    assert seen[0].text == "python train.py --width 4096"
+    for text, why in (
+        (filled, "the job has a podFailurePolicy already"),
+        (JOB.replace("Never", "OnFailure"), "no podFailurePolicy: it needs `restartPolicy: Never`"),
+        (JOB.replace('command: ["python", "train.py"]', "tty: false"), "main has no `command` in the manifest"),
+    ):
+        again, notes = fill_manifest(text, lambda _: None, "hami", has_oom_policy=True)
+        assert again == text
+        assert why in notes[0]
+
+
+def test_a_container_that_runs_out_of_gpu_memory_ends_with_77():
+    kind = "type('OutOfMemoryError', (RuntimeError,), {'__module__': 'torch'})"
+    oom = f"raise {kind}('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    module = (sys.executable, "-m", "cotenant.kubernetes.watched_command")
+
+    def run(*command):
+        done = subprocess.run([*module, *command], capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout, done.stderr.splitlines()[-1:]
+
+    python = (sys.executable, "-c")
+    assert run(*python, f"print('out'); {oom}") == (
+        77,
+        "out\n",
+        ["cotenant: out of GPU memory: exit code 77 in place of 1"],
+    )
+    assert run(*python, "raise SystemExit(3)") == (3, "", [])
+    assert run("sh", "-c", "echo 'CUDA out of memory' >&2; exit 1") == (1, "", ["CUDA out of memory"])
+    assert run("sh", "-c", "kill -9 $$")[0] == 137
+    assert run("true") == (0, "", [])
+    assert run("/no/such") == (127, "", ["error: cannot run `/no/such`: no such file or directory"])
+
+
+def test_signals_reach_the_command():
+    script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    command = [sys.executable, "-m", "cotenant.kubernetes.watched_command", "sh", "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "got\n"
+    assert process.wait(120) == 5
 
 
 @pytest.mark.parametrize(
