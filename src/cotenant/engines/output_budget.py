@@ -94,10 +94,19 @@ class OutputBudget:
 def tree_size_bytes(folder: Path) -> int:
     """How much the files below a folder take on the disk; nothing if it is not there."""
     found = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
+    folders: list[str | Path] = [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                listed = list(entries)
+        except OSError:  # removed meanwhile
+            continue
+        for entry in listed:
             try:
-                found += os.lstat(os.path.join(parent, name)).st_blocks * 512  # noqa: PTH118 (a walk gives texts)
-            except OSError:  # removed meanwhile
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    found += entry.stat(follow_symlinks=False).st_blocks * 512
+            except OSError:
                 continue
     return found

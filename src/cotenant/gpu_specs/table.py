@@ -67,6 +67,7 @@ def parse_gpu_spec(text: str) -> GpuSpec:
         raise UsageError(f"not a GPU specification: {type(error).__name__}: {error}") from error
 
 
+@lru_cache(maxsize=256)
 def gpu_spec_for_nvml(name: str, memory_total_bytes: int) -> GpuSpec | None:
     """The GPU that NVML calls `name`; None if none of about that memory is known.
 
