@@ -157,6 +157,21 @@ CALLS = {
     "sort of half precision": ("x = x.bfloat16()", "x.sort()"),
     "sort of few rows": ("x = torch.randn(5000, 8, device='cuda')", "x.sort(0)"),
     "sort of many rows": ("x = torch.randn(200, 5000, device='cuda')", "x.sort(1)"),
+    "images to channels last": (
+        "x = torch.randn(64, 3, 32, 32)", "x.to('cuda', memory_format=torch.channels_last)",
+    ),
+    "channels-last images": ("x = x.to(memory_format=torch.channels_last)", "x.to('cuda')"),
+    "the same in half precision": ("", "x.to('cuda', torch.float16)"),
+    "converted on the CPU": ("x = torch.randn(64, 3, 32, 32)", "x.to('cuda', torch.bfloat16)"),
+    "converted on the GPU": ("", "x.to('cuda', torch.bfloat16, non_blocking=True)"),
+    "bytes of permuted images": (
+        "x = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).permute(0, 3, 1, 2)", "x.to('cuda', torch.float32)",
+    ),
+    "into a slice": (
+        "d = torch.zeros(64, 6, 32, 32, device='cuda'); x = torch.randn(64, 3, 32, 32)", "d[:, :3].copy_(x)",
+    ),
+    "a slice to the CPU": ("", "d[:, :3].cpu()"),
+    "a transpose to the CPU": ("x = torch.randn(64, 100, device='cuda')", "x.t().cpu()"),
 }  # fmt: skip
 WANTED = {
     "softmax": [50 * 77 * 4] * 2,
@@ -196,6 +211,15 @@ WANTED = {
     "sort of half precision": [200_000, 800_000, 800_000, 5_469_183],
     "sort of few rows": [*(160_000, 320_000, 160_000, 160_000), *(320_000,) * 3, 160_000, 503_039, 13_823],
     "sort of many rows": [4_000_000, 8_000_000, 8_000_000, 12_000_255],
+    "images to channels last": [786_432, 786_432],
+    "channels-last images": [786_432],
+    "the same in half precision": [393_216, 393_216],
+    "converted on the CPU": [393_216],
+    "converted on the GPU": [393_216, 786_432],
+    "bytes of permuted images": [786_432, 786_432],
+    "into a slice": [786_432],
+    "a slice to the CPU": [786_432],
+    "a transpose to the CPU": [],
 }
 
 

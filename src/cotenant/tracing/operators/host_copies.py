@@ -18,7 +18,7 @@ from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
 from cotenant.tracing.operators import sparse
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
-from cotenant.tracing.operators.strides import copy_strides
+from cotenant.tracing.operators.strides import copy_strides, is_non_overlapping_and_dense
 
 operators = OperatorTable()
 
@@ -64,6 +64,7 @@ def _to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
         if not is_cuda(source):
             ctx.record(made)
             ctx.recorder.classify(made, "input")  # `module_to_device` classifies parameters and buffers again
+            _stage(ctx, made, source, non_blocking=bool(kwargs.get("non_blocking")))
         return made
     if target.type == "cpu" and is_cuda(source):
         return _read_back(ctx, source, _empty_on_cpu(source.shape, layout, dtype))
@@ -75,7 +76,37 @@ def _copy_(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     target, source = args[:2]
     if not is_cuda(target):
         return _read_back(ctx, source, target)
-    return target if broadcasts_to(source, target) else NotImplemented
+    if not broadcasts_to(source, target):
+        return NotImplemented
+    if not is_cuda(source) and target.layout is torch.strided:
+        _stage(ctx, target, source, non_blocking=bool(args[2] if len(args) > 2 else kwargs.get("non_blocking")))
+    return target
+
+
+def _stage(ctx: OpContext, target: FakeTensor, source: torch.Tensor, *, non_blocking: bool) -> None:
+    """Record the contiguous copy on the GPU through which numbers from the CPU reach a tensor of other strides.
+
+    They are converted to another dtype on the CPU, or, with `non_blocking`, on the GPU.
+    Source: ATen/native/cuda/Copy.cu, `copy_requires_temporaries`, `copy_kernel_cuda`.
+    """
+    same_dtype = target.dtype is source.dtype
+    if same_dtype and _is_one_run(target, source):
+        return
+    if not target.is_contiguous() or (non_blocking and not same_dtype):
+        item = source.element_size() if non_blocking else target.element_size()
+        ctx.keep_until_done([ctx.scratch(target.numel() * item, target.fake_device)])
+
+
+def _is_one_run(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether both have their elements in one order without gaps: `TensorIteratorBase::is_contiguous`."""
+    if target.shape != source.shape:
+        return target.numel() == 1
+    strides = [
+        (first, second)
+        for size, first, second in zip(target.shape, target.stride(), source.stride(), strict=True)
+        if size != 1
+    ]
+    return all(first == second for first, second in strides) and is_non_overlapping_and_dense(target)
 
 
 @operators.shape_of("aten::clone")
@@ -122,8 +153,12 @@ def broadcasts_to(source: torch.Tensor, target: torch.Tensor) -> bool:
 def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tensor:
     """Fill `target`, on the CPU, with the known values of `source`; without them, with 1 for a scalar, else zeros.
 
+    A source with gaps is copied on the GPU first.
+
     A large target is not filled: a new one is zero already (see `_empty_on_cpu`), and the script's own stays as it is.
     """
+    if is_cuda(source) and not source.is_contiguous() and not _is_one_run(target, source):
+        ctx.keep_until_done([ctx.scratch(source.numel() * source.element_size(), source.fake_device)])
     value = ctx.known_values.of(source)
     _note_read(ctx, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
