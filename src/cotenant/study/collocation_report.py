@@ -13,8 +13,7 @@ from cotenant.measurement.collocation import INTERRUPTED
 from cotenant.measurement.job_list import ALONE, group_text
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page
-from cotenant.reporting.style import tone
-from cotenant.study.chapter4 import add_figures
+from cotenant.study.chapter4 import TONES, add_figures
 from cotenant.study.guidelines import CollocationRow, judge_guidelines, published_collocations
 
 Row = Mapping[str, str]
@@ -204,7 +203,7 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
     page = Page("What collocation brings")
     gpus = ", ".join(dict.fromkeys(row["gpu"] or "no GPU that a driver reads" for row in rows))
     page.lead(
-        (f"Measured on {gpus}. " if gpus else "Nothing was measured. ")
+        (f"Rows of: {gpus}. " if gpus else "Nothing was measured. ")
         + "Gain: work per time over that of the same jobs in turn, so 2.00 for two jobs that do not slow each other "
         "down. Energy: over that of the same work in turn."
     )
@@ -212,9 +211,12 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
     measured = [result for result in results if not result.problem]
     if measured:
         page.table(HEAD, [table_cells(result) for result in measured])
-        ways = list(dict.fromkeys(result.sharing for result in measured))
         found = [
-            Bar(f"{group_text(result.jobs)}, {result.sharing}", tone(ways.index(result.sharing)), result.gain or 0.0)
+            Bar(
+                f"{group_text(result.jobs)}, {result.sharing}",
+                TONES[result.sharing.partition(":")[0]],
+                result.gain or 0.0,
+            )
             for result in measured
         ]
         page.figure(bars(found, unit="", width=900), "Gain of each group; 1 is the same jobs in turn")

@@ -111,7 +111,7 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
     page = Page("What GPU metrics say of a kernel")
     measured = [row for row in rows if row["outcome"] == "ok"]
     gpus = ", ".join(dict.fromkeys(row["gpu"] for row in measured)) or "nothing was measured"
-    page.lead(f"Published: PMDLT (EuroMLSys 2023), A100-40GB, DCGM and nvidia-smi. Measured here: {gpus}.")
+    page.lead(f"Published: PMDLT (EuroMLSys 2023), A100-40GB, DCGM and nvidia-smi. Here: {gpus}.")
     _section(page, "Published, kernel `square`", published_rows())
     for key in dict.fromkeys((row["kernel"], row["duty"], row["source"], row["gpu"]) for row in measured):
         kernel, duty, source, gpu = key
