@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks._lib.results import RESULTS, add_write_option, today, version, write_result
-from benchmarks.reproductions.chapter6_figures import draw_over_time
+from benchmarks.reproductions.chapter6_figures import Row, draw, draw_over_time
 from benchmarks.reproductions.sharing_fits import mps_lines, naive_lines
 from benchmarks.reproductions.time_budget import KernelTime, check_budgets, pairs
 from cotenant.core.placement import Placement
@@ -38,6 +38,9 @@ ORACLES = ("off", "obf", "owf", "olug")
 PUBLISHED = {("owf", "mps"): "-30.1 %"}
 MARGINAL = "hardly any"
 OVER_TIME = "over-time"
+ORACLE_PICTURE = "chapter6_oracles.svg"
+SHORT = ("pairs", "turns fitted to chapter 4", "turns fitted to table 6.6")
+"""The readings in the chart."""
 BIN_S = 600
 
 
@@ -54,7 +57,8 @@ def main() -> None:
         (f"pairs under MPS, turns cost {of_chapter_4:.2f}", KernelTime(of_chapter_4)),
         (f"pairs under MPS, turns cost {of_energy:.2f}", KernelTime(of_energy)),
     ]
-    lines = ["## Oracles, 90 tasks (figures 6.5, 6.6)", "", *oracles(seeds, readings), ""]
+    table, pictured = oracles(seeds, readings)
+    lines = ["## Oracles, 90 tasks (figures 6.5, 6.6)", "", *table, "", f"![Bar chart]({ORACLE_PICTURE})", ""]
     lines += ["## How often an oracle has a choice", "", *choices(), ""]
     lines += ["## Streams against MPS", "", *check_budgets(list(pairs())), ""]
     head = ["| model | fitted to | tested on | error |", "| --- | --- | --- | --- |"]
@@ -71,6 +75,7 @@ def main() -> None:
     lines += ["## Jobs and GPU time by GPUs (figure 6.1)", "", *venus()]
     print("\n".join(lines))
     if args.write:
+        draw(RESULTS / ORACLE_PICTURE, "Oracles, 90 tasks; diamond: published", pictured)
         draw_over_time(RESULTS / picture, "Memory, SMACT and power of each GPU, 60 heavy tasks", panels)
         page = [
             "# Chapter 6 of the thesis: oracles, and streams against MPS",
@@ -84,8 +89,9 @@ def main() -> None:
         write_result("chapter6-oracles", "\n".join([*page, *lines]))
 
 
-def oracles(seeds: Sequence[int], readings: Sequence[tuple[str, Interference | None]]) -> list[str]:
-    """Figures 6.5 and 6.6, by each reading; MPS of the second and third is the same."""
+def oracles(seeds: Sequence[int], readings: Sequence[tuple[str, Interference | None]]) -> tuple[list[str], list[Row]]:
+    """Figures 6.5 and 6.6, by each reading, as a table and for the chart; MPS of the second and third is the same."""
+    pictured: list[Row] = []
     lines = [
         "| policy | sharing | pairs | makespan | published | waiting | execution | mean JCT | OOMs |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -117,7 +123,26 @@ def oracles(seeds: Sequence[int], readings: Sequence[tuple[str, Interference | N
                     f"{statistics.mean(one.ooms for one in found):.1f}",
                 ]
                 lines.append(f"| {' | '.join(cells)} |")
-    return lines
+                title = f"{cells[0]}, {cells[1]}, {SHORT[place]}"
+                pictured.append(Row(title, _figures(found, base, -0.3013 if published == "-30.1 %" else None)))
+    return lines, pictured
+
+
+def _figures(
+    found: Sequence[SimMetrics], base: Sequence[SimMetrics], makespan: float | None
+) -> dict[str, tuple[float, float, float, float | None]]:
+    """(Least, mean, most over the seeds, published) of each panel; `makespan` is the published change."""
+    panels = {}
+    for title, name, published in (
+        ("Total time, exclusive is 1 (figure 6.5)", "makespan_s", None if makespan is None else 1 + makespan),
+        ("Mean JCT, exclusive is 1 (figure 6.6)", "jct_mean_s", None),
+    ):
+        parts = [getattr(a, name) / getattr(b, name) for a, b in zip(found, base, strict=True)]
+        panels[title] = (min(parts), statistics.mean(parts), max(parts), published)
+    for title, name in (("Waiting, minutes (6.6)", "wait_mean_s"), ("Execution, minutes (6.6)", "execution_mean_s")):
+        minutes = [getattr(one, name) / 60 for one in found]
+        panels[title] = (min(minutes), statistics.mean(minutes), max(minutes), None)
+    return panels
 
 
 def run(policy: str, sharing: str, model: Interference | None, seed: int) -> SimMetrics:
