@@ -39,7 +39,7 @@ def set_up(level: str, stream: IO[str] | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # uvicorn logs its own start and stop at `info`.
+    # uvicorn logs its own start and stop at `info` (0.54, uvicorn/server.py, `Server.startup`).
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

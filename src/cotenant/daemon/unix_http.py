@@ -35,8 +35,8 @@ class UnixConnection:
         """
         if self._timeout_s is not None:
             # With a timeout of Python the socket does not block, and connect(2) fails at once with EAGAIN where the
-            # daemon's queue of connections is full (Linux, net/unix/af_unix.c, `unix_stream_connect`): any user can
-            # fill it while the daemon starts. With a timeout of the kernel it waits for a place.
+            # daemon's queue of connections is full (Linux 6.1, net/unix/af_unix.c, `unix_stream_connect`): any
+            # user can fill it while the daemon starts. With a timeout of the kernel it waits for a place.
             timeout = struct.pack("ll", int(self._timeout_s), int(self._timeout_s % 1 * 1e6))
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self.sock.connect(str(self._path))

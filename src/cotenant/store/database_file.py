@@ -45,7 +45,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, Sequence[tuple[int, i
     db: sqlite3.Connection | None = None
     try:
         # SQLite would create the file with mode 0644 less the umask; `-wal` and `-shm` get the mode of the file itself
-        # (SQLite, src/os_unix.c, `findCreateFileMode`).
+        # (SQLite 3.40, src/os_unix.c, `findCreateFileMode`).
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
         if schema.check_file(db, path) == 0:

@@ -17,7 +17,11 @@ MAX_MESSAGE_BYTES = 256 * 2**20
 
 
 class PeerHttpTools(PeerConnectionMixin, HttpToolsProtocol):
-    """Closes a connection whose head or trailers exceed the limits: uvicorn's httptools protocol has no limit."""
+    """Closes a connection whose head or trailers exceed the limits.
+
+    uvicorn has none here: its `HttpToolsProtocol.data_received` (0.54, uvicorn/protocols/http/httptools_impl.py) feeds
+    whatever comes to the parser, which holds a head until it is complete.
+    """
 
     _is_in_head = False
     _message_bytes = 0
