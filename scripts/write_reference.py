@@ -76,7 +76,8 @@ def cli_page() -> str:
     lines += [f"| [`{name}`](#cotenant-{name}) | {_cell(line)} |" for name, (_, line) in COMMANDS.items()]
     lines += ["", "Aliases: " + ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items()) + ".", ""]
     lines += [
-        "Exit codes: 0 success, 1 failure, 2 wrong request, 3 no daemon answers, 4 no such job, 5 not permitted;",
+        "Exit codes: 0 success, 1 failure, 2 wrong request, 3 no daemon answers, 4 no such job, 5 not permitted,",
+        "6 a check of `estimate` failed;",
         "`run`, `wait` and `attach` exit with the exit code of the job.",
         "",
     ]

@@ -12,7 +12,7 @@ from cotenant.cli import estimate_json, estimate_summary, estimate_text
 from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions, SummaryOptions
 from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.cli.options import cli_command, json_option, option_group
-from cotenant.cli.output import Column, emit_json, print_table
+from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import format_bytes
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest, Estimator
     from cotenant.estimators.base import ExplainingEstimator
     from cotenant.estimators.traced import TracedEstimator
+
+CHECK_FAILED = 6
+"""Exit code: there is an estimate, and it failed a check that was asked for."""
 
 
 @cli_command()
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     script: ScriptOptions, options: EstimatorOptions, summary: SummaryOptions, reports: EstimateReports, *, json: bool
-) -> None:
+) -> int:
     """Predict the peak GPU memory of a PyTorch training script, without a GPU.
 
     The script runs unchanged for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
@@ -44,10 +47,10 @@ def command(
     environment or the installed packages change. Data that the script opens by itself is not compared: use --no-cache
     if it changed. The same trace serves other GPUs of the same compute capability and other PYTORCH_CUDA_ALLOC_CONF.
 
-    A trace runs compiled code eagerly and skips CUDA extensions. With --compiled-code inductor (torch 2.13) it runs what
-    PyTorch's compiler makes of functions and modules without graph breaks. With --backend null-gpu the CUDA build of
-    torch in the script's environment runs all of it (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does so
-    where a trace would not. `cotenant doctor` says whether it is possible.
+    A trace runs compiled code eagerly and skips CUDA extensions. With --compiled-code inductor (torch 2.13) it runs
+    what PyTorch's compiler makes of functions and modules without graph breaks. With --backend null-gpu the CUDA build
+    of torch in the script's environment runs all of it (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does
+    so where a trace would not. `cotenant doctor` says whether it is possible.
 
     The bound holds for the ratio --coverage of measured jobs. If small differences, such as one more workspace, lead to
     two states of the reserved bytes, both are printed. Near the limit, the answer includes how often the allocator
@@ -61,12 +64,13 @@ def command(
       cotenant estimate train.py --find-batch-size --gpu L40S-48GB
       cotenant estimate train.py --fits-on --what-if --plot memory.png
       cotenant estimate model.txt --batch-size 32    a printed summary of a model, without its script
+      cotenant estimate train.py --budget 20G --strict 0.1    for CI: exit code 6 if more, or if unsure
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()
     if options.gpu == "list":
         _list_gpus(json=json)
-        return
+        return 0
     from cotenant.estimators import create
     from cotenant.estimators.base import ExplainingEstimator
 
@@ -76,14 +80,14 @@ def command(
         if wanted is not None:
             raise UsageError(f"`{wanted}` needs a trace, and `{script.script}` is the summary of a model")
         estimate_summary.answer(summary.request(script, options.gpu), options.estimator, json=json)
-        return
+        return 0
     request = script.request(options.gpu, options.declared_bytes)
     with _tracer(script, options, traces_often=reports.find_batch_size) as traced:
         estimator = create(options.estimator, lambda: traced)
         if isinstance(estimator, ExplainingEstimator):
-            _answer(request, estimator, reports, began_s, json=json)
-        else:
-            _answer_without_reports(request, estimator, reports, began_s, json=json)
+            return _answer(request, estimator, reports, began_s, json=json)
+        _answer_without_reports(request, estimator, reports, began_s, json=json)
+        return 0
 
 
 @contextlib.contextmanager
@@ -137,8 +141,8 @@ def _answer_without_reports(
 
 def _answer(
     request: EstimateRequest, estimator: ExplainingEstimator, reports: EstimateReports, began_s: float, *, json: bool
-) -> None:
-    """Print the estimate and the reports."""
+) -> int:
+    """Print the estimate and the reports; the exit code."""
     search = None
     reports.check_files(request.command[0])
     batch = reports.batch
@@ -154,8 +158,13 @@ def _answer(
         estimate_text.print_estimate(shlex.join(request.command), result.estimate, result, elapsed_s)
     answer |= reports.tables(result, request.command, json=json)
     reports.save_files(result, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
+    failed = reports.failed_checks(result)
     if json:
+        answer["failed_checks"] = failed
         emit_json({**answer, "elapsed_s": round(time.perf_counter() - began_s, 3)})
+    for text in failed:
+        note(f"error: {text}")
+    return CHECK_FAILED if failed else 0
 
 
 def _list_gpus(*, json: bool) -> None:

@@ -16,6 +16,7 @@ Of a traced one also:
                   uses several GPUs, that of its GPU which fits least, and none for MIG instances
     what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
                   `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
+    failed_checks  what `--budget` and `--strict` found, as sentences; the exit code is 6 if there are any
     utilization   with `--utilization`: `smact`, `smocc` (ratios), `gpu`, `warnings`; null if unknown
     batch_size    with `--find-batch-size`: `argument`, `limit_bytes`, `largest`, `smallest_misfit`, `trials`
                   (`batch_size`, `bound_bytes`, `fits`, `problem`), `remark` (a sentence or null: why a larger one

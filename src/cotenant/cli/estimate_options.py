@@ -60,8 +60,8 @@ class ScriptOptions:
         "--compiled-code",
         type=click.Choice(get_args(CompiledCode)),
         default="eager",
-        help="What a trace runs for code of `torch.compile`: the model as it is, which often needs more memory; or what "
-        "PyTorch's compiler makes of it for the GPU (experimental).",
+        help="What a trace runs for code of `torch.compile`: the model as it is, which often needs more memory; or "
+        "what PyTorch's compiler makes of it for the GPU (experimental).",
     )
     no_sandbox: bool = flag("--no-sandbox", help="Let the script write, move and remove real files.")
     allow_network: bool = flag("--allow-network", help="Let the script use the network.")

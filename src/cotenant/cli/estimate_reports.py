@@ -11,7 +11,7 @@ from cotenant.cli import estimate_json, estimate_text, output_files
 from cotenant.cli.estimate_batch import BatchSizeQuery
 from cotenant.cli.options import flag, option
 from cotenant.cli.output import note
-from cotenant.cli.parameter_types import PATH, Parsed
+from cotenant.cli.parameter_types import PATH, Parsed, number
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes
 
@@ -43,6 +43,19 @@ class EstimateReports:
         metavar="SIZE",
         help="With --find-batch-size: memory that the bound may reach; by default the GPU's.",
     )
+    budget_bytes: int | None = option(
+        "--budget",
+        type=Parsed("size", parse_bytes),
+        metavar="SIZE",
+        help="For CI: exit with 6 if the bound is larger, and print what is held at the peak.",
+    )
+    strict: float | None = option(
+        "--strict",
+        type=number(minimum=0),
+        metavar="RATIO",
+        help="For CI: exit with 6 if the margin is more than RATIO of the bound, e.g. 0.1, or a part of the script was "
+        "not traced or runs otherwise on a GPU.",
+    )
     plot: Path | None = option(
         "--plot", type=PATH, metavar="FILE", help="Plot memory over time (.png, .svg, .pdf); needs matplotlib."
     )
@@ -68,6 +81,8 @@ class EstimateReports:
             "--what-if": self.what_if,
             "--utilization": self.utilization,
             "--find-batch-size": self.find_batch_size,
+            "--budget": self.budget_bytes is not None,
+            "--strict": self.strict is not None,
             "--plot": self.plot,
             "--snapshot": self.snapshot,
             "--html": self.html,
@@ -118,6 +133,14 @@ class EstimateReports:
         if self.utilization:
             answer["utilization"] = _utilization(result, command, json=json)
         return answer
+
+    def failed_checks(self, result: TracedResult) -> list[str]:
+        """What `--budget` and `--strict` found."""
+        from cotenant.estimators.budget import budget_report, doubts
+
+        found = [] if self.strict is None else [f"`--strict`: {text}" for text in doubts(result, self.strict)]
+        report = "" if self.budget_bytes is None else budget_report(result, self.budget_bytes)
+        return [*found, *([f"`--budget`: {report}"] if report else [])]
 
     def save_files(self, result: TracedResult, *, title: str) -> None:
         """Write the plot and the snapshot that are wanted."""

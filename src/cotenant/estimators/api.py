@@ -50,8 +50,8 @@ def estimate(
     """
     found = explain(
         target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
-        synthetic_data=synthetic_data, sequence_lengths=sequence_lengths, allow_network=allow_network, compiled_code=compiled_code,
-        cache=False,
+        synthetic_data=synthetic_data, sequence_lengths=sequence_lengths, allow_network=allow_network,
+        compiled_code=compiled_code, cache=False,
     )  # fmt: skip
     return found.estimate
 

@@ -1,0 +1,76 @@
+"""Checks of an estimate, for CI: is it within a budget, and is it more than a guess?"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cotenant.core.units import MiB, format_bytes
+from cotenant.estimators.fit import COMPILED
+
+if TYPE_CHECKING:
+    from cotenant.estimators.traced_result import TracedResult
+
+_MAX_LINES = 10
+_MIN_CHANGE_BYTES = MiB
+
+
+def doubts(result: TracedResult, ratio: float) -> tuple[str, ...]:
+    """Why the bound is not known to within `ratio` of itself; empty if it is.
+
+    The margin covers guessed workspaces, the range of the reserved bytes, the context and NCCL. What a margin does not
+    cover counts always: an estimate that is a lower bound, and code that runs otherwise on a GPU.
+    """
+    estimate, found = result.estimate, []
+    if estimate.partial:
+        found.append("a part of the script was not traced: the estimate is a lower bound")
+    if estimate.eager:
+        found.append("compiled code was traced eagerly: the estimate is an upper bound")
+    kinds = result.trace.header.runs_otherwise
+    found += [f"code of kind `{kind}` was left out" for kind in kinds if kind != COMPILED]
+    if estimate.margin_bytes > ratio * estimate.bound_bytes:
+        margin, share = format_bytes(estimate.margin_bytes), estimate.margin_bytes / estimate.bound_bytes
+        found.append(f"the margin of {margin} is {share:.1%} of the bound, wanted at most {ratio:.1%}")
+    return tuple(found)
+
+
+def parts_at_peak(result: TracedResult) -> dict[str, int]:
+    """Requested bytes at the peak by `category module`, largest first; the module is the one that allocated them."""
+    sizes: dict[int, tuple[str, int]] = {}
+    last = result.replay.peak_event_index
+    for event in itertools.islice(result.replay_input.events, None if last is None else last + 1):
+        if event.action == "alloc":
+            sizes[event.storage_id] = f"{event.category} {event.module}".rstrip(), event.bytes
+        elif event.action == "free":
+            sizes.pop(event.storage_id, None)
+    parts: Counter[str] = Counter()
+    for name, nbytes in sizes.values():
+        parts[name] += nbytes
+    return dict(parts.most_common())
+
+
+def budget_report(result: TracedResult, limit_bytes: int, before: Mapping[str, int] | None = None) -> str:
+    """Why an estimate exceeds a budget; empty if its bound does not.
+
+    The lines after the first name the largest parts at the peak, or, with the parts `before`, those that changed most.
+    """
+    bound = result.estimate.bound_bytes
+    if bound <= limit_bytes:
+        return ""
+    parts = parts_at_peak(result)
+    if before is None:
+        large = ((name, nbytes) for name, nbytes in parts.items() if nbytes >= _MIN_CHANGE_BYTES)
+        lines = [f"  {format_bytes(nbytes):>11}  {name}" for name, nbytes in large]
+    else:
+        changes = {name: parts.get(name, 0) - before.get(name, 0) for name in {**parts, **before}}
+        ordered = sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))
+        lines = [
+            f"  {'+' if change > 0 else '-'}{format_bytes(abs(change)):>10}  {name}"
+            for name, change in ordered
+            if abs(change) >= _MIN_CHANGE_BYTES
+        ] or ["  no part changed by 1 MiB or more"]
+    what = "at the peak" if before is None else "changed at the peak"
+    head = f"needs {format_bytes(bound)} with its margin, the budget is {format_bytes(limit_bytes)}; {what}:"
+    return "\n".join([head, *lines[:_MAX_LINES]])

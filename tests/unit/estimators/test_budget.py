@@ -1,0 +1,100 @@
+"""Checks of estimates: budgets, doubts, and the pytest fixture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cotenant.cli.estimate_reports import EstimateReports
+from cotenant.core.units import MiB
+from cotenant.estimators.budget import budget_report, doubts, parts_at_peak
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
+from traces import a_trace, alloc, free
+
+GPU = gpu_spec("A100-40GB")
+pytest_plugins = ["pytester"]
+
+
+def result_of(*events, **header):
+    trace = a_trace(list(events))
+    return TracedEstimator().on(replace(trace, header=replace(trace.header, **header)), GPU)
+
+
+def test_parts_are_those_held_at_the_peak_by_category_and_module():
+    result = result_of(
+        alloc(0, 300, "temporary", "forward", "early"),
+        free(0, "forward"),
+        alloc(1, 200, "parameter", "load"),
+        alloc(2, 150, "activation", "forward", "a"),
+        alloc(3, 100, "activation", "forward", "a"),
+        alloc(4, 10, "activation", "forward", "b"),
+        free(2, "backward"),
+    )
+    parts = parts_at_peak(result)
+    assert parts == {"activation a": 250 * MiB, "parameter": 200 * MiB, "activation b": 10 * MiB}
+    assert list(parts) == ["activation a", "parameter", "activation b"]
+
+
+def test_a_budget_names_what_grew_since_it_was_saved():
+    before = parts_at_peak(result_of(alloc(1, 200, "parameter", "load"), alloc(2, 150, "activation", "forward", "a")))
+    result = result_of(alloc(1, 190, "parameter", "load"), alloc(2, 450, "activation", "forward", "a"))
+    bound = result.estimate.bound_bytes
+    assert budget_report(result, bound) == ""
+    head, *lines = budget_report(result, bound - 1, before).splitlines()
+    assert "the budget is" in head
+    assert [line.split() for line in lines] == [
+        ["+", "300.0", "MiB", "activation", "a"], ["-", "10.0", "MiB", "parameter"]
+    ]  # fmt: skip
+    assert "450.0 MiB  activation a" in budget_report(result, bound - 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "partial", "ratio", "words"),
+    [
+        pytest.param({}, False, 1.0, (), id="sure"),
+        pytest.param({}, False, 0.0, ("the margin of",), id="a margin"),
+        pytest.param({}, True, 1.0, ("a lower bound",), id="partial"),
+        pytest.param({"runs_otherwise": ("compiled",)}, False, 1.0, ("an upper bound",), id="eager"),
+        pytest.param({"runs_otherwise": ("extension",)}, False, 1.0, ("`extension` was left out",), id="extension"),
+    ],
+)
+def test_doubts_are_what_a_margin_does_not_cover_and_large_margins(header, partial, ratio, words):
+    trace = a_trace([alloc(1, 4000, "parameter", "load")])
+    trace = replace(trace, header=replace(trace.header, **header), partial=partial)
+    found = doubts(TracedEstimator().on(trace, GPU), ratio)
+    assert len(found) == len(words)
+    assert all(word in text for word, text in zip(words, found, strict=True))
+
+
+def test_checks_that_are_not_wanted_do_not_fail():
+    result = result_of(alloc(1, 4000, "parameter", "load"), runs_otherwise=("compiled",))
+    assert EstimateReports().failed_checks(result) == []
+    strict, budget = EstimateReports(strict=1.0, budget_bytes=1000 * MiB).failed_checks(result)
+    assert strict.startswith("`--strict`: compiled code")
+    assert budget.startswith("`--budget`: needs")
+
+
+def test_the_fixture_fails_with_what_changed_and_saves_with_the_option(pytester, monkeypatch):
+    """In this process, with the estimate of a script that is read here and not run."""
+
+    def explain(script, args, *, workdir, gpu):
+        assert (script.parent, gpu, args) == (workdir, "A100-40GB", ["--wide"])
+        return result_of(alloc(1, int(script.read_text()), "activation", "forward", "a"))
+
+    monkeypatch.setattr("cotenant.estimators.api.explain", explain)
+    pytester.makepyfile(
+        "def test_memory(memory_budget):\n    memory_budget('train.txt', ['--wide'], limit='2G', gpu='A100-40GB')\n"
+    )
+    plugin = ("-p", "cotenant.estimators.pytest_plugin", "-p", "no:cacheprovider")
+    script = pytester.path / "train.txt"
+    script.write_text("500")
+    pytester.runpytest_inprocess(*plugin, "--update-memory-budgets").assert_outcomes(passed=1)
+    saved = json.loads((pytester.path / "memory_budgets.json").read_text())
+    assert saved == {"test_memory": {"activation a": 500 * MiB}}
+    script.write_text("3000")
+    outcome = pytester.runpytest_inprocess(*plugin)
+    outcome.assert_outcomes(failed=1)
+    outcome.stdout.fnmatch_lines(["*train.txt needs*the budget is 2.0 GiB*", "*+*2.4 GiB  activation a"])
