@@ -116,7 +116,6 @@ def _shoot(browser: Browser, client: Client, token: str, folder: Path) -> None:
         page.goto(path)
         _save(page, folder, name)
     page.goto("/history?hours=1")
-    page.evaluate("document.querySelector('section[aria-labelledby=replay-title]').remove()")  # it names a folder
     _save(page, folder, "history")
     context.close()
 
