@@ -97,6 +97,18 @@ def test_names_that_are_too_long_are_refused(people):
     )
 
 
+SIGNAL = """
+import signal, sys
+from cotenant.daemon.client import Client
+print(Client().signal(signal.SIGCONT, target="all", active=True))
+try:
+    Client().signal(signal.SIGCONT, [sys.argv[1]], target="all")
+except Exception as error:
+    print(type(error).__name__)
+"""
+"""Signals all running jobs that one may signal, and then one by its id."""
+
+
 def test_users_cannot_see_change_or_read_jobs_of_others(people, site):
     ann, bob = people
     job = ann.submit("--", "sh", "-c", "echo secret; sleep 1000")
@@ -106,6 +118,8 @@ def test_users_cannot_see_change_or_read_jobs_of_others(people, site):
         done = bob.cli(verb, job)
         assert (verb, done.returncode, done.stdout) == (verb, 5, "")
         assert "another user's" in done.stderr
+    signaled = bob.python(SIGNAL, job)  # without the client's look at the id before
+    assert (signaled.returncode, signaled.stdout) == (0, "([], [])\nNotPermitted\n"), signaled.stderr
     assert bob.cli("update", job, "--nice", "1").returncode == 5
     assert bob.cli("submit", "-d", f"afterany:{job}", "--", "true").returncode == 5
     assert bob.cli("submit", "--priority", "5", "--", "true").returncode == 5
