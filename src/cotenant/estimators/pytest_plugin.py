@@ -4,7 +4,8 @@
         memory_budget("train.py", ["--batch-size", "64"], limit="20G", gpu="A100-40GB")
 
 `pytest --update-memory-budgets` saves what is held at the peak in `memory_budgets.json` beside the test file; a later
-failure says what changed since then. A module of its own, since pytest imports it in every run: nothing heavy at its top.
+failure says what changed since then. A module of its own, since pytest imports it in every run: nothing heavy is at its
+top.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def memory_budget(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A function that estimates a script and fails the test if its bound exceeds a limit.
 
     Its arguments: the script, relative to the folder of the test file; the script's own arguments; `limit`, such as
-    `20G`, or bytes; and those of `cotenant.explain`. It returns what `cotenant.explain` does.
+    `20G`, or bytes; and those of `cotenant.estimators.api.explain`, whose result it returns.
     """
     folder = Path(request.path).parent
     file = folder / FILE
