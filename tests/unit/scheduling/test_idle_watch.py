@@ -113,6 +113,10 @@ def test_idle_after_a_row_of_readings_without_activity(readings, idle):
 def test_a_job_on_two_gpus_is_idle_where_both_are_read_and_idle():
     assert is_idle(Watched(gpus=2).read(160))
     assert not is_idle(Watched(gpus=2).read(500, unread=(1,)))
+    life = Watched(gpus=2)
+    for _ in range(150):
+        life.read(6, unread=(1,)).read(1)  # two readings of GPU 1 are never close enough to each other
+    assert not is_idle(life)
 
 
 @pytest.mark.parametrize(
