@@ -104,6 +104,25 @@ def _torch() -> Iterator[Diagnosis]:
         )
         return
     yield Diagnosis(subject="estimates", grade="ok", detail=f"torch {version}")
+    vision = _torchvision_version()
+    if version.endswith("+cpu") and "+cu" in vision:
+        # PyPI's wheel is for CUDA, and its metadata do not say so (torchvision/extension.py, `_has_ops`).
+        yield Diagnosis(
+            subject="torchvision",
+            grade="warning",
+            detail=f"torchvision {vision} beside torch {version}: it cannot be imported, except in a trace",
+            advice="pip install --force-reinstall --no-deps torchvision --index-url https://download.pytorch.org/whl/cpu",
+        )
+
+
+def _torchvision_version() -> str:
+    """The version of the installed torchvision with its build; empty without one. Nothing is imported."""
+    try:
+        file = Path(str(metadata.distribution("torchvision").locate_file("torchvision/version.py")))
+        found = re.search(r"__version__ = ['\"]([^'\"]+)", file.read_text(encoding="utf-8"))
+    except (metadata.PackageNotFoundError, OSError, UnicodeDecodeError):
+        return ""
+    return found[1] if found else ""
 
 
 def _null_gpu() -> Iterator[Diagnosis]:

@@ -43,6 +43,28 @@ def graded(found, subject):
 
 
 @pytest.mark.parametrize(
+    ("torch", "vision", "grade"),
+    [
+        pytest.param("2.13.0+cpu", "0.28.0+cu130", "warning", id="PyPI's torchvision"),
+        pytest.param("2.13.0+cpu", "0.28.0+cpu", None, id="both for the CPU"),
+        pytest.param("2.13.0+cu130", "0.28.0+cu130", None, id="both for CUDA"),
+        pytest.param("2.13.0+cpu", "", None, id="no torchvision"),
+    ],
+)
+def test_a_torchvision_for_cuda_beside_a_cpu_build_is_named(tmp_path, monkeypatch, torch, vision, grade):
+    """The metadata of PyPI's wheel say `0.28.0`; only its own file names the build."""
+    if vision:
+        (tmp_path / "torchvision").mkdir()
+        (tmp_path / "torchvision" / "version.py").write_text(f"__version__ = '{vision}'\n")
+    found = SimpleNamespace(locate_file=lambda name: tmp_path / name)
+    monkeypatch.setattr(metadata, "version", lambda name: torch)
+    monkeypatch.setattr(metadata, "distribution", lambda name: found)
+    diagnoses = {diagnosis.subject: diagnosis for diagnosis in doctor._torch()}
+    assert graded(diagnoses, "torchvision") == grade
+    assert diagnoses["estimates"].grade == "ok"
+
+
+@pytest.mark.parametrize(
     ("path", "kind"),
     [
         ("/", "overlay"),
