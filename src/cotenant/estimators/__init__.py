@@ -35,6 +35,7 @@ ESTIMATORS: Registry[Callable[[], Estimator]] = Registry(
         "extra-trees": "cotenant.estimators.learned.estimators:ExtraTreesEstimator",
         "gpumemnet-mlp": "cotenant.estimators.learned.estimators:MlpEnsembleEstimator",
         "gpumemnet-sequence": "cotenant.estimators.learned.estimators:SequenceEnsembleEstimator",
+        "schedtune": "cotenant.estimators.learned.estimators:SchedTuneEstimator",
         "hybrid": "cotenant.estimators.learned.hybrid:HybridEstimator",
     },
 )

@@ -146,3 +146,15 @@ class BoostingEstimator(_Forest):
     """Gradient boosting over the same bytes as `extra-trees`."""
 
     name = "boosting"
+
+
+class SchedTuneEstimator(_Forest):
+    """SchedTune's idea, re-implemented: a random forest over bytes of parameters, bytes of activations, batch size.
+
+    Source: Albahar et al., "SchedTune: A Heterogeneity-Aware GPU Scheduler for Deep Learning", CCGrid 2022. Its forest
+    was trained on 12 CNNs and several GPUs, and also reads the size of the input and columns of the GPU. This one is
+    trained on the rows of GPUMemNet, all of one GPU, so these columns say nothing; the input is the batch size here.
+    """
+
+    name = "schedtune"
+    leaves_out = "the order of layers, optimizer, precision, GPU: trained on one GPU and one optimizer"

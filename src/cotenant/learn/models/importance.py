@@ -77,7 +77,7 @@ def importances(table: FeatureTable, name: str, split: Split, *, seed: int = 0, 
     model.fit(training, seed)
     whole = score(test, model.predict(test))
     chance = np.random.default_rng(seed)
-    impurities = _impurities(model)
+    impurities = _impurities(model, test)
     found = []
     for place, (feature, shuffled) in enumerate(_shuffled(model, test, chance, repeats)):
         scores = [score(rows, model.predict(rows)) for rows in shuffled]
@@ -112,7 +112,9 @@ def _shuffled(
         yield LAYERS, [replace(test, sequences=tuple(test.sequences[i] for i in order)) for order in orders]
 
 
-def _impurities(model: Model) -> NDArray[np.float64] | None:
+def _impurities(model: Model, table: FeatureTable) -> NDArray[np.float64] | None:
+    """The trees' own importances; None for other models, and for trees that read only some of the features."""
     fitted = getattr(model, "regressor", None) or getattr(model, "classifier", None)
     found: NDArray[np.float64] | None = getattr(fitted, "feature_importances_", None)
-    return found
+    names = table.names[getattr(model, "features", "paper")]
+    return found if found is not None and len(found) == len(names) else None

@@ -155,6 +155,35 @@ class Trees:
         return by_bytes(table, self.regressor.predict(matrix), oom)
 
 
+SCHEDTUNE_FEATURES = ("weights_mib", "outputs_mib", "batch")
+"""What a list of layers has of SchedTune's features: bytes of parameters and of activations, and the batch size."""
+
+
+def schedtune_matrix(table: FeatureTable) -> Matrix:
+    """`SCHEDTUNE_FEATURES` of all rows."""
+    return table.features["bytes"][:, [table.names["bytes"].index(name) for name in SCHEDTUNE_FEATURES]]
+
+
+def schedtune_regressor(seed: int) -> Any:
+    """A random forest, as SchedTune's; small, since it is shipped."""
+    return import_sklearn().RandomForestRegressor(30, max_leaf_nodes=200, random_state=seed)
+
+
+class SchedTune:
+    """SchedTune's forest, as far as the rows have its features; see `estimators.learned.estimators`."""
+
+    name = "schedtune"
+    features: FeatureSet = "bytes"
+
+    def fit(self, table: FeatureTable, seed: int) -> None:
+        known = table.known
+        self.regressor = schedtune_regressor(seed).fit(schedtune_matrix(table)[known], table.peak_mib[known])
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        mib = self.regressor.predict(schedtune_matrix(table))
+        return by_bytes(table, mib, mib > usable_mib())
+
+
 class TreeClasses:
     """A tree classifier over one set of features; out of memory is a class."""
 
@@ -263,6 +292,7 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "extra-trees": lambda: Trees("extra-trees", _extra_trees, "bytes"),
     "random-forest": lambda: Trees("random-forest", _random_forest, "bytes"),
     "boosting": lambda: Trees("boosting", _boosting, "bytes"),
+    "schedtune": SchedTune,
     "extra-trees-classes": lambda: TreeClasses("extra-trees-classes", "bytes"),
     "extra-trees-simulation": lambda: Trees("extra-trees-simulation", _extra_trees, "simulation"),
     "simulation": SimulationModel,

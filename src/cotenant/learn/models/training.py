@@ -42,11 +42,14 @@ from cotenant.learn.models.cross_validation import FoldResult, cross_validate
 from cotenant.learn.models.metrics import Prediction, Scores, by_bytes, score
 from cotenant.learn.models.model_card import card_text
 from cotenant.learn.models.regressors import (
+    SCHEDTUNE_FEATURES,
     conv_matrix,
     environment_mib,
     import_sklearn,
     outside_mib,
     residual_regressor,
+    schedtune_matrix,
+    schedtune_regressor,
 )
 
 FOREST_TREES = 40
@@ -201,6 +204,14 @@ def _boosting(seed: int) -> Any:
     )
 
 
+def _fit_schedtune(table: FeatureTable, seed: int) -> Weights:
+    """A random forest over the features of SchedTune that a list of layers has."""
+    known, matrix = table.known, schedtune_matrix(table)
+    regressor = schedtune_regressor(seed).fit(matrix[known].astype(np.float32), table.peak_mib[known])
+    meta = {**_meta("schedtune", table, seed), **export.range_of(SCHEDTUNE_FEATURES, matrix[known])}
+    return export.forest(regressor, meta)
+
+
 def _fit_ensemble(table: FeatureTable, seed: int, *, sequence: bool) -> Weights:
     from cotenant.learn.models import ensembles
 
@@ -258,6 +269,7 @@ def _fit_hybrid(tables: Sequence[FeatureTable], seed: int) -> Weights:
 TRAINED: Mapping[str, Callable[[FeatureTable, int], Weights]] = {
     "extra-trees": _fit_forest("extra-trees", _extra_trees),
     "boosting": _fit_forest("boosting", _boosting),
+    "schedtune": _fit_schedtune,
     "gpumemnet-mlp": lambda table, seed: _fit_ensemble(table, seed, sequence=False),
     "gpumemnet-sequence": lambda table, seed: _fit_ensemble(table, seed, sequence=True),
     "hybrid": lambda table, seed: _fit_hybrid([table], seed),
