@@ -114,7 +114,7 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 
 def _is_gradient_of_index(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """Whether autograd adds to zeros: see `gradients_in_place`. Source: TensorAdvancedIndexing.cpp, `index_backward`."""
+    """Whether autograd adds to zeros. Source: ATen/native/TensorAdvancedIndexing.cpp, `index_backward`."""
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     return accumulates and func._opname == "index_put" and is_called_by_autograd(nested=1)
 
