@@ -50,7 +50,7 @@ def branched_cnn(config: CnnConfig) -> SyntheticModule:
     """
     if config.pooling != "nopool":
         raise UsageError(f"a `{config.shape}` network with `{config.pooling}` is not simulated, wanted `nopool`")
-    builder = _Builder(config)
+    builder = _BranchedCnn(config)
     layers = builder.convolution(config.channels, config.filters, config.kernel)
     blocks, channels = builder.residual_blocks() if config.shape == "residual" else builder.dense_layers()
     modules = builder.modules
@@ -58,7 +58,7 @@ def branched_cnn(config: CnnConfig) -> SyntheticModule:
     return SyntheticSequential([*layers, modules.linear((channels,), config.classes)])
 
 
-class _Builder:
+class _BranchedCnn:
     """Parts of one configuration's network; every image has the size of the input."""
 
     def __init__(self, config: CnnConfig) -> None:

@@ -166,6 +166,14 @@ def test_an_input_outside_the_training_data_adds_a_warning(name):
     assert any("beyond what it was trained on: linear_weights_mib" in warning for warning in found.warnings)
 
 
+@needs_numpy
+def test_schedtune_reads_three_sizes_and_no_order():
+    layers = [["Linear", 10**6, [32, 1000]], ["ReLU", 0, [32, 1000]], ["Linear", 10**5, [32, 100]]]
+    traces = [a_trace(layers), a_trace(layers[::-1]), a_trace([["Linear", 5 * 10**6, [32, 1000]], *layers[1:]])]
+    one, turned, larger = (create("schedtune").on(trace, features_of(trace), A100) for trace in traces)
+    assert one.device_bytes == turned.device_bytes < larger.device_bytes
+
+
 def calibrated(**quantiles) -> Weights:
     np = pytest.importorskip("numpy")
     from cotenant.estimators.learned.network_features import CONV_FEATURES
