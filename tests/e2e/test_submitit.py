@@ -169,13 +169,26 @@ def test_a_canceled_job_has_no_result(executor, tmp_path):
     job.cancel()  # as of one that has ended: nothing
 
 
+def test_the_result_of_an_attempt_is_not_that_of_the_job(executor, tmp_path):
+    job = executor.submit(wait_for, tmp_path / "sign")
+    until(lambda: job.paths.stdout.exists() and "Loading pickle" in job.stdout(), "it runs")
+    job.paths.result_pickle.write_bytes(pickle.dumps(("error", "of an attempt that is followed by another")))
+    assert not job.done(force_check=True)
+    (tmp_path / "sign").touch()
+    assert job.result() == "seen"
+
+
 def test_files_of_an_older_daemons_job_are_not_taken_for_its_own(server, executor, tmp_path):
     last = int(executor.submit(divide, 1).job_id)
     folder = tmp_path / "ours"
-    for name in (f"{last + 1}_0_result.pkl", f"{last + 1}_submitted.pkl"):
+    for name in (f"{last + n}_{kind}.pkl" for n in (1, 2) for kind in ("0_result", "submitted")):
         (folder / name).write_bytes(pickle.dumps(("success", "old")))
     job = executor.submit(divide, 9, 3)
     assert (int(job.job_id), job.result()) == (last + 1, 3.0)
+    executor.update_parameters(gpus_per_node=5)  # the server has 4
+    job = executor.submit(divide, 9, 3)
+    job.cancel()
+    assert isinstance(job.exception(), submitit.core.utils.UncompletedJobError)
 
 
 def test_a_wait_outlasts_the_daemon(server, executor, tmp_path):
