@@ -2,6 +2,8 @@
 
 Nobody imports the runner, which is a program: it is started with the question. For processes that it does not run
 itself, such as those of Slurm and Kubernetes.
+
+A module of its own: two rooms ask, and neither knows how.
 """
 
 from __future__ import annotations

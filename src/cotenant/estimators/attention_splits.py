@@ -5,6 +5,8 @@ float32, which a second kernel adds.
 
 Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `num_splits_heuristic`, `set_params_splitkv`.
 Not modeled: sequences of several lengths in one call, which are not split.
+
+A module of its own: one heuristic of one library, tested as a table.
 """
 
 from __future__ import annotations

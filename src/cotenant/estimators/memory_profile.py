@@ -1,6 +1,8 @@
 """Memory over the traced steps in few points, for people who watch a job: one pass over the events, without a replay.
 
 The full history, with the allocator's segments, is in `allocation_history`; it takes as long as a replay.
+
+A module of its own: estimator processes make it, the daemon only stores it.
 """
 
 from __future__ import annotations

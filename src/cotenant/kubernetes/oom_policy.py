@@ -2,6 +2,8 @@
 
 Without a policy, a Job starts `backoffLimit` further pods with the same memory, which end as the first one did.
 Source: batch/v1 `PodFailurePolicy`, which needs `restartPolicy: Never`.
+
+A module of its own: one rule about manifests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Memory of a job over the steps that were traced for its estimate."""
+"""Memory of a job over the steps that were traced for its estimate.
+
+A module of its own: one drawing.
+"""
 
 from __future__ import annotations
 
