@@ -223,3 +223,20 @@ def main():
 main()
 """
     assert peak(traced(tmp_path, HEAD + RARE.format(loop=loop))) < 1.5 * 4 * 2**20
+
+
+def test_a_checkpointed_function_may_index_by_a_list_and_make_tensors_of_lists(tmp_path):
+    source = (
+        HEAD
+        + """
+from torch.utils.checkpoint import checkpoint
+x = torch.randn(4, 8, 14, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([x], lr=0.1)
+def chosen(x):
+    return x.exp()[..., [-2], :] * x.new_tensor([2.0])
+while True:
+    checkpoint(chosen, x, use_reentrant=False).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert traced(tmp_path, source).header.steps == 3

@@ -179,6 +179,9 @@ class TraceMode(TorchDispatchMode):
             if wanted is None or torch.device(wanted).type != "cuda":
                 return func(*args, **kwargs)
             device = _with_index(wanted)
+        if threading.get_ident() != self._main and not torch._C._only_lift_cpu_tensors():
+            # Thread-local: see `patches.fake_mode`. Checkpointed functions run again on autograd's thread.
+            torch._C._set_only_lift_cpu_tensors(True)
         with self._lock:
             return self._on_cuda(func, args, kwargs, device)
 
