@@ -1,6 +1,6 @@
 """What the web page costs the daemon, and how long a browser waits: 1,000 GPUs, 10,000 jobs, 50 clients.
 
-    python -m benchmarks.daemon.web_page [--gpus 1000] [--jobs 10000] [--clients 50] [--seconds 25] [--write]
+    python -m benchmarks.daemon.web_page [--gpus 1000] [--jobs 10000] [--clients 50] [--seconds 20] [--write]
 
 The GPUs are simulated; 8 of them are held by each of some real processes, and the other jobs are held in the queue.
 The page is `cotenant daemon --web`. Clients read server-sent events as browsers do. CPU times are of the process, so
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=25.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
     add_write_option(parser)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
@@ -80,7 +80,7 @@ def main() -> int:
     try:
         lines = _measured(server, options)
     finally:
-        server.kill()
+        server.abandon([job["id"] for job in server.client.jobs(states="RUNNING")])
         shutil.rmtree(root, ignore_errors=True)
     print("\n".join(lines))
     if options.write:
