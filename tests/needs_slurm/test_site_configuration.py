@@ -69,7 +69,9 @@ def test_the_filter_says_what_a_whole_gpu_is_too_much_for(cluster, filtered):
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    expected = r"this job requests a whole GPU and needs 0\.\d GiB: `cotenant sbatch` requests 1 of its shards instead\n"
+    expected = (
+        r"this job requests a whole GPU and needs 0\.\d GiB: `cotenant sbatch` requests 1 of its shards instead\n"
+    )
     assert re.fullmatch(f"sbatch: lua: {expected}", said("sbatch", "-H", "it's.sh", "a b"))
     silent = (
         ("sbatch", "-H", "--comment=cotenant:mem=812M", "it's.sh"),
