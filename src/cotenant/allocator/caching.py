@@ -158,7 +158,8 @@ class CachingAllocator:
 
     def _cache(self, block: Block) -> None:
         """Add a block to its pool, merged with its free neighbors."""
-        # In `free_block`, not in `free`: torch counts requested bytes until other streams are done with the block.
+        # In `free_block`, not in `free`: torch counts requested bytes until other streams are done with the block
+        # (c10/cuda/CUDACachingAllocator.cpp).
         self.requested_bytes -= block.requested
         block.requested = 0
         pool = block.pool

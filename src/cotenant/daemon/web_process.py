@@ -71,7 +71,7 @@ class WebProcess:
             await _end(process)
 
     async def _launch(self) -> None:
-        # Its stdin stays open: when the daemon dies, however it dies, the kernel closes it and the process ends.
+        # Its stdin stays open: when the daemon dies, however it dies, the kernel closes it (pipe(7)), and it ends.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

@@ -26,7 +26,7 @@ every normalization except batch norm, `reshape` moves or repeats elements."""
 LAYER_KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 
 _NAMES: dict[LayerKind, tuple[str, ...]] = {
-    # `Conv1D`, with a capital, is a linear layer of transformers: GPT-2's.
+    # `Conv1D`, with a capital, is a linear layer: GPT-2's (transformers/pytorch_utils.py).
     "linear": ("Linear", "Bilinear", "NonDynamicallyQuantizableLinear", "LazyLinear", "Conv1D"),
     "embedding": ("Embedding", "EmbeddingBag"),
     "rnn": ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"),

@@ -70,7 +70,8 @@ def lower(
             continue
         op = trace.ops[event.op_id]
         if op.kind.startswith("gemm"):
-            # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too.
+            # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too
+            # (`getCurrentCUDABlasLtHandle` of aten/src/ATen/cuda/CublasHandlePool.cpp).
             handle = (op.thread, event.stream, event.device)
             if handle not in handles and blas.handle_bytes:
                 handles.add(handle)

@@ -55,7 +55,8 @@ class ReductionRule:
         `sum_bytes` of the accumulator of a thread.
         """
         shape, strides, dims = (cast("Sequence[int]", op.params[name]) for name in ("shape", "strides", "dims"))
-        # A view may begin anywhere; the kernel loads vectors only from aligned addresses.
+        # A view may begin anywhere; the kernel loads vectors only from aligned addresses
+        # (`input_vectorized_thread_reduce_impl` of aten/src/ATen/native/cuda/Reduce.cuh).
         offset, item_bytes, sum_bytes = (cast("int", op.params[name]) for name in ("offset", "item_bytes", "sum_bytes"))
         grid = _Grid(_iteration(shape, strides, dims), offset, item_bytes)
         blocks = self._blocks_of_result(grid)

@@ -335,7 +335,7 @@ def _gpm_value(name: str, metric: Any) -> float | None:
 
 
 def _scaled(thousandths: int | None, share: float | None) -> float | None:
-    # NVML counts milliwatts and millijoules.
+    # `nvmlDeviceGetPowerUsage` counts milliwatts, `nvmlDeviceGetTotalEnergyConsumption` millijoules (nvml.h).
     return None if thousandths is None or share is None else thousandths / 1000 * share
 
 

@@ -112,7 +112,8 @@ class TraceMode(TorchDispatchMode):
         self.composites: dict[OpOverload, Callable[..., Any]] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self._main = threading.get_ident()
-        # Autograd has a thread for each GPU, and the state of fake tensors is not thread-safe.
+        # Autograd has a thread for each GPU (`start_device_threads` of torch/csrc/autograd/engine.cpp), and the state
+        # of fake tensors is not thread-safe.
         self._lock = threading.RLock()
         self._has_meta: dict[OpOverload, bool] = {}
         self._operator_scratch: list[FakeTensor] = []

@@ -87,7 +87,8 @@ def query_of(call: LibraryCall, capability: tuple[int, int]) -> dict[str, Any] |
     One-dimensional convolutions run with a height of 1, and a transposed one as the gradient of an ordinary one.
     """
     p: dict[str, Any] = dict(call.params)
-    # With `benchmark` torch runs plans of all sizes on the GPU and takes the fastest, which no heuristics tell.
+    # With `benchmark` torch runs plans of all sizes on the GPU and takes the fastest, which no heuristics tell
+    # (`get_plans_from_find` of aten/src/ATen/native/cudnn/Conv_v8.cpp).
     if p["dtype"] not in _DTYPES or p.get("benchmark") or not runs_on_cudnn(p, capability):
         return None
     x, w, y = (list(p[name]) for name in "xwy")

@@ -172,7 +172,8 @@ class _Builder:
             count, found, has_bias = layer.parameters, None, False
         weights = [self._parameter(count)] + ([self._parameter(channels)] if has_bias else [])
         if found is None:
-            # Depthwise convolutions have kernels of torch's own, without a workspace.
+            # Depthwise convolutions have kernels of torch's own, without a workspace
+            # (aten/src/ATen/native/cuda/DepthwiseConv2d.cu).
             if count != 0 and count % channels == 0 and math.isqrt(count // channels) ** 2 != count // channels:
                 self.unplaced.append(layer.name)
             self._generic(math.prod(out_shape), weights)

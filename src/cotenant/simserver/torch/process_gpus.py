@@ -65,7 +65,8 @@ class ProcessGpu:
             return self.allocator.malloc(size_bytes, stream)
         except OutOfMemory as error:
             refusal = self.driver.refusal
-            # torch's message names the fraction there, and no driver was involved.
+            # torch's message names the fraction there, and no driver was involved (`malloc` of
+            # c10/cuda/CUDACachingAllocator.cpp).
             if refusal is None:  # the script set a memory fraction
                 raise GpuOutOfMemory(f"CUDA out of memory. {error.message}") from error
             message = out_of_memory_message(refusal, device=self.device, allocated_bytes=self.allocator.allocated_bytes)

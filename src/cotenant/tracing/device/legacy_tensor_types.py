@@ -44,8 +44,8 @@ def patches(context: PatchContext) -> list[Patch]:
             cls = by_name.get(kind, kind) if isinstance(kind, str) else kind
             if isinstance(cls, _TensorTypeMeta):
                 torch.set_default_dtype(cls.dtype)
-                # `set_default_device` covers factory functions, and not `torch.Tensor(...)`: so its `__new__` is
-                # replaced as well.
+                # `set_default_device` covers factory functions (`_device_constructors` of torch/utils/_device.py),
+                # and not `torch.Tensor(...)`: so its `__new__` is replaced as well.
                 torch.set_default_device("cuda")
                 torch.Tensor.__new__ = _tensor_new(cls)
             else:

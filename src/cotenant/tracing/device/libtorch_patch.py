@@ -246,7 +246,7 @@ def _stub_for(name: str) -> str:
         return "count"
     if name == "getDevice":
         return "current"
-    if name == "setDevice":  # autograd's thread for a GPU calls it first
+    if name == "setDevice":  # autograd's thread for a GPU calls it first: `set_device`, torch/csrc/autograd/engine.cpp
         return "choose"
     return "same" if name in _RETURNS_ARGUMENT else "one"
 

@@ -67,7 +67,7 @@ class MemoryLimit:
     def _is_awaited(self) -> bool:
         """Whether a frame of this thread, or of the main thread, which waits for autograd's, catches the error."""
         # Backward runs on autograd's thread for the GPU, and its error is raised again in the thread that called
-        # `backward()`.
+        # `backward()` (`GraphTask::set_exception` of torch/csrc/autograd/engine.cpp).
         frames = [sys._getframe(), sys._current_frames().get(self._main)]
         return any(self._catches(frame) for first in frames for frame in _callers(first))
 

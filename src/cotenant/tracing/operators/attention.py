@@ -79,8 +79,8 @@ def choose(
     prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     order.insert(0 if prefers_cudnn else len(order), "cudnn")
     fits = usable_kernels(query, key, value, mask, dropout_p, enable_gqa, capability)
-    # `check_flash_causal_non_square_seqlens`: FlashAttention 2 aligns a causal mask to the lower right corner, PyTorch
-    # to the upper left; they agree where the lengths do.
+    # `check_flash_causal_non_square_seqlens` of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: FlashAttention 2
+    # aligns a causal mask to the lower right corner, PyTorch to the upper left; they agree where the lengths do.
     fits["flash"] = fits["flash"] and not (is_causal and query.shape[-2] != key.shape[-2])
     # `can_use_cudnn_attention`, `check_cudnn_tensor_shapes`, and `check_cudnn_dropout`: cuDNN draws dropout in steps of
     # 1/16. Not modeled: heads above 128, which newer cuDNN frontends take on Hopper and Blackwell.

@@ -79,7 +79,8 @@ def _record_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwarg
     if not _has_channels_last_kernel(x) or not (training or mask[1] or mask[2]):
         ctx.record(out)
         return
-    sums = 2 if training or not on_cudnn else 3  # cuDNN's forward pass saves no inverse deviation in evaluation
+    # In evaluation cuDNN's forward pass saves no inverse deviation (aten/src/ATen/native/cudnn/BatchNorm.cpp).
+    sums = 2 if training or not on_cudnn else 3
     ctx.keep_until_done([ctx.scratch(x.shape[1] * _FLOAT_BYTES, x.device) for _ in range(sums)])
     ctx.record(out[1:])
     _staging(ctx, x, sums=2)

@@ -24,7 +24,7 @@ from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
-_BOXES_PER_MASK_WORD = 64  # in torchvision's mask of overlapping boxes
+_BOXES_PER_MASK_WORD = 64  # of torchvision/csrc/ops/cuda/nms_kernel.cu: `sizeof(unsigned long long) * 8`
 
 
 def _warn_assumed_size(ctx: OpContext, func: OpOverload, what: str) -> None:

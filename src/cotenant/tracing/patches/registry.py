@@ -161,7 +161,8 @@ class KernelPatch(Entry):
         # The kernel is registered for as long as this object lives: torch/library.py, `Library._destroy`.
         library = torch.library.Library(namespace, "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a CUDA build warns of each kernel that is overridden
+            # `registerKernel` of aten/src/ATen/core/dispatch/OperatorEntry.cpp warns of a kernel that it overrides.
+            warnings.simplefilter("ignore")
             library.impl(name, self.kernel, self.key)
         table.on_undo(library._destroy)
 

@@ -45,7 +45,8 @@ def patches(context: PatchContext) -> list[Patch | HookPatch]:
 
 
 def _without_pin_memory(original: Any) -> Any:
-    _device_constructors()  # PyTorch caches the functions that a default device applies to: by what they are now
+    # An lru_cache of torch/utils/_device.py: the functions that a default device applies to, as they are now.
+    _device_constructors()
 
     @functools.wraps(original)
     def tensor(*args: Any, **kwargs: Any) -> torch.Tensor:

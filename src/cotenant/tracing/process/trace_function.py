@@ -75,7 +75,8 @@ def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) ->
     try:
         import torch
 
-        torch.set_num_threads(1)  # the threads of OpenMP's pool do not survive a fork; a parallel kernel would hang
+        # The threads of libgomp's pool do not survive fork(2), and a parallel region waits for them (GCC bug 60035).
+        torch.set_num_threads(1)
         session = tracing_session.TracingSession(request, answer)
     except TraceError as error:
         tracing_session.answer_error(answer, error)

@@ -123,7 +123,7 @@ def _become(tensor: Any, moved: torch.Tensor) -> None:
         # The test of nn/modules/module.py, `Module._apply`: compatible types set `param.data`, others are swapped.
         if torch._has_compatible_shallow_copy_type(tensor, moved) or not is_traceable_wrapper_subclass(moved):
             _data.__set__(tensor, moved)
-        else:  # a wrapper subclass, such as a DTensor on `meta` that gets memory: PyTorch swaps it, too
+        else:  # a wrapper subclass, such as a DTensor on `meta`: `Module._apply` swaps it, too
             is_param = isinstance(tensor, torch.nn.Parameter)
             moved = torch.nn.Parameter(moved, tensor.requires_grad) if is_param else moved
             _swap_slots(tensor, moved)
@@ -145,7 +145,7 @@ def _become(tensor: Any, moved: torch.Tensor) -> None:
 
 
 def _swap(first: Any, second: Any) -> None:
-    # As torch.utils.swap_tensors, but weak references are allowed: they should follow the object.
+    # As `swap_tensors` of torch/utils/__init__.py, but weak references are allowed: they should follow the object.
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)

@@ -27,7 +27,7 @@ from cotenant.tracing.training.layer_log import LayerLog
 from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
-_CAPTURE_WARMUP_STEPS = 11  # PyTorch's notes on CUDA graphs ask for 11 before a capture with DDP, for 3 otherwise
+_CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst asks for 11 with DDP, else 3
 
 
 class TrainingObserver:
