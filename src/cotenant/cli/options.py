@@ -89,7 +89,7 @@ def option_group(name: str, group: type) -> Callable[[Callable[..., Any]], Calla
             values[name] = group(**{field: values.pop(field) for field in parameters})
             return function(**values)
 
-        # click collects parameters in the order in which decorators run, the reverse of the file's, and turns$
+        # click collects parameters in the order in which decorators run, the reverse of the file's, and turns
         # them round (`_param_memo` and `command` of click/decorators.py, click 8).
         vars(command).setdefault("__click_params__", []).extend(reversed(parameters.values()))
         return command
