@@ -19,7 +19,7 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
 from cotenant.gpus import dcgm
-from cotenant.jobfiles import carma
+from cotenant.jobfiles.rad import parse_rad
 
 DCGMI = Path(__file__).parents[2] / "tests" / "golden" / "dcgmi"
 
@@ -79,7 +79,7 @@ def texts(count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     readers: dict[str, tuple[str, Callable[[str], object]]] = {
         "job scripts (`#COTENANT`, `#SBATCH`)": (SCRIPT, _read_script),
-        "`.rad` job files": (RAD, lambda text: carma.parse(text, "fuzz.rad").argv),
+        "`.rad` job files": (RAD, lambda text: parse_rad(text, "fuzz.rad")),
         "`dcgmi discovery -l`": ((DCGMI / "discovery.txt").read_text(), dcgm.parse_discovery),
         "`dcgmi dmon`": ((DCGMI / "dmon.txt").read_text(), _read_dmon),
     }
