@@ -7,7 +7,9 @@ import sqlite3
 from builders import a_spec, an_estimate
 from cotenant.core.estimate import GpuEstimate
 from cotenant.core.events import (
+    AttemptBusy,
     AttemptExited,
+    AttemptIdle,
     AttemptPlaced,
     AttemptStarted,
     EstimateReady,
@@ -132,6 +134,11 @@ NEW_IN_SCHEMA_6 = (
             Overrun(job_id=4, attempt=1, uid=1001, gpu_uuid="GPU-0", promised_bytes=2**32, observed_bytes=2**35),
         ),
     ),
+)
+NEW_IN_SCHEMA_8 = (
+    EstimateReady(at_s=2.0, cause="traced", job_id=6, estimate=an_estimate(8, eager=True)),
+    AttemptIdle(at_s=9.0, cause="activity below 1 %", job_id=6, attempt=1, idle_since_s=5.0),
+    AttemptBusy(at_s=12.0, cause="it computes again", job_id=6, attempt=1, idle_since_s=5.0),
 )
 
 

@@ -49,9 +49,10 @@ def test_time_in_the_queue_counts_each_attempt(server):
 
 
 def test_jobs_of_others_on_a_gpu_are_counted_and_not_named():
-    own = {"job_id": 17, "name": "bert"}
-    hidden = {"job_id": None, "name": None}
+    own = {"job_id": 17, "name": "bert", "idle_s": None}
+    hidden = {"job_id": None, "name": None, "idle_s": None}
     assert _residents([own, hidden, hidden]) == "17:bert 2 of others"
+    assert _residents([{**own, "idle_s": 60.0}]) == "17:bert(idle)"
     assert _residents([hidden]) == "1 of others"
     assert _residents([]) == "-"
 

@@ -64,7 +64,7 @@ def command(
       cotenant estimate train.py --find-batch-size --gpu L40S-48GB
       cotenant estimate train.py --fits-on --what-if --plot memory.png
       cotenant estimate model.txt --batch-size 32    a printed summary of a model, without its script
-      cotenant estimate train.py --budget 20G --strict 0.1    for CI: exit code 6 if more, or if unsure
+      cotenant estimate train.py --budget 20G --strict 0.1    for CI: exit code 6 if more or unsure
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()

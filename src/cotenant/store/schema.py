@@ -65,6 +65,10 @@ def _compress_bodies(db: sqlite3.Connection) -> None:
     compaction.create(db)
 
 
+def _add_idle_events(_: sqlite3.Connection) -> None:
+    """Version 8. New events (AttemptIdle, AttemptBusy), and estimates of compiled code; the tables are unchanged."""
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -73,6 +77,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _rename_fields,
     _share_environments,
     _compress_bodies,
+    _add_idle_events,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

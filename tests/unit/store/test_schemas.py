@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cotenant.core.codec import CodecError
+from cotenant.core.events import Journaled
 from cotenant.store import event_format
 from cotenant.store.schema import MIGRATIONS, migrate
 from cotenant.store.sqlite import SqliteJournal
@@ -16,6 +18,7 @@ from journals import (
     NEW_IN_SCHEMA_2,
     NEW_IN_SCHEMA_4,
     NEW_IN_SCHEMA_6,
+    NEW_IN_SCHEMA_8,
     ONE_OF_EVERY_EVENT,
     RENAMED_IN_SCHEMA_5,
     reopened,
@@ -23,7 +26,8 @@ from journals import (
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
-NEWEST = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
+SCHEMA_6 = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
+NEWEST = (*SCHEMA_6, *NEW_IN_SCHEMA_8)
 
 
 # Migrations.
@@ -60,8 +64,9 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_4", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4)),
         ("schema_4_renamed", RENAMED_IN_SCHEMA_5),
         ("schema_5", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
-        ("schema_6", NEWEST),
-        ("schema_7", NEWEST),
+        ("schema_6", SCHEMA_6),
+        ("schema_7", SCHEMA_6),
+        ("schema_8", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
@@ -70,6 +75,11 @@ def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(t
     expected = json.loads((GOLDEN / f"{golden}.json").read_text())
     assert [[event.at_s, type(event).__name__, event.job_id] for event in events] == expected
     assert tuple(reopened(path)) == events, "once more, now that the file has the newest schema"
+
+
+def test_the_newest_schema_has_an_event_of_every_type():
+    """A new type needs a new schema: a release that does not know it must refuse the file, and not half of it."""
+    assert {type(event) for event in NEWEST} == set(get_args(Journaled))
 
 
 def test_the_newest_golden_journal_is_what_is_written_today(tmp_path):
