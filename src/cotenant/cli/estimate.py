@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cotenant.estimators.traced import TracedEstimator
 
 CHECK_FAILED = 6
-"""Exit code: there is an estimate, and it failed a check that was asked for."""
+"""Exit code: there is an estimate, and it failed `--budget` or `--strict`."""
 
 
 @cli_command()

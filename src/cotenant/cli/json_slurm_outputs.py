@@ -157,7 +157,7 @@ class SlurmCheckOutput(TypedDict):
 
 
 class ContainerMemory(TypedDict):
-    """A container that requests GPUs, and what it needs on each; null where that could not be told."""
+    """A container that requests GPUs, and what it needs on each; null where that is unknown."""
 
     name: str
     gpu_memory_mib: int | None

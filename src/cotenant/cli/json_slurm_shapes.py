@@ -57,7 +57,7 @@ class SlurmPlugin(TypedDict):
 
 
 class SlurmClient(TypedDict):
-    """Who asked."""
+    """The user who sent the request."""
 
     source: str
     user: str

@@ -94,7 +94,7 @@ def _text(file: Path) -> str:
 
 
 def _estimate(container: ContainerCommand, gpu: str, source: Path) -> int | None:
-    """What a container needs on each GPU; None, with the reason printed, if that cannot be told."""
+    """What a container needs on each GPU; None, with the reason printed, if that is unknown."""
     from cotenant.core.ports import EstimateRequest
     from cotenant.estimators.trace_cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator

@@ -7,7 +7,6 @@ another pod with the same memory has a point.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,11 +15,11 @@ from collections.abc import Sequence
 from cotenant.core.errors import UsageError
 from cotenant.core.job import AttemptExit, OomEvidence
 from cotenant.engines.oom_question import TAIL_BYTES, oom_evidence
+from cotenant.osutil.forwarding import popen_with_signals
 from cotenant.scheduling.recovery import ran_out_of_memory
 
 EXIT_OOM = 77
 """The runner's own exit code after running out of GPU memory."""
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 DRAIN_S = 2.0
 """How long to read on after the command has ended: a process that it left behind may hold its stderr open."""
 
@@ -33,23 +32,10 @@ def run_watched(command: Sequence[str]) -> int:
     Raises:
         UsageError: there is no such program.
     """
-    process: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
-
-    def forward(number: int, _: object) -> None:
-        if process is None:
-            early.append(number)
-        else:
-            process.send_signal(number)
-
-    for number in FORWARDED:
-        signal.signal(number, forward)
     try:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        process = popen_with_signals(command, stderr=subprocess.PIPE)
     except OSError as error:
         raise UsageError(f"cannot run `{command[0]}`: {(error.strerror or str(error)).lower()}") from error
-    for received in early:
-        process.send_signal(received)
     tail = bytearray()
     reader = threading.Thread(target=_copy, args=(process, tail), daemon=True)
     reader.start()

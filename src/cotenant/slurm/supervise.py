@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from cotenant.core.errors import CotenantError
 from cotenant.core.job import AttemptExit, OomEvidence
 from cotenant.engines.oom_question import TAIL_BYTES, oom_evidence
+from cotenant.osutil.forwarding import popen_with_signals
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.slurm.gpu_usage import JobGpuUsage, open_job_usage
 from cotenant.slurm.job_records import JobRecords
@@ -30,7 +30,6 @@ from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE
 
 SAMPLE_S = 1.0
 RECORD_EVERY_S = 10.0
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def main() -> int:
@@ -67,20 +66,7 @@ class ScriptSupervisor:
         """Run the script to its end; its status as of `subprocess.Popen.returncode`."""
         fields = {name: self._job[name] for name in ("promised_bytes", "shards", "estimator", "attempt")}
         self._record({**fields, "node": os.environ.get("SLURMD_NODENAME", os.uname().nodename)})
-        process: subprocess.Popen[bytes] | None = None
-        early: list[int] = []
-
-        def forward(number: int, _: object) -> None:
-            if process is None:
-                early.append(number)
-            else:
-                process.send_signal(number)
-
-        for number in FORWARDED:
-            signal.signal(number, forward)
-        process = subprocess.Popen([str(self._folder / SCRIPT_FILE), *arguments])
-        for received in early:
-            process.send_signal(received)
+        process = popen_with_signals([str(self._folder / SCRIPT_FILE), *arguments])
         watcher = threading.Thread(target=self._watch, args=(process.pid,), daemon=True)
         watcher.start()
         status = process.wait()

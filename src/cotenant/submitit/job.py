@@ -16,7 +16,7 @@ R = TypeVar("R", covariant=True)  # noqa: PLC0105 (submitit's name)
 
 DONE = frozenset(("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST"))
 MAX_SINGLE = 8
-"""Up to so many jobs are asked for one by one; more by a list of all that are as new."""
+"""Up to so many jobs are requested one by one; more by one list of all that are as new."""
 RETRY_S = 1.0
 
 

@@ -69,7 +69,7 @@ def cluster_text(gpus: Sequence[Mapping[str, Any]]) -> str:
     for gpu in gpus:
         if gpu["mig_profile"] is not None:
             hint = "replay its journal with cotenant simulate --from-journal"
-            raise UsageError(f"this server has MIG instances, whose layout no answer tells; {hint}")
+            raise UsageError(f"this server has MIG instances, whose layout the API does not give; {hint}")
         spec = gpu_spec_for_nvml(gpu["name"], gpu["memory_total_bytes"])
         if spec is not None:
             name = spec.name

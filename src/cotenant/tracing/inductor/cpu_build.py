@@ -47,7 +47,7 @@ class _Kernel:
 
 
 class _OnCpu(TorchDispatchMode):
-    """Makes on the CPU what is asked for on a GPU."""
+    """Makes on the CPU what is requested on a GPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in (kwargs or {}).items()})
