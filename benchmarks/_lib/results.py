@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,38 @@ def write_result(name: str, text: str) -> None:
     path = RESULTS / f"{name}_no-gpu_{today()}.md"
     path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     print(f"\nwritten to benchmarks/results/{path.name}")
+
+
+class KeptResults:
+    """Results that a long run keeps in a file, so that it goes on where it was stopped.
+
+    Only results of the same commit are read again.
+
+    Attributes:
+        saved_s: seconds that the results took that were read and not made.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self.commit = commit()
+        self.saved_s = 0.0
+        text = file.read_text("utf-8") if file is not None and file.is_file() else ""
+        records = [json.loads(line) for line in text.splitlines()]
+        self._found = {record["key"]: record for record in records if record["commit"] == self.commit}
+
+    def get(self, key: str, make: Callable[[], Any]) -> Any:
+        """The kept result of that key, or what `make` returns, which JSON must be able to hold."""
+        if key in self._found:
+            self.saved_s += self._found[key]["took_s"]
+            return self._found[key]["result"]
+        began_s = time.perf_counter()
+        result = make()
+        took_s = time.perf_counter() - began_s
+        if self.file is not None:
+            with self.file.open("a", encoding="utf-8") as lines:
+                record = {"commit": self.commit, "key": key, "took_s": round(took_s, 1), "result": result}
+                lines.write(json.dumps(record) + "\n")
+        return result
 
 
 def commit() -> str:

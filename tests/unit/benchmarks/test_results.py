@@ -1,49 +1,48 @@
-"""`--write` is refused on a tree with uncommitted changes; result pages alone do not count as changes."""
+"""What a long benchmark keeps of a run that was stopped."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks._lib import results
+from benchmarks._lib.results import KeptResults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def fail() -> None:
+    raise AssertionError("made a kept result again")
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    pages = tmp_path / "benchmarks" / "results"
-    pages.mkdir(parents=True)
-    (tmp_path / "program.py").write_text("1\n")
-    (pages / "old.md").write_text("old\n")
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    monkeypatch.setattr(results, "RESULTS", pages)
-    return tmp_path
+def at_commit(monkeypatch):
+    return lambda name: monkeypatch.setattr(results, "commit", lambda: name)
 
 
-def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    results.add_write_option(parser)
-    return parser.parse_args(arguments)
+def test_a_stopped_run_goes_on_with_the_results_that_it_kept(tmp_path: Path, at_commit):
+    at_commit("abc")
+    file = tmp_path / "kept.jsonl"
+    first = KeptResults(file)
+    assert first.get("a", lambda: ["| 1 |"]) == ["| 1 |"]
+    file.write_text(file.read_text().replace('"took_s": 0.0', '"took_s": 30.0'))
+
+    again = KeptResults(file)
+
+    assert again.get("a", fail) == ["| 1 |"]
+    assert again.get("b", lambda: "made") == "made"
+    assert again.saved_s == 30.0
 
 
-def test_write_is_accepted_on_a_committed_tree(checkout):
-    assert parse("--write").write is True
-    assert parse().write is False
+def test_results_of_another_commit_are_made_again(tmp_path: Path, at_commit):
+    at_commit("abc")
+    KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 1)
+    at_commit("def")
+    assert KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 2) == 2
 
 
-def test_write_is_accepted_when_only_result_pages_changed(checkout):
-    (checkout / "benchmarks" / "results" / "old.md").write_text("new\n")
-    (checkout / "benchmarks" / "results" / "added.md").write_text("new\n")
-    assert parse("--write").write is True
-
-
-@pytest.mark.parametrize("name", ["program.py", "added.py"])
-def test_write_is_refused_on_a_changed_tree(checkout, capsys, name):
-    (checkout / name).write_text("2\n")
-    with pytest.raises(SystemExit) as refused:
-        parse("--write")
-    assert refused.value.code == 2
-    assert f"needs a committed tree, found 1 changed files such as `{name}`" in capsys.readouterr().err
+def test_nothing_is_kept_without_a_file():
+    kept = KeptResults(None)
+    assert [kept.get("a", lambda: 1), kept.get("a", lambda: 2)] == [1, 2]
