@@ -57,6 +57,25 @@ def test_attention_is_over_layers_and_not_over_the_batch(table):
 
 
 @apart
+def test_networks_of_different_length_are_encoded_in_groups_as_each_alone():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    encoder = ensembles.LayerEncoder(inputs=3, width=4, layers=2).double()
+    lengths = torch.tensor([7, 2, 9, 1, 5, 5, 3])
+    layers = torch.randn(len(lengths), 9, 3, dtype=torch.float64)
+    absent = torch.arange(9)[None] >= lengths[:, None]
+
+    def pooled_and_gradient(pooled):
+        encoder.zero_grad()
+        pooled.square().sum().backward()
+        return pooled, encoder.embed.weight.grad.clone()
+
+    grouped = pooled_and_gradient(encoder(layers, absent))
+    alone = [encoder(layers[i : i + 1, :length], absent[i : i + 1, :length]) for i, length in enumerate(lengths)]
+    torch.testing.assert_close(grouped, pooled_and_gradient(torch.cat(alone)))
+
+
+@apart
 def test_training_stops_when_the_validation_loss_stalls(table):
     model = ensembles.MlpEnsemble(ensembles.TrainingSettings(epochs=100, patience=2, rate=0.0))
     model.fit(table, seed=0)

@@ -33,6 +33,8 @@ FIRST_WIDTH, WIDTH = 8, 4
 ENCODERS = ((6, 3), (4, 2))
 """Width and layers of each encoder."""
 FEEDFORWARD = 4
+LENGTH_GROUPS = 4
+"""Groups of rows that are encoded together."""
 POOLED_BY = 10.0
 """Divisor of the sum over layers, of which there may be hundreds."""
 
@@ -111,9 +113,20 @@ class LayerEncoder(nn.Module):
         self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
 
     def forward(self, layers: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
-        found = self.blocks(self.embed(layers), src_key_padding_mask=absent)
-        pooled: torch.Tensor = found.masked_fill(absent[..., None], 0.0).sum(dim=1) / POOLED_BY
-        return pooled
+        """`layers`: rows x layers x features; `absent`: rows x layers, true behind the last layer of a row.
+
+        Rows of similar length are encoded together, without the padding that none of them needs: the time is that of
+        the square of the padded length, and the longest of these networks has four times the layers of most.
+        """
+        lengths = (~absent).sum(dim=1)
+        order = torch.argsort(lengths)
+        pooled = []
+        for part in order.tensor_split(min(LENGTH_GROUPS, len(order))):
+            longest = int(lengths[part[-1]])
+            padding = absent[part, :longest]
+            found = self.blocks(self.embed(layers[part, :longest]), src_key_padding_mask=padding)
+            pooled.append(found.masked_fill(padding[..., None], 0.0).sum(dim=1) / POOLED_BY)
+        return torch.cat(pooled)[torch.argsort(order)]
 
 
 class Sequences(nn.Module):
