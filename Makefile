@@ -4,16 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench oracle nightly docs clean
+.PHONY: help setup demo demo-slurm test lint format bench oracle nightly docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## a virtual environment with everything below in it; nothing to do when it is there
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/setup.sh
 
 demo: setup ## estimates and a shared server, in three minutes and without a GPU
 	@$(BIN)/cotenant demo
+
+demo-slurm: setup ## the same jobs on a real Slurm, on whole GPUs and as a pack; needs root, and takes three minutes
+	@scripts/install_slurm.sh
+	@$(BIN)/cotenant demo --only slurm
 
 test: setup ## the whole test suite
 	@$(BIN)/python -m compileall -q src  # where no bytecode is written, each process that a test starts would compile it
@@ -38,7 +42,7 @@ oracle: setup ## estimates beside PyTorch's CUDA build on a null GPU; continues 
 	@$(BIN)/python -m benchmarks.estimator.oracle --python "$(COTENANT_CUDA_PYTHON)"
 
 nightly: setup ## the tests that take minutes or a CUDA build of torch
-	@COTENANT_ALL_GOLDENS=1 $(BIN)/python -m pytest tests/needs_torch/test_null_gpu_goldens.py tests/needs_cuda_build
+	@COTENANT_ALL_GOLDENS=1 $(BIN)/python -m pytest tests/needs_torch/test_null_gpu_goldens.py tests/needs_cuda_build tests/needs_slurm/test_demo_on_slurm.py
 	@COTENANT_SBATCH_CASES=10000 $(BIN)/python -m pytest --timeout 3600 tests/properties/test_sbatch_oracle.py tests/properties/test_sbatch_parser.py
 
 docs: setup ## check the documentation and build the site in build/site, offline

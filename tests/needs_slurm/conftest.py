@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from slurm_clusters import SlurmCluster, missing
+from cotenant.demo.slurm_cluster import why_no_cluster
+from slurm_clusters import SlurmCluster
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster():
-    reason = missing()
+    reason = why_no_cluster()
     if reason is not None:
         pytest.skip(reason)
     cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="cotenant-slurm-", dir="/tmp")))
     try:
-        yield cluster.start()
+        cluster.start()
+        yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(cluster.folder, ignore_errors=True)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_clusters import SlurmCluster, missing
+from cotenant.demo.slurm_cluster import why_no_cluster
+from slurm_clusters import SlurmCluster
 
 FILTER = Path(__file__).parents[2] / "share" / "slurm" / "cli_filter.lua"
 PLUGIN = "slurm*/cli_filter_lua.so"
 
 
 def test_a_type_for_each_gpu_puts_a_job_on_one():
-    reason = missing()
+    reason = why_no_cluster()
     if reason is not None:
         pytest.skip(reason)
     cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="cotenant-typed-", dir="/tmp")), "gpu")

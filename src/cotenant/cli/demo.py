@@ -37,7 +37,7 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
 @cli_option(
     "--examples", type=PATH, metavar="DIR", help="Folder of the example scripts; by default that of the checkout."
 )
-@cli_option("--only", type=click.Choice(["estimates", "server"]), help="Show one part only.")
+@cli_option("--only", type=click.Choice(["estimates", "server", "slurm"]), help="Show one part only.")
 @json_option
 def command(*, examples: Path | None, only: str | None, json: bool) -> None:
     """Show estimates beside published measurements, and one server shared in two ways.
@@ -53,6 +53,10 @@ def command(*, examples: Path | None, only: str | None, json: bool) -> None:
 
       cotenant demo                    both parts
       cotenant demo --only server      the shared server alone
+
+    With `--only slurm`, which needs root and Slurm's programs, the twenty jobs run on a Slurm of its own with two nodes
+    of two simulated GPUs: each on whole GPUs, and again as a pack in one allocation. Nothing of a Slurm that runs here
+    is used.
     """
 
     def say(text: str) -> None:
@@ -60,10 +64,12 @@ def command(*, examples: Path | None, only: str | None, json: bool) -> None:
 
     result: dict[str, Any] = {}
     with _interrupt_on_sigterm():
-        if only != "server":
+        if only in (None, "estimates"):
             result["estimates"] = _estimates(examples, say)
-        if only != "estimates":
+        if only in (None, "server"):
             result["runs"] = _server(say, live=sys.stdout.isatty() and not json)
+        if only == "slurm":
+            result["slurm"] = _slurm(say)
     if json:
         emit_json(result)
 
@@ -135,6 +141,13 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
     if not shows_page:
         say("\nThe web page of such a server: cotenant daemon --simulate 4xA100-40GB, and cotenant web.")
     return {policy: dataclasses.asdict(run) for policy, run in runs.items()}
+
+
+def _slurm(say: Callable[[str], None]) -> dict[str, Any]:
+    from cotenant.cli.demo_slurm import TIME_SCALE, show_slurm
+    from cotenant.demo.published import demo_trace
+
+    return show_slurm(demo_trace(), say, time_scale=TIME_SCALE)
 
 
 def _compare(runs: Mapping[str, RunSummary], say: Callable[[str], None]) -> None:

@@ -221,11 +221,30 @@ class DemoRun(TypedDict):
     unfinished: list[str]
 
 
+class DemoSlurmRun(TypedDict):
+    """The jobs on Slurm in one way, in the time of the simulated GPUs."""
+
+    jobs: int
+    makespan_s: float
+    mean_jct_s: float
+    ooms: Annotated[int, "attempts that ran out of memory"]
+    recoveries: Annotated[list[str], "a sentence for each job with an OOM"]
+    failed: Annotated[list[str], "jobs that did not complete, as `NAME: STATE`"]
+
+
+class DemoSlurm(TypedDict):
+    """The jobs on a Slurm of the demo's own."""
+
+    whole_gpus: DemoSlurmRun
+    pack: DemoSlurmRun
+
+
 class DemoOutput(TypedDict, total=False):
-    """`cotenant demo`; with --only, one of the two."""
+    """`cotenant demo`: estimates and runs; with --only, one of the three."""
 
     estimates: DemoEstimates
     runs: Annotated[dict[str, DemoRun], "by policy"]
+    slurm: DemoSlurm
 
 
 # -- study ------------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def summarize_run(jobs: Sequence[Job], *, time_scale: float = 1.0) -> RunSummary
 def compare_rows(first: RunSummary, second: RunSummary) -> list[tuple[str, str, str, str]]:
     """Table rows: metric, first run, second run, change."""
     rows = [
-        (what, format_duration(before), format_duration(after), _change(before, after))
+        (what, format_duration(before), format_duration(after), change_text(before, after))
         for what, before, after in (
             ("makespan", first.makespan_s, second.makespan_s),
             ("mean JCT", first.mean_jct_s, second.mean_jct_s),
@@ -103,5 +103,6 @@ def _mean(values: Sequence[float]) -> float:
     return mean(values) if values else 0.0
 
 
-def _change(before: float, after: float) -> str:
+def change_text(before: float, after: float) -> str:
+    """Relative change, as `-20%`; empty if it started at 0."""
     return f"{(after - before) / before:+.0%}" if before else ""

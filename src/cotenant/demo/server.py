@@ -179,15 +179,15 @@ def demo_server(policy: str, *, time_scale: float, options: Mapping[str, object]
         try:
             yield server
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 server.close()
     finally:
-        with _uninterrupted():
+        with uninterrupted():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Ignore SIGINT and SIGTERM during a cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
