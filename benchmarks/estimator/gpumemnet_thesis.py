@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from cotenant.learn.models.metrics import Scores
 
 SPLIT = "70/20/10"
-SEEDS = (0, 1, 2)
-FOLDS = 5
+SEEDS = {"MLP": (0, 1, 2), "Transformer": (0,)}
+"""Of the splits; the Transformer ensemble takes minutes for each."""
+FOLDS = 3
+"""As in the paper."""
 MODELS = {"MLP": "gpumemnet-mlp-13", "Transformer": "gpumemnet-sequence-13"}
 PAPER = {"MLP": "mlp", "Transformer": "transformer"}
 PAPER_COMMIT = "f01eb05"
@@ -84,8 +86,9 @@ def thesis(args: argparse.Namespace) -> list[str]:
 
     torch.set_num_threads(1)
     lines = [
-        f"Thesis: one split of 70/20/10 (10 % tested). Ours: {len(SEEDS)} such splits, mean and range; then {FOLDS}",
-        "folds by configuration; 13 networks. Paper: mean of its folds, seven networks, one model for all folds.",
+        "Thesis: one split of 70/20/10 (10 % tested). Ours: such splits, three of the MLP ensemble (mean and range),",
+        f"one of the Transformer ensemble; then {FOLDS} folds by configuration; 13 networks. Paper: mean of its",
+        f"{FOLDS} folds, seven networks, one model for all folds.",
         "Table 5.1 is of a set that is not published; of the CNN and Transformer rows 2,061 and 101 are at hand.",
         "",
         f"| {' | '.join(TITLES)} |",
@@ -119,12 +122,15 @@ def _class_line(args: argparse.Namespace, line: Published, table: FeatureTable) 
 
     model = MODELS[line.estimator]
     once: list[Scores] = []
-    for seed in SEEDS[:1] if args.quick else SEEDS:
+    seeds = SEEDS[line.estimator]
+    for seed in seeds[:1] if args.quick else seeds:
         say(f"{model}, table {line.table}, classes of {line.class_mib}", seed)
         once.append(validate_once(table, [model], Split.parse(SPLIT), seed=seed)[1][-1].overall)
     (*_, folded) = cross_validate(table, [model], folds=2 if args.quick else FOLDS, on_fold=say)
     accuracies = sorted(scores.accuracy for scores in once)
-    mean = sum(accuracies) / len(accuracies)
+    split = f"{sum(accuracies) / len(accuracies):.2%}"
+    if len(accuracies) > 1:
+        split += f" ({accuracies[0]:.1%} to {accuracies[-1]:.1%})"
     paper = ""
     if line.class_mib == PAPER_CLASS_MIB[line.dataset]:
         paper = f"{paper_accuracy(args.data, line.dataset, line.estimator):.2%}"
@@ -135,7 +141,7 @@ def _class_line(args: argparse.Namespace, line: Published, table: FeatureTable) 
         f"{line.class_mib}",
         f"{line.accuracy:.2%}",
         paper,
-        f"{mean:.2%} ({accuracies[0]:.1%} to {accuracies[-1]:.1%})",
+        split,
         f"{folded.overall.accuracy:.2%}",
         f"{folded.overall.precision:.2%}",
         f"{folded.overall.weighted_f1:.4f}",
