@@ -140,6 +140,18 @@ NEW_IN_SCHEMA_8 = (
     AttemptIdle(at_s=9.0, cause="activity below 1 %", job_id=6, attempt=1, idle_since_s=5.0),
     AttemptBusy(at_s=12.0, cause="it computes again", job_id=6, attempt=1, idle_since_s=5.0),
 )
+NEW_IN_SCHEMA_9 = (
+    JobSubmitted(at_s=1.0, cause="submit", job_id=7, spec=a_spec(checkpoint_signal="USR1", checkpoint_grace_s=30.0)),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=7,
+        attempt=1,
+        exit=AttemptExit(exit_code=85, signal=None, reason="stopped", detail="moved: 0.5 gained", stopping_s=4.0),
+        peak_observed_bytes={"GPU-0": 5},
+        startup_s=8.0,
+    ),
+)
 
 
 def hold(number, padding=0):

@@ -76,7 +76,7 @@ class Engine:
         self.committed_at_launch.append(is_journaled and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
 
-    def stop(self, ref, *, reason, grace_s):
+    def stop(self, ref, *, reason, grace_s, checkpoint=False):
         self.stopped.append((ref.job_id, ref.attempt, reason))
 
     def pause(self, ref):

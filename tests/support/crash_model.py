@@ -105,7 +105,7 @@ class _Machine:
             if len(here) > 1 and any(placement.sharing == "exclusive" for placement in here):
                 self._verdict.faults.append(f"an exclusive job shares {uuid}")
 
-    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float, checkpoint: bool = False) -> None:
         """Stop an attempt."""
         self._may_crash("before the stop")
         run = self.runs.get(ref)

@@ -51,6 +51,8 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
         "max_attempts": 4,
         "time_limit_s": None,
         "time_slice_s": None,
+        "checkpoint_signal": None,
+        "checkpoint_grace_s": 120.0,
         "max_slowdown": None,
         "begin_at_s": None,
         "notify": None,

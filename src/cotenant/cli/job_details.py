@@ -119,9 +119,20 @@ def _job_fields(view: Mapping[str, Any]) -> Fields:
     if view["jct_s"] is not None:
         yield "completion time", format_duration(view["jct_s"])
     yield "requested", ", ".join(_requested(view))
+    if view["move_cost"] is not None:
+        yield "cost of a move", _move_cost(view["move_cost"])
     for title, key in (("output", "stdout_path"), ("errors", "stderr_path")):
         if view[key]:
             yield title, view[key]
+
+
+def _move_cost(cost: Mapping[str, Any]) -> str:
+    parts = [
+        f"{'30 s assumed' if cost[key] is None else format_duration(cost[key])} to {what}"
+        for key, what in (("save_s", "save"), ("startup_s", "start"))
+    ]
+    unsaved = f", not saved after {cost['unsaved']} moves" if cost["unsaved"] else ""
+    return f"{format_duration(cost['seconds'])}: {' and '.join(parts)}{unsaved}"
 
 
 def _requested(view: Mapping[str, Any]) -> Iterator[str]:
@@ -132,10 +143,7 @@ def _requested(view: Mapping[str, Any]) -> Iterator[str]:
         yield "exclusive"
     if view["requested_sharing"] != "auto":
         yield f"sharing {view['requested_sharing']}"
-    if view["time_limit_s"] is not None:
-        yield f"time limit {format_duration(view['time_limit_s'])}"
-    if view["max_slowdown"] is not None:
-        yield f"max slowdown {view['max_slowdown']:g}"
+    yield from _requested_times(view)
     for key, word in (("after", "after"), ("after_any", "after the end of"), ("after_failed", "after the failure of")):
         if view[key]:
             yield f"{word} " + ", ".join(f"job {job_id}" for job_id in view[key])
@@ -149,6 +157,15 @@ def _requested(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"progress from `{view['progress']}`"
     if view["priority"]:
         yield f"priority {view['priority']}"
+
+
+def _requested_times(view: Mapping[str, Any]) -> Iterator[str]:
+    if view["time_limit_s"] is not None:
+        yield f"time limit {format_duration(view['time_limit_s'])}"
+    if view["max_slowdown"] is not None:
+        yield f"max slowdown {view['max_slowdown']:g}"
+    if view["checkpoint_signal"]:
+        yield f"checkpointable: SIG{view['checkpoint_signal']}, {format_duration(view['checkpoint_grace_s'])} to save"
 
 
 def _estimate_fields(view: Mapping[str, Any]) -> Fields:
@@ -193,6 +210,9 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
     how = f"signal {end['signal']}" if end["signal"] is not None else f"exit code {end['exit_code']}"
     detail = f": {end['detail']}" if end["detail"] else ""
     yield "end", f"{end['reason']}, {how}{detail}"
+    if attempt["stopping_s"] is not None:
+        saved = ", state saved" if attempt["saved"] else ""
+        yield "stopped", f"{format_duration(attempt['stopping_s'])} after the signal{saved}"
     oom = end["oom"]
     if oom["exception"] or oom["message"]:
         yield "out of memory", "says the final exception" if oom["exception"] else "likely: its output mentions it"

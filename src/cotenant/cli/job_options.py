@@ -6,10 +6,12 @@ A field that is named as in `core.job.JobSpec` holds the value of that field; No
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 
@@ -19,17 +21,39 @@ from cotenant.cli.parameter_types import NONE, PATH, Cleared, OrNone, Parsed, in
 from cotenant.cli.slurm_options import parse_dependencies, parse_gpus, parse_gres
 from cotenant.cli.slurm_times import parse_array, parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
-from cotenant.core.job import SlurmEnv
-from cotenant.core.units import parse_bytes, parse_duration
+from cotenant.core.job import CheckpointSignal, SlurmEnv
+from cotenant.core.units import parse_bytes, parse_duration, shortened
 
 RadEstimate = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
 
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]+)?")
 _DURATION = Parsed("duration", parse_duration)
 
 
 def _parse_limit(text: str) -> float | Cleared:
     limit_s = parse_time_limit(text)
     return NONE if limit_s is None else limit_s
+
+
+def parse_checkpoint_signal(text: str) -> tuple[str, float | None]:
+    """Signal and time to save of `USR1@120`; the signal may have its prefix.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    word, at, grace = text.partition("@")
+    name = word.strip().upper().removeprefix("SIG")
+    if name not in get_args(CheckpointSignal):
+        known = ", ".join(get_args(CheckpointSignal))
+        raise UsageError(
+            f"`{shortened(word)}` is no signal for a checkpoint (known: {known})", hint="write e.g. `USR1@120`"
+        )
+    if not at:
+        return name, None
+    grace_s = float(grace) if _SECONDS.fullmatch(grace) else math.nan
+    if not 0 < grace_s < math.inf:
+        raise UsageError(f"`{shortened(grace)}` is no time to save, in seconds", hint="write e.g. `USR1@120`")
+    return name, grace_s
 
 
 _TEXT = OrNone(click.STRING)
@@ -114,6 +138,20 @@ class JobRequest:
     requeue: bool | None = option(
         "--requeue/--no-requeue", section=_FAILURES, help="Requeue it if the machine goes down while it runs."
     )
+    checkpointable: bool | None = option(
+        "--checkpointable/--no-checkpointable",
+        section=_SCHEDULING,
+        help="It may be moved: after a signal, by default TERM, it saves its state and exits with code 85, to continue "
+        "with the same command.",
+    )
+    checkpoint_signal: tuple[str, float | None] | None = option(
+        "--checkpoint-signal",
+        type=Parsed("signal", parse_checkpoint_signal),
+        metavar="SIGNAL[@SECONDS]",
+        section=_SCHEDULING,
+        help="--checkpointable with another signal, TERM, INT, USR1 or USR2, and another time to save.  "
+        "[default: TERM@120]",
+    )
     retries: int | None = option(
         "--retries",
         type=integer(minimum=0),
@@ -154,7 +192,7 @@ class JobRequest:
         """
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields = {name: None if value is NONE else value for name, value in given.items() if value is not None}
-        for name in ("gres", "nice", "dependency", "exclusive", "sharing"):
+        for name in ("gres", "nice", "dependency", "exclusive", "sharing", "checkpointable", "checkpoint_signal"):
             fields.pop(name, None)
         if self.gpus is None and self.gres is not None:
             fields["gpus"] = self.gres
@@ -164,7 +202,17 @@ class JobRequest:
             fields["priority"] = -self.nice
         if self.dependency is not None:
             fields |= parse_dependencies(None) if isinstance(self.dependency, Cleared) else self.dependency
-        return fields | self._sharing_fields()
+        return fields | self._sharing_fields() | self._checkpoint_fields()
+
+    def _checkpoint_fields(self) -> dict[str, Any]:
+        if self.checkpoint_signal is None:
+            return {} if self.checkpointable is None else {"checkpoint_signal": "TERM" if self.checkpointable else None}
+        if self.checkpointable is False:
+            raise UsageError(
+                "--checkpoint-signal and --no-checkpointable exclude each other", hint="leave out one of them"
+            )
+        name, grace_s = self.checkpoint_signal
+        return {"checkpoint_signal": name} | ({} if grace_s is None else {"checkpoint_grace_s": grace_s})
 
     def _sharing_fields(self) -> dict[str, Any]:
         """`exclusive` and `sharing`; a way of sharing ends being alone, unless --exclusive is given as well."""

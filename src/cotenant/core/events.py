@@ -72,6 +72,7 @@ class AttemptExited:
     co_runs: tuple[CoRun, ...] = ()
     usage: ResourceUsage | None = None
     overruns: tuple[Overrun, ...] = ()
+    startup_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,13 +210,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop an attempt: SIGTERM, then after `grace_s` SIGKILL to its whole process tree."""
+    """Stop an attempt: SIGTERM, then after `grace_s` SIGKILL to its whole process tree.
+
+    Attributes:
+        checkpoint: the job is to save its state: its programs get its own signal first.
+    """
 
     at_s: float
     cause: str
     job_id: int
     attempt: int
     grace_s: float
+    checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

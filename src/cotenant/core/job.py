@@ -15,6 +15,9 @@ SharingRequest = Literal["auto", "time", "mps", "mig"]
 SlurmEnv = Literal["none", "job", "all"]
 """Which of Slurm's variables a job gets: none, those that say what the job is, or also those that launchers act on."""
 
+CheckpointSignal = Literal["TERM", "INT", "USR1", "USR2"]
+"""The signal after which a job saves its state. Source of the choice: what launchers and Slurm's users use."""
+
 Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
 
 ExitReason = Literal["exited", "not-started", "timeout", "stopped", "lost", "never-ran"]
@@ -70,6 +73,8 @@ class JobSpec:
         slurm_env: which of Slurm's environment variables it gets beside ours; see `engines/slurm_environment.py`.
         model_summary: file with a printed summary of its model, absolute; its memory is estimated from that where the
             command cannot be traced. `batch_size`: samples of a step, for that estimate.
+        checkpoint_signal: name of the signal, e.g. `TERM`, after which the job saves its state and exits with code 85,
+            to continue in its next attempt; None: it cannot. `checkpoint_grace_s`: how long that may take.
     """
 
     command: tuple[str, ...]
@@ -109,6 +114,8 @@ class JobSpec:
     stdin_path: str | None = None
     model_summary: str | None = None
     batch_size: int | None = None
+    checkpoint_signal: CheckpointSignal | None = None
+    checkpoint_grace_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +159,7 @@ class AttemptExit:
             (the daemon ended between decision and launch, and the engine guarantees that it never will).
         detail: a sentence for people, e.g. why it could not start.
         mps_fault: its MPS server had failed, which ends all clients, whichever of them caused it.
+        stopping_s: from the first signal of a stop to its end; None if it was not stopped, or that is not known.
     """
 
     exit_code: int | None
@@ -160,6 +168,7 @@ class AttemptExit:
     detail: str = ""
     oom: OomEvidence = field(default_factory=OomEvidence)
     mps_fault: bool = False
+    stopping_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +291,7 @@ class Attempt:
         charges: what it cost neighbors when it was beyond its own.
         idle_since_s: since when it has computed nothing on its GPUs, or None; `idle_s`: how long earlier idle times
             lasted, in all.
+        startup_s: from its start until samples showed it on a GPU; known at its end.
     """
 
     number: int
@@ -299,6 +309,7 @@ class Attempt:
     charges: tuple[Charge, ...] = ()
     idle_since_s: float | None = None
     idle_s: float = 0.0
+    startup_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,8 +77,11 @@ class Engine(Protocol):
         """
         ...
 
-    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
-        """Send SIGTERM to an attempt, and kill what is left of it after `grace_s`; ignored if it is unknown or over."""
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float, checkpoint: bool = False) -> None:
+        """Send SIGTERM to an attempt, and kill what is left of it after `grace_s`; ignored if it is unknown or over.
+
+        With `checkpoint` its programs get `JobSpec.checkpoint_signal` instead, if it has one.
+        """
         ...
 
     def pause(self, ref: AttemptRef) -> None:

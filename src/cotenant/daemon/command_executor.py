@@ -93,7 +93,8 @@ class CommandExecutor:
     def _signal(self, command: Stop | Pause | Resume) -> None:
         ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
         if isinstance(command, Stop):
-            self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
+            grace_s, checkpoint = command.grace_s, command.checkpoint
+            self._engine.stop(ref, reason=command.cause, grace_s=grace_s, checkpoint=checkpoint)
         elif isinstance(command, Pause):
             logger.warning("an attempt is paused", extra={"fields": {"job": command.job_id, "why": command.cause}})
             self._engine.pause(ref)

@@ -127,13 +127,14 @@ class LocalEngine:
             self.output_budget.release(attempt_dir.ref, attempt_dir.path)
             raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
 
-    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float, checkpoint: bool = False) -> None:
         """Signal the runner to stop the job, and kill the runner if it does not."""
         attempt_dir = AttemptDir(self._root, ref)
         if attempt_dir.read("result.json") is not None:
             return
         with contextlib.suppress(OSError):  # on a full disk, or in a folder that was removed: it stops without a reason
-            attempt_dir.write("stop.json", {"reason": reason, "grace_s": grace_s}, durable=False)
+            request = {"reason": reason, "grace_s": grace_s, "checkpoint": checkpoint}
+            attempt_dir.write("stop.json", request, durable=False)
         with self._lock:
             watched = self._watched.get(ref)
             if watched is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from cotenant.engines.slurm_environment import slurm_environment
 RUNNER_DIR = Path(__file__).parent.parent / "runner"
 """The runner's folder, which is a program: it is started, never imported."""
 PROGRESS_ENV = "COTENANT_PROGRESS"
+CHECKPOINT_ENV = "COTENANT_CHECKPOINT_SIGNAL"
+"""Tells a job, and `cotenant.checkpoint`, after which signal it is to save its state."""
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL where no other time is given, e.g. at a time limit."""
 
@@ -40,6 +43,8 @@ def runner_spec(
         progress = {"progress": spec.progress, "progress_file": env.get(PROGRESS_ENV)}
         env = {name: value for name, value in env.items() if name != PROGRESS_ENV}
         ours["PYTHONUNBUFFERED"] = spec.env.get("PYTHONUNBUFFERED", "1")  # else lines come kilobytes late
+    if spec.checkpoint_signal is not None:
+        ours[CHECKPOINT_ENV] = spec.checkpoint_signal
     is_ours = spec.uid == os.geteuid()
     return {
         "job_id": placement.job_id,
@@ -53,6 +58,7 @@ def runner_spec(
         "time_limit_s": spec.time_limit_s,
         **progress,
         "grace_s": GRACE_S,
+        "checkpoint_signal": spec.checkpoint_signal and int(signal.Signals[f"SIG{spec.checkpoint_signal}"]),
         "uid": None if is_ours else spec.uid,
         "user": spec.user,
         "umask": spec.umask,

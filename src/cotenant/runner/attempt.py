@@ -82,12 +82,14 @@ class Supervisor:
         self.reason = "exited"
         self.detail = ""
         self.deadline_s: float | None = None  # when the next, harder step of stopping is due
+        self.stopping_since_s: float | None = None
         self.limit_at_s: float | None = None
         self.record_at_s: float | None = None  # when the identity of the first process is recorded
         self.output = OutputFiles({})
         self.output_due_s: float | None = None  # when the sizes of the output files are looked at next
         self.user_s = self.system_s = 0.0  # of what was reaped
         self.max_rss_bytes = 0
+        self.is_saving = False  # stopped by its own signal, to save its state
         self.is_clean = True  # nothing of the attempt is left in this process or among its children
 
     def run(self) -> int:
@@ -96,7 +98,8 @@ class Supervisor:
         owners = {self.spec[stream]: self._reader(stream) for stream in ("stdout", "stderr")}
         self.output = OutputFiles(owners, self.spec.get("max_output_bytes"))
         if os.path.exists(f"{self.folder}/stop.json"):
-            self.reason, self.detail = "stopped", self._read_stop_request()[0] or "stopped before it started"
+            self.reason = "stopped"
+            self.detail = str(self._read_stop_request().get("reason") or "stopped before it started")
             return self._finish({})
         try:
             self._start()
@@ -174,21 +177,35 @@ class Supervisor:
                 self.deadline_s = now_s + 0.5  # forks may have escaped: repeat until it has ended
 
     def _stop_requested(self) -> None:
-        reason, grace_s = self._read_stop_request()
-        self._begin_stop("stopped", reason or "SIGTERM to its runner", grace_s)
-
-    def _read_stop_request(self) -> tuple[str, float | None]:
-        request = files.read_json(f"{self.folder}/stop.json") or {}
+        request = self._read_stop_request()
         grace_s = request.get("grace_s")
-        return str(request.get("reason", "")), None if grace_s is None else float(grace_s)
+        reason = str(request.get("reason") or "SIGTERM to its runner")
+        own = self.spec.get("checkpoint_signal") if request.get("checkpoint") else None
+        self._begin_stop("stopped", reason, None if grace_s is None else float(grace_s), own)
 
-    def _begin_stop(self, reason: str, detail: str, grace_s: float | None) -> None:
+    def _read_stop_request(self) -> dict[str, Any]:
+        return files.read_json(f"{self.folder}/stop.json") or {}
+
+    def _begin_stop(self, reason: str, detail: str, grace_s: float | None, own: int | None = None) -> None:
+        """Begin to stop it; `own`: the signal after which it saves its state, which only its programs get."""
         due_s = time.monotonic() + (float(self.spec["grace_s"]) if grace_s is None else grace_s)
         if self.deadline_s is not None:
             self.deadline_s = min(self.deadline_s, due_s)
+            if own is None and self.is_saving and reason == "stopped":  # it is cancelled while it saves
+                self.is_saving = False
+                self.reason, self.detail = reason, detail
+                self._signal_all(signal.SIGTERM)
             return
         self.reason, self.detail, self.deadline_s = reason, detail, due_s
-        self._signal_all(signal.SIGTERM)
+        self.stopping_since_s = time.monotonic()
+        self.is_saving = own is not None
+        if own is None or self.pid is None:
+            self._signal_all(signal.SIGTERM)
+            return
+        for pid in procfs.programs(self.pid, own):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, own)
+                os.kill(pid, signal.SIGCONT)
 
     def _clear_leftovers(self) -> None:
         """End what the job left running: its GPU memory must be free when the attempt is reported as ended."""
@@ -235,6 +252,7 @@ class Supervisor:
 
     def _finish(self, evidence: dict[str, Any]) -> int:
         elapsed_s = time.monotonic() - self.started_mono_s
+        stopping_s = None if self.stopping_since_s is None else time.monotonic() - self.stopping_since_s
         status = self.status
         result = {
             "reason": self.reason,
@@ -245,6 +263,7 @@ class Supervisor:
             "started_at_s": self.started_at_s,
             "ended_at_s": self.started_at_s + elapsed_s,  # independent of changes of the wall clock
             "elapsed_s": elapsed_s,
+            "stopping_s": stopping_s,
             "user_s": self.user_s,
             "system_s": self.system_s,
             "max_rss_bytes": self.max_rss_bytes,

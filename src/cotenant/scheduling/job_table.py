@@ -24,10 +24,11 @@ from cotenant.core.events import (
     Stop,
 )
 from cotenant.core.job import Attempt, Done, Held, Job, JobState, Queued, Running, Starting
+from cotenant.scheduling.checkpoints import GOES_ON, REQUEUE
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.dependencies import all_dependencies, open_dependencies, unsatisfiable_reason
 from cotenant.scheduling.overrun import charges
-from cotenant.scheduling.recovery import REQUEUE, after_exit, is_forgiven
+from cotenant.scheduling.recovery import after_exit, is_forgiven
 
 
 class JobTable:
@@ -140,8 +141,11 @@ class JobTable:
 
     def stop(self, job: Job, at_s: float, cause: str) -> Stop:
         """The command to stop the newest attempt of `job`."""
-        attempt = job.attempts[-1].number
-        return Stop(at_s=at_s, cause=cause, job_id=job.id, attempt=attempt, grace_s=self._config.stop_grace_s)
+        attempt, spec, grace_s = job.attempts[-1].number, job.spec, self._config.stop_grace_s
+        checkpoint = spec.checkpoint_signal is not None and cause.startswith(GOES_ON)
+        if checkpoint:
+            grace_s = spec.checkpoint_grace_s
+        return Stop(at_s=at_s, cause=cause, job_id=job.id, attempt=attempt, grace_s=grace_s, checkpoint=checkpoint)
 
     def hold_unsatisfiable(self, job: Job, why: str, at_s: float) -> None:
         """Hold a queued job that can never fit. The hold follows from the inventory, so it is not journaled."""
@@ -208,6 +212,7 @@ class JobTable:
             co_runs=event.co_runs,
             usage=event.usage,
             overruns=event.overruns,
+            startup_s=event.startup_s,
             idle_since_s=None,
             idle_s=_idle_s(job.attempts[-1], event.at_s),
         )

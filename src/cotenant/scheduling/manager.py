@@ -242,6 +242,10 @@ class Manager:
         event = self._telemetry.with_telemetry(event, uuids)
         if job is None:
             return event
+        if attempt is not None and uuids and event.startup_s is None and attempt.started_at_s is not None:
+            first_s = self._telemetry.first_seen_s(job.id, attempt.number)
+            startup_s = None if first_s is None else max(0.0, first_s - attempt.started_at_s)
+            event = replace(event, startup_s=startup_s)
         if uuids and not event.overruns and ran_out_of_memory(event.exit):
             driver, at_s = self._driver, event.at_s
             holdings = [self._telemetry.holdings(uuid, at_s, driver.resident_ids(uuid)) for uuid in uuids]

@@ -28,6 +28,9 @@ that no sample bears out waits like any other job.
 are a crash loop and end the job. An attempt that used up its time slice and was stopped to make room is requeued; its
 attempts do not count against any limit. One that was stopped because it was idle may be held for its user.
 
+An attempt that was moved (`checkpoints`) is followed by another in its old place in the queue, and counts against no
+limit, whether its state was saved or not.
+
 An MPS client that faults terminates all clients of its server, and nothing shows which client it was. All of them are
 retried without MPS, and the attempts do not count; the faulty client then fails alone.
 """
@@ -38,6 +41,13 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, OomEvidence, Outcome, Queued, SharingRequest
 from cotenant.core.units import format_bytes
+from cotenant.scheduling.checkpoints import (
+    REQUEUE,
+    TIME_SLICE_STOP,
+    completed_while_saving,
+    is_moved,
+    is_saved,
+)
 from cotenant.scheduling.idle_watch import PARKED
 from cotenant.scheduling.overrun import OVERRUN_STOP, overruns_text, tolerated_bytes
 
@@ -61,12 +71,6 @@ DEPRIVED_BELOW = 0.9
 CRASH_LOOP_S = 60.0
 
 TERMINATED = (15, 9)
-
-REQUEUE = "requeue"
-"""`Attempt.stop_reason` of an attempt whose job goes back to the queue."""
-
-TIME_SLICE_STOP = "time slice over"
-"""How the exit of an attempt begins that was stopped because its time slice was over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ def after_exit(job: Job, attempt: Attempt) -> Job:
     """
     job = replace(job, attempts=(*job.attempts[: attempt.number - 1], attempt))
     at_s = attempt.placed_at_s if attempt.ended_at_s is None else attempt.ended_at_s
-    if attempt.stop_reason == REQUEUE:
+    if attempt.stop_reason == REQUEUE and not completed_while_saving(job, attempt):
         state = Queued(since_s=at_s, reason="requeued while it ran")
         return replace(job, state=state, uncounted_attempts=len(job.attempts))
     if _is_parked(attempt):
@@ -118,7 +122,7 @@ def next_step(job: Job) -> Retry | Finish:
     """Whether `job` is retried or ends after its last attempt."""
     attempt = job.attempts[-1]
     end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
-    if attempt.stop_reason is not None and end.reason != "lost":
+    if attempt.stop_reason is not None and end.reason != "lost" and not completed_while_saving(job, attempt):
         return Finish(outcome="cancelled", reason="on request")
     if _exceeded_time_limit(job, attempt, end):
         return Finish(outcome="timeout", code=end.exit_code, reason=_timeout_text(job, end))
@@ -128,12 +132,8 @@ def next_step(job: Job) -> Retry | Finish:
         return Finish(outcome="lost", reason=end.detail or "its exit was not observed")
     if end.reason == "never-ran":
         return _same_again(job, f"retry: {end.detail}")
-    if end.reason == "stopped" and end.detail.startswith(OVERRUN_STOP):
-        return _after_overrun(job, attempt, end)
-    if end.reason == "stopped" and (end.detail.startswith(TIME_SLICE_STOP) or is_time_slice_over(job, attempt)):
-        return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
     if end.reason == "stopped":
-        return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
+        return _after_stop(job, attempt, end)
     if end.reason == "not-started":
         return Finish(outcome="failed", code=end.exit_code, reason=end.detail or "could not be started")
     if end.exit_code == 0:
@@ -141,6 +141,18 @@ def next_step(job: Job) -> Retry | Finish:
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
     return _after_failure(job, end)
+
+
+def _after_stop(job: Job, attempt: Attempt, end: AttemptExit) -> Retry | Finish:
+    if completed_while_saving(job, attempt):
+        return Finish(outcome="completed", code=0)
+    if end.detail.startswith(OVERRUN_STOP):
+        return _after_overrun(job, attempt, end)
+    if is_moved(attempt):
+        return _same_again(job, f"{end.detail}, {'with' if is_saved(attempt) else 'without'} its state saved")
+    if end.detail.startswith(TIME_SLICE_STOP) or is_time_slice_over(job, attempt):
+        return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
+    return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
 
 
 def _is_parked(attempt: Attempt) -> bool:
@@ -281,7 +293,8 @@ def _counted_attempts(job: Job) -> int:
     """Attempts that count against `max_attempts`."""
     counted = _counted(job)
     faults = sum(1 for attempt in counted if attempt.exit is not None and attempt.exit.mps_fault)
-    return len(counted) - faults - min(MAX_FORGIVEN, sum(1 for attempt in counted if is_forgiven(attempt)))
+    forgiven = min(MAX_FORGIVEN, sum(1 for attempt in counted if is_forgiven(attempt)))
+    return len(counted) - faults - forgiven - sum(1 for attempt in counted if is_moved(attempt))
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cotenant.core.job import Attempt, Job, JobSpec
+from cotenant.scheduling.checkpoints import TIME_SLICE_STOP
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.recovery import TIME_SLICE_STOP
 
 TIMEOUT_STOP = "timeout"
 """How the exit of an attempt begins that reached its time limit."""

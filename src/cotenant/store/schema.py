@@ -69,6 +69,10 @@ def _add_idle_events(_: sqlite3.Connection) -> None:
     """Version 8. New events (AttemptIdle, AttemptBusy), and estimates of compiled code; the tables are unchanged."""
 
 
+def _add_checkpoint_fields(_: sqlite3.Connection) -> None:
+    """Version 9. Specs say how a job saves its state, exits how long it took; the tables are unchanged."""
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -78,6 +82,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _share_environments,
     _compress_bodies,
     _add_idle_events,
+    _add_checkpoint_fields,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

@@ -86,12 +86,12 @@ def test_every_updatable_field_has_an_option(field):
     """One table says what may change; the options of `update` set these fields, or are refused with a hint."""
     options = {spelling: each for each in update.command.params for spelling in each.opts}
     option = options[UPDATABLE_FIELDS[field].option]
-    names = {each.name for each in dataclasses.fields(JobRequest)}
+    names = {each.name for each in dataclasses.fields(JobRequest)} | {"checkpoint_grace_s"}  # of --checkpoint-signal
     refused = option.hidden and option.callback is not None
     assert refused or field in names or field in parse_dependencies(None)
 
 
 def test_update_sets_no_field_that_the_daemon_refuses():
-    special = {"gres", "nice", "dependency"}
+    special = {"gres", "nice", "dependency", "checkpointable"}
     names = {each.name for each in dataclasses.fields(JobRequest)} - special
     assert names | set(parse_dependencies(None)) <= UPDATABLE_FIELDS.keys()

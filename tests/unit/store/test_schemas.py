@@ -19,6 +19,7 @@ from journals import (
     NEW_IN_SCHEMA_4,
     NEW_IN_SCHEMA_6,
     NEW_IN_SCHEMA_8,
+    NEW_IN_SCHEMA_9,
     ONE_OF_EVERY_EVENT,
     RENAMED_IN_SCHEMA_5,
     reopened,
@@ -27,7 +28,8 @@ from journals import (
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
 SCHEMA_6 = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
-NEWEST = (*SCHEMA_6, *NEW_IN_SCHEMA_8)
+SCHEMA_8 = (*SCHEMA_6, *NEW_IN_SCHEMA_8)
+NEWEST = (*SCHEMA_8, *NEW_IN_SCHEMA_9)
 
 
 # Migrations.
@@ -66,7 +68,8 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_5", (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
         ("schema_6", SCHEMA_6),
         ("schema_7", SCHEMA_6),
-        ("schema_8", NEWEST),
+        ("schema_8", SCHEMA_8),
+        ("schema_9", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):

@@ -32,6 +32,8 @@ UPDATABLE_FIELDS: Mapping[str, JobField] = {
     "after_any": JobField(label="afterany", option="--dependency"),
     "after_failed": JobField(label="afternotok", option="--dependency"),
     "begin_at_s": JobField(label="begin", option="--begin", unit="time"),
+    "checkpoint_grace_s": JobField(label="time to save", option="--checkpoint-signal", unit="duration"),
+    "checkpoint_signal": JobField(label="checkpoint signal", option="--checkpointable"),
     "declared_bytes": JobField(label="memory", option="--gpu-mem", unit="bytes"),
     "estimator": JobField(label="estimator", option="--estimator"),
     "exclusive": JobField(label="exclusive", option="--exclusive"),

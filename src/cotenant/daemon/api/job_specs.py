@@ -32,6 +32,7 @@ MAX_NOTIFY_CHARS = 4096
 MAX_ARG_CHARS = 128 * 1024
 MAX_ARGS_CHARS = 6 * 1024 * 1024
 """The kernel passes no more to a program. Source: execve(2), "Limits on size of arguments"."""
+MAX_CHECKPOINT_GRACE_S = 3600.0
 MAX_DURATION_S = 10 * 366 * 86400.0
 
 _TEXT_KINDS: Mapping[str, TextKind] = {
@@ -138,7 +139,7 @@ def _check(spec: JobSpec) -> None:
     _check_durations(spec)
     if spec.batch_size is not None and not 1 <= spec.batch_size <= MAX_BATCH:
         raise UsageError(f"`batch_size` is {spec.batch_size}, wanted 1 to {MAX_BATCH}")
-    for name in ("declared_bytes", "time_limit_s", "max_slowdown", "time_slice_s"):
+    for name in ("declared_bytes", "time_limit_s", "max_slowdown", "time_slice_s", "checkpoint_grace_s"):
         value = getattr(spec, name)
         # Written so that NaN fails too.
         if value is not None and not 0 < value < 2**60:
@@ -149,6 +150,10 @@ def _check_durations(spec: JobSpec) -> None:
     for what, duration_s in (("time limit", spec.time_limit_s), ("time slice", spec.time_slice_s)):
         if duration_s is not None and duration_s > MAX_DURATION_S:
             raise UsageError(f"a {what} of {duration_s:g} s is beyond ten years", hint="leave it out for none")
+    if spec.checkpoint_grace_s > MAX_CHECKPOINT_GRACE_S:
+        raise UsageError(
+            f"{spec.checkpoint_grace_s:g} s to save a checkpoint is beyond an hour", hint="others wait for its GPUs"
+        )
 
 
 def _check_texts(spec: JobSpec) -> None:

@@ -151,6 +151,20 @@ class AttemptView(AttemptSummary):
     overruns: list[OverrunView]
     charges: list[ChargeView]
     idle_s: Annotated[float, "seconds for which it was idle by `[idle]`, so far"]
+    moved: Annotated[bool, "it was stopped so that its job continues on other GPUs"]
+    saved: Annotated[bool, "it was stopped and said by exit code 85 that its state is saved"]
+    stopping_s: Annotated[float | None, "from the first signal of a stop to its end"]
+    startup_s: Annotated[float | None, "from its start until samples showed it on a GPU; known at its end"]
+
+
+class MoveCostView(TypedDict):
+    """What it costs to move jobs of this workload to other GPUs, by the attempts so far."""
+
+    seconds: Annotated[float, "saving and starting; 30 for each that is not known"]
+    save_s: Annotated[float | None, "median from the signal to the end with its state saved"]
+    startup_s: Annotated[float | None, "median from a start until samples show it on a GPU"]
+    saves: Annotated[int, "stops after which its state was saved, of the newest 8"]
+    unsaved: Annotated[int, "moves after which it was not"]
 
 
 class EstimateView(TypedDict):
@@ -248,6 +262,9 @@ class JobDetail(JobView, FilePaths):
     requeue: bool
     retries: int
     time_slice_s: float | None
+    checkpoint_signal: Annotated[str | None, "after this signal it saves its state; null: it cannot"]
+    checkpoint_grace_s: Annotated[float, "seconds that saving its state may take"]
+    move_cost: MoveCostView | None
     notify: str | None
     progress: str | None
     max_attempts: int

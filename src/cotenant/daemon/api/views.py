@@ -20,6 +20,7 @@ from cotenant.daemon.api.schemas import (
     FilePaths,
     JobDetail,
     JobView,
+    MoveCostView,
     PlacementView,
     QuarantinedView,
     RejectionView,
@@ -28,6 +29,7 @@ from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import attempt_idle_s, co_run_view, current_idle_s, usage_of, usage_view
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.scheduling.advice import Instances, advice_for
+from cotenant.scheduling.checkpoints import is_moved, is_saved
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.recovery import is_forgiven
@@ -132,6 +134,9 @@ class JsonViews:
             "requeue": spec.requeue,
             "retries": spec.retries,
             "time_slice_s": spec.time_slice_s,
+            "checkpoint_signal": spec.checkpoint_signal,
+            "checkpoint_grace_s": spec.checkpoint_grace_s,
+            "move_cost": None if spec.checkpoint_signal is None else self._move_cost(job),
             "notify": spec.notify,
             "progress": spec.progress,
             "max_attempts": spec.max_attempts,
@@ -155,6 +160,10 @@ class JsonViews:
                 for co_run in self._manager.co_runs(job, attempt.number)
             ],
             "forgiven": is_forgiven(attempt),
+            "moved": is_moved(attempt),
+            "saved": is_saved(attempt),
+            "stopping_s": None if attempt.exit is None else attempt.exit.stopping_s,
+            "startup_s": attempt.startup_s,
             "overruns": [
                 {
                     "job_id": overrun.job_id,
@@ -174,6 +183,16 @@ class JsonViews:
                 }
                 for charge in attempt.charges
             ],
+        }
+
+    def _move_cost(self, job: Job) -> MoveCostView:
+        cost = self._manager.history.move_cost(job)
+        return {
+            "seconds": cost.seconds,
+            "save_s": cost.save_s,
+            "startup_s": cost.startup_s,
+            "saves": cost.saves,
+            "unsaved": cost.unsaved,
         }
 
     def explanation(self, job: Job, *, quarantined: Sequence[QuarantinedEvent] = ()) -> Explanation:

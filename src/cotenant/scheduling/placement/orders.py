@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, Queued
+from cotenant.scheduling.checkpoints import is_moved
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
 from cotenant.scheduling.recovery import has_oomed, has_precedence
 
@@ -14,7 +15,12 @@ Order = Callable[[Job, JobPredictions], tuple[float, ...]]
 
 
 def queued_at_s(job: Job) -> float:
-    """When it came into the queue. A retry keeps the place of its job; one that was requeued goes to the end."""
+    """When it came into the queue. A retry keeps the place of its job; one that was requeued goes to the end.
+
+    A job that was requeued once and moved since then had its turn when the attempt began that was moved.
+    """
+    if len(job.attempts) > job.uncounted_attempts > 0 and is_moved(job.attempts[-1]):
+        return job.attempts[-1].placed_at_s
     if job.uncounted_attempts and isinstance(job.state, Queued):
         return job.state.since_s
     return job.submitted_at_s

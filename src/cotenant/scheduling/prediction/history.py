@@ -25,6 +25,14 @@ from cotenant.core.job import Attempt, CoRun, Job
 from cotenant.scheduling.demand import PROMISE_STEP_BYTES, demand_bytes
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
+from cotenant.scheduling.prediction.move_cost import (
+    MoveCost,
+    is_wasted,
+    move_cost,
+    saved_before,
+    saving_s,
+    worked_s,
+)
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.scheduling.telemetry.co_run import MIN_LEARNED_CO_RUN_S
@@ -55,6 +63,8 @@ class WorkloadRecord:
         solo_s: observed time alone on a GPU; `smact`, `smocc`, `drama` and `steps_hz` are means over it.
         beside: co-runs as seconds, steps per second and slowdown (None if not known), by the workload keys of the
             neighbors, joined by `WORKLOAD_SEPARATOR`. Stored in snapshots of the journal by this name.
+        saves_s: of the newest stops after which its state was saved, from the signal to its end; `startups_s`: of the
+            newest starts; `unsaved`: moves after which its state was not saved.
     """
 
     peaks_bytes: list[int] = field(default_factory=list)
@@ -66,6 +76,9 @@ class WorkloadRecord:
     drama: float | None = None
     steps_hz: float | None = None
     beside: dict[str, list[float | None]] = field(default_factory=dict)
+    saves_s: list[float] = field(default_factory=list)
+    startups_s: list[float] = field(default_factory=list)
+    unsaved: int = 0
 
     def known_bytes(self) -> int | None:
         """Predicted memory of the next run in bytes; None without a completed run."""
@@ -142,6 +155,11 @@ class WorkloadHistory:
             return None
         return sorted(record.durations_s)[len(record.durations_s) // 2]
 
+    def move_cost(self, job: Job) -> MoveCost:
+        """What a move of `job` costs, by the attempts of its workload."""
+        record = self.record(job)
+        return MoveCost() if record is None else move_cost(record.saves_s, record.startups_s, record.unsaved)
+
     def demand_bytes(self, job: Job) -> int | None:
         """Memory demand that replaces the declared or estimated one; None if that one is used."""
         record = self.record(job)
@@ -186,6 +204,12 @@ class WorkloadHistory:
             record = self._records[key] = WorkloadRecord()
         record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
         self._activities.pop(key, None)
+        if attempt.startup_s is not None:
+            record.startups_s = [*record.startups_s, attempt.startup_s][-MAX_RUNS:]
+        save_s = saving_s(attempt)
+        if save_s is not None:
+            record.saves_s = [*record.saves_s, save_s][-MAX_RUNS:]
+        record.unsaved += is_wasted(attempt)
         if attempt.co_runs:
             self._learn_co_runs(job, attempt, record, jobs)
         end = attempt.exit
@@ -206,19 +230,24 @@ class WorkloadHistory:
         if attempt.started_at_s is None or attempt.ended_at_s is None:
             return
         ran_s = attempt.ended_at_s - attempt.started_at_s
+        for earlier in saved_before(job, attempt):
+            ran_s += max(0.0, worked_s(earlier, attempt) - self._lost_to_neighbors_s(job, earlier, jobs))
         if ran_s < self._min_run_s:
             return
         peak = max(attempt.peak_observed_bytes.values(), default=0)
         if peak:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
-        lost_s = sum(
+        ran_s -= self._lost_to_neighbors_s(job, attempt, jobs)
+        record.durations_s = [*record.durations_s, max(0.0, ran_s)][-MAX_RUNS:]
+
+    def _lost_to_neighbors_s(self, job: Job, attempt: Attempt, jobs: Mapping[int, Job]) -> float:
+        return sum(
             [
                 co_run.seconds * (1.0 - 1.0 / self._slowdown(job, co_run, jobs, attempt.placement.sharing))
                 for co_run in attempt.co_runs
                 if co_run.neighbor_ids
             ]
         )
-        record.durations_s = [*record.durations_s, max(0.0, ran_s - lost_s)][-MAX_RUNS:]
 
     def _slowdown(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], sharing: Sharing) -> float:
         group = self._group_activities(job, co_run, jobs)

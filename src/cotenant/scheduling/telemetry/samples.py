@@ -224,6 +224,10 @@ class Telemetry:
         """Peak memory of a live attempt in bytes, by UUID of the GPUs where samples showed it."""
         return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
 
+    def first_seen_s(self, job_id: int, attempt: int) -> float | None:
+        """When a sample first showed a live attempt on a GPU; None if none has."""
+        return min((seen.at_s for seen in self._seen.get((job_id, attempt), {}).values()), default=None)
+
     def holdings(self, uuid: str, at_s: float, resident_ids: Collection[int]) -> GpuHoldings:
         """What was held on a GPU shortly before `at_s`, where these jobs are placed."""
         return GpuHoldings(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cotenant.core.job import Job
-from cotenant.scheduling.recovery import TIME_SLICE_STOP
+from cotenant.scheduling.checkpoints import TIME_SLICE_STOP
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import SLICE_END, EventQueue

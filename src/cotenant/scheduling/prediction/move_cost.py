@@ -1,0 +1,67 @@
+"""What it costs to stop a job and to let it continue elsewhere, by the attempts of its workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cotenant.core.job import Attempt, Job
+from cotenant.scheduling.checkpoints import is_moved, is_saved
+
+ASSUMED_PART_S = 30.0
+"""Assumed for saving the state, and for starting again, while nothing is known of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCost:
+    """What a move of a workload costs.
+
+    Attributes:
+        save_s: from the signal to its end with its state saved, the median; None if it never was.
+        startup_s: from a start until samples show it on a GPU, the median; None if not known.
+        saves: stops after which its state was saved, of the newest; `unsaved`: moves after which it was not, in all.
+    """
+
+    save_s: float | None = None
+    startup_s: float | None = None
+    saves: int = 0
+    unsaved: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Saving and starting."""
+        return sum([ASSUMED_PART_S if part_s is None else part_s for part_s in (self.save_s, self.startup_s)])
+
+
+def move_cost(saves_s: Sequence[float], startups_s: Sequence[float], unsaved: int) -> MoveCost:
+    """The cost by what was recorded of a workload."""
+    return MoveCost(save_s=_median(saves_s), startup_s=_median(startups_s), saves=len(saves_s), unsaved=unsaved)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def saving_s(attempt: Attempt) -> float | None:
+    """How long it took to save its state; None if it did not."""
+    return attempt.exit.stopping_s if attempt.exit is not None and is_saved(attempt) else None
+
+
+def is_wasted(attempt: Attempt) -> bool:
+    """Whether it was moved without its state: the work of the whole attempt is lost."""
+    return is_moved(attempt) and not is_saved(attempt) and attempt.exit is not None and attempt.exit.exit_code != 0
+
+
+def saved_before(job: Job, last: Attempt) -> Iterator[Attempt]:
+    """The attempts whose work `last` continued, newest first: those just before it that saved their state."""
+    for attempt in reversed(job.attempts[: last.number - 1]):
+        if not is_saved(attempt):
+            return
+        yield attempt
+
+
+def worked_s(earlier: Attempt, last: Attempt) -> float:
+    """How long an attempt worked that saved its state, without what its move cost."""
+    if earlier.started_at_s is None or earlier.ended_at_s is None:
+        return 0.0
+    return earlier.ended_at_s - earlier.started_at_s - (saving_s(earlier) or 0.0) - (last.startup_s or 0.0)

@@ -1,0 +1,126 @@
+"""Jobs that save their state when they are asked to: which signal they get, who gets it, and where they go on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import textwrap
+import time
+
+import pytest
+
+STEPS = 400
+SCRIPT = textwrap.dedent(
+    f"""
+    import os, pathlib, subprocess, sys, time
+
+    from cotenant import checkpoint
+
+    def save(step):
+        pathlib.Path("draft").write_text(str(step))
+        os.replace("draft", "saved_step")
+
+    loader = subprocess.Popen(["sleep", "600"])  # the signal would end it
+    checkpoint.install()
+    state = pathlib.Path("saved_step")
+    first = int(state.read_text()) if state.exists() else 0
+    for step in range(first, {STEPS}):
+        with open("steps", "a") as done:
+            done.write(f"{{step}}\\n")
+        time.sleep(0 if os.path.exists("finish") else 0.05)
+        if checkpoint.should_stop():
+            assert loader.poll() is None
+            save(step + 1)
+            time.sleep(0.3)  # longer than a process lives that is told to end with SIGTERM
+            loader.kill()
+            checkpoint.exit_saved()
+    loader.kill()
+    """
+)
+
+
+@pytest.fixture
+def trainer(site):
+    """Submit the script under a shell, as batch scripts run it; returns the id of the job."""
+    (site.root / "train.py").write_text(SCRIPT)
+
+    def submit(**fields):
+        return site.submit(f"{sys.executable} train.py; exit $?", exclusive=True, checkpoint_signal="USR1", **fields)
+
+    return submit
+
+
+def has_made_steps(site, count=1):
+    give_up_s = time.monotonic() + 20
+    while len(steps(site)) < count:
+        assert time.monotonic() < give_up_s, site.log.read_text()
+        time.sleep(0.02)
+
+
+def steps(site):
+    path = site.root / "steps"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_time_slice_asks_for_the_state_by_the_jobs_own_signal_and_no_step_is_made_twice(site, trainer):
+    site.start(simulate="1xA100-40GB")
+    long = trainer(time_slice_s=0.5)
+    has_made_steps(site, 3)
+    short = site.submit("true", exclusive=True)
+    assert site.wait(short)["state"] == "COMPLETED"
+    (site.root / "finish").touch()
+    view = site.wait(long)
+    assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
+    assert [int(step) for step in steps(site)] == list(range(STEPS))
+    detail = site.client.job(long)
+    first = detail["attempt_list"][0]
+    assert (first["exit"]["exit_code"], first["saved"], first["moved"]) == (85, True, False)
+    assert 0.3 <= first["stopping_s"] < 60
+    assert detail["move_cost"]["saves"] == 1
+    assert detail["move_cost"]["save_s"] == first["stopping_s"]
+    shown = site.cli("show", str(long)).stdout
+    assert "checkpointable: SIGUSR1, 2m00s to save" in shown
+    assert "after the signal, state saved" in shown
+
+
+def test_a_requeue_by_its_user_saves_the_state_too(site, trainer):
+    site.start(simulate="1xA100-40GB")
+    job = trainer()
+    has_made_steps(site)
+    assert site.cli("requeue", str(job)).returncode == 0
+    has_made_steps(site, len(steps(site)) + 40)
+    (site.root / "finish").touch()
+    view = site.wait(job)
+    assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
+    assert [int(step) for step in steps(site)] == list(range(STEPS))
+
+
+def test_a_job_is_cancelled_while_it_saves(site):
+    site.start(simulate="1xA100-40GB")
+    script = "trap 'touch asked; sleep 600 & wait' USR1; touch ready; while :; do sleep 0.05; done"
+    job = site.submit("sh", "-c", script, checkpoint_signal="USR1", checkpoint_grace_s=600.0)
+    for mark, verb in (("ready", "requeue"), ("asked", "cancel")):
+        give_up_s = time.monotonic() + 20
+        while not (site.root / mark).exists():
+            assert time.monotonic() < give_up_s, site.log.read_text()
+            time.sleep(0.02)
+        assert site.cli(verb, str(job)).returncode == 0
+    assert site.wait(job)["state"] == "CANCELLED"
+    assert site.client.job(job)["attempt_list"][0]["exit"]["signal"] in (signal.SIGTERM, signal.SIGKILL)
+
+
+def test_the_options_of_the_command_line_and_of_the_script(site):
+    site.start(simulate="1xA100-40GB")
+    (site.root / "a.sh").write_text("#!/bin/sh\n#COTENANT --checkpoint-signal SIGUSR2@300\ntrue\n")
+    answer = site.cli("submit", "--hold", "a.sh")
+    assert answer.returncode == 0, answer.stderr
+    view = site.client.job(1)
+    assert (view["checkpoint_signal"], view["checkpoint_grace_s"]) == ("USR2", 300.0)
+    assert site.cli("update", "1", "--checkpointable").returncode == 0
+    assert site.client.job(1)["checkpoint_signal"] == "TERM"
+    assert site.cli("update", "1", "--no-checkpointable").returncode == 0
+    assert site.client.job(1)["checkpoint_signal"] is None
+    for wrong, what in (("KILL", "`KILL` is no signal for a checkpoint"), ("USR1@7200", "beyond an hour")):
+        answer = site.cli("submit", "--checkpoint-signal", wrong, "a.sh")
+        assert answer.returncode == 2
+        assert what in answer.stderr
