@@ -101,7 +101,7 @@ def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int |
     """Bytes of workspace; None if cuDNN has no plan."""
     c, k, h, w, r, s, *window, p, q = geometry[:14]
     groups = geometry[14] if len(geometry) > 14 else 1
-    return cudnn.workspace_bytes(
+    plans = cudnn.workspaces(
         {
             "kind": op,
             "dtype": "float32",
@@ -116,6 +116,7 @@ def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int |
             "dilation": window[4:6],
         }
     )
+    return next(iter(plans), None)
 
 
 def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:

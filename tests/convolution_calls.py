@@ -1,4 +1,9 @@
-"""A script that runs convolutions of many kinds, forward and backward; then one optimizer step, which ends a trace."""
+"""A script that runs convolutions of many kinds, forward and backward; then one optimizer step, which ends a trace.
+
+With the argument `benchmark`, twice with `cudnn.benchmark`.
+"""
+
+import sys
 
 import torch
 
@@ -28,7 +33,10 @@ CALLS = [  # input, weight, stride, padding, groups, transposed, dtype, channels
 
 
 def main() -> None:
-    for shape, kernel, stride, padding, groups, transposed, dtype, last in CALLS:
+    torch.backends.cudnn.benchmark = "benchmark" in sys.argv
+    for shape, kernel, stride, padding, groups, transposed, dtype, last in CALLS * (
+        2 if torch.backends.cudnn.benchmark else 1
+    ):
         layout = LAST[len(shape)] if last else torch.contiguous_format
         x, w = (
             torch.empty(size, device="cuda", dtype=dtype).contiguous(memory_format=layout) for size in (shape, kernel)

@@ -71,12 +71,12 @@ EXAMPLE_COMMANDS = (
     "accelerate_bert.py",
     "finetune_llm.py",
     "imagenet.py",
+    "timm_train.py",
 )
 NOT_JUDGED = {
     "moe.py": "how many tokens each expert gets is read from the router",
     "dqn.py": "a mask of final states is read",
     "detection.py": "boxes are filtered by their scores",
-    "timm_train.py": "`cudnn.benchmark` measures plans",
     "speech.py": RECURRENT,
     "video.py": "statistics are updated after the steps at which the null GPU ends the script",
     "translate_rnn.py": "lengths are random; " + RECURRENT,

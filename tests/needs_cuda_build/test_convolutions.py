@@ -6,6 +6,7 @@ The file holds tracing on a CPU build to it (tests/needs_torch/test_convolution_
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -29,15 +30,15 @@ def test_null_gpus_and_cudnn_give_the_golden_numbers(tmp_path):
     wheels = find_wheels(PYTHON)
     libraries = build_libraries(wheels, tmp_path / "null-gpu")
     found = {}
-    for name in ("A100-40GB", "T4-16GB"):
+    for name, arguments in itertools.product(("A100-40GB", "T4-16GB"), ((), ("benchmark",))):
         gpu = gpu_spec(name)
-        trace = explain(SCRIPT, gpu=name, python=PYTHON).trace
+        trace = explain(SCRIPT, arguments, gpu=name, python=PYTHON).trace
         calls = [op for op in trace.ops if op.kind.startswith("conv")]
         answers = query_cudnn(installed_cudnn(trace.header.torch_folder), gpu, calls)
-        run = run_script(libraries, gpu, [SCRIPT], record=True)
-        found[name] = {
+        run = run_script(libraries, gpu, [SCRIPT, *arguments], record=True)
+        found[" ".join((name, *arguments))] = {
             "version": answers.version,
-            "answers": dict(sorted(answers.found.items())),
+            "answers": {key: " ".join(map(str, plans)) for key, plans in sorted(answers.found.items())},
             "allocations": list(run.history.allocations),
         }
     if os.environ.get("COTENANT_WRITE_GOLDENS"):

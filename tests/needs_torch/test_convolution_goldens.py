@@ -26,11 +26,13 @@ def blocks(sizes):
     return [max(BLOCK, -(-size // BLOCK) * BLOCK) for size in sizes]
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_cpu_build_traces_the_allocations_of_the_cuda_build(name):
-    golden, gpu = GOLDEN[name], gpu_spec(name)
-    result = explain(str(TESTS / "convolution_calls.py"), gpu=name)
-    known = CudnnWorkspaces(version=golden["version"], capability=gpu.compute_capability, found=golden["answers"])
+@pytest.mark.parametrize("case", GOLDEN)
+def test_a_cpu_build_traces_the_allocations_of_the_cuda_build(case):
+    name, *arguments = case.split()
+    golden, gpu = GOLDEN[case], gpu_spec(name)
+    result = explain(str(TESTS / "convolution_calls.py"), arguments, gpu=name)
+    plans = {key: [int(nbytes) for nbytes in text.split()] for key, text in golden["answers"].items()}
+    known = CudnnWorkspaces(version=golden["version"], capability=gpu.compute_capability, found=plans)
     stack = replace(result.replay_input.stack, cudnn_workspaces=known)
     events = make_replay_input(result.trace, gpu, stack).events
     found = [event.bytes for event in events if event.action == "alloc" and event.bytes > 0]

@@ -15,6 +15,9 @@ from cotenant.core.units import KiB, MiB
 ConvWorkspace = Callable[[LibraryCall], int]
 """Bytes of workspace of a convolution call."""
 
+TrialBytes = Callable[[LibraryCall, int], int | None]
+"""Bytes held while plans for a convolution are measured, of so many free ones; None where none are measured."""
+
 Buffers = Callable[[LibraryCall], tuple[int, ...]]
 """Bytes of the buffers that a kernel allocates, in order."""
 
@@ -53,6 +56,8 @@ def lower(
     conv: ConvWorkspace,
     reduction: Buffers,
     attention: Buffers,
+    trial: TrialBytes | None = None,
+    free_bytes: int = 0,
     optional_storages: set[int] | None = None,
 ) -> Iterator[MemoryEvent]:
     """The events of `trace` with every `op` replaced by the allocations it makes.
@@ -60,12 +65,17 @@ def lower(
     `optional_storages` collects the storages that a library does without where memory runs out. Where the workspace
     of a plan cannot be allocated, torch tries cuDNN's next plans (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`),
     and one of those needs none: so in all of 1,800 lists of plans (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
+
+    `trial`: for the first call of each convolution with `cudnn.benchmark` (its cache belongs to a thread); afterwards
+    torch empties the allocator's cache (`run_single_conv`). `free_bytes`: of the GPU, when the script begins.
     """
     number = max((event.storage_id for event in trace.events), default=-1)
     known: dict[int, tuple[int, ...]] = {}
     handles: set[tuple[str, int, int]] = set()
+    live = _LiveBytes()
     for event in trace.events:
         if event.action != "op":
+            live.count(event)
             yield event
             continue
         op = trace.ops[event.op_id]
@@ -78,6 +88,15 @@ def lower(
                 number += 1
                 yield _alloc(event, number, blas.handle_bytes)
         if event.op_id not in known:
+            tried = None if trial is None else trial(op, free_bytes - live.total)
+            if tried is not None:
+                if tried:
+                    number += 1
+                    if optional_storages is not None:
+                        optional_storages.add(number)
+                    yield _alloc(event, number, tried)
+                    yield _free(event, number)
+                yield event._replace(action="empty_cache", op_id=-1)
             sizes = _taken_for(op, blas, conv, {"reduction": reduction, "flash_attention": attention})
             known[event.op_id] = tuple(size for size in sizes if size)
         first = number + 1
@@ -88,7 +107,7 @@ def lower(
             optional_storages.update(range(first, number + 1))
         # Buffers are local variables in C++: destroyed in the reverse order of their construction.
         for storage_id in range(number, first - 1, -1):
-            yield event._replace(action="free", storage_id=storage_id, bytes=0, category="", module="", op_id=-1)
+            yield _free(event, storage_id)
 
 
 def _taken_for(
@@ -104,3 +123,22 @@ def _taken_for(
 
 def _alloc(event: MemoryEvent, number: int, nbytes: int) -> MemoryEvent:
     return event._replace(action="alloc", storage_id=number, bytes=nbytes, category="workspace", op_id=-1)
+
+
+def _free(event: MemoryEvent, number: int) -> MemoryEvent:
+    return event._replace(action="free", storage_id=number, bytes=0, category="", module="", op_id=-1)
+
+
+class _LiveBytes:
+    """Bytes of the storages that are alive, without rounding."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._sizes: dict[int, int] = {}
+
+    def count(self, event: MemoryEvent) -> None:
+        if event.action == "alloc":
+            self._sizes[event.storage_id] = event.bytes
+            self.total += event.bytes
+        elif event.action == "free":
+            self.total -= self._sizes.pop(event.storage_id, 0)

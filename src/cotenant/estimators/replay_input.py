@@ -158,12 +158,15 @@ def make_replay_input(
 ) -> ReplayInput:
     """`trace` on `gpu`, with the default workspaces or with those given."""
     optional_storages: set[int] = set()
+    rule = conv_of(gpu, stack)
     events = lower(
         trace,
         blas=blas or blas_of(gpu, stack),
-        conv=conv or conv_of(gpu, stack),
+        conv=conv or rule,
         reduction=ReductionRule(sm_count=gpu.sm_count, sm_threads=threads_of_sm(gpu.compute_capability)),
         attention=functools.partial(split_buffers, sm_count=gpu.sm_count),
+        trial=rule.trial_bytes,
+        free_bytes=gpu.usable_bytes - gpu.context.typical_bytes,
         optional_storages=optional_storages,
     )
     return ReplayInput(gpu=gpu, stack=stack, events=tuple(events), optional_storages=frozenset(optional_storages))

@@ -15,6 +15,7 @@ from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators import null_gpu
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
+from cotenant.estimators.cudnn.workspaces import benchmark_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings, with_nccl
@@ -230,13 +231,14 @@ class TracedEstimator:
             recorded, gpu, free, spread, self._coverage, stack.cudnn_workspaces, split_bytes=interval.split_bytes
         )
         fit, result = judge(replay_input, free, margin.bytes)
+        benchmark = benchmark_warnings(recorded, gpu, stack.cudnn_workspaces)
         own = null_gpu.warnings_of(recorded, free.peak_reserved_bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
         fit = of_trace(fit, recorded)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl, *own)),
+            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl, *benchmark, *own)),
             trace=recorded,
             replay=result,
             replay_input=replay_input,

@@ -15,7 +15,7 @@ def event(action, number=-1, nbytes=0, stream=0):
     return MemoryEvent(action, number, nbytes, "", "forward", "", stream, 0)
 
 
-def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_storages=None):
+def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_storages=None, **trials):
     return lowering.lower(
         trace,
         blas=blas,
@@ -23,6 +23,7 @@ def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_s
         reduction=reduction,
         attention=lambda op: (7, 8),
         optional_storages=optional_storages,
+        **trials,
     )
 
 
@@ -54,6 +55,27 @@ def test_lt_shares_the_workspace_of_its_handle():
 def test_an_older_lt_takes_its_own_for_the_call():
     found = lowered([event("op", 0)] * 2, [LT], lt_bytes=7)
     assert found == [("alloc", 100), *[("alloc", 7), ("free", 0)] * 2]
+
+
+def test_plans_are_measured_once_in_what_is_left_and_the_cache_is_emptied():
+    events = [event("alloc", 0, 40), event("alloc", 1, 50), event("free", 1), event("op", 0), event("op", 0)]
+    asked, optional_storages = [], set()
+
+    def trial(call, free_bytes):
+        asked.append(free_bytes)
+        return 7
+
+    found = lowered(events, [CONV], conv=lambda op: 5, trial=trial, free_bytes=100, optional_storages=optional_storages)
+    once = [("alloc", 5), ("free", 0)]
+    assert found[3:] == [("alloc", 7), ("free", 0), ("empty_cache", 0), *once, *once]
+    assert asked == [60]
+    assert optional_storages == {2, 3, 4}
+
+
+@pytest.mark.parametrize(("tried", "events"), [(None, []), (0, [("empty_cache", 0)])])
+def test_without_a_plan_that_fits_the_cache_is_emptied_all_the_same(tried, events):
+    found = lowered([event("op", 0)], [CONV], trial=lambda call, free_bytes: tried, free_bytes=100)
+    assert found == events
 
 
 def test_a_convolution_takes_its_workspace_for_the_call():

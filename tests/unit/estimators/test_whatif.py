@@ -90,7 +90,7 @@ def test_answers_of_the_jobs_cudnn_apply_to_changes_too():
     """Its margin is that of known convolutions, also under other settings."""
     call_of = conv_call(x=[32, 63, 40, 40], w=[65, 63, 3, 3])
     key = json.dumps(query_of(call_of, (8, 0)), sort_keys=True, separators=(",", ":"))
-    known = CudnnWorkspaces(version=91002, capability=(8, 0), found={key: 0})
+    known = CudnnWorkspaces(version=91002, capability=(8, 0), found={key: [0]})
 
     class CountingEstimator(TracedEstimator):
         def _query_cudnn(self, recorded, gpu):

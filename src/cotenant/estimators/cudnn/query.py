@@ -33,7 +33,7 @@ from cotenant.osutil import atomic
 from cotenant.tracing.convolution_backend import runs_on_cudnn
 
 _DTYPES = {"float32", "float16", "bfloat16"}
-_ANSWERS = "2: with the null GPU's libcublasLt, libnvrtc and libcuda"
+_ANSWERS = "3: lists of plans, with the null GPU's libcublasLt, libnvrtc and libcuda"
 """Part of the name of cached answers: those of a query that was put in another way are not used."""
 _MIN_VERSION = (9, 8)
 _TIMEOUT_S = 20.0
@@ -46,19 +46,27 @@ _TRANSPOSED = {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward", "conv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnWorkspaces:
-    """Workspaces of one cuDNN for one compute capability. Called with a `LibraryCall`: its bytes, or None if unknown.
+    """Workspaces of one cuDNN for one compute capability.
+
+    Called with a `LibraryCall`: bytes of the first plan, or None if unknown. With `cudnn.benchmark` torch runs the
+    first one too where all are as fast.
 
     Attributes:
         version: as `cudnnGetVersion` gives it, such as 91002.
+        found: workspaces of the plans of each query.
     """
 
     version: int
     capability: tuple[int, int]
-    found: Mapping[str, int | None]
+    found: Mapping[str, Sequence[int]]
 
     def __call__(self, call: LibraryCall) -> int | None:
+        return next(iter(self.plans(call)), None)
+
+    def plans(self, call: LibraryCall) -> Sequence[int]:
+        """Workspaces of all plans that torch builds for `call`, in cuDNN's order; empty if unknown."""
         query = query_of(call, self.capability)
-        return None if query is None else self.found.get(_key(query))
+        return () if query is None else self.found.get(_key(query), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +90,12 @@ def version_text(version: int) -> str:
 
 
 def query_of(call: LibraryCall, capability: tuple[int, int]) -> dict[str, Any] | None:
-    """The query for `call`; None where torch would not take cuDNN's first plan, or not use cuDNN.
+    """The query for `call`; None where torch would not use cuDNN.
 
     One-dimensional convolutions run with a height of 1, and a transposed one as the gradient of an ordinary one.
     """
     p: dict[str, Any] = dict(call.params)
-    # With `benchmark` torch runs plans of all sizes on the GPU and takes the fastest, which no heuristics tell
-    # (`get_plans_from_find` of aten/src/ATen/native/cudnn/Conv_v8.cpp).
-    if p["dtype"] not in _DTYPES or p.get("benchmark") or not runs_on_cudnn(p, capability):
+    if p["dtype"] not in _DTYPES or not runs_on_cudnn(p, capability):
         return None
     x, w, y = (list(p[name]) for name in "xwy")
     spatial = {name: list(p[name]) for name in _SPATIAL}
@@ -111,6 +117,7 @@ def query_of(call: LibraryCall, capability: tuple[int, int]) -> dict[str, Any] |
         "w": w,
         "y": y,
         **spatial,
+        **({"benchmark": True} if p.get("benchmark") else {}),
     }
 
 
@@ -221,8 +228,8 @@ def _key(question: Mapping[str, Any]) -> str:
 
 def _run_worker(
     worker: Sequence[str], request: Mapping[str, Any], null_gpu: str, timeout_s: float
-) -> tuple[int, list[int | None]] | None:
-    """Version and an answer for each query, from a process that sees no GPU; None if it fails in any way."""
+) -> tuple[int, list[list[int]]] | None:
+    """Version and the plans for each query, from a process that sees no GPU; None if it fails in any way."""
     try:
         done = subprocess.run(
             worker,
@@ -242,7 +249,7 @@ def _run_worker(
         )
         answer = json.loads(done.stdout) if done.returncode == 0 else {}
         version, found = answer["version"], answer["bytes"]
-        fits = isinstance(version, int) and all(nbytes is None or isinstance(nbytes, int) for nbytes in found)
+        fits = isinstance(version, int) and all(isinstance(nbytes, int) for plans in found for nbytes in plans)
         return (version, found) if fits and len(found) == len(request["calls"]) else None
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return None
@@ -259,7 +266,7 @@ class _QueryCache:
                 which = f"{library.graph.resolve()} {stat.st_size} {stat.st_mtime_ns} {_key(device)} {_ANSWERS}"
                 self._path = folder / f"{hashlib.sha256(which.encode()).hexdigest()[:24]}.json"
 
-    def read(self) -> tuple[int, dict[str, int | None]]:
+    def read(self) -> tuple[int, dict[str, list[int]]]:
         """Version and answers; empty if the file cannot be read, or belongs to another user."""
         try:
             if self._path is None or self._path.stat().st_uid != os.getuid():
@@ -269,7 +276,7 @@ class _QueryCache:
         except (OSError, ValueError, LookupError, TypeError):
             return 0, {}
 
-    def write(self, version: int, found: Mapping[str, int | None], latest: Mapping[str, int | None]) -> None:
+    def write(self, version: int, found: Mapping[str, list[int]], latest: Mapping[str, list[int]]) -> None:
         """Write all of `found`, or `latest` alone where that is above the limit."""
         texts = (json.dumps({"version": version, "bytes": workspaces}) for workspaces in (found, latest))
         text = next((candidate for candidate in texts if len(candidate) <= _CACHE_BYTES), None)

@@ -4,18 +4,19 @@
 
 Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `device`, the properties
 of the GPU (`nullgpu.device.cudnn_device`); `calls`, a list of queries (`query.query_of`). Answer: `version`, and
-`bytes`, a number for each call or null where there is no plan. cuDNN aborts the process where it lacks a library, so no
-other process may query it.
+`bytes`, for each call a list of the workspaces of plans, empty where there is none. cuDNN aborts the process where it
+lacks a library, so no other process may query it.
 
-The query is that of torch with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter, and
-where none can be built, the first of the fallback list (aten/src/ATen/native/cudnn/Conv_v8.cpp,
-`get_generator_sources`, `generate_and_filter_plans`). Heuristics take the properties of a device in place of a device
-from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
+The query is torch's: the first plan of the heuristics that passes its filter, and where none can be built, the first of
+the fallback list; with `cudnn.benchmark` all plans of both, in this order (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+`get_generator_sources`, `generate_and_filter_plans`, `get_plans_from_find`). Heuristics take the properties of a device
+in place of a device from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +66,13 @@ class CudnnBackend:
         self._finish(self._device)
         self._made.clear()
 
-    def workspace_bytes(self, call: Mapping[str, Any]) -> int | None:
-        """Workspace of the plan that torch would run for `call`; None: there is none."""
+    def workspaces(self, call: Mapping[str, Any]) -> list[int]:
+        """Workspaces of the plans that torch would build for `call`: the one it runs, or all that it measures."""
+        plans = self._plans(call)
+        return list(plans) if call.get("benchmark") else list(itertools.islice(plans, 1))
+
+    def _plans(self, call: Mapping[str, Any]) -> Iterator[int]:
+        """Workspaces of the plans for `call` that can be built, those of the heuristics first."""
         for mode in _MODES:
             try:
                 for config in self._configs(call, mode):
@@ -75,14 +81,13 @@ class CudnnBackend:
                         self._one(plan, 401, _TYPE_DESCRIPTOR, config)
                         self._one(plan, 407, _TYPE_DESCRIPTOR, self._device)
                         if self._cudnn.cudnnBackendFinalize(plan) == 0:
-                            return self._number(plan, 402)
+                            yield self._number(plan, 402)
             except CudnnError:
                 continue
             finally:
                 for descriptor in reversed(self._made):
                     self._cudnn.cudnnBackendDestroyDescriptor(descriptor)
                 self._made.clear()
-        return None
 
     def _configs(self, call: Mapping[str, Any], mode: int) -> Iterator[c_void_p]:
         """Engine configurations of the heuristics, best first."""
@@ -199,7 +204,7 @@ def main() -> None:
         library = CudnnBackend(request["graph"], request["preload"], request["device"])
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    found = [library.workspace_bytes(call) for call in request["calls"]]
+    found = [library.workspaces(call) for call in request["calls"]]
     json.dump({"version": library.version, "bytes": found}, sys.stdout)
 
 

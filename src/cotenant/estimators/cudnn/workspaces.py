@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,10 @@ _MANY_IMAGES = 44
 _WIDE_TILE = 256
 _SUSPECTED_TILES = 6
 """Tiles of channels of an input gradient that takes several times its operands on many networks (decision 0011)."""
+_TRANSFORM_BYTES = 32 * 17 * 8
+"""Of one tile of pixels, as complex numbers."""
+_MEASURED_PLANS = 10
+"""Plans that torch measures with `cudnn.benchmark` (default of `torch.backends.cudnn.benchmark_limit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +80,14 @@ class _Sizes:
 class ConvRule:
     """The workspace of a convolution on one model of GPU. Called with a `LibraryCall`: its bytes.
 
-    Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
+    1-D and 3-D convolutions are treated alike. With `cudnn.benchmark` the fastest plan is not known: the first one is
+    taken, and what torch allocates to measure all of them is in `trial_bytes`.
 
     Attributes:
         second_guess: use the second most likely workspace where the rule is least certain. Weight gradients of one or
             two parts are summed in three parts more, others in three fewer, or in one: where the block of the call
             before is just too small for the parts, another one as large is reserved. On 8.6 and 8.9, float32 operands
-            are copied as on 8.0.
+            are copied as on 8.0. With `cudnn.benchmark`, the largest of the plans that torch measures.
         cudnn_workspaces: of the job's own cuDNN; None: it cannot be queried.
         version: of the cuDNN whose shipped answers are preferred; None: the newest.
     """
@@ -97,6 +103,9 @@ class ConvRule:
         p: dict[str, Any] = dict(call.params)
         sizes = _sizes(p)
         kind = _kind(call)
+        plans = self._plans(call)
+        if plans and p.get("benchmark"):
+            return max(plans[:_MEASURED_PLANS]) if self.second_guess else plans[0]
         nbytes = self._answered(call)
         if nbytes is None:
             nbytes = self._known(call)
@@ -109,6 +118,17 @@ class ConvRule:
             fewer = min(parts, _SPLIT_PARTS) - 1
             nbytes += (-fewer if parts >= _LARGE_SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
         return nbytes
+
+    def trial_bytes(self, call: LibraryCall, free_bytes: int) -> int | None:
+        """Bytes that torch holds while it measures the plans for `call`; None where it measures none.
+
+        That is once for each convolution with `cudnn.benchmark`: as many as the largest workspace takes of those that
+        fit into `free_bytes` (Conv_v8.cpp, `generate_and_filter_plans`).
+        """
+        if not call.params.get("benchmark") or not runs_on_cudnn(call.params, self.capability):
+            return None
+        plans = self._plans(call) or (_largest_plan(dict(call.params)),)
+        return max((nbytes for nbytes in plans if nbytes <= free_bytes), default=0)
 
     def source_of(self, call: LibraryCall) -> str:
         """The source of `call`'s workspace: `cudnn`, `table` or `rule`."""
@@ -170,10 +190,13 @@ class ConvRule:
             return 0
         return self._tf32(kind, sizes, p)
 
-    def _answered(self, call: LibraryCall) -> int | None:
+    def _plans(self, call: LibraryCall) -> Sequence[int]:
         if self.cudnn_workspaces is None or self.cudnn_workspaces.capability != self.capability:
-            return None
-        return self.cudnn_workspaces(call)
+            return ()
+        return self.cudnn_workspaces.plans(call)
+
+    def _answered(self, call: LibraryCall) -> int | None:
+        return next(iter(self._plans(call)), None)
 
     def _known(self, call: LibraryCall) -> int | None:
         p = call.params
@@ -277,6 +300,16 @@ def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnW
     return f"workspaces of {found.total()} calls to cuDNN: {parts}"
 
 
+def benchmark_warnings(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> tuple[str, ...]:
+    """What is not known of a job with `cudnn.benchmark`, as a sentence; none for other jobs."""
+    calls = [op for op in cudnn_calls(trace, gpu) if op.params.get("benchmark")]
+    if not calls:
+        return ()
+    what = "`cudnn.benchmark` measures plans, which takes their largest workspace for each convolution"
+    known = cudnn_workspaces is not None and all(map(cudnn_workspaces.plans, calls))
+    return (f"{what}; " + ("which plans are the fastest is not known" if known else "their sizes are by a rule"),)
+
+
 def none(_call: LibraryCall) -> int:
     """No workspace at all: a lower bound."""
     return 0
@@ -290,6 +323,18 @@ def _is_product(p: dict[str, Any], sizes: _Sizes) -> bool:
     """
     pixels = math.prod(p["x"][2:])
     return sizes.pointwise and set(p["stride"]) == {1} and not any(p["padding"]) and (sizes.narrow or pixels >= _PIXELS)
+
+
+def _largest_plan(p: dict[str, Any]) -> int:
+    """The largest workspace of cuDNN's plans where it cannot be asked.
+
+    That is of kernels that transform tiles of 32 by 32 pixels (17 times 32 complex numbers for each pair of channels,
+    and for each tile of input and output), or copy operands: of 884 calls of seven networks on four GPUs (cuDNN 9.20),
+    94 % take at most this, and the median of those with at least 256 MiB half of it.
+    """
+    operands: int = sum(math.prod(p[name]) for name in "xwy")
+    pairs: int = p["w"][0] * p["w"][1]
+    return 8 * _item_bytes(p) * operands + 2 * _TRANSFORM_BYTES * pairs
 
 
 def _item_bytes(p: dict[str, Any]) -> int:

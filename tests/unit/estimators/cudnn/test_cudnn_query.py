@@ -22,7 +22,7 @@ ECHO = """
 import json, os, sys
 query = json.load(sys.stdin)
 assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-json.dump({"version": 91002, "bytes": [call["x"][0] for call in query["calls"]]}, sys.stdout)
+json.dump({"version": 91002, "bytes": [[call["x"][0]] for call in query["calls"]]}, sys.stdout)
 """
 
 
@@ -84,8 +84,8 @@ def test_a_query_has_shapes_strides_and_dtype(call, changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"groups": 64, "w": (64, 1, 3, 3)}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}],
-    ids=["depthwise", "benchmark", "disabled", "float64"],
+    [{"groups": 64, "w": (64, 1, 3, 3)}, {"enabled": False}, {"dtype": "float64"}],
+    ids=["depthwise", "disabled", "float64"],
 )
 def test_calls_that_cudnn_is_not_queried_for(changes):
     assert query_of(conv_call(**changes), (8, 0)) is None
@@ -141,15 +141,23 @@ def test_a_cache_file_above_its_limit_is_started_anew(site, tmp_path, monkeypatc
     [file] = cache.iterdir()
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", file.stat().st_size + 9)
     query_cudnn(library, A100, [conv_call(batch=2)], folder=cache, worker=live)
-    assert list(json.loads(file.read_text())["bytes"].values()) == [2]
+    assert list(json.loads(file.read_text())["bytes"].values()) == [[2]]
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", 9)
     query_cudnn(library, A100, [conv_call(batch=3)], folder=cache, worker=live)
-    assert list(json.loads(file.read_text())["bytes"].values()) == [2]
+    assert list(json.loads(file.read_text())["bytes"].values()) == [[2]]
+
+
+def test_with_benchmark_all_plans_are_known(site, tmp_path):
+    text = ECHO.replace('[call["x"][0]]', '[4, 9, 2] if call.get("benchmark") else [4]')
+    calls = [conv_call(), conv_call(benchmark=True)]
+    found = query_cudnn(installed_cudnn(str(site)), A100, calls, worker=worker(tmp_path, text))
+    assert [list(found.plans(call)) for call in calls] == [[4], [4, 9, 2]]
+    assert found(calls[1]) == 4
 
 
 def test_without_queries_no_worker_starts(tmp_path):
     nowhere = CudnnLibrary(graph=Path("/nowhere"), cublaslt=None)
-    assert query_cudnn(nowhere, A100, [conv_call(benchmark=True)], worker=("/nowhere",)) is None
+    assert query_cudnn(nowhere, A100, [conv_call(enabled=False)], worker=("/nowhere",)) is None
 
 
 def test_without_a_null_gpu_products_of_matrices_and_grouped_convolutions_are_not_queried(site, tmp_path):
@@ -161,7 +169,7 @@ def test_without_a_null_gpu_products_of_matrices_and_grouped_convolutions_are_no
 
 
 def test_answers_are_of_one_model_of_gpu(site, tmp_path):
-    text = ECHO.replace('call["x"][0]', 'query["device"]["multiProcessorCount"]')
+    text = ECHO.replace('[call["x"][0]]', '[query["device"]["multiProcessorCount"]]')
     library, cache = installed_cudnn(str(site)), tmp_path / "cache"
     found = [
         query_cudnn(library, gpu, [conv_call()], folder=cache, worker=worker(tmp_path, text))(conv_call())

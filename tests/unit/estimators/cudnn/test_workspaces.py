@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.core.trace import LibraryCall, MemoryTrace, TraceHeader
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
-from cotenant.estimators.cudnn.workspaces import ConvRule, none, workspace_sources
+from cotenant.estimators.cudnn.workspaces import ConvRule, benchmark_warnings, none, workspace_sources
 from cotenant.gpu_specs import gpu_spec
 
 A100 = ConvRule(capability=(8, 0), sm_count=108)
@@ -203,9 +203,9 @@ def test_float32_workspaces_of_small_ampere_and_ada_are_0_or_those_of_8_0(capabi
     assert rule(conv(channels_last=True)) == 4 * (X + W)
 
 
-def cudnn_workspaces(call, nbytes, capability=(8, 0)):
+def cudnn_workspaces(call, *plans, capability=(8, 0)):
     key = json.dumps(query_of(call, capability), sort_keys=True, separators=(",", ":"))
-    return CudnnWorkspaces(version=91002, capability=capability, found={key: nbytes})
+    return CudnnWorkspaces(version=91002, capability=capability, found={key: plans})
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,44 @@ def cudnn_workspaces(call, nbytes, capability=(8, 0)):
     ],
 )
 def test_answers_of_the_jobs_own_cudnn_override_table_and_rule(call, capability, nbytes, source):
-    rule = replace(A100, cudnn_workspaces=cudnn_workspaces(call, 77, capability))
+    rule = replace(A100, cudnn_workspaces=cudnn_workspaces(call, 77, capability=capability))
     assert (rule(call), rule.source_of(call)) == (nbytes, source)
+
+
+def test_with_benchmark_torch_takes_the_largest_plan_that_fits_and_any_of_the_first_ten():
+    call = conv(benchmark=True)
+    plans = [5, 0, *range(10, 18), 90]
+    rule = replace(A100, cudnn_workspaces=cudnn_workspaces(call, *plans))
+    assert [rule.trial_bytes(call, free) for free in (100, 90, 89, 4)] == [90, 90, 17, 0]
+    assert (rule(call), replace(rule, second_guess=True)(call)) == (5, 17)
+    assert rule.guesses(call)
+
+
+def test_without_benchmark_or_cudnn_no_plan_is_measured():
+    without = replace(A100, cudnn_workspaces=cudnn_workspaces(conv(), 5))
+    assert without.trial_bytes(conv(), 100) is None
+    assert A100.trial_bytes(conv(benchmark=True, enabled=False), 100) is None
+
+
+def test_the_largest_plan_of_a_cudnn_that_is_not_asked_grows_with_the_operands_and_pairs_of_channels():
+    call = conv(benchmark=True)
+    assert A100.trial_bytes(call, 1 << 40) == 8 * 4 * (X + W + Y) + 2 * 4352 * 512 * 256
+    assert A100.trial_bytes(call, 1 << 20) == 0
+
+
+def test_a_job_with_benchmark_is_told_what_is_not_known():
+    known, other = conv(benchmark=True), conv(benchmark=True, groups=2, w=(512, 128, 3, 3))
+    found = cudnn_workspaces(known, 5)
+
+    def warned(*ops):
+        trace = MemoryTrace(events=(), ops=ops, header=TraceHeader(torch_version="2.13.0"))
+        return benchmark_warnings(trace, gpu_spec("A100-40GB"), found)
+
+    assert warned(conv()) == ()
+    [text] = warned(known)
+    assert text.endswith("the fastest is not known")
+    [text] = warned(known, other)
+    assert text.endswith("by a rule")
 
 
 def test_a_call_that_needs_no_tensor_cores_is_not_looked_up():
