@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-slurm test lint format bench oracle nightly docs clean
+.PHONY: help setup demo demo-slurm test test-ray lint format bench oracle nightly docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ demo-slurm: setup ## the same jobs on a real Slurm, on whole GPUs and as a pack;
 test: setup ## the whole test suite
 	@$(BIN)/python -m compileall -q src  # where no bytecode is written, each process that a test starts would compile it
 	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+
+test-ray: setup ## the tests on a real Ray; installs it into $(VENV): 80 MB to fetch, 270 MB on disk
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt 'ray>=2.40'
+	@$(BIN)/python -m pytest tests/needs_ray tests/unit/ray
 
 lint: setup ## ruff, mypy, and the floors between the rooms
 	$(BIN)/ruff check
