@@ -45,6 +45,23 @@ assert norm.running_mean.sum().item() == 1.0  # changed, though its operator doe
     assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
 
 
+def test_what_is_selected_by_an_unknown_mask_is_known_where_its_source_was(tmp_path):
+    """As torchvision's detectors select labels: each class is seen once, and has its own boxes."""
+    checks = """
+scores = torch.rand(50, 9, device="cuda")
+labels = torch.arange(9, device="cuda").view(1, -1).expand_as(scores)[:, 1:].reshape(-1)
+kept = labels[torch.where(scores[:, 1:].reshape(-1) > 0.5)[0]]
+kept = kept[kept > torch.rand_like(kept, dtype=torch.float32) - 1]
+assert kept.shape == (400,)
+assert [len(torch.where(kept == label)[0]) for label in torch.unique(kept)] == [50] * 8
+rows, columns = (torch.rand(3, 2, device="cuda") > 0.5).nonzero(as_tuple=True)
+assert rows.tolist() == [0, 0, 1, 1, 2, 2] and columns.tolist() == [0, 1] * 3
+"""
+    trace = traced(tmp_path, HEAD + checks + ONE_STEP)
+    assert not trace.partial
+    assert [warning for warning in trace.warnings if "mask" in warning] == []
+
+
 def test_tensor_subclasses_of_a_library_retain_their_class_on_the_gpu(tmp_path):
     checks = """
 class Image(torch.Tensor):

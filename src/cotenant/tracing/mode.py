@@ -29,7 +29,7 @@ from cotenant.tracing.assumptions import booleans, mask_counts
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops
 from cotenant.tracing.assumptions.generated_tokens import GeneratedTokens
 from cotenant.tracing.assumptions.host_reads import HostReads
-from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, RANDOM_CHOICE, KnownValues
+from cotenant.tracing.assumptions.known_values import ALL_FOUND, GENERATED_TEXT, RANDOM_CHOICE, KnownValues
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.operators import fast_paths, strides
@@ -339,7 +339,7 @@ class TraceMode(TorchDispatchMode):
 
     def warn_assumed(self, why: str) -> None:
         """See `OpContext`. Of generated tokens there is one warning, with the script's line."""
-        if why == RANDOM_CHOICE:
+        if why in (RANDOM_CHOICE, ALL_FOUND):
             return
         if why != GENERATED_TEXT:
             self.recorder.warn(why)

@@ -28,6 +28,7 @@ _MAX_FLOATS = 1 << 16  # boxes and times of a batch, but not its images
 EVEN_ROUTING = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
 RANDOM_CHOICE = "which elements are drawn is random; their number is known"  # never shown: nothing depends on it
 GENERATED_TEXT = "what a model generates depends on its weights; assumed: texts of maximum length, of made-up tokens"
+ALL_FOUND = "which elements a mask selects depends on the data; assumed: all"  # never shown: its size was warned of
 """Reasons for assumed values, shown as warnings where a size depends on them."""
 
 _EXACT_DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -98,7 +99,7 @@ class KnownValues:
 
     def _compute(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
         why = _assumption_in(args)
-        limit = _max_elements(why)
+        limit = max_elements(why)
         if not any(_is_small_exact(leaf, limit) or _is_small_float(leaf) for leaf in _leaves(out)):
             return
         try:
@@ -164,7 +165,7 @@ class KnownValues:
         """
         if isinstance(value, torch.Tensor):
             known = self._values(value)
-            if known is None or known.numel() > _max_elements(assumption_of(value)):
+            if known is None or known.numel() > max_elements(assumption_of(value)):
                 raise _UnknownValue
             return known
         if isinstance(value, (list, tuple)):
@@ -195,7 +196,8 @@ def _assumption_in(args: Any) -> str:
     return next((why for leaf in _leaves(args) if (why := assumption_of(leaf))), "")
 
 
-def _max_elements(why: str) -> int:
+def max_elements(why: str) -> int:
+    """Values are computed with tensors of at most so many elements; `why` as `assumption_of` gives it."""
     return _MAX_ASSUMED_ELEMENTS if why in (EVEN_ROUTING, RANDOM_CHOICE) else _MAX_ELEMENTS
 
 

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import mask_counts
-from cotenant.tracing.assumptions.known_values import assumption_of
+from cotenant.tracing.assumptions.known_values import ALL_FOUND, assumption_of, max_elements
 from cotenant.tracing.operators.gradients_in_place import is_called_by_autograd
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
@@ -51,12 +51,24 @@ def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTens
         count = max_true
     elif value is None:
         _warn_assumed_size(ctx, func, "every element is found")
-        count = mask.numel()
+        return _all_positions(ctx, mask)
     else:
         count = int(torch.count_nonzero(value))
         if why := assumption_of(mask):
             ctx.warn_assumed(why)
     return ctx.empty_strided((count, mask.dim()), (1, max(count, 1)), torch.int64, mask.device)
+
+
+def _all_positions(ctx: OpContext, mask: torch.Tensor) -> FakeTensor:
+    """Positions of all elements. They have values, so that what else is selected by them is known where it was known.
+
+    A detector loops over the different labels of the boxes that it selects: a hundred classes, not 90,000 boxes.
+    """
+    count = mask.numel()
+    found = ctx.empty_strided((count, mask.dim()), (1, max(count, 1)), torch.int64, mask.device)
+    if found.numel() <= max_elements(ALL_FOUND):
+        ctx.known_values.assume(found, torch.ones(mask.shape, dtype=torch.bool).nonzero(), ALL_FOUND)
+    return found
 
 
 @operators.shape_of("aten::index.Tensor")
@@ -65,7 +77,10 @@ def _index(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     source, indices = args[0], args[1]
     if not isinstance(source, FakeTensor) or not any(_is_mask_or_cpu(index) for index in indices):
         return NotImplemented
-    return ctx.run_fake(func, (source, _positions_of_masks(ctx, func, source, indices)), kwargs, source.fake_device)
+    by_positions = (source, _positions_of_masks(ctx, func, source, indices))
+    out = ctx.run_fake(func, by_positions, kwargs, source.fake_device)
+    ctx.known_values.propagate(func, by_positions, kwargs, out)
+    return out
 
 
 def _is_mask(index: Any) -> bool:
