@@ -76,12 +76,12 @@ def real_jobs(args: argparse.Namespace) -> list[RealJob]:
     scripts = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
     for job in list(scripts)[: 3 if args.quick else None]:
         _, reported = published.pop(published_key(job), (0, {}))
-        estimates = estimates_of(job) | reported
+        estimates = kept_estimates(args, job) | reported
         print(job.title, file=sys.stderr, flush=True)
         found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, reported_bytes=estimates))
     for job in [] if args.quick else jobs_of_traces(args):
         _, reported = published.pop(job.published, (0, {}))
-        estimates = estimates_of(job.script, gpus=job.gpus, longest=job.longest) | reported
+        estimates = kept_estimates(args, job.script, gpus=job.gpus, longest=job.longest) | reported
         print(job.script.title, file=sys.stderr, flush=True)
         gpus = f" on {job.gpus} GPUs" if job.gpus > 1 else ""
         found.append(
@@ -103,6 +103,14 @@ def assumptions(args: argparse.Namespace) -> list[str]:
     """What is ours in the examples, since it is not published."""
     found = [f"`{job.script.title}` ({job.assumed})" for job in jobs_of_traces(args) if job.assumed]
     return ["Settings that are not published, and are ours: " + "; ".join(found) + "."]
+
+
+def kept_estimates(
+    args: argparse.Namespace, job: MeasuredScript, *, gpus: int = 1, longest: bool = False
+) -> dict[str, float]:
+    """`estimates_of`, once for each commit where results are kept."""
+    found: dict[str, float] = args.kept.get(f"real {job.title}", lambda: estimates_of(job, gpus=gpus, longest=longest))
+    return found
 
 
 def estimates_of(job: MeasuredScript, *, gpus: int = 1, longest: bool = False) -> dict[str, float]:
