@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import synthetic_columns, synthetic_timm, token_files
+from cotenant.tracing.data import synthetic_columns, synthetic_files, synthetic_tables, synthetic_timm, token_files
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
@@ -106,6 +106,8 @@ def patches(context: PatchContext) -> list[Entry]:
             )
         ),
         *token_files.patches(warn),
+        *synthetic_files.patches(samples, context.overlay, warn),
+        *synthetic_tables.patches(samples, warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(

@@ -89,6 +89,10 @@ class Overlay:
         """Whether the script sees something at `full`."""
         return _exists(self.above(full)) or (not self._is_removed(full) and _exists(full))
 
+    def is_real(self, full: str) -> bool:
+        """Whether something is at `full` outside the scratch folder."""
+        return _exists(full)
+
     def captures(self, full: str) -> bool:
         """Whether a change of `full` happens in the scratch folder."""
         return self.captures_all or _exists(self.above(full))

@@ -1,0 +1,265 @@
+"""Images and texts that a script finds, lists or opens by itself and that are not on this machine.
+
+Only paths that look like data are made: images for a synthetic sample of three dimensions, texts for one of whole
+numbers and one dimension, with as many different words as the sample has classes. A listed folder has many names of one
+image; each begins with a class, as in `3_17.jpg`. Files are made in the overlay.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data import missing_folders
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size
+from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.sandbox.overlay import Overlay
+
+IMAGES = 2000
+WORDS = 200_000
+_WORDS_OF_LINE = 20
+_IMAGE_FORMATS = {
+    ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
+}  # fmt: skip
+_TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
+_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", re.IGNORECASE)
+_OTHER_NAME = re.compile(
+    r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
+)
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+
+def synthetic_text(vocabulary: int) -> str:
+    """Lines of words, of which `vocabulary` differ."""
+    words = [_word(index) for index in range(vocabulary)]
+    lines = (
+        " ".join(words[index % vocabulary] for index in range(first, first + _WORDS_OF_LINE))
+        for first in range(0, max(WORDS, vocabulary), _WORDS_OF_LINE)
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _word(index: int) -> str:
+    """The number as a word of letters."""
+    letters = ""
+    while True:
+        index, digit = divmod(index, len(_LETTERS))
+        letters += _LETTERS[digit]
+        if not index:
+            return letters
+
+
+class FileMaker:
+    """Makes what is missing; its methods say whether they made something. `warn`: is called with its name."""
+
+    def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
+        lines = [sample for sample in samples if len(sample.shape) == 1]
+        self._image = next((sample for sample in samples if len(sample.shape) == 3), None)
+        self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
+        self._overlay = overlay
+        self._warn = warn
+
+    def make_matching(self, pattern: str) -> bool:
+        """Make images that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
+        folder, name = os.path.split(pattern)
+        stem, dot, end = name.rpartition(".")
+        stem, suffix = (stem, ".jpg" if end == "*" else dot + end) if dot else (name, ".jpg")
+        is_one, is_any = not set(stem) & set("*?["), stem in ("*", "**")
+        if suffix.lower() not in _IMAGE_FORMATS or not (is_one or is_any) or not self._is_data(folder):
+            return False
+        return self._make_images(re.sub(r"\*+", "0", folder), suffix, [stem] if is_one else None)
+
+    def fill(self, folder: str) -> bool:
+        """Fill a folder with images if it is missing, or was made because an argument names it."""
+        full = self._overlay.path_of(folder)
+        if full is None or not self._is_data(folder):
+            return False
+        if self._overlay.exists(full) and (not self._is_made(full) or self._overlay.names(full)):
+            return False
+        return self._make_images(folder, ".jpg", None)
+
+    def make_folder(self, folder: str) -> bool:
+        """Make a folder that is missing below one that an argument names, and that was made for it."""
+        full = self._overlay.path_of(folder)
+        if full is None or Path(full).suffix or self._overlay.exists(full) or not self._is_made(str(Path(full).parent)):
+            return False
+        Path(self._overlay.above(full)).mkdir(parents=True)
+        return True
+
+    def make_text(self, path: str) -> bool:
+        """Make a text that is missing."""
+        full = self._overlay.path_of(path)
+        if self._text is None or full is None or not path.endswith(_TEXT_SUFFIXES):
+            return False
+        if not self._is_data(path) or self._overlay.exists(full):
+            return False
+        above = Path(self._overlay.above(full))
+        above.parent.mkdir(parents=True, exist_ok=True)
+        above.write_text(synthetic_text(self._text.classes))
+        self._warn(f"`{path}`")
+        return True
+
+    def _is_data(self, path: str) -> bool:
+        full = self._overlay.path_of(path)
+        if full is None or not self._overlay.captures_all:
+            return False
+        return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
+
+    def _is_made(self, full: str) -> bool:
+        """Whether a path is, or is below, a folder that does not exist and that the script's arguments name."""
+        return any(full == folder or full.startswith(folder + os.sep) for folder in self._named_folders)
+
+    @functools.cached_property
+    def _named_folders(self) -> list[str]:
+        named = (os.path.expanduser(path) for path in missing_folders.data_folders(sys.argv[1:]))  # noqa: PTH111 - text
+        full = (self._overlay.path_of(path) for path in named)
+        return [path for path in full if path is not None and not self._overlay.is_real(path)]
+
+    def _make_images(self, folder: str, suffix: str, stems: Sequence[str] | None) -> bool:
+        full = self._overlay.path_of(folder)
+        if full is None or self._image is None:
+            return False
+        above = Path(self._overlay.above(full))
+        above.mkdir(parents=True, exist_ok=True)
+        classes = self._image.classes
+        names = stems or [f"{index % classes}_{index}" for index in range(IMAGES)]
+        source = self._image_file(suffix.lower())
+        for name in names:
+            Path(above, name + suffix).hardlink_to(source)
+        self._warn(f"`{folder}`")
+        return True
+
+    @functools.cache  # noqa: B019 - one maker for each process
+    def _image_file(self, suffix: str) -> Path:
+        assert self._image is not None
+        content = io.BytesIO()
+        blank_image(self._image).save(content, _IMAGE_FORMATS[suffix])
+        path = Path(self._overlay.root, f"blank{suffix}")
+        path.write_bytes(content.getvalue())
+        return path
+
+
+def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
+    """How scripts look for files. Libraries, which look for files of their own, are left alone."""
+    maker = FileMaker(samples, overlay, warn)
+    common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
+
+    def before(*prepare: Callable[[str], bool]) -> Callable[[Any], Any]:
+        return functools.partial(_preparing, prepare)
+
+    asking = before(maker.make_folder, maker.make_text)
+    return [
+        *(
+            Patch(target=target, replacement=before(maker.fill), source=source, **common)
+            for target, source in (
+                ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
+                ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
+                ("os:walk", "Lib/os.py, `walk`"),
+                ("pathlib:Path.iterdir", "Lib/pathlib.py, `Path.iterdir`"),
+            )
+        ),
+        *(
+            Patch(target=target, replacement=asking, source=source, **common)
+            for target, source in (
+                *((f"os.path:{name}", "Lib/genericpath.py") for name in ("exists", "isdir", "isfile")),
+                *((f"pathlib:Path.{name}", "Lib/pathlib.py") for name in ("exists", "is_dir", "is_file")),
+            )
+        ),
+        Patch(
+            target="glob:glob", replacement=before(maker.make_matching), source="Lib/glob.py, `glob`", **common,
+        ),
+        *(
+            Patch(
+                target=f"pathlib:Path.{name}", replacement=functools.partial(_matching_below, maker),
+                source=f"Lib/pathlib.py, `Path.{name}`", **common,
+            )
+            for name in ("glob", "rglob")
+        ),
+        Patch(
+            target="builtins:open", replacement=functools.partial(_opening, maker), source="Lib/io.py, `open`",
+            **common,
+        ),
+        Patch(
+            target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
+            source="opencv/modules/imgcodecs/src/loadsave.cpp, `imread`", **common,
+        ),
+    ]  # fmt: skip
+
+
+def _preparing(prepare: Sequence[Callable[[str], bool]], original: Any) -> Any:
+    """The function, which finds what `prepare` makes of its path where it found nothing, called by the user's files."""
+
+    @functools.wraps(original)
+    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(path, (str, os.PathLike)) and _is_called_by_script():
+            text = os.fsdecode(path)
+            if not _found(original, path, args, kwargs):
+                any(make(text) for make in prepare)
+        return original(path, *args, **kwargs)
+
+    return call
+
+
+def _found(function: Any, path: Any, args: Any, kwargs: Any) -> bool:
+    try:
+        found = function(path, *args, **kwargs)
+        return bool(found) if isinstance(found, (bool, list)) else next(iter(found), None) is not None
+    except OSError:
+        return False
+
+
+def _matching_below(maker: FileMaker, original: Any) -> Any:
+    @functools.wraps(original)
+    def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
+        found = list(original(self, pattern, *args, **kwargs))
+        if not found and _is_called_by_script() and maker.make_matching(os.fspath(self / os.fspath(pattern))):
+            found = list(original(self, pattern, *args, **kwargs))
+        return iter(found)
+
+    return glob
+
+
+def _opening(maker: FileMaker, original: Any) -> Any:
+    @functools.wraps(original)
+    def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except _MISSING:
+            is_path = isinstance(file, (str, bytes, os.PathLike))
+            if not (is_path and _is_called_by_script() and maker.make_text(os.fsdecode(file))):
+                raise
+        return original(file, *args, **kwargs)
+
+    return open_
+
+
+def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:
+    """OpenCV reads files without Python, so it sees none of the overlay."""
+    image = next((sample for sample in samples if len(sample.shape) == 3), None)
+
+    def imread(path: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(overlay.visible(path), *args, **kwargs)
+        if found is not None or image is None:
+            return found
+        import numpy
+
+        _, height, width = image_size(image)
+        is_gray = args[:1] == (0,) or kwargs.get("flags") == 0
+        return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
+
+    return imread
+
+
+def _is_called_by_script() -> bool:
+    return script_location.is_user_file(sys._getframe(2).f_code.co_filename)

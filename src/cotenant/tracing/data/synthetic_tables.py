@@ -1,0 +1,82 @@
+"""Tables that a script reads with pandas and that are not on this machine.
+
+A synthetic sample of floating-point numbers and one dimension describes a row: `7:float32` has seven columns of
+numbers. A column of dates stands before them, the last is named `OT` as in the benchmarks of time series, and a column
+that the script reads by another name is made then.
+Source of the names: zhouhaoyi/ETDataset, ETT-small.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_columns import ColumnMaker
+from cotenant.tracing.patches.registry import Patch, Phase
+
+ROWS = 60_000
+"""More than the quarters of an hour of 20 months, by which studies of time series cut their tables."""
+_FIRST_DATE, _TARGET = "2016-01-01", "OT"
+
+
+def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
+    """Readers of pandas; none where no sample is a row of a table."""
+    lines = (sample for sample in samples if len(sample.shape) == 1)
+    row = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
+    if row is None:
+        return []
+    return [
+        Patch(
+            target=f"pandas:{name}", phase=Phase.DATA, wraps=True, reason="It raises where the file is missing.",
+            replacement=functools.partial(_reading, row.shape[0], ColumnMaker.of(samples), warn),
+            source="pandas/io/parsers/readers.py, `read_csv`",
+        )
+        for name in ("read_csv", "read_table", "read_parquet", "read_excel")
+    ]  # fmt: skip
+
+
+def _reading(columns: int, maker: ColumnMaker, warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def read(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except (FileNotFoundError, NotADirectoryError):
+            warn(f"`{file}`")
+        return _table(columns, maker, kwargs)
+
+    return read
+
+
+def _table(columns: int, maker: ColumnMaker, options: dict[str, Any]) -> Any:
+    pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
+    names = options.get("names")
+    has_names = names is not None or options.get("header", "infer") is not None
+    if names is None:
+        names = [*map(str, range(columns - 1)), _TARGET] if has_names else range(columns)
+    hours = numpy.arange(ROWS, dtype=float)[:, None] % 24
+    table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
+    if options.get("names") is None and has_names:
+        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=ROWS, freq="h"))
+    table.attrs["cotenant_column"] = functools.partial(maker.column, rows=ROWS)
+    index = options.get("index_col")
+    return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
+
+
+@functools.cache
+def _growing(pandas: Any) -> Any:
+    """The class of a table that makes a column that it lacks."""
+
+    class GrowingTable(pandas.DataFrame):
+        def __getitem__(self, key: Any) -> Any:
+            missing = [key] if isinstance(key, str) else key if isinstance(key, list) else ()
+            for name in missing:
+                if isinstance(name, str) and name not in self.columns:
+                    self[name] = self.attrs["cotenant_column"](name)
+            return super().__getitem__(key)
+
+    return GrowingTable

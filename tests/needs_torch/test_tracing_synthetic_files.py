@@ -1,0 +1,110 @@
+"""Images, texts and tables that a script looks for by itself, made with `--synthetic-data` where they are missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import failing, traced
+
+IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
+TRAIN = """
+import glob, os, sys
+from pathlib import Path
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for _ in range(4):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def trained(folder, source, *args, **options):
+    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n", *args, **options)
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    "listing",
+    [
+        pytest.param("[root + name for name in os.listdir(root)]", id="listdir"),
+        pytest.param("glob.glob(root + '*.*')", id="glob, any suffix"),
+        pytest.param("[p for end in ('jpg', 'png') for p in Path(root).glob(f'**/*.{end}')]", id="Path.glob, two"),
+        pytest.param("list(Path(root).iterdir())", id="iterdir"),
+        pytest.param("[os.path.join(at, name) for at, _, names in os.walk(root) for name in names]", id="walk"),
+        pytest.param("[entry.path for entry in os.scandir(root)]", id="scandir"),
+    ],
+)
+def test_a_missing_folder_of_images_is_listed(tmp_path, listing):
+    source = f"""
+    from PIL import Image
+    root = "data/train/A/"
+    files = {listing}
+    assert len(files) >= 2000 and {{int(Path(file).name.split("_")[0]) for file in files}} == set(range(7))
+    assert Image.open(files[0]).convert("RGB").size == (16, 8)
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert all("data/train/A" in warning for warning in warnings) and warnings
+        text.split(" is not")[0] for text in trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    }
+    assert "data/train/A" in warning
+    assert not (tmp_path / "data").exists()
+
+
+@IMAGES
+def test_folders_below_one_that_an_option_names_are_there(tmp_path):
+    source = """
+    assert os.path.isdir(os.path.join(sys.argv[2], "trainB")) and not os.path.isfile(os.path.join(sys.argv[2], "a.pkl"))
+    assert len(os.listdir(os.path.join(sys.argv[2], "trainB"))) == 2000
+    assert [path.name for path in Path(sys.argv[2], "masks").glob("7_mask.*")] == ["7_mask.jpg"]
+    """
+    trained(tmp_path, source, "--dataroot", str(tmp_path / "gone"), synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_what_is_there_and_what_is_no_data_stays_as_it_is(tmp_path):
+    (tmp_path / "data").mkdir()
+    source = """
+    os.makedirs("runs/train")
+    assert os.listdir("data") == os.listdir("runs/train") == []
+    assert glob.glob("checkpoints/*.png") == glob.glob("data/*.pt") == []
+    assert not os.path.exists("data/vocab.txt") and not os.path.exists("out/train.txt")
+    """
+    assert not trained(tmp_path, source, synthetic_data=["3x8x8", "8:int64:50"]).warnings
+
+
+def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
+    source = """
+    assert os.path.exists("data/wiki/train.txt")
+    for path in ("data/wiki/train.txt", "input.txt"):
+        with open(path, encoding="utf8") as file:
+            lines = file.readlines()
+        assert len({word for line in lines for word in line.split()}) == 3001 and len(lines) >= 10_000
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+    (tmp_path / "other").mkdir()
+    with failing("raised", "data/wiki/train.txt"):
+        trained(tmp_path / "other", source)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
+    source = """
+    import pandas
+    table = pandas.read_csv("dataset/ETTh1.csv")
+    assert [*table.columns] == ["date", "0", "1", "OT"] and len(table) == 60_000
+    assert table[["date", "OT"]].shape == (60_000, 2) and table["price"].mean() == 1
+    assert pandas.read_csv("a.csv", header=None).shape == (60_000, 3)
+    assert [*pandas.read_csv("a.csv", names=["x", "y"]).columns] == ["x", "y"]
+    assert pandas.read_csv("dataset/ETTh1.csv", index_col="date").shape == (60_000, 3)
+    """
+    assert "dataset/ETTh1.csv" in trained(tmp_path, source, synthetic_data=["3:float32"]).warnings[0]
+    (tmp_path / "other").mkdir()
+    with failing("raised", "ETTh1.csv"):
+        trained(tmp_path / "other", source, synthetic_data=["3:int64"])
