@@ -51,9 +51,6 @@ def test_a_missing_folder_of_images_is_listed(tmp_path, listing):
     """
     warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
     assert all("data/train/A" in warning for warning in warnings) and warnings
-        text.split(" is not")[0] for text in trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
-    }
-    assert "data/train/A" in warning
     assert not (tmp_path / "data").exists()
 
 
