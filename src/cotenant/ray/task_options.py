@@ -85,7 +85,7 @@ def _smallest_gpu() -> GpuSpec:
     except ImportError as error:
         raise UsageError("no `gpu` is named, and ray is not installed", hint=hint) from error
     if not ray.is_initialized():
-        raise UsageError("no `gpu` is named, and `ray.init` was not called", hint=hint)
+        raise UsageError("no `gpu` is named, and there is no connection to a Ray cluster", hint=hint)
     return smallest_gpu(ray.nodes(), hint)
 
 
