@@ -13,6 +13,7 @@ from pathlib import Path
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
+from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators import ESTIMATORS, create
 from cotenant.estimators.compare import EstimatorResult
@@ -102,7 +103,7 @@ def simulated(model: DescribedModel, gpu: GpuSpec) -> Estimate:
         UsageError: no layer has a shape.
     """
     chain = layer_chain(model.summary.layers, model.batch)
-    result = replay_input_for(trace_of(chain.job), gpu.name).replay()
+    result = replay_input_for(_with_activations(trace_of(chain.job)), gpu.name).replay()
     margin = round(MARGIN_RATIO * result.peak_reserved_bytes) + MARGIN_BYTES
     context = gpu.context.high_bytes - gpu.context.typical_bytes
     warnings = [ASSUMED, *model.warnings]
@@ -127,6 +128,20 @@ def simulated(model: DescribedModel, gpu: GpuSpec) -> Estimate:
     except UsageError:
         return estimate
     return replace(estimate, smact=busy.smact, smocc=busy.smocc)
+
+
+def _with_activations(recorded: MemoryTrace) -> MemoryTrace:
+    """`recorded`, with what the forward pass keeps for the backward pass named as the tracer names it."""
+    kept = {event.storage_id for event in recorded.events if event.action == "free" and event.phase != "forward"}
+    events = tuple(
+        event._replace(category="activation")
+        if event.action == "alloc"
+        and (event.phase, event.category) == ("forward", "temporary")
+        and event.storage_id in kept
+        else event
+        for event in recorded.events
+    )
+    return replace(recorded, events=events)
 
 
 def learned(model: DescribedModel, gpu: GpuSpec) -> tuple[EstimatorResult, ...]:

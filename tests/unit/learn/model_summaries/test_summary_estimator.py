@@ -63,6 +63,12 @@ def test_weights_count_four_times_under_adam(tmp_path):
     assert estimate.bound_bytes >= 1.2 * estimate.peak_reserved_bytes
 
 
+def test_what_is_kept_for_the_backward_pass_is_named_activation(tmp_path):
+    found = SummaryEstimator().estimate(request(tmp_path, LINEAR, batch_size=4096)).breakdown_bytes
+    kept = 4 * 4096 * 4096  # what ReLU gives, which its own derivative and the next layer read
+    assert kept <= found["activation"] < 1.1 * kept + MiB
+
+
 def test_a_batch_of_twice_the_size_holds_twice_the_activations():
     layers = [layer("conv", (64, 64, 64), 1728, "Conv2d"), layer("activation", (64, 64, 64), 0, "SiLU")] * 2
     small, large = (peaks([*layers[:2], layer("pool", (64, 1, 1), 0, "AdaptiveAvgPool2d")], n) for n in (32, 64))
