@@ -99,8 +99,8 @@ def shipped() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["trace"] for row in _table("traces_carma.csv")))
 
 
-def read_shipped(name: str) -> Trace:
-    """The trace of that name.
+def read_shipped(name: str, *, seed: int = 0) -> Trace:
+    """The trace of that name; `seed`: of its arrivals, if they are not published.
 
     Raises:
         UnknownName: there is none.
@@ -114,14 +114,14 @@ def read_shipped(name: str) -> Trace:
         notes.append("SM activity is that of the same workloads on an A100; none was published for this GPU")
     moments = [float(row["submit_s"]) for row in lines if row["submit_s"]]
     if not moments:
-        moments = _drawn_moments(len(lines))
-        notes.append("arrivals are drawn (seed 0) from the published span, median and P95 of the gaps")
+        moments = _drawn_moments(len(lines), seed)
+        notes.append(f"arrivals are drawn (seed {seed}) from the published span, median and P95 of the gaps")
     jobs = [measured[row["workload"]].job(at_s) for row, at_s in zip(lines, moments, strict=True)]
     return Trace(name, jobs, source=SOURCE, notes=notes)
 
 
-def _drawn_moments(count: int) -> list[float]:
-    drawn = random.Random(0)  # noqa: S311 - no secret
+def _drawn_moments(count: int, seed: int) -> list[float]:
+    drawn = random.Random(seed)  # noqa: S311 - no secret
     sigma = math.log(PHILLY_GAP_P95_S / PHILLY_GAP_MEDIAN_S) / 1.645
     gaps = [PHILLY_GAP_MEDIAN_S * math.exp(sigma * drawn.gauss(0.0, 1.0)) for _ in range(count - 1)]
     scale = PHILLY_SPAN_S / sum(gaps)

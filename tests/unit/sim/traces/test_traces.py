@@ -204,6 +204,10 @@ def test_shipped_traces_have_measured_jobs():
     assert t1.work_gpu_s / 60 == pytest.approx(1651.8, abs=0.05)  # as in the published derivation
     assert (t1[1].submit_s, t1[1].workload) == (181.0, "resnet18_cifar100_bs128_50e")
     assert traces.load("aegis-philly-60").span_s == pytest.approx(carma.PHILLY_SPAN_S)
+    first, again, other = (carma.read_shipped("aegis-philly-60", seed=seed) for seed in (0, 0, 1))
+    assert first.submit_s == again.submit_s != other.submit_s
+    assert other.span_s == pytest.approx(carma.PHILLY_SPAN_S)
+    assert first.workload_of == other.workload_of
 
 
 def test_the_window_of_philly_is_the_one_it_says():
