@@ -118,8 +118,8 @@ LABELS = (
     "savings are below the published ones"
 )
 SHARING = (
-    "no draw of arrivals is as far; with MPS, which AEGIS' reports do not mention, energy is as published and makespan "
-    "a point or two nearer, and the rest is not explained"
+    "no draw of arrivals saves as much makespan; MPS, which AEGIS' reports do not mention, gives the published energy "
+    "and a point of makespan; the rest is not explained"
 )
 FAILURES = "how often jobs ran out of memory there, and ran again, is not published"
 GROWTH = (
