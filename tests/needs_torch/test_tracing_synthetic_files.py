@@ -84,6 +84,7 @@ def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
         with open(path, encoding="utf8") as file:
             lines = file.readlines()
         assert len({word for line in lines for word in line.split()}) == 3001 and len(lines) >= 10_000
+        assert {*"aZ19,.!"} < {sign for line in lines for sign in line}
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001"])
     (tmp_path / "other").mkdir()

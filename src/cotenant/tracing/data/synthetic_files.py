@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import re
+import string
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", r
 _OTHER_NAME = re.compile(
     r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
 )
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SIGNS = string.punctuation + string.digits
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -51,11 +52,13 @@ def synthetic_text(vocabulary: int) -> str:
 
 
 def _word(index: int) -> str:
-    """The number as a word of letters."""
-    letters = ""
+    """The first ones are signs, so that models of characters know them; the others are numbers in letters."""
+    if index < len(_SIGNS):
+        return _SIGNS[index]
+    index, letters = index - len(_SIGNS), ""
     while True:
-        index, digit = divmod(index, len(_LETTERS))
-        letters += _LETTERS[digit]
+        index, digit = divmod(index, len(string.ascii_letters))
+        letters += string.ascii_letters[digit]
         if not index:
             return letters
 

@@ -1,6 +1,6 @@
 """Processes that a script starts itself: the first that uses a GPU runs in this process, others with a GPU do not run.
 
-It runs when the script waits for it, after everything that the script does until then, such as filling a queue.
+It runs when the script waits for it or ends, after everything that the script does until then, such as filling a queue.
 Processes that use no GPU, such as those that load data, are started. Which is which follows from their code.
 """
 
@@ -18,7 +18,9 @@ from cotenant.tracing import script_location
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _GPU_NAMES = frozenset({"cuda", "init_process_group"})
+_GPU_TEXTS = ("cuda", "CUDA_VISIBLE_DEVICES")
 _MAX_CALL_DEPTH = 3  # functions that call functions
+_started: list[Any] = []  # processes that run here; a traced process has one session
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -46,8 +48,19 @@ def _starting_in_process(recorder: Any, original: Any) -> Any:
             first.append(process)
             recorder.warn("of the processes that the script starts for the GPU, only the first was traced")
         process._popen = _InProcessPopen(process.run if first[0] is process else None)
+        _started.append(process)
 
     return start
+
+
+def run_waiting_processes() -> None:
+    """Run what was not waited for, as Python does at its end.
+
+    Source: Lib/multiprocessing/util.py, `_exit_function`, which joins all children that are no daemons.
+    """
+    for process in _started:
+        if not process.daemon:
+            process.join()
 
 
 class _InProcessPopen:
@@ -84,7 +97,7 @@ def _uses_gpu(body: Any, depth: int) -> bool:
     if not isinstance(body, types.FunctionType) or not script_location.is_user_file(body.__code__.co_filename):
         return False
     for code in _codes(body.__code__):
-        if any(isinstance(constant, str) and constant.startswith("cuda") for constant in code.co_consts):
+        if any(isinstance(constant, str) and constant.startswith(_GPU_TEXTS) for constant in code.co_consts):
             return True
         for name in code.co_names:
             found = body.__globals__.get(name)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.patches import offline_downloads
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _MODEL_FETCHERS = ("huggingface_hub", "torch.hub")
@@ -51,6 +52,7 @@ def patches(context: PatchContext) -> list[Patch]:
     """Functions that download weights, and the one that loads them."""
     recorder = context.recorder
     return [
+        *offline_downloads.patches(context),
         *(
             Patch(
                 target=f"{module}:load_state_dict_from_url", phase=Phase.LIBRARIES,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
 
+from cotenant.tracing import script_location
 from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.known_values import has_known_values
 from cotenant.tracing.operators.host_copies import is_computed
 from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
+
+_CUDA_OF_WHEELS, _FIRST_WITH_IT, _CUDA_BEFORE = "13.0", (2, 11), "12.8"
+"""CUDA of the wheels of `pip install torch` on Linux, from the release on in which it came."""
 
 
 def patches(context: PatchContext) -> list[Patch | HookPatch]:
@@ -35,6 +40,10 @@ def patches(context: PatchContext) -> list[Patch | HookPatch]:
                 source="aten/src/ATen/native/TensorCompare.cpp, `isclose`",
             )
             for target in ("torch:isclose", "torch:Tensor.isclose")
+        ),
+        HookPatch(
+            target="torch.version:cuda", phase=Phase.LIBRARIES, register=_name_cuda_version,
+            reason="A CPU build has None, of which scripts take the major version.", source="torch/version.py",
         ),
         HookPatch(
             target="torch.optim.optimizer:Optimizer", phase=Phase.LIBRARIES, register=_unwrap_dynamo_disable,
@@ -70,6 +79,30 @@ def _assuming_close(original: Any) -> Any:
 
 def _always_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
     return optimizer.step(*args, **kwargs)
+
+
+def _name_cuda_version() -> Callable[[], None] | None:
+    """Tell the user's own files the CUDA version of the wheel for GPUs; libraries would load what a CPU build lacks."""
+    version: Any = torch.version
+    if version.cuda is not None:
+        return None
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+    def missing(name: str) -> str | None:
+        if name != "cuda":
+            raise AttributeError(f"module 'torch.version' has no attribute '{name}'")
+        if not script_location.is_user_file(sys._getframe(1).f_code.co_filename):
+            return None
+        return _CUDA_OF_WHEELS if release >= _FIRST_WITH_IT else _CUDA_BEFORE
+
+    del version.cuda  # so that Python asks `__getattr__` of the module: PEP 562
+    version.__getattr__ = missing
+
+    def undo() -> None:
+        del version.__getattr__
+        version.cuda = None
+
+    return undo
 
 
 def _unwrap_dynamo_disable() -> None:

@@ -23,7 +23,7 @@ from cotenant.core.units import format_duration
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
-from cotenant.tracing.process import deadline, launcher_env, serialization
+from cotenant.tracing.process import deadline, launcher_env, package_hints, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
@@ -159,6 +159,10 @@ class TracingSession:
         if self.options.synthetic_data:
             missing_folders.make_missing(self.overlay, program["args"])
         run_program(program)
+        if "multiprocessing" in sys.modules:
+            from cotenant.tracing.distributed.multiprocessing import run_waiting_processes
+
+            run_waiting_processes()
 
     def run(self, body: Callable[[], object]) -> NoReturn:
         """Call `body` and answer with its trace; the process ends here."""
@@ -241,7 +245,7 @@ class TracingSession:
             )
         from cotenant.tracing.data.synthetic_data import missing_data_hint
 
-        hint = hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
+        hint = package_hints.hint_for(error) or hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
         self._failed(f"the script raised {type(error).__name__}: {message}", kind, hint)
 

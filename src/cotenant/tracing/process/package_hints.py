@@ -1,0 +1,47 @@
+"""What to do about errors of packages: one that the script's own folders have, or that is of another version.
+
+A module of its own: WHY it failed follows from the environment, not from the script's traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import types
+from pathlib import Path
+
+_OUTER_FOLDERS = 3  # in which a script's own package may lie
+
+
+def hint_for(error: BaseException) -> str | None:
+    """The hint; None for an error of another kind."""
+    if isinstance(error, ModuleNotFoundError):
+        own = _own_package(error.name or "")
+        return own and f"`{own}` has it: install that (`pip install -e`), or set `PYTHONPATH` to its folder"
+    if isinstance(error, (ImportError, AttributeError)):
+        return _version_hint(error)
+    if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return "a process that the script started has ended: `--show-output` shows its error"
+    return None
+
+
+def _own_package(name: str) -> str | None:
+    """The folder or file in the working folder, or around it, that a missing module is; None without one."""
+    first = name.partition(".")[0]
+    folder = Path.cwd()
+    for place in (folder, *list(folder.parents)[:_OUTER_FOLDERS]):
+        for path in (Path(place, first), Path(place, "src", first), Path(place, f"{first}.py")):
+            if first and (path.is_file() if path.suffix == ".py" else any(path.glob("*.py"))):
+                return str(path)
+    return None
+
+
+def _version_hint(error: ImportError | AttributeError) -> str | None:
+    """Which version of the package that lacks a name is installed; None where no installed package lacks one."""
+    module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
+    package = (module or "").partition(".")[0]
+    is_module = isinstance(error, ImportError) or isinstance(error.obj, types.ModuleType)
+    names = importlib.metadata.packages_distributions().get(package, []) if package and is_module else []
+    if not names:
+        return None
+    version = importlib.metadata.version(names[0])
+    return f"{names[0]} {version} is installed: is the script for another version? `--python PATH` names the job's own"

@@ -1,0 +1,98 @@
+"""What scripts of public repositories do before they train, retyped small: each once had no answer, or a wrong one."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import failing, traced
+
+TRAIN = """
+import os, sys
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for _ in range(4):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def trained(folder, source, *args, **options):
+    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n", *args, **options)
+
+
+def test_processes_that_are_not_waited_for_run_at_the_end(tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(TRAIN))
+    source = """
+    import multiprocessing, os
+    def main(rank):
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+        from job import train
+        train()
+    if __name__ == "__main__":
+        for rank in range(2):
+            multiprocessing.Process(target=main, args=(rank,)).start()
+    """
+    trace = traced(tmp_path, source)
+    assert any("only the first was traced" in warning for warning in trace.warnings)
+
+
+def test_the_script_sees_the_cuda_version_of_a_gpu_build(tmp_path):
+    source = """
+    assert int(torch.version.cuda.split(".")[0]) >= 12
+    assert torch.version.hip is None and not hasattr(torch.version, "other")
+    library = {}
+    exec(compile("import torch; cuda = torch.version.cuda", "/site-packages/library.py", "exec"), library)
+    assert library["cuda"] == (None if "cpu" in torch.__version__ else torch.version.cuda)
+    """
+    trained(tmp_path, source)
+
+
+def test_models_of_a_repository_that_is_not_here_are_an_empty_list(tmp_path):
+    source = """
+    import torch.hub
+    assert torch.hub.list("facebookresearch/nothing:main") == []
+    """
+    assert any("facebookresearch/nothing" in warning for warning in trained(tmp_path, source).warnings)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tiktoken") is None, reason="needs tiktoken")
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("gpt2", 50257), ("p50k_base", 50281), ("cl100k_base", 100277), ("o200k_base", 200019)]
+)
+def test_an_encoding_that_is_not_here_has_as_many_tokens(tmp_path, name, tokens):
+    source = f"""
+    import tiktoken
+    encoding = tiktoken.get_encoding("{name}")
+    assert encoding.n_vocab == {tokens} and encoding.eot_token in range(50256, {tokens})
+    assert encoding.decode(encoding.encode("two words é")) == "two words é"
+    """
+    trace = trained(tmp_path, source, env={"TIKTOKEN_CACHE_DIR": str(tmp_path)})
+    assert any(f"`{name}`" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        pytest.param("import helper_of_repo", "src/helper_of_repo` has it: install that", id="own package"),
+        pytest.param("import nobody_has_this", "`--python PATH`", id="no package"),
+        pytest.param("from torch.nn import Lineaar", "is installed: is the script for another version", id="name"),
+        pytest.param("torch.nn.functional.gone(1)", "is installed: is the script for another version", id="attribute"),
+        pytest.param("model.gone()", "`--show-output`", id="own attribute"),
+        pytest.param("raise ConnectionResetError(104, 'reset')", "a process that the script started", id="child"),
+    ],
+)
+def test_errors_of_versions_and_packages_have_a_hint_that_fits(tmp_path, source, hint, monkeypatch):
+    package = tmp_path / "src" / "helper_of_repo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with failing("import" if "import" in source else "raised") as caught:
+        trained(tmp_path, source)
+    assert hint in caught.value.hint
