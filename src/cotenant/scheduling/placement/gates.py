@@ -91,20 +91,20 @@ def warming_up(
         raise UsageError(f"`warmup_s` must be >= 0 and finite, got {warmup_s:g}", hint="0 turns the gate off")
 
     def check(view: GpuView, at_s: float) -> Refusal | None:
-        opens_at_s = at_s
-        blocker: AnyResident | None = None
+        opens_at_s, blocker = at_s, None
         for resident in view.residents:
             if include_known or resident.smact is None:
                 first_s = resident.first_active_at_s
                 until_s = resident.placed_at_s + first_activity_timeout_s if first_s is None else first_s + warmup_s
                 if until_s > opens_at_s:
                     opens_at_s, blocker = until_s, resident
-        if blocker is None:
-            return None
-        warming: AnyResident = blocker
-        return Refusal("warming_up", lambda: _warmup_text(warming, at_s, warmup_s), opens_at_s)
+        return None if blocker is None else _warmup_refusal(blocker, at_s, warmup_s, opens_at_s)
 
     return AdmissionGate("warming_up", check, never_closes=warmup_s == 0)
+
+
+def _warmup_refusal(resident: AnyResident, at_s: float, warmup_s: float, opens_at_s: float) -> Refusal:
+    return Refusal("warming_up", lambda: _warmup_text(resident, at_s, warmup_s), opens_at_s)
 
 
 def _warmup_text(resident: AnyResident, at_s: float, warmup_s: float) -> str:
@@ -129,13 +129,19 @@ def max_jobs(limit: int) -> AdmissionGate:
     if limit < 2:
         raise UsageError(f"`max_jobs` must be >= 2 to share a GPU, got {limit}", hint="use the policy `exclusive`")
 
+    full = _max_jobs_refusal(limit, limit)
+
     def check(view: GpuView, _at_s: float) -> Refusal | None:
         count = len(view.residents)
         if count < limit:
             return None
-        return Refusal("max_jobs", lambda: f"{count} jobs on it, at most {limit} share a GPU")
+        return full if count == limit else _max_jobs_refusal(count, limit)
 
     return AdmissionGate("max_jobs", check, is_of_activity=False)
+
+
+def _max_jobs_refusal(count: int, limit: int) -> Refusal:
+    return Refusal("max_jobs", lambda: f"{count} jobs on it, at most {limit} share a GPU")
 
 
 def pressure_too_high(smact: float, smocc: float, drama: float, *, risk: bool = False) -> AdmissionGate:

@@ -169,7 +169,7 @@ class GpuView:
             self.available_bytes = available if available < self.total_bytes else self.total_bytes
         self.residents = residents[:index] + residents[index + 1 :]
         self.measured_activity = None
-        if leaver.first_active_at_s is not None:
+        if leaver.first_active_at_s is not None and (self._has_smact or self._means):
             self._forget_means()
         if self.is_exclusive or not self.residents:
             self._update_occupancy()
@@ -179,7 +179,8 @@ class GpuView:
         for resident in self.residents:
             if resident.job_id == job_id and isinstance(resident, NewResident) and resident.first_active_at_s is None:
                 resident.first_active_at_s = at_s
-                self._forget_means()
+                if self._has_smact or self._means:
+                    self._forget_means()
 
     @property
     def smact(self) -> float | None:
@@ -207,7 +208,8 @@ class GpuView:
         return self._means[measure]
 
     def _new_mean(self, measure: str) -> float | None:
-        self._means_since_s = _newest_activity_s(self.residents)
+        if len(self.snapshot.samples) > 1:  # else the means are the same whoever is here
+            self._means_since_s = _newest_activity_s(self.residents)
         readings = self.window(measure)
         return sum(readings) / len(readings) if readings else None
 

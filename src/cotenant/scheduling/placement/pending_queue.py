@@ -108,6 +108,7 @@ class DemandClass(LazyHeap):
     """Pending jobs with the same demand: what is decided for the first of them holds for all.
 
     Attributes:
+        bytes_per_gpu: of the demand, for speed.
         promised_bytes: what each GPU promises one of them; None: all that is available, for a job that is exclusive.
         sharing: how they share, under a policy that shares as given.
         capacity_kind: which of `CAPACITY_KINDS` they need.
@@ -115,11 +116,21 @@ class DemandClass(LazyHeap):
         deferral: the newest explanation for one of them, `explained_as_of` a number of changes and a time.
     """
 
-    __slots__ = ("blocked", "capacity_kind", "deferral", "demand", "explained_as_of", "promised_bytes", "sharing")
+    __slots__ = (
+        "blocked",
+        "bytes_per_gpu",
+        "capacity_kind",
+        "deferral",
+        "demand",
+        "explained_as_of",
+        "promised_bytes",
+        "sharing",
+    )
 
     def __init__(self, demand: Demand, sharing: Sharing = "time-sliced") -> None:
         super().__init__()
         self.demand = demand
+        self.bytes_per_gpu = demand.bytes_per_gpu
         self.capacity_kind = SHARED_CAPACITY
         if demand.exclusive:
             self.capacity_kind = EMPTY_CAPACITY
@@ -196,11 +207,8 @@ class PendingQueue:
         demand_class.blocked = True
         self.ready.pop(demand_class, None)
         self.blocked[demand_class] = None
-        self._note_blocked(demand_class)
-
-    def _note_blocked(self, demand_class: DemandClass) -> None:
-        kind, needed = demand_class.capacity_kind, demand_class.demand.bytes_per_gpu
-        self._min_blocked_bytes[kind] = min(self._min_blocked_bytes[kind], needed)
+        least, kind, needed = self._min_blocked_bytes, demand_class.capacity_kind, demand_class.bytes_per_gpu
+        least[kind] = needed if needed < least[kind] else least[kind]  # a third of the time of `min`
 
     def unblock(self, max_bytes: Sequence[int]) -> None:
         """GPUs improved, with at most so much available for each of `CAPACITY_KINDS`: classes that it may do for."""
@@ -209,14 +217,15 @@ class PendingQueue:
                 break
         else:
             return
-        self._min_blocked_bytes = [math.inf] * len(CAPACITY_KINDS)
+        least = self._min_blocked_bytes = [math.inf] * len(CAPACITY_KINDS)
         for demand_class in list(self.blocked):
-            if demand_class.demand.bytes_per_gpu <= max_bytes[demand_class.capacity_kind]:
+            kind, needed = demand_class.capacity_kind, demand_class.bytes_per_gpu
+            if needed <= max_bytes[kind]:
                 demand_class.blocked = False
                 del self.blocked[demand_class]
                 self.ready[demand_class] = None
-            else:
-                self._note_blocked(demand_class)
+            elif needed < least[kind]:
+                least[kind] = needed
 
 
 def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView
 from cotenant.scheduling.placement.node_packing import pack_fewest_nodes
 from cotenant.scheduling.placement.pending_queue import PendingJob
 from cotenant.scheduling.placement.refusal import Refusal
-from cotenant.scheduling.placement.rules import AdmissionRules, fits
+from cotenant.scheduling.placement.rules import AdmissionRules, fitting
 from cotenant.scheduling.recovery import is_first
 
 
@@ -44,7 +44,7 @@ def include_busy(
 def _admitting(rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuView], at_s: float) -> list[GpuView]:
     demand, job_id = pending.demand_class.demand, pending.job.id
     # Memory first: it refuses most, and costs least.
-    return [view for view in views if fits(view, demand) and rules.admits(view, demand, job_id, at_s)]
+    return [view for view in fitting(views, demand) if rules.admits(view, demand, job_id, at_s)]
 
 
 class Reservation:
@@ -129,5 +129,5 @@ class Reservation:
         demand = pending.demand_class.demand
         if demand.ignores_activity:
             return True  # GPUs outside of the index may do as well
-        reserved = sum([1 for view in self._views if fits(view, demand)])
+        reserved = len(fitting(self._views, demand))
         return reserved >= demand.gpus or bool(others.best(demand, demand.gpus - reserved))

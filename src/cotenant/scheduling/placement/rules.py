@@ -13,7 +13,7 @@ A GPU pool caches the outcome of 1 and 3, which no demand changes, until the GPU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf as INFINITE  # noqa: N812 -- a constant
 from typing import Any
 
@@ -71,6 +71,12 @@ def fits(view: GpuView, demand: Demand) -> bool:
     return (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes
 
 
+def fitting(views: Iterable[GpuView], demand: Demand) -> list[GpuView]:
+    """Those of `views` that `fits`, with one call for all of them."""
+    needed, min_gpu_bytes = demand.bytes_per_gpu, demand.min_gpu_bytes
+    return [view for view in views if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes]
+
+
 def _occupants(view: GpuView) -> str:
     if view.residents:
         noun = "job" if len(view.residents) == 1 else "jobs"
@@ -95,17 +101,18 @@ def opening_time(gates: Sequence[AdmissionGate]) -> Callable[[GpuView, float], f
 
         return gate_opens_at_s
 
-    def opens_at_s(view: GpuView, at_s: float) -> float:
+    def gates_open_at_s(view: GpuView, at_s: float) -> float:
         latest_s = -INFINITE
         for check in checks:
             refusal = check(view, at_s)
             if refusal is not None:
-                if refusal.opens_at_s == INFINITE:
+                opens_at_s = refusal.opens_at_s
+                if opens_at_s == INFINITE:
                     return INFINITE
-                latest_s = max(latest_s, refusal.opens_at_s)
+                latest_s = opens_at_s if opens_at_s > latest_s else latest_s
         return latest_s
 
-    return opens_at_s
+    return gates_open_at_s
 
 
 class AdmissionRules:

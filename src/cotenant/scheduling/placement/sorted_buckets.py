@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 PLACE_BITS = 24
 PLACES = 1 << PLACE_BITS
@@ -94,9 +94,13 @@ class SortedBuckets:
 
     def walk_packed(self, low: int | None = None) -> Iterator[int]:
         """Packed ints from `low` on, in order. Nothing may change meanwhile."""
-        number = 0 if low is None else bisect_left(self._ends, low)
-        for bucket in islice(self._buckets, number, None):
-            yield from bucket if low is None or bucket[0] >= low else islice(bucket, bisect_left(bucket, low), None)
+        if low is None:
+            return chain.from_iterable(self._buckets)
+        number = bisect_left(self._ends, low)
+        return chain.from_iterable(
+            bucket if bucket[0] >= low else islice(bucket, bisect_left(bucket, low), None)
+            for bucket in islice(self._buckets, number, None)
+        )
 
     def items(self) -> list[tuple[int, int]]:
         """Every place with its key."""

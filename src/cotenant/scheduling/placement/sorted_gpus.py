@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement.gpu_view import GpuView
-from cotenant.scheduling.placement.rules import fits
 from cotenant.scheduling.placement.scores import Score, less_memory, more_memory
 from cotenant.scheduling.placement.sorted_buckets import PLACES, SortedBuckets
 
@@ -75,12 +74,13 @@ class SortedGpus(SortedBuckets):
         """
         start = demand.bytes_per_gpu * PLACES if self._key is less_memory else None
         end = (1 - demand.bytes_per_gpu) * PLACES if self._key is more_memory else math.inf
-        views = self._views
+        views, needed, min_gpu_bytes = self._views, demand.bytes_per_gpu, demand.min_gpu_bytes
         for packed in self._rotated(start) if self.turn else self.walk_packed(start):
             if packed >= end:
                 break
             view = views[packed & _PLACE_MASK]
-            if fits(view, demand):
+            # `rules.fits`, without the call.
+            if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes:
                 yield packed // PLACES, view
 
     def _rotated(self, start: int | None) -> Iterator[int]:

@@ -63,13 +63,14 @@ class Observations:
             due_s = changed_s + delays_s[index]
             if due_s > at_s:
                 self._rechecks[index].append((due_s, gpu, gpu.changes))
-                self.next_recheck_s = min(self.next_recheck_s, due_s)
+                next_s = self.next_recheck_s
+                self.next_recheck_s = due_s if due_s < next_s else next_s
                 return
 
     def recheck(self, at_s: float) -> bool:
         """Take the rechecks that are due; False if all of those GPUs have changed again since."""
         is_any_due = False
-        stale, last = self._stale, len(self._rechecks) - 1
+        stale, delays_s, last = self._stale, self._delays_s, len(self._rechecks) - 1
         # A GPU moves on to the queue of the next delay. Longer delays first, so that each queue stays in time order.
         for index in range(last, -1, -1):
             rechecks = self._rechecks[index]
@@ -79,7 +80,11 @@ class Observations:
                     is_any_due = True
                     stale[gpu] = None
                     if index < last:
-                        self._schedule_recheck(gpu, at_s, index + 1)
+                        due_s = gpu.changed_s + delays_s[index + 1]
+                        if due_s > at_s:
+                            self._rechecks[index + 1].append((due_s, gpu, changes))
+                        else:
+                            self._schedule_recheck(gpu, at_s, index + 2)
         next_s = math.inf
         for rechecks in self._rechecks:
             if rechecks and rechecks[0][0] < next_s:

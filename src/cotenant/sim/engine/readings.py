@@ -58,16 +58,15 @@ class GpuReadings:
             next_s += reading_s
         return tuple(samples)
 
-    def forget(self, until_s: float) -> None:
-        """Drop changes that no mean from `until_s` on needs."""
+    def mean_since(self, since_s: float, at_s: float, oldest_s: float) -> Activity:
+        """Mean activity from `since_s` to now, `at_s`. No later mean begins before `oldest_s`."""
         changes = self._changes
-        while len(changes) > 1 and changes[1][0] <= until_s:
+        while len(changes) > 1 and changes[1][0] <= oldest_s:
             changes.popleft()
-
-    @property
-    def changed_s(self) -> float:
-        """When the activity changed last."""
-        return self._changes[-1][0]
+        changed_s, smact, smocc, drama = changes[-1]
+        if since_s >= at_s or changed_s <= since_s:
+            return smact, smocc, drama
+        return self.mean(since_s, at_s)
 
     def mean(self, from_s: float, to_s: float) -> Activity:
         """Mean activity between two times."""

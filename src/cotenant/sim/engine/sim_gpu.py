@@ -159,12 +159,8 @@ class SimGpu:
 
     def mean_activity(self, at_s: float, window_s: float) -> Activity:
         """Mean activity since its newest attempt became visible, at most over `window_s`."""
-        readings = self._readings
-        since_s = at_s - window_s
-        readings.forget(since_s)
+        since_s = oldest_s = at_s - window_s
         for attempt in self.active:
             if since_s < attempt.visible_s <= at_s:
                 since_s = attempt.visible_s
-        if since_s >= at_s or readings.changed_s <= since_s:
-            return self.smact, self.smocc, self.drama
-        return readings.mean(since_s, at_s)
+        return self._readings.mean_since(since_s, at_s, oldest_s)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop
 from typing import Any
 
@@ -20,6 +21,7 @@ from cotenant.core.job import Job
 from cotenant.core.placement import Placement
 from cotenant.gpus.power_model import PowerModel
 from cotenant.scheduling.demand import never_fits
+from cotenant.scheduling.moves import MovePlanner
 from cotenant.scheduling.placement.policy import Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
@@ -27,6 +29,7 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
+from cotenant.sim.engine.moves import Mover
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
@@ -61,6 +64,7 @@ class Simulation:
         config: SimulationConfig,
         power_of: Callable[[str], PowerModel],
         history_feed: HistoryFeed | None = None,
+        planner: MovePlanner | None = None,
     ) -> None:
         self.trace = trace
         self.cluster = cluster
@@ -93,10 +97,12 @@ class Simulation:
         ends = (self._close_intervals, self._ended_without_result)
         guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
         self._guard = None if config.overrun.action == "tell" else guard
+        self._mover = Mover(planner, config, self._plans, self._observations, self._events, self._updater, history_feed)
+        moves = (partial(self._mover.check, self.gpus, self._pending), partial(self._mover.saved, self._put_back))
         attempts = (self._begin_work, self._milestone, self._requeue)
         # By kind of event; False: it changed nothing.
         self._handlers: tuple[Callable[[Any, float], bool | None], ...]
-        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check)
+        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check, *moves)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -129,27 +135,30 @@ class Simulation:
     def run(self) -> None:
         """Process events until no job can make progress."""
         submits, heap, observations = self.trace.submit_s, self._events.heap, self._observations
+        pending, slices, never_s = self._pending, self._slices, math.inf
         count, number = len(submits), 0
+        submit_s = submits[0] if count else never_s
         while True:
-            at_s = heap[0][0] if heap else math.inf
-            if self._pending and observations.next_recheck_s < at_s:
+            at_s = heap[0][0] if heap else never_s
+            if pending and observations.next_recheck_s < at_s:
                 at_s = observations.next_recheck_s
-            arrives = number < count and submits[number] <= at_s
+            arrives = submit_s <= at_s
             if arrives:
-                at_s = submits[number]
-            elif at_s == math.inf:
+                at_s = submit_s
+            if at_s == never_s:
                 break
-            if self._pending:
+            if pending:
                 self.idle_while_waiting_s += (at_s - self.now_s) * self._empty_gpus
             self.now_s = at_s
             if arrives:
                 number = self._arrive(number, at_s)
+                submit_s = submits[number] if number < count else never_s
             elif not self._process_events(at_s) and not observations.is_changing:
                 continue
-            if self._pending:
+            if pending:
                 self._decide(at_s)
-                if self._pending and self._slices.over:
-                    self._slices.give_way(at_s)
+                if pending and slices.over:
+                    slices.give_way(at_s)
             if not self._running and number >= count and self._is_over():
                 break
         for gpu in self.gpus:
@@ -246,6 +255,7 @@ class Simulation:
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
         self._slices.started(attempt, at_s)
+        self._mover.started(at_s)
         if self._guard is not None:
             self._guard.changed(gpus, at_s)
 
