@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from heapq import heappop
 from typing import Any
 
@@ -21,7 +20,6 @@ from cotenant.core.job import Job
 from cotenant.core.placement import Placement
 from cotenant.gpus.power_model import PowerModel
 from cotenant.scheduling.demand import never_fits
-from cotenant.scheduling.moves import MovePlanner
 from cotenant.scheduling.placement.policy import Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
@@ -29,7 +27,6 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
-from cotenant.sim.engine.moves import Mover
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
@@ -64,7 +61,6 @@ class Simulation:
         config: SimulationConfig,
         power_of: Callable[[str], PowerModel],
         history_feed: HistoryFeed | None = None,
-        planner: MovePlanner | None = None,
     ) -> None:
         self.trace = trace
         self.cluster = cluster
@@ -97,12 +93,10 @@ class Simulation:
         ends = (self._close_intervals, self._ended_without_result)
         guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
         self._guard = None if config.overrun.action == "tell" else guard
-        self._mover = Mover(planner, config, self._plans, self._observations, self._events, self._updater, history_feed)
-        moves = (partial(self._mover.check, self.gpus, self._pending), partial(self._mover.saved, self._put_back))
         attempts = (self._begin_work, self._milestone, self._requeue)
         # By kind of event; False: it changed nothing.
         self._handlers: tuple[Callable[[Any, float], bool | None], ...]
-        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check, *moves)
+        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -255,7 +249,6 @@ class Simulation:
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
         self._slices.started(attempt, at_s)
-        self._mover.started(at_s)
         if self._guard is not None:
             self._guard.changed(gpus, at_s)
 
