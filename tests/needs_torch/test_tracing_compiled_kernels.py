@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from package_files import package
 from traced_scripts import allocations, by_category, failing, traced
 
 BUILDER = """
@@ -54,16 +52,6 @@ def train():
         optimizer.step()
         optimizer.zero_grad()
 """
-
-
-def package(folder: Path, name: str, source: str) -> None:
-    """A module `a.b.c` with its packages."""
-    path = folder.joinpath(*name.split("."))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for parent in path.relative_to(folder).parents:
-        if parent != Path():
-            (folder / parent / "__init__.py").touch()
-    path.with_suffix(".py").write_text(textwrap.dedent(source))
 
 
 def test_a_fused_optimizer_of_deepspeed_allocates_its_states(tmp_path):

@@ -22,6 +22,8 @@ _FLOAT_BYTES = 4
 _TILE_HEADER_BYTES = 16
 """Lock and counter before each tile of the gradient of queries (`GradQTempStorage`)."""
 _KEY_TILE = 64
+_ROW_TILE = 128
+"""Rows of queries that flash attention's backward kernel takes at a time."""
 _MAX_SPLIT_BLOCKS = 200
 """Thread blocks up to which keys are split over more of them, where that needs memory."""
 _LARGE_SHARED_MEMORY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3)}
@@ -37,6 +39,18 @@ def _efficient_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
     """
     query, value = args[0], args[2]
     ctx.record(out[:2])
+    _accumulate_wide_heads(ctx, query, value)
+
+
+@operators.recorder_of("aten::_efficient_attention_forward")
+def _efficient_forward_of_libraries(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The same, as xFormers calls it: operands are (batch, length, heads, head size)."""
+    query, value = (args[at] if len(args) > at else kwargs[name] for at, name in ((0, "query"), (2, "value")))
+    ctx.record(out[:2])
+    _accumulate_wide_heads(ctx, query, value)
+
+
+def _accumulate_wide_heads(ctx: OpContext, query: Any, value: Any) -> None:
     if query.element_size() < _FLOAT_BYTES and value.shape[-1] > 128:
         numel = math.prod(query.shape[:3]) * value.shape[-1]
         ctx.keep_until_done([ctx.scratch(numel * _FLOAT_BYTES, query.device)])
@@ -54,8 +68,32 @@ def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     grad, query, key, value = args[:4]
     contiguous_copies(ctx, grad.transpose(1, 2))
     ctx.record(out)
-    delta_bytes = math.prod(query.shape[:3]) * _FLOAT_BYTES
-    full_precision = query.dtype is torch.float32
+    _efficient_gradients(ctx, grad, query.dtype, query.shape, key.shape[2], value.shape[3], dropout=bool(args[9]))
+
+
+@operators.recorder_of("aten::_efficient_attention_backward")
+def _efficient_backward_of_libraries(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The same, as xFormers calls it; with offsets, one sequence after another, and `max_seqlen_q` is the longest."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    grad, query, key, value = (given[name] for name in ("grad_out_", "query", "key", "value"))
+    contiguous_copies(ctx, grad)
+    # PyTorch's meta kernel makes a gradient of the mask wherever there is a mask: torch/_meta_registrations.py.
+    ctx.record(out if given["bias_requires_grad"] else out[:3])
+    batch, length, heads, head = query.shape
+    keys, offsets = key.shape[1], given.get("cu_seqlens_q")
+    if offsets is not None:
+        batch, length, keys = offsets.numel() - 1, given["max_seqlen_q"], given["max_seqlen_k"]
+    _efficient_gradients(
+        ctx, grad, query.dtype, (batch, heads, length, head), keys, value.shape[3], dropout=bool(given["dropout_p"])
+    )
+
+
+def _efficient_gradients(
+    ctx: OpContext, grad: Any, dtype: torch.dtype, query_shape: Any, keys: int, value_head: int, *, dropout: bool
+) -> None:
+    delta_bytes = math.prod(query_shape[:3]) * _FLOAT_BYTES
+    full_precision = dtype is torch.float32
     if full_precision:
         product = ctx.scratch(grad.numel() * _FLOAT_BYTES, grad.device)
         summed = ctx.scratch(delta_bytes, grad.device)
@@ -65,9 +103,8 @@ def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
         del product
     capability = ctx.recorder.header.capability or (8, 0)
     nbytes = efficient_workspace_bytes(
-        query.shape, key.shape[2], value.shape[3],
-        half=not full_precision, capability=capability, dropout=bool(args[9]),
-    )  # fmt: skip
+        query_shape, keys, value_head, half=not full_precision, capability=capability, dropout=dropout
+    )
     workspace = ctx.scratch(nbytes, grad.device)
     del delta
     del workspace
@@ -149,11 +186,41 @@ def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
     contiguous_copies(ctx, grad.transpose(1, 2), result.transpose(1, 2))
     ctx.record(out)
     batch, heads, length, head = query.shape
-    # `mha_bwd` rounds lengths up to 128 and heads to 32, or to 256 above 192: the tiles of its kernels.
-    length_up = -(-length // 128) * 128
-    head_up = -(-head // 32) * 32 if head <= 192 else 256
-    rows_bytes = batch * heads * length_up * _FLOAT_BYTES
-    ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
+    _flash_accumulators(ctx, grad, batch * heads * _in_tiles(length), head)
     if key.shape[1] != heads:
-        per_head_bytes = batch * key.shape[2] * heads * head * key.element_size()
-        ctx.keep_until_done([ctx.scratch(per_head_bytes, grad.device) for _ in "kv"])
+        _gradients_per_head(ctx, key, heads, key.shape[1])
+
+
+@operators.recorder_of("aten::_flash_attention_backward")
+def _flash_backward_of_libraries(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The same for operands (batch, length, heads, head size), or (tokens, heads, head size) with offsets.
+
+    Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_varlen_bwd`.
+    """
+    grad, query, key, _, result, _, offsets = args[:7]
+    contiguous_copies(ctx, grad, result)
+    ctx.record(out)
+    heads, head = query.shape[-2:]
+    if offsets is None:
+        rows = query.shape[0] * _in_tiles(query.shape[1])
+    else:
+        rows = query.shape[0] + _ROW_TILE * (offsets.numel() - 1)
+    _flash_accumulators(ctx, grad, rows * heads, head)
+    if key.shape[-2] != heads:
+        _gradients_per_head(ctx, key, heads, key.shape[-2])
+
+
+def _flash_accumulators(ctx: OpContext, grad: Any, rows: int, head: int) -> None:
+    """`mha_bwd` rounds heads up to 32, or to 256 above 192: the tiles of its kernels."""
+    head_up = -(-head // 32) * 32 if head <= 192 else 256
+    rows_bytes = rows * _FLOAT_BYTES
+    ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
+
+
+def _gradients_per_head(ctx: OpContext, key: Any, heads: int, groups: int) -> None:
+    per_head_bytes = key.numel() // groups * heads * key.element_size()
+    ctx.keep_until_done([ctx.scratch(per_head_bytes, key.device) for _ in "kv"])
+
+
+def _in_tiles(length: int) -> int:
+    return -(-length // _ROW_TILE) * _ROW_TILE

@@ -11,31 +11,24 @@ csrc/lamb/fused_lamb_cuda.cpp, `lamb`; apex/optimizers/fused_adam.py; csrc/multi
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
-import sys
-import types
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from cotenant.tracing.errors import Untraceable
+from cotenant.tracing.patches.kernel_modules import Functions, KernelModule, provide
 from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
 
-_IN_PLACE = frozenset(
-    (
-        *("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master"),
-        *("multi_tensor_sgd", "multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_lion", "multi_tensor_lamb"),
-        *("multi_tensor_novograd", "multi_tensor_adagrad", "adam_update", "adam_update_copy", "lion_update"),
-        *("adagrad_update", "create_adam", "destroy_adam", "create_lion", "destroy_lion", "create_adagrad"),
-        *("destroy_adagrad", "adam_rollback", "lion_rollback"),
-    )
+_IN_PLACE = (
+    *("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master"),
+    *("multi_tensor_sgd", "multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_lion", "multi_tensor_lamb"),
+    *("multi_tensor_novograd", "multi_tensor_adagrad", "adam_update", "adam_update_copy", "lion_update"),
+    *("adagrad_update", "create_adam", "destroy_adam", "create_lion", "destroy_lion", "create_adagrad"),
+    *("destroy_adagrad", "adam_rollback", "lion_rollback"),
 )
 """Kernels that allocate nothing."""
 _APEX_MODULES = ("amp_C", "apex_C")
-_NORMS = frozenset(("multi_tensor_l2norm", "multi_tensor_unscale_l2norm"))
+_NORMS = ("multi_tensor_l2norm", "multi_tensor_unscale_l2norm")
 _MAX_BLOCKS = 320  # Source: csrc/multi_tensor_l2norm_kernel.cu, the size of `output`
 _KNOWN_BUILDERS = ("FusedAdamBuilder", "FusedLionBuilder", "FusedLambBuilder", "CPUAdamBuilder", "CPULionBuilder",
                    "CPUAdagradBuilder", "UtilsBuilder")  # fmt: skip
@@ -51,29 +44,12 @@ def patches(context: PatchContext) -> list[Patch | HookPatch]:
             source="deepspeed/ops/op_builder/builder.py, `OpBuilder.load`",
         ),
         HookPatch(
-            target="apex", phase=Phase.LIBRARIES, register=_provide_apex_kernels,
+            target="apex", phase=Phase.LIBRARIES,
+            register=lambda: provide("apex", dict.fromkeys(_APEX_MODULES, _FUNCTIONS)),
             reason="Its kernels are compiled for CUDA, and Apex imports them by name.",
             source="apex/multi_tensor_apply/__init__.py",
         ),
     ]  # fmt: skip
-
-
-class KernelModule(types.ModuleType):
-    """A module of compiled kernels: known ones do what they do to memory, others are named in an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in _IN_PLACE:
-            return _allocating_nothing
-        if name in _NORMS:
-            return _l2norm
-        if name in ("flatten", "unflatten"):
-            utils = importlib.import_module("torch._utils")
-            return getattr(utils, "_flatten_dense_tensors" if name == "flatten" else "_unflatten_dense_tensors")
-        if name == "lamb":
-            return _lamb
-        return _unknown(self.__name__, name)
 
 
 def _allocating_nothing(*args: Any) -> int:
@@ -97,43 +73,21 @@ def _lamb(parameter: torch.Tensor, *args: Any) -> torch.Tensor:
     return torch.empty((1,), dtype=parameter.dtype, device=parameter.device)
 
 
-def _unknown(module: str, name: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        raise Untraceable(
-            f"`{module}.{name}` is a compiled kernel whose memory is not known; estimate with `--backend null-gpu`, "
-            "or let the script use PyTorch's own"
-        )
-
-    return call
-
-
 def _loading_known(recorder: Any, original: Any) -> Any:
     @functools.wraps(original)
     def load(self: Any, *args: Any, **kwargs: Any) -> Any:
         if type(self).__name__ in _KNOWN_BUILDERS:
-            return KernelModule(self.name)
+            return KernelModule(self.name, _FUNCTIONS)
         recorder.warn(f"DeepSpeed's operator `{self.name}` is compiled: what it allocates is not known")
-        return KernelModule(self.name)
+        return KernelModule(self.name, _FUNCTIONS)
 
     return load
 
 
-class _ApexKernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives modules that nobody else finds, where Apex is installed without its compiled part."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if fullname not in _APEX_MODULES or importlib.util.find_spec("apex") is None:
-            return None
-        return ModuleSpec(fullname, self)
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return KernelModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        return
-
-
-def _provide_apex_kernels() -> Callable[[], None]:
-    finder = _ApexKernels()
-    sys.meta_path.append(finder)
-    return lambda: sys.meta_path.remove(finder)
+_FUNCTIONS: Functions = {
+    **dict.fromkeys(_IN_PLACE, _allocating_nothing),
+    **dict.fromkeys(_NORMS, _l2norm),
+    "flatten": _flatten_dense_tensors,
+    "unflatten": _unflatten_dense_tensors,
+    "lamb": _lamb,
+}

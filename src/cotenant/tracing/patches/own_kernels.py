@@ -1,10 +1,12 @@
 """Kernels that a script brings along: Triton's, those of `torch.cuda._compile_kernel`, and those of the kernel hub.
 
-A Triton kernel allocates nothing: it writes to tensors that Python made. FlashAttention from the hub is known by what
-its Python interface saves and its kernels allocate. Any other kernel of the hub is named in an error.
-Source: triton/runtime/jit.py, `JITFunction.run`; triton/runtime/autotuner.py; torch/cuda/__init__.py,
-`_compile_kernel`; kernels/utils.py, `get_kernel`; Dao-AILab/flash-attention, hopper/flash_attn_interface.py,
-`FlashAttnFunc`.
+A Triton kernel allocates nothing: it writes to tensors that Python made. Its autotuner clears the GPU's L2 cache
+between runs with a tensor of 256 MiB, once for each kernel and kind of arguments; the first configuration wins here,
+which libraries ask for (`best_config`). FlashAttention from the hub is known, see
+`flash_attention`. Any other kernel of the hub is named in an error.
+Source: triton/runtime/jit.py, `JITFunction.run`; triton/runtime/autotuner.py, `Autotuner.run`, `Autotuner._bench`;
+triton/backends/nvidia/driver.py, `get_empty_cache_for_benchmark`; torch/cuda/__init__.py,
+`_compile_kernel`; kernels/utils.py, `get_kernel`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import torch
 
 from cotenant.tracing.assumptions.known_values import KnownValues
 from cotenant.tracing.errors import Untraceable
+from cotenant.tracing.patches import flash_attention
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _WARNING = "the script's own Triton kernels were not run: they allocate nothing, and what they compute is not known"
+_CLEARED_CACHE_BYTES = 256 << 20
 _ATTENTION = "flash"  # in the name of a repository of the kernel hub
 
 
@@ -33,7 +37,15 @@ def patches(context: PatchContext) -> list[Patch]:
                 target=f"triton.runtime.{target}.run", replacement=launch,
                 source=f"triton/runtime/{target.partition(':')[0]}.py", **common,
             )
-            for target in ("jit:JITFunction", "autotuner:Autotuner", "autotuner:Heuristics")
+            for target in ("jit:JITFunction", "autotuner:Heuristics")
+        ),
+        Patch(
+            target="triton.runtime.autotuner:Autotuner._bench", replacement=_bench,
+            source="triton/runtime/autotuner.py", **common,
+        ),
+        Patch(
+            target="triton.runtime.autotuner:Autotuner.run", wraps=True,
+            replacement=functools.partial(_autotune, launch), source="triton/runtime/autotuner.py", **common,
         ),
         Patch(
             target="torch.cuda:_compile_kernel", replacement=lambda *args, **kwargs: launch, missing="before 2.9",
@@ -57,6 +69,30 @@ def _launch_nothing(recorder: Any, values: KnownValues, *args: Any, **kwargs: An
                 values.forget(tensor)  # the kernel may have written to it
 
 
+def _bench(self: Any, *args: Any, config: Any, **kwargs: Any) -> list[float]:
+    """What one measurement of a configuration allocates; the time is the same for all."""
+    tensors = {name: value for name, value in {**self.nargs, **kwargs}.items() if isinstance(value, torch.Tensor)}
+    device = next((tensor.device for tensor in tensors.values()), torch.device("cuda"))
+    saved = [tensors[name].clone() for name in getattr(self, "restore_value", ()) if name in tensors]
+    _cleared = torch.empty(_CLEARED_CACHE_BYTES, dtype=torch.uint8, device=device)
+    del saved
+    return [1.0, 1.0, 1.0]
+
+
+def _autotune(launch: Any, original: Any) -> Any:
+    """Triton's own choice among configurations; where that asks for the driver, the first one."""
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except RuntimeError:
+            self.best_config = self.configs[0]
+            return launch(*args, **kwargs)
+
+    return run
+
+
 def _named_kernel(recorder: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     if _ATTENTION not in name:
         raise Untraceable(
@@ -65,40 +101,10 @@ def _named_kernel(recorder: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         )
     recorder.warn(f"the kernel `{name}` is traced as FlashAttention 3 by what that allocates")
     module = types.ModuleType(name)
-    functions = {"flash_attn_func": _attention, "flash_attn_varlen_func": _varlen_attention}
+    functions = {
+        "flash_attn_func": flash_attention.attention,
+        "flash_attn_varlen_func": flash_attention.varlen_attention,
+    }
     vars(module).update(functions)
     vars(module)["flash_attn_interface"] = types.SimpleNamespace(**functions)
     return module
-
-
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Shapes: (batch, length, heads, width)."""
-    out, _ = _FlashAttention.apply(q, k, v)
-    return out
-
-
-def _varlen_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Shapes: (tokens, heads, width), of all sequences one after another."""
-    out, _ = _FlashAttention.apply(q, k, v)
-    return out
-
-
-class _FlashAttention(torch.autograd.Function):
-    """What its kernels allocate: the output, and a sum of exponentials in fp32 for each token and head."""
-
-    @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
-        sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.mark_non_differentiable(sums)
-        return out, sums
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v, _, sums = ctx.saved_tensors
-        gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        # Gradients of q are accumulated in fp32; two more sums have the shape of the forward pass's.
-        scratch = q.new_empty(q.shape, dtype=torch.float32), sums.new_empty(sums.shape), sums.new_empty(sums.shape)
-        del scratch
-        return gradients

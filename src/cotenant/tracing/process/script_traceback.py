@@ -11,6 +11,7 @@ import sys
 import traceback
 
 from cotenant.tracing import script_location
+from cotenant.tracing.patches import kernel_modules
 from cotenant.tracing.script_location import PACKAGE_DIR
 
 _SANDBOX = PACKAGE_DIR + f"tracing{os.sep}sandbox{os.sep}"
@@ -35,6 +36,9 @@ def describe(error: BaseException) -> str:
 
 def hint_for(error: BaseException) -> str | None:
     """What to do about an error that comes from the environment of the trace."""
+    about_kernels = kernel_modules.hint_for(error)
+    if about_kernels is not None:
+        return about_kernels
     if isinstance(error, ModuleNotFoundError):
         return "the script runs in the Python that estimates it: name the job's own with `--python PATH`"
     if isinstance(error, SyntaxError):
