@@ -25,7 +25,7 @@ test: setup ## the whole test suite
 
 test-ray: setup ## the tests on a real Ray; installs it into $(VENV): 80 MB to fetch, 270 MB on disk
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt 'ray>=2.40'
-	@$(BIN)/python -m pytest tests/needs_ray tests/unit/ray
+	@$(BIN)/python -m pytest tests/needs_ray tests/unit/ray tests/conformance
 
 lint: setup ## ruff, mypy, and the floors between the rooms
 	$(BIN)/ruff check
