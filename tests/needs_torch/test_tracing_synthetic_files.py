@@ -107,3 +107,30 @@ def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
     (tmp_path / "other").mkdir()
     with failing("raised", "ETTh1.csv"):
         trained(tmp_path / "other", source, synthetic_data=["3:int64"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+def test_a_missing_hugging_face_table_of_numbers_is_a_time_series(tmp_path):
+    source = """
+    import datasets
+    table = datasets.load_dataset("nobody/series", "ETTh1", split="train")
+    assert table.column_names == ["date", "0", "1", "OT"] and len(table) == 60_000 and table[5]["OT"] == 5.0
+    """
+    trained(tmp_path, source, synthetic_data=["3:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs PyTorch Geometric")
+def test_known_graphs_have_their_size(tmp_path):
+    source = """
+    from torch_geometric.datasets import Planetoid, TUDataset
+    from torch_geometric.loader import DataLoader
+    cora = Planetoid("gone", "Cora")
+    assert (cora.num_features, cora.num_classes, cora[0].num_nodes, cora[0].num_edges) == (1433, 7, 2708, 10556)
+    assert [int(cora[0][f"{part}_mask"].sum()) for part in ("train", "val", "test")] == [140, 500, 1000]
+    mutag = TUDataset("gone", "MUTAG").shuffle()
+    assert (len(mutag), mutag.num_classes, next(iter(DataLoader(mutag, 32))).num_graphs) == (188, 2, 32)
+    """
+    assert "Cora" in trained(tmp_path, source, synthetic_data=["8:float32"]).warnings[0]
+    (tmp_path / "other").mkdir()
+    with failing("raised"):
+        trained(tmp_path / "other", "from torch_geometric.datasets import Planetoid; Planetoid('gone', 'Cora')")

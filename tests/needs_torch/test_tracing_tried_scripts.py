@@ -64,7 +64,8 @@ def test_models_of_a_repository_that_is_not_here_are_an_empty_list(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("tiktoken") is None, reason="needs tiktoken")
 @pytest.mark.parametrize(
-    ("name", "tokens"), [("gpt2", 50257), ("p50k_base", 50281), ("cl100k_base", 100277), ("o200k_base", 200019)]
+    ("name", "tokens"),
+    [("p50k_edit", 50284), ("gpt2", 50257), ("p50k_base", 50281), ("cl100k_base", 100277), ("o200k_base", 200019)],
 )
 def test_an_encoding_that_is_not_here_has_as_many_tokens(tmp_path, name, tokens):
     source = f"""
@@ -72,6 +73,7 @@ def test_an_encoding_that_is_not_here_has_as_many_tokens(tmp_path, name, tokens)
     encoding = tiktoken.get_encoding("{name}")
     assert encoding.n_vocab == {tokens} and encoding.eot_token in range(50256, {tokens})
     assert encoding.decode(encoding.encode("two words é")) == "two words é"
+    assert encoding.decode([{tokens} - 2, 300])
     """
     trace = trained(tmp_path, source, env={"TIKTOKEN_CACHE_DIR": str(tmp_path)})
     assert any(f"`{name}`" in warning for warning in trace.warnings)

@@ -2,8 +2,8 @@
 
 A sample is described by `SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`: its
 shape, its dtype, and the number of classes (of whole numbers: of values). It replaces missing files and data sets,
-never existing ones: data sets of torchvision, folders of timm, `datasets.load_dataset` and `load_from_disk` of Hugging
-Face, `numpy.load`, `torch.load`, and images opened with Pillow. Of several samples the first of whole numbers with one
+never existing ones: data sets of torchvision and PyTorch Geometric, folders of timm, tables of Hugging Face and pandas,
+`numpy.load`, `torch.load`, images, texts and files of tokens. Of several samples the first of whole numbers with one
 dimension is for text, the first with three dimensions for images, and the first of all for everything else.
 """
 
@@ -15,7 +15,14 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import synthetic_columns, synthetic_files, synthetic_tables, synthetic_timm, token_files
+from cotenant.tracing.data import (
+    synthetic_columns,
+    synthetic_files,
+    synthetic_graphs,
+    synthetic_tables,
+    synthetic_timm,
+    token_files,
+)
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
@@ -27,6 +34,7 @@ _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _MISSING_WORDS = (
     "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
     "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
+    "cannot connect to host",
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
 _OTHER_FILES = (
@@ -108,6 +116,7 @@ def patches(context: PatchContext) -> list[Entry]:
         *token_files.patches(warn),
         *synthetic_files.patches(samples, context.overlay, warn),
         *synthetic_tables.patches(samples, warn),
+        *synthetic_graphs.patches(warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(

@@ -2,11 +2,13 @@
 
 Well-known ones have the columns and classes of their cards on the hub; any other has the usual names, and those that
 the script's options name. `synthetic_columns` makes others when they are read. A text has as many words as the
-synthetic sample has numbers; a pair of sentences shares them.
+synthetic sample has numbers; a pair of sentences shares them. Where the only sample of one dimension is of
+floating-point numbers, and too short for audio, the table is a time series.
 """
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +22,8 @@ from cotenant.tracing.data.synthetic_torchvision import blank_image
 ROWS = 1000
 MIN_AUDIO_SAMPLES = 4000
 """A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
+TIME_STEPS = 60_000
+"""Of a time series: more than the quarters of an hour of 20 months, by which studies cut their tables."""
 _SENTENCE_PAIR = ("sentence1", "sentence2")
 _CLASSIFICATION: Mapping[str, tuple[tuple[str, ...], int]] = {
     "cola": (("sentence",), 2),
@@ -149,6 +153,8 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         audio = {column: maker.column(column, ROWS) for column in ("audio", "text", "sentence")}
         return {**audio, "label": _label_column(maker.audio.classes)}, maker.audio.classes
     tokens = text_sample(known)
+    if tokens is None and maker.audio is not None:
+        return number_columns(maker.audio.shape[0]), 0
     length = (tokens or known[0]).shape[0]
     known_name = next((candidate for candidate in (part, name) if candidate in _CLASSIFICATION), None)
     if known_name is not None:
@@ -166,6 +172,14 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
         return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
+
+
+def number_columns(count: int) -> dict[str, list[Any]]:
+    """A time series: dates, so many columns of numbers, and the last one's name as in the benchmarks."""
+    hours = [float(row % 24) for row in range(TIME_STEPS)]
+    first = datetime.datetime(2016, 1, 1, tzinfo=datetime.timezone.utc)
+    dates = [f"{first + datetime.timedelta(hours=row):%Y-%m-%d %H:%M:%S}" for row in range(TIME_STEPS)]
+    return {"date": dates, **{str(column): hours for column in range(count - 1)}, "OT": hours}
 
 
 def _text_column(count: int) -> list[str]:

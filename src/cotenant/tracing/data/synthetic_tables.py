@@ -17,10 +17,9 @@ import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
+from cotenant.tracing.data.synthetic_hf_datasets import TIME_STEPS
 from cotenant.tracing.patches.registry import Patch, Phase
 
-ROWS = 60_000
-"""More than the quarters of an hour of 20 months, by which studies of time series cut their tables."""
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 
 
@@ -58,11 +57,11 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any]) -> Any:
     has_names = names is not None or options.get("header", "infer") is not None
     if names is None:
         names = [*map(str, range(columns - 1)), _TARGET] if has_names else range(columns)
-    hours = numpy.arange(ROWS, dtype=float)[:, None] % 24
+    hours = numpy.arange(TIME_STEPS, dtype=float)[:, None] % 24
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
     if options.get("names") is None and has_names:
-        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=ROWS, freq="h"))
-    table.attrs["cotenant_column"] = functools.partial(maker.column, rows=ROWS)
+        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
+    table.attrs["cotenant_column"] = functools.partial(maker.column, rows=TIME_STEPS)
     index = options.get("index_col")
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
 

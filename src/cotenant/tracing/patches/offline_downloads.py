@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
-_END, _MORE = "<|endoftext|>", ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
-_SPECIAL_TOKENS = {
-    "gpt2": {_END: 50256},
-    "r50k_base": {_END: 50256},
-    "p50k_base": {_END: 50256, "": 50280},
-    "p50k_edit": {_END: 50256, **dict(zip(_MORE, range(50281, 50284), strict=True))},
-    "cl100k_base": {_END: 100257, **dict(zip(_MORE, range(100258, 100261), strict=True)), "<|endofprompt|>": 100276},
-    "o200k_base": {_END: 199999, "<|endofprompt|>": 200018},
+_END, _PREFIX, _MIDDLE, _SUFFIX = "<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"
+_ENCODINGS: Mapping[str, tuple[int, Mapping[str, int]]] = {
+    "gpt2": (50257, {_END: 50256}),
+    "r50k_base": (50257, {_END: 50256}),
+    "p50k_base": (50281, {_END: 50256}),
+    "p50k_edit": (50284, {_END: 50256, _PREFIX: 50281, _MIDDLE: 50282, _SUFFIX: 50283}),
+    "cl100k_base": (
+        100277,
+        {_END: 100257, _PREFIX: 100258, _MIDDLE: 100259, _SUFFIX: 100260, "<|endofprompt|>": 100276},
+    ),
+    "o200k_base": (200019, {_END: 199999, "<|endofprompt|>": 200018}),
 }
+"""Number of tokens and special tokens, by name."""
+_BYTES = 256
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -48,14 +54,18 @@ def _with_missing_encodings(recorder: Any, original: Any) -> Any:
         try:
             return original(encoding_name)
         except OSError:  # `requests` has its own subclass
-            if encoding_name not in _SPECIAL_TOKENS:
+            if encoding_name not in _ENCODINGS:
                 raise
         recorder.warn(f"the encoding `{encoding_name}` is not on this machine: bytes are its tokens")
+        size, special = _ENCODINGS[encoding_name]
+        # Bytes are merged two by two, so no text has these tokens; a script may decode any.
+        others = {b"\xff" + index.to_bytes(4, "big"): index for index in range(_BYTES, size)}
         return importlib.import_module("tiktoken.core").Encoding(
             name=encoding_name,
             pat_str=r"\S+|\s+",
-            mergeable_ranks={bytes([value]): value for value in range(256)},
-            special_tokens={name or f"<|{index}|>": index for name, index in _SPECIAL_TOKENS[encoding_name].items()},
+            mergeable_ranks={bytes([value]): value for value in range(_BYTES)}
+            | {token: index for token, index in others.items() if index not in special.values()},
+            special_tokens=dict(special),
         )
 
     return get_encoding
