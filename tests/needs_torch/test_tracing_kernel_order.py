@@ -172,6 +172,42 @@ CALLS = {
     ),
     "a slice to the CPU": ("", "d[:, :3].cpu()"),
     "a transpose to the CPU": ("x = torch.randn(64, 100, device='cuda')", "x.t().cpu()"),
+    "binary cross entropy": (
+        ("x = made(512, 1000); t = torch.ones(512, 1000, device='cuda')\n"
+         "y = F.binary_cross_entropy_with_logits(x, t)"),
+        "torch.autograd.grad(y, x)",
+    ),
+    "with weights of positives": (
+        "p = torch.ones(1000, device='cuda'); y = F.binary_cross_entropy_with_logits(x, t, pos_weight=p)",
+        "torch.autograd.grad(y, x)",
+    ),
+    "with weights, not reduced": (
+        "y = F.binary_cross_entropy_with_logits(x, t, weight=t, reduction='none'); g = torch.ones_like(y)",
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "a graph of its gradient": (
+        "y = F.binary_cross_entropy_with_logits(x, t); y2 = torch.autograd.grad(y, x, create_graph=True)[0].sum()",
+        "torch.autograd.grad(y2, x)",
+    ),
+    "bags": (
+        ("bag = nn.EmbeddingBag(1000, 64, mode='sum').cuda()\n"
+         "i = torch.zeros(512, 20, dtype=torch.long, device='cuda')"),
+        "bag(i)",
+    ),
+    "their gradients": (
+        "y = bag(i); g = torch.ones(512, 64, device='cuda')",
+        "torch.autograd.grad(y, bag.weight, g)",
+    ),
+    "largest of bags": (
+        "bag = nn.EmbeddingBag(1000, 64, mode='max').cuda(); y = bag(i)",
+        "torch.autograd.grad(y, bag.weight, g)",
+    ),
+    "one-hot": ("", "F.one_hot(i, 1000)"),
+    "permutation": ("", "torch.randperm(100_000, device='cuda')"),
+    "short permutation": ("", "torch.randperm(1000, device='cuda')"),
+    "draws": ("p = torch.rand(64, 5000, device='cuda')", "torch.multinomial(p, 10)"),
+    "draws of one": ("", "torch.multinomial(p, 1)"),
+    "draws with replacement": ("", "torch.multinomial(p, 10, replacement=True)"),
 }  # fmt: skip
 WANTED = {
     "softmax": [50 * 77 * 4] * 2,
@@ -220,6 +256,20 @@ WANTED = {
     "into a slice": [786_432],
     "a slice to the CPU": [786_432],
     "a transpose to the CPU": [],
+    "binary cross entropy": [4, 2_048_000],
+    "with weights of positives": [4, *(2_048_000,) * 3],
+    "with weights, not reduced": [2_048_000],
+    "bags": [4096, 4096, 81_920, 131_072],
+    "their gradients": [
+        *(81_920, 81_920, 81_920, 171_519, 256_000, 81_920, 8, 81_920, 1279, 8000, 8000, 1279, 8, 16_192, 518_144),
+    ],
+    "largest of bags": [256_000],
+    "one-hot": [81_920_000],
+    "permutation": [800_000, 8, *(800_000,) * 3, 1_638_399],
+    "short permutation": [8000, 8, 8000, 4000, 4000, 1],
+    "draws": [5120, 4, 4, 1, 1, 1, 256, 64, 1, 1, 1_280_000, 2560],
+    "draws of one": [512, 4, 4, 1, 1, 1, 256, 64, 1, 1, 1_280_000],
+    "draws with replacement": [5120, *(1_280_000,) * 3],
 }
 
 

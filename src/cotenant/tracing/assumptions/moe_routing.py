@@ -34,7 +34,9 @@ def patches(context: PatchContext) -> list[Patch]:
     original, values = torch.nn.functional.one_hot, context.mode.known_values
 
     def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-        made = original(tensor, num_classes)
+        made = _scattered_ones(tensor, num_classes) if num_classes > 0 and _is_integers(tensor) else None
+        if made is None:
+            made = original(tensor, num_classes)
         if not (isinstance(tensor, FakeTensor) and isinstance(made, FakeTensor) and 1 < num_classes <= _MAX_EXPERTS):
             return made
         if values.of(tensor) is None and tensor.numel():
@@ -96,6 +98,16 @@ def _masked_fill_random(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     """Random numbers of which some are set so that `topk` never picks them, such as those of padding."""
     if args[0].layout is torch.strided and hasattr(args[0].untyped_storage(), _RANDOM_ATTRIBUTE):
         _mark_random(ctx, func, args, kwargs, out)
+
+
+def _is_integers(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.dtype is torch.int64 and tensor.numel() > 0
+
+
+def _scattered_ones(tensor: Any, classes: int) -> Any:
+    """As for a tensor that is no subclass; others are compared with all classes (Onehot.cpp)."""
+    zeros = torch.zeros((*tensor.shape, classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
 def _even_choices(shape: Sequence[int], choices: int) -> torch.Tensor:

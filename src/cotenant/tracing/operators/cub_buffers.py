@@ -25,7 +25,7 @@ _MAX_ONE_BLOCK = 2048
 def radix_sort_bytes(items: int, key_bytes: int, *, key_bits: int, value_bytes: int | None = None) -> int:
     """Temporary storage of CUB's radix sort of pairs: a second buffer for both, histograms, and counts of the tiles.
 
-    `value_bytes`: of what is sorted by the keys; by default as those.
+    `value_bytes`: of what is sorted by the keys; by default as those, 0 for keys alone.
 
     Source: cub/device/dispatch/dispatch_radix_sort.cuh, `InvokeOnesweep`.
     """
@@ -33,7 +33,11 @@ def radix_sort_bytes(items: int, key_bytes: int, *, key_bits: int, value_bytes: 
         return 1
     passes = -(-key_bits // _RADIX_BITS)
     bins = 1 << _RADIX_BITS
-    second = _aligned(items * key_bytes) + _aligned(items * (value_bytes or key_bytes)) if passes > 1 else 0
+    second = (
+        _aligned(items * key_bytes) + _aligned(items * (key_bytes if value_bytes is None else value_bytes))
+        if passes > 1
+        else 0
+    )
     if key_bytes not in _SORT_TILES:
         return second + _SHORT_KEY_BYTES
     return second + passes * bins * 8 + -(-items // _SORT_TILES[key_bytes]) * bins * 4 + 2 * _ALIGNMENT - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
 from cotenant.tracing.operators import cub_buffers
@@ -14,6 +15,7 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 operators = OperatorTable()
 
 _FLOAT_BYTES = 4
+_MODE_MAX = 2
 _INDEX_BYTES = 8
 _MAX_UNSORTED_INDICES = 3072
 _ROWS_PER_PARTIAL_SUM = 10
@@ -53,8 +55,18 @@ def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
         ctx.record(out)
         return
 
+    _sorted_sums(ctx, indices, rows, width, max(_FLOAT_BYTES, grad.element_size()), out)
+
+
+def _sorted_sums(ctx: OpContext, indices: Any, rows: int, width: int, sum_bytes: int, out: Any) -> None:
+    """Record `out`, the sums of a gradient's rows by index, and what sorts the indices.
+
+    Source: ATen/native/cuda/Embedding.cu; EmbeddingBackwardKernel.cu, `embedding_backward_cuda_kernel`.
+    """
+    count = indices.numel()
+
     def scratch(nbytes: int) -> Any:
-        return ctx.scratch(nbytes, grad.device)
+        return ctx.scratch(nbytes, indices.device)
 
     index_bytes = count * indices.element_size()
     ctx.keep_until_done([scratch(index_bytes) for _ in ("sorted", "original")])
@@ -75,4 +87,29 @@ def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     if rows < _FEW_ROWS and count >= _MIN_INDICES_PER_ROW * rows:
         ctx.keep_until_done([scratch(parts * _INDEX_BYTES)])
     else:
-        ctx.keep_until_done([scratch(parts * width * max(_FLOAT_BYTES, grad.element_size()))])
+        ctx.keep_until_done([scratch(parts * width * sum_bytes)])
+
+
+@operators.recorder_of("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def _embedding_bag(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The result after the sizes and numbers of the bags. Source: ATen/native/cuda/EmbeddingBag.cu."""
+    result, bag_of_index, bag_sizes, largest = out
+    ctx.record((bag_sizes, bag_of_index, result, largest))
+
+
+@operators.recorder_of("aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward")
+def _embedding_bag_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """As of an embedding; the gradient of a maximum is added without sorting.
+
+    Source: ATen/native/EmbeddingBag.cpp, `_embedding_bag_backward_symint`; cuda/EmbeddingBag.cu.
+    """
+    given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
+    grad, indices, rows = given["grad"], given["indices"], int(given["num_weights"])
+    if out.layout is not torch.strided or not indices.numel():
+        ctx.record(out)
+        return
+    contiguous_copies(ctx, indices, grad)
+    if given["mode"] == _MODE_MAX:
+        ctx.record(out)
+    else:
+        _sorted_sums(ctx, indices, rows, out.shape[-1], max(_FLOAT_BYTES, grad.element_size()), out)

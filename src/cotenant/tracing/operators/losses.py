@@ -16,6 +16,9 @@ operators = OperatorTable()
 
 _aten = torch.ops.aten
 _ROW_ALIGNMENT_BYTES = 16
+_MEAN = 1
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_binary_loss_op = _aten.binary_cross_entropy_with_logits.default
 
 
 def patches(context: PatchContext) -> list[KernelPatch]:
@@ -30,11 +33,54 @@ def patches(context: PatchContext) -> list[KernelPatch]:
 
     return [
         KernelPatch(
+            target="aten::binary_cross_entropy_with_logits", phase=Phase.OPERATORS, key="AutogradCUDA",
+            kernel=_binary_loss, divides=True,
+            reason="For a tensor subclass PyTorch computes the gradient out of place, with other temporaries.",
+            source="torch/csrc/autograd/FunctionsManual.cpp, `binary_cross_entropy_with_logits_backward`",
+        ),
+        KernelPatch(
             target="aten::ctc_loss.Tensor", phase=Phase.OPERATORS, key="AutogradCUDA", kernel=ctc_loss, divides=True,
             reason="PyTorch leaves the lengths tensors where any tensor is a subclass.",
             source="aten/src/ATen/native/LossCTC.cpp, `ctc_loss`",
         )
     ]  # fmt: skip
+
+
+class _BinaryLoss(torch.autograd.Function):
+    """Binary cross entropy of logits, whose gradient is computed in place, as it is without a dispatch mode."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, target: Any, weight: Any, pos_weight: Any, reduction: int) -> Any:
+        ctx.save_for_backward(x, target, weight, pos_weight)
+        ctx.reduction = reduction
+        with torch._C._AutoDispatchBelowAutograd():
+            return _binary_loss_op(x, target, weight, pos_weight, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        x, target, weight, pos_weight = ctx.saved_tensors
+        suffix = "" if torch.is_grad_enabled() else "_"  # a graph of the gradient keeps its operands
+
+        def then(made: Any, operator: str, operand: Any) -> Any:
+            return getattr(made, operator + suffix)(operand)
+
+        if pos_weight is None:
+            out = then(x.sigmoid(), "sub", target)
+        else:
+            scaled = pos_weight.mul(target)
+            out = then(then(then(scaled.add(1), "sub", target), "mul", x.sigmoid()), "sub", scaled)
+            del scaled
+        out = then(out, "mul", grad)
+        if weight is not None:
+            out = then(out, "mul", weight)
+        return out.div_(x.numel()) if ctx.reduction == _MEAN else out, None, None, None, None
+
+
+def _binary_loss(x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = _MEAN) -> Any:
+    """The loss, with PyTorch's own gradient where that is for the target too, or under transforms of functions."""
+    if not torch.is_grad_enabled() or target.requires_grad or torch._C._are_functorch_transforms_active():
+        return _binary_loss_op._op_dk(_EXPLICIT, x, target, weight, pos_weight, reduction)
+    return _BinaryLoss.apply(x, target, weight, pos_weight, reduction)
 
 
 @operators.shape_of(

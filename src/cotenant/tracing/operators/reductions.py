@@ -67,6 +67,14 @@ def accumulator_bytes(dtype: torch.dtype) -> int:
     return max(4, dtype.itemsize)
 
 
+@operators.recorder_of("aten::aminmax")
+def _extremes(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Both at once. Source: ATen/native/cuda/ReduceMinValuesKernel.cu, `aminmax_allreduce_kernel_impl`."""
+    ctx.record(out)
+    if kwargs.get("dim") is None:
+        split_reduction(ctx, args[0], tuple(range(args[0].dim())), 2 * args[0].element_size())
+
+
 @operators.recorder_of(*_SUMS, *_EXTREMES, *_EXTREMES_WITH_INDEX, *_MOMENTS)
 def _reduction(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     ctx.record(out)

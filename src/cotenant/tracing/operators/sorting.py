@@ -1,20 +1,24 @@
-"""Sorts: indices, copies and the storage of CUB's sorts beside the sorted values and their places.
+"""Sorts and what is drawn by sorting: indices, copies and the storage of CUB's sorts beside the results.
 
 Source: aten/src/ATen/native/cuda/Sort.cpp, `sort_cuda_kernel`; Sort.cu, `launch_stable_sort_kernel`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
 _INDEX_BYTES = 8
+_SHORT_KEY_BITS = 32
 _MAX_SMALL_SORT = 4096
 """Rows of up to so many elements are sorted in place by one thread block each."""
 _MAX_FULL_SORTS = 128
@@ -59,3 +63,52 @@ def _sort(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     else:
         ctx.keep_until_done([scratch(x.numel() * _INDEX_BYTES)])
         ctx.keep_until_done([scratch(cub_buffers.segmented_sort_bytes(x.numel(), item, _INDEX_BYTES))])
+
+
+@operators.recorder_of("aten::randperm", "aten::randperm.generator")
+def _permutation(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Numbers sorted by random keys, which have as many bits as keep nine of ten permutations free of equal keys.
+
+    Source: ATen/native/cuda/Randperm.cu, `randperm_out_cuda`.
+    """
+    ctx.record(out)
+    count, device = out.numel(), out.device
+    if device.type != "cuda" or not count:
+        return
+    bits = min(64, math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9)))))
+    item, key = out.element_size(), 4 if bits <= _SHORT_KEY_BITS else 8
+    shuffled = ctx.scratch(item, device)
+    del shuffled
+    ctx.keep_until_done([ctx.scratch(count * nbytes, device) for nbytes in (item, key, key)])
+    nbytes = cub_buffers.radix_sort_bytes(count, key, key_bits=bits, value_bytes=item)
+    ctx.keep_until_done([ctx.scratch(nbytes, device)])
+
+
+@operators.shape_of("aten::multinomial")
+def _multinomial(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Draws without replacement are the largest of the weights over random numbers; others need sums of the weights.
+
+    Source: ATen/native/Distributions.cpp, `multinomial_out`; cuda/MultinomialKernel.cu,
+    `multinomial_with_replacement_kernel_impl`.
+    """
+    weights, count = args[:2]
+    if weights.device.type != "cuda" or not weights.numel():
+        return NotImplemented
+    shape = (*weights.shape[:-1], count)
+    out = ctx.empty_strided(shape, contiguous_strides(shape), torch.int64, weights.device)
+    ctx.record(out)
+    if count > 1 and (args[2] if len(args) > 2 else kwargs.get("replacement", False)):
+        nbytes = weights.numel() * weights.element_size()
+        ctx.keep_until_done([ctx.scratch(nbytes, weights.device) for _ in ("weights", "normalized", "sums")])
+        return out
+    with ctx:
+        low, high = torch.aminmax(weights)
+        valid = (high < math.inf) & (low >= 0)
+        zero = (weights.sum(-1) == 0).any() if weights.dim() > 1 else weights.sum() == 0
+        _either = valid.logical_not()
+        del _either
+        quotients = torch.empty_like(weights)
+    ctx.keep_until_done([low, high, valid, zero, quotients])
+    if count > 1:
+        ctx.keep_until_done([ctx.scratch(out.numel() * weights.element_size(), weights.device)])
+    return out
