@@ -98,3 +98,14 @@ def test_errors_of_versions_and_packages_have_a_hint_that_fits(tmp_path, source,
     with failing("import" if "import" in source else "raised") as caught:
         trained(tmp_path, source)
     assert hint in caught.value.hint
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+def test_a_dict_of_synthetic_tables_renames_and_selects_columns(tmp_path):
+    source = """
+    import datasets
+    tables = datasets.load_dataset("glue", "mrpc")
+    tables = tables.rename_column("label", "labels").select_columns(["labels", "idx"]).remove_columns(["idx", "none"])
+    assert tables["train"].column_names == ["labels"] and tables["train"].sort("labels")[0] == {"labels": 0}
+    """
+    trained(tmp_path, source, synthetic_data=["128:int64:28996"])

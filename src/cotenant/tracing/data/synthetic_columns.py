@@ -7,6 +7,7 @@ column that the script only looks for (`"input_ids" in columns`, `row.get("weigh
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -204,12 +205,15 @@ def _removing_known(only_synthetic: Callable[[], bool], original: Any) -> Any:
 
 
 def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    _, first, *_ = inspect.signature(original).parameters
+
     @functools.wraps(original)
-    def call(self: Any, names: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names = args[0] if args else kwargs.get(first, ())  # `DatasetDict` gives it by its name
         if only_synthetic():
             for name in [names] if isinstance(names, str) else names:
-                if name not in self.column_names:
+                if isinstance(name, str) and name not in self.column_names:
                     self = self.add_column(name, maker.column(name, len(self)))
-        return original(self, names, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return call
