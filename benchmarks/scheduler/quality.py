@@ -41,6 +41,7 @@ from cotenant.scheduling.prediction.interference import (
 )
 from cotenant.sim import cluster, traces
 from cotenant.sim.cluster import Cluster
+from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.tables import pair_rows
 from cotenant.sim.limits.bounds import makespan_bound
@@ -63,6 +64,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"max_slowdown": 2.0},
 )
 """Options of `marginal-gain`; `max_slowdown` is the slowdown bound of all jobs, instead of 1.5."""
+COLUMNS = ("makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
 NAMES = ("makespan_s", "jct_mean_s", "jct_p95_s", "energy_j")
 
 
@@ -71,9 +73,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 bootstraps of t1, without the clairvoyant search")
     add_write_option(parser)
     parser.add_argument("--bootstraps", type=int, default=40, help="number of bootstraps (default: %(default)s)")
+    parser.add_argument("--moves", action="store_true", help="only `marginal-gain` with jobs that can be moved")
     args = parser.parse_args()
     count = 3 if args.quick else args.bootstraps
     a100 = cluster.parse("4xA100-40GB")
+    if args.moves:
+        drawn = [resampled(traces.load("t1"), seed=SEED + i) for i in range(count)]
+        lines = movable("t1 on 4 x A100-40GB", drawn, a100, ("cotenant", "oracle"))
+        turing = traces.load("aegis-saturn-60")
+        drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
+        lines += movable(
+            "2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cluster.parse("4xRTX2080Ti-11GB"), ("oracle",)
+        )
+        if args.write:
+            command = "`python -m benchmarks.scheduler.quality --moves --write`"
+            write_result("quality-moves", "\n".join([*heading(command), *lines, ""]))
+        return
     lines = section(
         "t1 on 4 x A100-40GB",
         [resampled(traces.load("t1"), seed=SEED + i) for i in range(count)],
@@ -107,12 +122,44 @@ def main() -> None:
         write_result("quality", "\n".join([*heading(), *lines, ""]))
 
 
-def heading() -> list[str]:
+def movable(title: str, drawn: Sequence[Trace], gpus: Cluster, estimators: Sequence[str]) -> list[str]:
+    """A table of `marginal-gain` where none, half and all of the jobs can be moved, 30 s to save and 30 s to start."""
+    lines = [f"## {title}, {len(drawn)} bootstraps", ""]
+    columns = ("can be moved", "memory estimator", "bound", *COLUMNS, "moves per 60", "jobs moved most often")
+    lines += [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    baseline = [metrics_of(simulate(trace, gpus, "exclusive")) for trace in drawn]
+    for estimator in estimators:
+        for bound in (1.5, 1.7, 2.0):
+            for share in (0.0, 0.5, 1.0):
+                config = SimulationConfig(movable_share=share)
+                common: dict[str, Any] = {"estimator": estimator, "max_slowdown": bound, "config": config}
+                runs = [simulate(trace, gpus, "marginal-gain", **common) for trace in drawn]
+                found = [metrics_of(run) for run in runs]
+                moves = [
+                    [attempts - 1 - ooms for attempts, ooms in zip(run.columns.attempts, run.columns.ooms, strict=True)]
+                    for run in runs
+                ]
+                counted = statistics.mean(sum(counts) * 60 / len(counts) for counts in moves)
+                most = max(max(counts) for counts in moves)
+                cells = [
+                    f"{share:.0%}",
+                    estimator,
+                    f"{bound:g}",
+                    *changes(found, baseline),
+                    f"{counted:.1f}",
+                    str(most),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+                print(title, "|", lines[-1], flush=True)
+    return [*lines, ""]
+
+
+def heading(command: str = "`python -m benchmarks.scheduler.quality --write`") -> list[str]:
     return [
         "# Quality of the policies, simulated",
         "",
         f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed {SEED}.",
-        "Command: `python -m benchmarks.scheduler.quality --write`.",
+        f"Command: {command}.",
         "",
         *(__doc__ or "").split("\n\n")[2].splitlines(),
         "",
@@ -131,7 +178,7 @@ def section(
 ) -> list[str]:
     """A table of every policy on the same traces."""
     lines = [f"## {title}, {len(drawn)} bootstraps", ""]
-    columns = ("policy", "memory estimator", "makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
+    columns = ("policy", "memory estimator", *COLUMNS)
     lines.append(f"| {' | '.join(columns)} | above best known | above bound |")
     lines.append("| --- " * (len(columns) + 2) + "|")
     baseline = [metrics_of(simulate(trace, gpus, "exclusive")) for trace in drawn]
@@ -201,18 +248,23 @@ def row(
     best: dict[int, float],
     bounds: dict[int, float],
 ) -> str:
-    cells = []
-    for name in NAMES:
-        changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
-        spread = interval(changes)
-        cells.append(f"{spread.mean:+.1%} [{spread.low:+.0%}, {spread.high:+.0%}]")
-    cells.append(f"{statistics.mean(metrics.within_bound for metrics in found):.0%}")
-    cells.append(f"{statistics.mean(metrics.ooms * 60 / metrics.jobs for metrics in found):.2f}")
+    cells = changes(found, baseline)
     cells += [
         f"{statistics.mean(found[i].makespan_s / s - 1 for i, s in known.items()):.0%}" if known else "-"
         for known in (best, bounds)
     ]
     return f"| {policy} | {estimator} | " + " | ".join(cells) + " |"
+
+
+def changes(found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> list[str]:
+    """The cells of `COLUMNS`."""
+    cells = []
+    for name in NAMES:
+        spread = interval([getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)])
+        cells.append(f"{spread.mean:+.1%} [{spread.low:+.0%}, {spread.high:+.0%}]")
+    cells.append(f"{statistics.mean(metrics.within_bound for metrics in found):.0%}")
+    cells.append(f"{statistics.mean(metrics.ooms * 60 / metrics.jobs for metrics in found):.2f}")
+    return cells
 
 
 def family(workload: str) -> str:

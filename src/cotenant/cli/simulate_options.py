@@ -257,9 +257,9 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceOptions:
-    """Time slices: jobs that give way to others before they are done."""
+    """Time slices and moves: jobs that give way to others before they are done."""
 
-    SECTION = "Time slices"
+    SECTION = "Time slices and moves"
 
     time_slice_s: float | None = option(
         "--time-slice",
@@ -275,13 +275,29 @@ class SliceOptions:
         help="The signal comes this long before the end of a slice; at most half of it.",
     )
     no_checkpoints: bool = flag("--no-checkpoints", help="A job whose slice is over starts again from its beginning.")
+    movable: float = option(
+        "--movable",
+        type=number(minimum=0, maximum=1),
+        default=0.0,
+        metavar="SHARE",
+        help="Share of the jobs that save their state and can be moved, 0..1; `marginal-gain` moves them.",
+    )
+    move_cost_s: float = option(
+        "--move-cost",
+        type=Parsed("duration", parse_duration),
+        default="00:01:00",
+        metavar="TIME",
+        help="What a move takes: half of it to save, half to start again.",
+    )
 
     def apply(self, config: SimulationConfig) -> SimulationConfig:
-        """`config` with these slices.
+        """`config` with these slices and moves.
 
         Raises:
             UsageError: `--no-checkpoints` without `--time-slice`.
         """
+        part_s = self.move_cost_s / 2
+        config = replace(config, movable_share=self.movable, save_s=part_s, startup_s=part_s)
         if self.time_slice_s is None:
             if self.no_checkpoints:
                 raise UsageError("`--no-checkpoints` needs `--time-slice`", hint="add e.g. `--time-slice 12:00:00`")

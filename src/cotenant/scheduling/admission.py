@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.units import format_duration
+from cotenant.scheduling.checkpoints import offered_from_s
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
@@ -49,7 +50,7 @@ class AdmissionControl:
         self._changed.add(job_id)
         if job is None or not isinstance(job.state, Queued):
             return
-        begin_at_s = job.spec.begin_at_s
+        begin_at_s = offered_from_s(job)
         if begin_at_s is not None and begin_at_s > at_s:
             heapq.heappush(self._begin_times, (begin_at_s, job_id))
             return
@@ -107,7 +108,7 @@ class AdmissionControl:
         older_singletons = self._table.older_singletons(job)
         if older_singletons or open_dependencies(job, self._table.jobs):
             return Refusal("dependency", lambda: dependency_text(job, self._table.jobs, older_singletons))
-        begin_at_s = job.spec.begin_at_s
+        begin_at_s = offered_from_s(job)
         if begin_at_s is not None and begin_at_s > at_s:
             return Refusal("begin_time", lambda: f"begins in {format_duration(begin_at_s - at_s)}", begin_at_s)
         return None

@@ -27,6 +27,19 @@ EXIT_SAVED = 85
 """Exit code by which a job says that it has saved its state. Source: HTCondor's manual, `checkpoint_exit_code`."""
 
 
+REST_S = 2.0
+"""A job that was moved is offered to the policy after this: whatever it made room for comes first."""
+
+
+def offered_from_s(job: Job) -> float | None:
+    """The earliest time at which a queued job may start, by its request or because it was just moved; None: any."""
+    begin_at_s = job.spec.begin_at_s
+    last = job.last_attempt
+    if last is None or last.ended_at_s is None or not is_moved(last):
+        return begin_at_s
+    return max(begin_at_s or 0.0, last.ended_at_s + REST_S)
+
+
 def is_moved(attempt: Attempt) -> bool:
     """Whether it was stopped so that its job continues on other GPUs."""
     end = attempt.exit

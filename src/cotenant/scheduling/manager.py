@@ -39,6 +39,8 @@ from cotenant.scheduling.explain import CoRunStatus, explanation
 from cotenant.scheduling.fit_check import FitCheck
 from cotenant.scheduling.idle_watch import IdleWatch
 from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.move_watch import MoveWatch
+from cotenant.scheduling.moves import move_planner
 from cotenant.scheduling.overrun import find_overruns
 from cotenant.scheduling.overrun_watch import OverrunWatch
 from cotenant.scheduling.placement.policy import Policy
@@ -77,14 +79,18 @@ class Manager:
             smact_of=lambda job: self._history.activity(job).smact,
         )
         self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
-        self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
+        self._bind_history()
         self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
-        config = self._config
-        self._idle = IdleWatch(
-            config.idle, stale_after_s=config.stale_after_s, stop_grace_s=config.stop_grace_s, pace=config.pace
-        )
+        config, grace_s = self._config, self._config.stop_grace_s
+        self._idle = IdleWatch(config.idle, stale_after_s=config.stale_after_s, stop_grace_s=grace_s, pace=config.pace)
         self._time_limits = TimeLimits(self._config)
         self._at_s = 0.0
+
+    def _bind_history(self) -> None:
+        self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
+        planner = move_planner(self._policy, self._history, pace=self._config.pace)
+        seen = (self._table, self._admission, self._telemetry, self._history, self._driver)
+        self._moves = MoveWatch(planner, *seen, pace=self._config.pace)
 
     @property
     def jobs(self) -> Mapping[int, Job]:
@@ -104,6 +110,8 @@ class Manager:
             commands += self._overruns.commands(lambda: self._driver.snapshot(event.at_s).gpus, event.at_s)
             commands += self._idle_commands(event)
         commands += self._stop_overdue(event.at_s)
+        if isinstance(event, ServerSampled):
+            commands += self._moves.commands(event.at_s, self._is_suspended)
         if self._is_decision_due(event, queued_before):
             commands += self._decide(event)
         return commands
@@ -129,7 +137,7 @@ class Manager:
             self._history = WorkloadHistory.restored(
                 since.history, pace=self._config.pace, table=self._config.interference
             )
-            self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
+            self._bind_history()
         for event in events:
             self._table.apply(event)
             if isinstance(event, AttemptExited):
@@ -348,7 +356,8 @@ class Manager:
 
     def _is_suspended(self, job: Job) -> bool:
         """Whether its attempt is paused, or saves its state because it is being stopped."""
-        return self._overruns.is_paused(job.id, len(job.attempts)) or self._time_limits.is_stopping(job.id)
+        is_ending = self._time_limits.is_stopping(job.id) or self._moves.is_moving(job)
+        return is_ending or self._overruns.is_paused(job.id, len(job.attempts))
 
     def _stop_overdue(self, at_s: float) -> list[Command]:
         """Stops for attempts past their time limit, or near the end of their time slice while other jobs wait."""

@@ -78,11 +78,19 @@ class JobFactory:
         estimator: the source of memory estimates, one of `estimators()`.
     """
 
-    def __init__(self, trace: Trace, estimator: str, *, max_slowdown: float | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        estimator: str,
+        *,
+        max_slowdown: float | None = None,
+        movable: Callable[[int], bool] | None = None,
+    ) -> None:
         check_estimator(estimator)
         self.estimator = estimator
         self._trace = trace
         self._bound = max_slowdown
+        self._movable = movable
         self._shared: dict[tuple[int, int, int, int], _SharedParts] = {}
 
     def __call__(self, number: int) -> Job:
@@ -93,7 +101,10 @@ class JobFactory:
         if shared is None:
             shared = self._shared[key] = self._make(*key)
         at_s = trace.submit_s[number]
-        return _job(number + 1, shared.spec, at_s, _queued(at_s), shared.estimate, shared.error)
+        spec = shared.spec
+        if self._movable is not None and self._movable(number):
+            spec = replace(spec, checkpoint_signal="TERM")
+        return _job(number + 1, spec, at_s, _queued(at_s), shared.estimate, shared.error)
 
     def _make(self, profile_index: int, gpus: int, user_index: int, workload_index: int) -> _SharedParts:
         trace = self._trace

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cotenant.gpus.power_model import PowerModel, power_model
 from cotenant.scheduling import policies
+from cotenant.scheduling.moves import move_planner
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 from cotenant.scheduling.prediction.history import WorkloadHistory
@@ -106,7 +107,7 @@ def simulate(
     chosen = policies.create(policy, options) if isinstance(policy, str) else policy
     config = (config or SimulationConfig()).with_window(getattr(chosen, "window_s", None))
     began_s = time.perf_counter()
-    job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown)
+    job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown, movable=config.movable())
     if learn is None:
         learn = facts is None and not getattr(chosen, "exclusive", False) and getattr(chosen, "uses_history", True)
     feed: HistoryFeed | None = None
@@ -123,6 +124,7 @@ def simulate(
         config=config,
         power_of=power_of or power_model,
         history_feed=feed,
+        planner=move_planner(chosen, feed.history) if feed is not None and config.movable_share else None,
     )
     simulation.run()
     return SimulationResult(

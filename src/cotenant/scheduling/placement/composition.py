@@ -24,6 +24,18 @@ AfterOom = Callable[[Job, Sequence[int], Demand], Demand]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRule:
+    """When a policy moves jobs; see `scheduling.moves`. `period_s`: between two looks, in GPU time."""
+
+    min_gain: float = 0.3
+    hysteresis: float = 2.0
+    turn_ratio: float = 2.0
+    max_moves: int = 4
+    min_run_s: float = 300.0
+    period_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
     """Considers jobs in `order`; each gets the best GPU by `pairing` and `score` among those that admit it.
 
@@ -44,6 +56,7 @@ class Composition:
             would demand otherwise. Without it, gates on activity do not hold that retry.
         window_s: the window of samples that its gates and score look at, where it is longer than the configured one.
         uses_history: whether the need of a job may come from earlier jobs of its workload.
+        moves: when running jobs that can save their state are moved; None: never.
     """
 
     name: str
@@ -61,6 +74,7 @@ class Composition:
     after_oom: AfterOom | None = None
     window_s: float | None = None
     uses_history: bool = True
+    moves: MoveRule | None = None
 
     def __post_init__(self) -> None:
         after_s = self.reserve_after_s

@@ -128,14 +128,24 @@ def annotate(resident: NewResident, co_runner: CoRunner) -> None:
 
 
 def residents_of(view: GpuView) -> Residents:
-    """The residents, in an order that depends on nothing else.
+    """The residents, in an order that depends on nothing else."""
+    return residents_key(co_runners_of(view))
+
+
+def residents_key(found: list[CoRunner]) -> Residents:
+    """Residents in an order that depends on nothing else."""
+    return tuple(sorted(found, key=_sort_key)) if len(found) > 1 else tuple(found)
+
+
+def co_runners_of(view: GpuView) -> list[CoRunner]:
+    """The residents, in the order of the view.
 
     Residents of unknown activity are expected to act as jobs of their size do. Once all of them have been active, the
     measured activity of the GPU corrects that: a single resident does just that, for several see `attribution`.
     """
     residents = view.residents
     if not residents:
-        return ()
+        return []
     found = [_as_co_runner(resident, view.total_bytes) for resident in residents]
     guessed = [co_runner for co_runner in found if co_runner.guessed]
     if guessed and all(resident.first_active_at_s is not None for resident in residents if resident.smact is None):
@@ -151,7 +161,7 @@ def residents_of(view: GpuView) -> Residents:
                 else co_runner
                 for co_runner in found
             ]
-    return tuple(sorted(found, key=_sort_key)) if len(found) > 1 else tuple(found)
+    return found
 
 
 def _loads(co_runners: list[CoRunner]) -> tuple[tuple[float, int], ...]:

@@ -30,6 +30,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.gpu import Sharing, mig_slices
 from cotenant.core.job import Job
 from cotenant.scheduling.placement import gates, orders, scores
+from cotenant.scheduling.placement.composition import MoveRule
 from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.pairing import (
     CoRunner,
@@ -196,13 +197,16 @@ def marginal_gain(
     order: QueueOrder = "due",
     reserve_after_s: float | None = 14400.0,
     sharing: Collocation = "time-sliced",
+    moves: bool = True,
+    max_moves: int = 4,
 ) -> Ranked:
     """`max_slowdown` is for jobs that request none; `max_jobs` share a GPU at most; others as described above.
 
     A `safety_factor` above 1 keeps more jobs within their bound. `order` is that of jobs of equal priority: by due time
     (see `PATIENCE`), by age, or by history the shortest or those with least GPU time first, and then those of unknown
     duration by age. GPUs are reserved for a job that has waited for `reserve_after_s`. `headroom_gib` stays free in
-    addition to all promises, for fragmentation and memory outside any process.
+    addition to all promises, for fragmentation and memory outside any process. With `moves`, a job that can save its
+    state is moved where that is worth its cost (`scheduling.moves`), at most `max_moves` times.
     """
     if not min_gain <= 1:
         raise UsageError(
@@ -214,8 +218,11 @@ def marginal_gain(
         raise UsageError(f"`safety_factor` must be >= 1 and finite, got {safety_factor:g}", hint="write e.g. `1.2`")
     if not 0 < smact_sum < math.inf:
         raise UsageError(f"`smact_sum` must be above 0 and finite, got {smact_sum:g}", hint="write e.g. `1.6`")
+    if max_moves < 1:
+        raise UsageError(f"`max_moves` must be >= 1, got {max_moves}", hint="`moves = false` moves no job")
     return Ranked(
         name="marginal-gain",
+        moves=MoveRule(max_moves=max_moves) if moves else None,
         order=_ORDERS[order],
         gates=(gates.max_jobs(max_jobs), gates.warming_up_unless_known(warmup_s)),
         score=scores.most_available_memory,

@@ -124,6 +124,7 @@ class WorkloadHistory:
         self.interference = LearnedInterference(table)
         self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
         self._min_run_s = MIN_RUN_S / pace
+        self._pace = pace
         self._records: dict[str, WorkloadRecord] = {}
         self._activities: dict[str, GpuActivity] = {}  # cache, by workload
         self._summary_keys: dict[str, tuple[object, ...]] = {}
@@ -158,7 +159,8 @@ class WorkloadHistory:
     def move_cost(self, job: Job) -> MoveCost:
         """What a move of `job` costs, by the attempts of its workload."""
         record = self.record(job)
-        return MoveCost() if record is None else move_cost(record.saves_s, record.startups_s, record.unsaved)
+        known = record or WorkloadRecord()
+        return move_cost(known.saves_s, known.startups_s, known.unsaved, pace=self._pace)
 
     def demand_bytes(self, job: Job) -> int | None:
         """Memory demand that replaces the declared or estimated one; None if that one is used."""
@@ -230,15 +232,19 @@ class WorkloadHistory:
         if attempt.started_at_s is None or attempt.ended_at_s is None:
             return
         ran_s = attempt.ended_at_s - attempt.started_at_s
-        for earlier in saved_before(job, attempt):
-            ran_s += max(0.0, worked_s(earlier, attempt) - self._lost_to_neighbors_s(job, earlier, jobs))
         if ran_s < self._min_run_s:
             return
         peak = max(attempt.peak_observed_bytes.values(), default=0)
         if peak:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
-        ran_s -= self._lost_to_neighbors_s(job, attempt, jobs)
-        record.durations_s = [*record.durations_s, max(0.0, ran_s)][-MAX_RUNS:]
+        record.durations_s = [*record.durations_s, self.worked_s(job, attempt, ran_s, jobs)][-MAX_RUNS:]
+
+    def worked_s(self, job: Job, attempt: Attempt, ran_s: float, jobs: Mapping[int, Job]) -> float:
+        """Time alone that `ran_s` of the newest attempt stand for, and the saved ones before it."""
+        worked = max(0.0, ran_s - self._lost_to_neighbors_s(job, attempt, jobs))
+        for earlier in saved_before(job, attempt):
+            worked += max(0.0, worked_s(earlier, attempt) - self._lost_to_neighbors_s(job, earlier, jobs))
+        return worked
 
     def _lost_to_neighbors_s(self, job: Job, attempt: Attempt, jobs: Mapping[int, Job]) -> float:
         return sum(

@@ -20,22 +20,30 @@ class MoveCost:
         save_s: from the signal to its end with its state saved, the median; None if it never was.
         startup_s: from a start until samples show it on a GPU, the median; None if not known.
         saves: stops after which its state was saved, of the newest; `unsaved`: moves after which it was not, in all.
+        assumed_part_s: stands for a part that is not known.
     """
 
     save_s: float | None = None
     startup_s: float | None = None
     saves: int = 0
     unsaved: int = 0
+    assumed_part_s: float = ASSUMED_PART_S
 
     @property
     def seconds(self) -> float:
         """Saving and starting."""
-        return sum([ASSUMED_PART_S if part_s is None else part_s for part_s in (self.save_s, self.startup_s)])
+        return sum([self.assumed_part_s if part_s is None else part_s for part_s in (self.save_s, self.startup_s)])
 
 
-def move_cost(saves_s: Sequence[float], startups_s: Sequence[float], unsaved: int) -> MoveCost:
-    """The cost by what was recorded of a workload."""
-    return MoveCost(save_s=_median(saves_s), startup_s=_median(startups_s), saves=len(saves_s), unsaved=unsaved)
+def move_cost(saves_s: Sequence[float], startups_s: Sequence[float], unsaved: int, *, pace: float) -> MoveCost:
+    """The cost by what was recorded of a workload. `pace`: seconds of GPU time per second of the records."""
+    return MoveCost(
+        save_s=_median(saves_s),
+        startup_s=_median(startups_s),
+        saves=len(saves_s),
+        unsaved=unsaved,
+        assumed_part_s=ASSUMED_PART_S / pace,
+    )
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -34,6 +34,7 @@ class AttemptPlans:
         activities = [activity_of(profile) for profile in trace.profiles]
         self._activity_ids = [cache.id_of(activity) for activity in activities]
         self._busy = [busy_share([activity]) for activity in activities]
+        self._moved: dict[int, None] = {}  # by number
         self._checkpoints_s: dict[int, float] = {}  # by number, in seconds on the reference GPU
         types = dict.fromkeys(slot.gpu_type for slot in cluster.slots)
         self.reference_gpu = gpu_speeds.reference_type(cluster, config.reference_gpu)
@@ -52,11 +53,14 @@ class AttemptPlans:
         number = attempt.number
         duration_s = self._trace.duration_s[number]
         if delay_s is None:
-            delay_s = self._first_delays_s[number] if first else self._config.draw_delay_s(self._rng)
+            is_same_work = first or number in self._moved
+            delay_s = self._first_delays_s[number] if is_same_work else self._config.draw_delay_s(self._rng)
             if self._has_other_types:
                 attempt.relative_speed = min([self._relative_speed(gpu.gpu_type, number) for gpu in attempt.gpus])
         attempt.delay_s = min(delay_s, self._config.delay_share * duration_s)
         attempt.work_s = (duration_s - attempt.delay_s) / attempt.relative_speed
+        if number in self._moved:
+            attempt.delay_s = self._config.startup_s
         attempt.done_s = self._checkpoints_s.get(number, 0.0) / attempt.relative_speed
         if self._config.cross_node_speed < 1.0 and len({gpu.server for gpu in attempt.gpus}) > 1:
             attempt.network_factor = self._config.cross_node_speed
@@ -70,6 +74,11 @@ class AttemptPlans:
             own = self._cache[attempt.activity_id]._replace(sensitivity=self._sensitivities[number])
             attempt.activity_id = self._cache.id_of(own)
         attempt.activity = self._cache[attempt.activity_id]
+
+    def moved(self, attempt: RunningAttempt, done_s: float) -> None:
+        """Save its work as `checkpoint`; its next attempts take `startup_s` to start, on top of its work."""
+        self.checkpoint(attempt, done_s)
+        self._moved[attempt.number] = None
 
     def checkpoint(self, attempt: RunningAttempt, done_s: float) -> None:
         """Save `done_s` of its work, in seconds on its GPUs: the next attempt continues from there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cotenant.core.errors import UsageError
@@ -36,6 +37,8 @@ class SimulationConfig:
         time_slice_s: after this long, less `time_slice_notice_s`, an attempt is stopped if jobs wait, and its job is
             queued last. With `slice_checkpoints` it continues where it was, else from its beginning.
         overrun: what is done about attempts that hold more than their promise, as `[scheduling] overrun` of a daemon.
+        movable_share: share of the jobs that can be moved, drawn by the seed. A move takes `save_s`, in which the job
+            holds its GPUs and makes no step, and `startup_s` of the next attempt. Policies that move jobs use it.
         record: keep the use of every GPU over time, for reports.
     """
 
@@ -57,10 +60,16 @@ class SimulationConfig:
     time_slice_notice_s: float = 600.0
     slice_checkpoints: bool = True
     overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
+    movable_share: float = 0.0
+    save_s: float = 30.0
+    startup_s: float = 30.0
     record: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("delay_median_s", "delay_share", "restart_s", "sensitivity_sd", "repair_s", "time_slice_notice_s"):
+        if not 0.0 <= self.movable_share <= 1.0:
+            raise UsageError(f"`movable_share` must be 0 to 1, got {self.movable_share:g}")
+        durations = ("save_s", "startup_s", "delay_median_s", "restart_s", "repair_s", "time_slice_notice_s")
+        for name in (*durations, "delay_share", "sensitivity_sd"):
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:
                 raise UsageError(f"`{name}` must be >= 0, got {value:g}")
@@ -74,6 +83,13 @@ class SimulationConfig:
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise UsageError(f"`{name}` must be > 0, got {value:g}")
+
+    def movable(self) -> Callable[[int], bool] | None:
+        """Whether the job of a number can be moved, by the seed; None: no job can."""
+        if not self.movable_share:
+            return None
+        seed, share = self.seed, self.movable_share
+        return lambda number: random.Random(f"{seed} {number}").random() < share  # noqa: S311 - no secret
 
     def with_window(self, window_s: float | None) -> SimulationConfig:
         """The same with a window of at least `window_s`, and rechecks until it shows the new activity alone."""

@@ -41,6 +41,11 @@ class HistoryFeed:
         self._pending: dict[str, dict[int, Job]] = {}
         self._summaries: dict[str, tuple[object, ...]] = {}
 
+    @property
+    def jobs(self) -> Mapping[int, Job]:
+        """All jobs of the trace, by id."""
+        return self._jobs
+
     def queued(self, job: Job) -> None:
         """`job` is pending."""
         self._jobs.add(job)

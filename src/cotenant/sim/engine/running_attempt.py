@@ -13,6 +13,7 @@ from cotenant.core.gpu import Resident
 from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Overrun
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
+from cotenant.scheduling.checkpoints import EXIT_SAVED
 from cotenant.scheduling.overrun import have_room, is_overrun
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.scheduling.recovery import after_exit
@@ -156,6 +157,7 @@ class RunningAttempt:
             peak_observed_bytes={gpu.device.uuid: peak_bytes for gpu in self.gpus} if peak_bytes else {},
             ended_at_s=at_s,
             exit=end,
+            startup_s=self.delay_s if self.job.spec.checkpoint_signal is not None else None,
             co_runs=() if self.co_runs is None else self.co_runs.co_runs(),
         )
 
@@ -163,6 +165,12 @@ class RunningAttempt:
 def job_after_stop(attempt: RunningAttempt, reason: str, at_s: float) -> Job:
     """The job after its attempt was stopped by SIGTERM for a `reason` that recovery knows."""
     end = AttemptExit(exit_code=None, signal=signal.SIGTERM, reason="stopped", detail=reason)
+    return after_exit(attempt.job, attempt.ended(at_s, end, attempt.held_bytes))
+
+
+def job_after_move(attempt: RunningAttempt, reason: str, at_s: float, save_s: float) -> Job:
+    """The job after its attempt saved its state for `save_s` and ended."""
+    end = AttemptExit(exit_code=EXIT_SAVED, signal=None, reason="stopped", detail=reason, stopping_s=save_s)
     return after_exit(attempt.job, attempt.ended(at_s, end, attempt.held_bytes))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop
 from typing import Any
 
@@ -20,6 +21,7 @@ from cotenant.core.job import Job
 from cotenant.core.placement import Placement
 from cotenant.gpus.power_model import PowerModel
 from cotenant.scheduling.demand import never_fits
+from cotenant.scheduling.moves import MovePlanner
 from cotenant.scheduling.placement.policy import Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
@@ -27,6 +29,7 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
+from cotenant.sim.engine.moves import Mover
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
@@ -61,10 +64,9 @@ class Simulation:
         config: SimulationConfig,
         power_of: Callable[[str], PowerModel],
         history_feed: HistoryFeed | None = None,
+        planner: MovePlanner | None = None,
     ) -> None:
-        self.trace = trace
-        self.cluster = cluster
-        self.config = config
+        self.trace, self.cluster, self.config = trace, cluster, config
         self.columns = JobColumns(len(trace))
         self.gpus = [SimGpu(slot, power_of(slot.gpu_type), record=config.record) for slot in cluster.slots]
         self._by_uuid = {gpu.device.uuid: gpu for gpu in self.gpus}
@@ -76,14 +78,10 @@ class Simulation:
         self._pending: dict[int, Job] = {}  # by number in the trace, as the next two
         self._oom_at_s: dict[int, float] = {}
         self._placed_before: set[int] = set()
-        self._running = 0
         self._empty_gpus = len(self.gpus)
-        self._requeueing = 0
-        self._idle_decisions = 0
-        self.idle_while_waiting_s = 0.0
-        self.event_count = 0
-        self.decisions = 0
-        self.now_s = 0.0
+        self._running = self._requeueing = self._idle_decisions = 0
+        self.event_count = self.decisions = 0
+        self.idle_while_waiting_s = self.now_s = 0.0
         self._speeds = SpeedCache(interference)
         self._plans = AttemptPlans(trace, config, self._speeds, cluster)
         self._observations = Observations(placer, self._wake_at, config, len(self.gpus))
@@ -93,10 +91,12 @@ class Simulation:
         ends = (self._close_intervals, self._ended_without_result)
         guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
         self._guard = None if config.overrun.action == "tell" else guard
+        self._mover = Mover(planner, config, self._plans, self._observations, self._events, self._updater, history_feed)
+        moves = (partial(self._mover.check, self.gpus, self._pending), partial(self._mover.saved, self._put_back))
         attempts = (self._begin_work, self._milestone, self._requeue)
         # By kind of event; False: it changed nothing.
         self._handlers: tuple[Callable[[Any, float], bool | None], ...]
-        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check)
+        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check, *moves)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -249,6 +249,7 @@ class Simulation:
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
         self._slices.started(attempt, at_s)
+        self._mover.started(at_s)
         if self._guard is not None:
             self._guard.changed(gpus, at_s)
 

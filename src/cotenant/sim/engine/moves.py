@@ -1,0 +1,96 @@
+"""Moves in a simulation: jobs that save their state, leave their GPUs, and go on where the policy places them next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cotenant.core.job import Job
+from cotenant.scheduling.moves import Move, MovePlanner, RunningJob, running_job
+from cotenant.sim.engine.attempt_plans import AttemptPlans
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.event_queue import MOVE_CHECK, SAVED, EventQueue
+from cotenant.sim.engine.history_feed import SUCCESS, HistoryFeed
+from cotenant.sim.engine.observations import Observations
+from cotenant.sim.engine.running_attempt import RunningAttempt, job_after_move
+from cotenant.sim.engine.sim_gpu import SimGpu
+from cotenant.sim.engine.speeds import SpeedUpdater
+
+End = Callable[[RunningAttempt, Job, float, float], None]
+"""`end(attempt, job, at_s, lost_s)` ends an attempt, and queues `job` again."""
+
+
+class Mover:
+    """Handles MOVE_CHECK and SAVED events. `planner` is None for a policy that moves no job: then there are none."""
+
+    def __init__(
+        self,
+        planner: MovePlanner | None,
+        config: SimulationConfig,
+        plans: AttemptPlans,
+        observations: Observations,
+        events: EventQueue[Any],
+        updater: SpeedUpdater,
+        feed: HistoryFeed | None,
+    ) -> None:
+        self._planner = planner if config.movable_share else None
+        self._config = config
+        self._plans = plans
+        self._observations = observations
+        self._events = events
+        self._updater = updater
+        self._feed = feed
+        self._is_due = False
+
+    def started(self, at_s: float) -> None:
+        """An attempt was launched: look from now on."""
+        if self._planner is not None and not self._is_due:
+            self._is_due = True
+            self._events.put(at_s + self._planner.rule.period_s, MOVE_CHECK, None)
+
+    def check(self, gpus: Sequence[SimGpu], waiting: Mapping[int, Job], _subject: None, at_s: float) -> bool:
+        """Begin the moves that are worth their cost; whether there were any."""
+        self._is_due = False
+        planner, feed = self._planner, self._feed
+        attempts = {attempt.job.id: attempt for gpu in gpus for attempt in gpu.residents}
+        if planner is None or feed is None or not attempts:
+            return False
+        self.started(at_s)
+        feed.close_intervals(gpus, at_s)
+        running = {
+            job_id: self._running(attempt, feed, at_s)
+            for job_id, attempt in attempts.items()
+            if attempt.is_active and not attempt.is_paused
+        }
+        snapshots = [self._observations.snapshot(gpu, at_s) for gpu in gpus]
+        move = planner.plan(snapshots, running, [*waiting.values()], at_s)
+        if move is not None:
+            self._begin(attempts[move.job_id], move, at_s)
+        return move is not None
+
+    def _running(self, attempt: RunningAttempt, feed: HistoryFeed, at_s: float) -> RunningJob:
+        record = attempt.ended(at_s, SUCCESS, attempt.held_bytes)
+        return running_job(feed.history, attempt.job, record, at_s - attempt.placed_s, feed.jobs)
+
+    def _begin(self, attempt: RunningAttempt, move: Move, at_s: float) -> None:
+        """It saves its state: it holds its memory and makes no step."""
+        if self._feed is not None:
+            self._feed.close_intervals(attempt.gpus, at_s)
+        attempt.done_s += attempt.speed * (at_s - attempt.since_s)
+        attempt.since_s, attempt.speed = at_s, 0.0
+        attempt.version += 1
+        attempt.is_paused = True
+        for gpu in attempt.gpus:
+            gpu.advance(at_s)
+            gpu.active.remove(attempt)
+        self._updater.update(attempt.gpus, at_s)
+        self._events.put(at_s + self._config.save_s, SAVED, (attempt, move.reason))
+
+    def saved(self, end: End, subject: tuple[RunningAttempt, str], at_s: float) -> bool:
+        """Its state is saved, and `end` ends it; unless it has ended by a fault meanwhile."""
+        attempt, reason = subject
+        if attempt not in attempt.gpus[0].residents:
+            return False
+        self._plans.moved(attempt, attempt.done_s)
+        end(attempt, job_after_move(attempt, reason, at_s, self._config.save_s), at_s, 0.0)
+        return True

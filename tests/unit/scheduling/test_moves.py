@@ -1,0 +1,181 @@
+"""Which running job a policy moves, and when none is worth it; then the same in simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, a_resident, a_snapshot
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Attempt, AttemptExit
+from cotenant.core.placement import Placement
+from cotenant.scheduling import policies
+from cotenant.scheduling.checkpoints import EXIT_SAVED, MOVE_STOP
+from cotenant.scheduling.moves import RunningJob, move_planner
+from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.sim import cluster
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.metrics import metrics_of
+from cotenant.sim.simulate import simulate
+from worlds import a_profile, a_trace
+
+RAN_S = 600.0
+
+
+def planner(**options):
+    found = move_planner(policies.create("marginal-gain", options), WorkloadHistory())
+    assert found is not None
+    return found
+
+
+def a_move(number=1, code=EXIT_SAVED):
+    return Attempt(
+        number=number,
+        placement=Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=2**33),
+        placed_at_s=0.0,
+        exit=AttemptExit(exit_code=code, signal=None, reason="stopped", detail=MOVE_STOP),
+    )
+
+
+def running(job_id, ran_s=RAN_S, *, attempts=(), **spec):
+    job = a_job(job_id, 10, **{"checkpoint_signal": "TERM", **spec})
+    return RunningJob(replace(job, attempts=attempts), ran_s, ran_s)
+
+
+def gpu(index, *residents):
+    return a_snapshot(index, residents=residents, at_s=RAN_S, smact=0.5)
+
+
+def resident(job_id, *, gib=10, smact=0.6, sharing="time-sliced"):
+    return a_resident(gib, gib, job_id=job_id, smact=smact, sharing=sharing, first_active_at_s=1.0)
+
+
+def plan(gpus, jobs, waiting=(), **options):
+    return planner(**options).plan(gpus, {each.job.id: each for each in jobs}, waiting, RAN_S)
+
+
+# One of two heavy neighbors goes to an empty GPU.
+
+
+CROWDED = (gpu(0, resident(1, smact=0.9), resident(2, smact=0.9)), gpu(1))
+
+
+def test_a_job_leaves_a_heavy_neighbor_for_an_empty_gpu():
+    move = plan(CROWDED, [running(1), running(2)])
+    assert move is not None
+    assert move.job_id in (1, 2)
+    assert move.reason.startswith(f"{MOVE_STOP}: +")
+
+
+def test_only_a_job_that_can_save_its_state_is_moved():
+    move = plan(CROWDED, [running(1, checkpoint_signal=None), running(2)])
+    assert move is not None
+    assert move.job_id == 2
+    assert plan(CROWDED, [running(1, checkpoint_signal=None), running(2, checkpoint_signal=None)]) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ran_s": 299.0},
+        {"attempts": tuple(a_move(number) for number in (1, 2, 3, 4))},
+        {"attempts": (a_move(code=1),)},
+    ],
+    ids=["it is too young", "its budget is spent", "it did not save"],
+)
+def test_a_job_stays_where_it_is_if(change):
+    fixed = running(2, checkpoint_signal=None)
+    assert plan(CROWDED, [running(1), fixed]) is not None
+    assert plan(CROWDED, [running(1, **change), fixed]) is None
+
+
+def test_a_job_that_is_nearly_done_stays():
+    found = planner()
+    job = running(1).job
+    ended = replace(
+        a_move(), started_at_s=0.0, ended_at_s=800.0, exit=AttemptExit(exit_code=0, signal=None, reason="exited")
+    )
+    found._history.learn(replace(job, attempts=(ended,)), {})
+    jobs = {each.job.id: each for each in (running(1), running(2, checkpoint_signal=None))}
+    assert found.plan(CROWDED, jobs, (), RAN_S) is None, "200 s are left, and a move costs 60"
+
+
+def test_light_neighbors_stay_together():
+    light = (gpu(0, resident(1, smact=0.2), resident(2, smact=0.2)), gpu(1))
+    assert plan(light, [running(1), running(2)]) is None
+
+
+def test_a_gpu_with_a_job_that_is_being_stopped_is_left_alone():
+    assert plan(CROWDED, [running(1)]) is None
+
+
+def test_a_policy_may_move_nothing():
+    assert move_planner(policies.create("marginal-gain", {"moves": False}), WorkloadHistory()) is None
+    assert move_planner(policies.create("most-memory", {}), WorkloadHistory()) is None
+    with pytest.raises(UsageError, match="`max_moves` must be >= 1, got 0"):
+        policies.create("marginal-gain", {"max_moves": 0})
+
+
+# Room for a job that waits.
+
+
+def test_a_job_makes_room_for_a_gang_that_lacks_one_gpu():
+    gang = a_job(9, 10, gpus=2, exclusive=True)
+    gpus = (gpu(0, resident(1, sharing="exclusive")), gpu(1))
+    move = plan(gpus, [running(1)], [gang])
+    assert move is not None
+    assert (move.job_id, move.reason) == (1, f"{MOVE_STOP}: room for job 9, +1.00 of speed")
+    assert plan(gpus, [running(1)], [a_job(9, 10, gpus=3, exclusive=True)]) is None, "it lacks more than one"
+    assert plan((*gpus, gpu(2)), [running(1)], [gang]) is None, "it can start as it is"
+
+
+def test_a_job_does_not_give_way_to_one_that_gains_as_much_as_it_loses():
+    whole = (gpu(0, resident(1, sharing="exclusive")),)
+    assert plan(whole, [running(1)], [a_job(9, 10, exclusive=True)]) is None
+
+
+# In simulated time.
+
+
+CONFIG = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0)
+
+
+def replayed(trace, **settings):
+    config = replace(CONFIG, **settings)
+    return simulate(trace, cluster.parse("2xA100-40GB"), "marginal-gain", config=config)
+
+
+def test_a_moved_job_pays_its_cost_and_loses_no_work():
+    heavy = a_profile("heavy", gib=30, smact=0.9)
+    trace = a_trace((0, 8000, 1, heavy), (0, 2000, 1, heavy), (10, 1000, 2, heavy))
+    stays = replayed(trace)
+    assert [round(end_s) for end_s in stays.columns.end_s] == [8000, 2000, 9000]
+    moves = replayed(trace, movable_share=1.0, save_s=40.0, startup_s=20.0)
+    ends_s = [*moves.columns.end_s]
+    first_look_s = 2040  # looks are a minute apart from the first launch on
+    assert ends_s[2] == pytest.approx(first_look_s + 40 + 1000, abs=2)
+    assert ends_s[0] == pytest.approx(8000 + 40 + 20 + 1000, abs=5)
+    assert [*moves.columns.attempts] == [2, 1, 1]
+    metrics = metrics_of(moves)
+    assert metrics.lost_gpu_s == 0
+    assert metrics.slowdown_mean == pytest.approx((8060 / 8000 + 1 + 1) / 3, abs=1e-3)
+
+
+def test_without_movable_jobs_nothing_changes():
+    light = a_profile("light", gib=5, smact=0.3)
+    trace = a_trace(*[(60 * n, 900, 1, light) for n in range(12)])
+    still = simulate(trace, cluster.parse("1xA100-40GB"), "marginal-gain", options={"moves": False}, config=CONFIG)
+    assert simulate(trace, cluster.parse("1xA100-40GB"), "marginal-gain", config=CONFIG).digest() == still.digest()
+
+
+def test_which_jobs_can_be_moved_is_drawn_by_the_seed():
+    half = replace(CONFIG, movable_share=0.5)
+    movable = half.movable()
+    assert movable is not None
+    drawn = [movable(number) for number in range(400)]
+    assert 150 < sum(drawn) < 250
+    assert drawn == [movable(number) for number in range(400)]
+    assert CONFIG.movable() is None
+    with pytest.raises(UsageError, match="`movable_share` must be 0 to 1"):
+        SimulationConfig(movable_share=1.5)
