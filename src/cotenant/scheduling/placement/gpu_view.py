@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from operator import attrgetter
 
-from cotenant.core.gpu import GpuSnapshot, Resident, Sharing
+from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident, Sharing
 from cotenant.scheduling.demand import MAX_IDLE_BYTES
 from cotenant.scheduling.prediction.interference import GpuActivity
 
 SHARED, EXCLUSIVE = 1, 2
 """Which jobs a GPU admits, as bits: those that share, those that need it exclusively."""
 
-_MEASURES = ("smact", "smocc", "drama", "utilization")
+_READERS: Mapping[str, Callable[[GpuSample], float | None]] = {
+    measure: attrgetter(measure) for measure in ("smact", "smocc", "drama", "utilization")
+}
 
 
 class NewResident:
@@ -208,9 +211,8 @@ class GpuView:
         return self._means[measure]
 
     def _new_mean(self, measure: str) -> float | None:
-        if len(self.snapshot.samples) > 1:  # else the means are the same whoever is here
-            self._means_since_s = _newest_activity_s(self.residents)
-        readings = self.window(measure)
+        since_s = self._means_since_s = _newest_activity_s(self.residents)
+        readings = self._readings(measure, since_s)
         return sum(readings) / len(readings) if readings else None
 
     def window(self, measure: str) -> list[float]:
@@ -221,23 +223,30 @@ class GpuView:
         Raises:
             ValueError: samples have no such measure.
         """
-        if measure not in _MEASURES:
-            raise ValueError(f"no measure `{measure}` (known: {', '.join(_MEASURES)})")
+        return self._readings(measure, _newest_activity_s(self.residents))
+
+    def _readings(self, measure: str, since_s: float) -> list[float]:
+        """As `window`; `since_s` is when the newest resident was first active."""
+        read = _READERS.get(measure)
+        if read is None:
+            raise ValueError(f"no measure `{measure}` (known: {', '.join(_READERS)})")
         samples = self.snapshot.samples
-        newest: float | None = getattr(samples[-1], measure) if samples else None
+        newest = read(samples[-1]) if samples else None
         if newest is None or math.isnan(newest):
             return []
         if len(samples) == 1:
             return [newest]
-        since_s = _newest_activity_s(self.residents)
         if samples[-1].at_s < since_s:
             return [newest]
-        readings = ((sample.at_s, getattr(sample, measure)) for sample in samples)
-        since = [value for at_s, value in readings if at_s >= since_s and value is not None and not math.isnan(value)]
-        return since or [newest]
+        since = [read(sample) for sample in samples if sample.at_s >= since_s]
+        return [value for value in since if value is not None and value == value] or [newest]  # noqa: PLR0124 -- not NaN
 
 
 def _newest_activity_s(residents: Iterable[AnyResident]) -> float:
     """When the newest of `residents` was first active; -inf if none was."""
-    times_s = [resident.first_active_at_s for resident in residents if resident.first_active_at_s is not None]
-    return max(times_s, default=-math.inf)
+    newest_s = -math.inf
+    for resident in residents:
+        first_s = resident.first_active_at_s
+        if first_s is not None and first_s > newest_s:
+            newest_s = first_s
+    return newest_s
