@@ -1,0 +1,354 @@
+"""One manager over many hosts: what each costs per second, and which part is full first.
+
+    python -m benchmarks.scheduler.scale [--quick] [--write] [--seed N]
+
+For 1, 12, 125 and 1,250 hosts of 8 GPUs, each size in a process of its own: two jobs run on each GPU and two wait for
+each, and 200 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the whole
+life of one more job (submitted, placed, started, ended), and reading one host's message; and the memory of the process.
+
+There are no agents yet: the message is what one would have to send each second, the samples of its GPUs and of the
+attempts on them, as a line of JSON, alone and in one zlib stream that is flushed after each line. Last, Philly four
+times over on 1,250 simulated hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+
+from benchmarks._lib.results import add_write_option, commit, today, write_result
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptSample,
+    AttemptStarted,
+    Command,
+    JobSubmitted,
+    Launch,
+    ServerSampled,
+)
+from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+from cotenant.core.job import AttemptExit, JobSpec, ProcessId
+from cotenant.core.units import GiB
+from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.scheduling.policies import create
+from cotenant.sim import cluster, traces
+from cotenant.sim.simulate import simulate
+from cotenant.sim.traces import transforms
+
+HOSTS = (1, 12, 125, 1250)
+GPUS = 8  # of a host
+POLICY, OPTIONS = "most-memory", {"warmup_s": 0.0, "smact_limit": 1.0}
+RUNNING, WAITING = 2, 2  # for each GPU
+RUNNING_BYTES, WAITING_BYTES = 12 * GiB, 30 * GiB  # of 40: two run, and none of those that wait fits beside them
+SMALL_BYTES = 2 * GiB  # of the jobs that come and go
+JOBS_A_SECOND = 200
+MESSAGES = 60
+PHILLY_TIMES = 4
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="up to 125 hosts, and 4,000 jobs of Philly")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
+    add_write_option(parser)
+    parser.add_argument("--only", help="one size, or `philly`, in this process; prints JSON")
+    args = parser.parse_args()
+    if args.only:
+        found = philly(quick=args.quick) if args.only == "philly" else one(int(args.only), args.seed, quick=args.quick)
+        print(json.dumps(found))
+        return 0
+    sizes = HOSTS[:-1] if args.quick else HOSTS
+    rows = [in_process(str(hosts), args) for hosts in sizes]
+    report = "\n".join(lines(rows, in_process("philly", args)))
+    print(report)
+    if args.write:
+        write(report)
+    return 0
+
+
+def in_process(name: str, args: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.scheduler.scale", "--only", name, "--seed", str(args.seed)]
+    print(name, file=sys.stderr, flush=True)
+    done = subprocess.run(command + ["--quick"] * args.quick, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+class FullCluster:
+    """A manager whose GPUs all run `RUNNING` jobs, and its next messages."""
+
+    def __init__(self, hosts: int, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.gpus = tuple(
+            Gpu(
+                uuid=f"GPU-{self.rng.getrandbits(128):032x}",
+                index=index,
+                name="A100-40GB",
+                memory_total_bytes=40 * GiB,
+                server=f"node-{index // GPUS:04d}",
+            )
+            for index in range(hosts * GPUS)
+        )
+        self.manager = Manager(create(POLICY, OPTIONS), ManagerConfig(estimate=False))
+        self.on_gpu: dict[str, list[int]] = {gpu.uuid: [] for gpu in self.gpus}
+        self.next_id = 1
+        self.at_s = 0.0
+        self.manager.handle(self.sampled())
+        for _ in range(RUNNING * len(self.gpus)):
+            for launch in self.submit(RUNNING_BYTES):
+                job_id, uuid = self.started(launch)
+                self.on_gpu[uuid].append(job_id)
+        placed = sum(map(len, self.on_gpu.values()))
+        if placed != RUNNING * len(self.gpus):
+            raise SystemExit(f"{placed} jobs run, wanted {RUNNING * len(self.gpus)}: the setup is wrong")
+        for _ in range(WAITING * len(self.gpus)):
+            if self.submit(WAITING_BYTES):
+                raise SystemExit("a job started that was to wait: the setup is wrong")
+
+    def submit(self, declared_bytes: int) -> list[Launch]:
+        """Submit one job: the jobs that start then."""
+        job_id, self.next_id = self.next_id, self.next_id + 1
+        spec = JobSpec(
+            command=("python", "train.py", "--seed", str(job_id)),
+            workdir="/home/ann/project",
+            env={"PATH": "/usr/bin"},
+            user="ann",
+            uid=1000,
+            name="train.py",
+            declared_bytes=declared_bytes,
+        )
+        return launches(self.manager.handle(JobSubmitted(at_s=self.at_s, cause="bench", job_id=job_id, spec=spec)))
+
+    def started(self, launch: Launch) -> tuple[int, str]:
+        """The job has started: its id and GPU."""
+        job_id = launch.placed.job_id
+        (uuid,) = launch.placed.placement.gpu_uuids
+        process = ProcessId(pid=job_id, start_ticks=1, boot_id="boot")
+        self.manager.handle(AttemptStarted(at_s=self.at_s, cause="bench", job_id=job_id, attempt=1, process=process))
+        return job_id, uuid
+
+    def end(self, job_id: int, uuid: str) -> None:
+        """The job has ended."""
+        done = AttemptExit(exit_code=0, signal=None, reason="exited")
+        peak = {uuid: SMALL_BYTES}
+        self.manager.handle(
+            AttemptExited(at_s=self.at_s, cause="bench", job_id=job_id, attempt=1, exit=done, peak_observed_bytes=peak)
+        )
+
+    def come_and_go(self, count: int) -> float:
+        """The next second, in which `count` small jobs come, start and end: CPU seconds of all of it.
+
+        With many waiting jobs the manager looks at new ones with the next sample (`eager_queue`), not at once.
+        """
+        event = self.sampled()
+        began_s = time.process_time()
+        found = [launch for _ in range(count) for launch in self.submit(SMALL_BYTES)]
+        found += launches(self.manager.handle(event))
+        if len(found) != count:
+            raise SystemExit(f"{len(found)} of {count} small jobs were placed: the setup is wrong")
+        for started in [self.started(launch) for launch in found]:
+            self.end(*started)
+        return time.process_time() - began_s
+
+    def host_readings(self, host: int) -> tuple[list[GpuSample], list[AttemptSample]]:
+        """What one host measures now."""
+        rng, samples, observed = self.rng, [], []
+        for gpu in self.gpus[host * GPUS : (host + 1) * GPUS]:
+            used = [rng.randrange(8 * GiB, RUNNING_BYTES) for _ in self.on_gpu[gpu.uuid]]
+            processes = tuple(
+                GpuProcess(pid=100_000 + job_id, used_bytes=held, sm=round(rng.random() / 2, 2))
+                for job_id, held in zip(self.on_gpu[gpu.uuid], used, strict=True)
+            )
+            smact = round(rng.random(), 4)
+            samples.append(
+                GpuSample(
+                    at_s=self.at_s,
+                    used_bytes=sum(used) + 500_000_000,
+                    smact=smact,
+                    smocc=round(smact / 2, 4),
+                    drama=round(smact / 3, 4),
+                    utilization=round(rng.random(), 2),
+                    power_w=round(60 + 340 * smact, 3),
+                    energy_j=round(1e9 + 300 * self.at_s + rng.random(), 3),
+                    processes=processes,
+                )
+            )
+            observed += [
+                AttemptSample(
+                    job_id=job_id,
+                    attempt=1,
+                    gpu_uuid=gpu.uuid,
+                    used_bytes=held,
+                    sm=process.sm,
+                    steps_hz=round(10 * rng.random(), 3),
+                )
+                for job_id, held, process in zip(self.on_gpu[gpu.uuid], used, processes, strict=True)
+            ]
+        return samples, observed
+
+    def sampled(self) -> ServerSampled:
+        """What all hosts measure in the next second."""
+        self.at_s += 1.0
+        samples, observed = {}, []
+        for host in range(len(self.gpus) // GPUS):
+            of_gpus, of_attempts = self.host_readings(host)
+            gpus = self.gpus[host * GPUS : (host + 1) * GPUS]
+            samples.update({gpu.uuid: sample for gpu, sample in zip(gpus, of_gpus, strict=True)})
+            observed += of_attempts
+        return ServerSampled(at_s=self.at_s, cause="bench", gpus=self.gpus, samples=samples, observed=tuple(observed))
+
+
+def launches(commands: list[Command]) -> list[Launch]:
+    return [command for command in commands if isinstance(command, Launch)]
+
+
+def message(samples: list[GpuSample], observed: list[AttemptSample]) -> bytes:
+    """A line with the values in the order of the fields, which an agent would name once at its start."""
+    rows = [dataclasses.astuple(reading) for reading in (*samples, *observed)]
+    return json.dumps(rows, separators=(",", ":")).encode() + b"\n"
+
+
+def read_message(line: bytes) -> tuple[list[GpuSample], list[AttemptSample]]:
+    """The readings again; the first `GPUS` rows are of GPUs."""
+    rows = json.loads(line)
+    gpu_fields = [field.name for field in dataclasses.fields(GpuSample)]
+    attempt_fields = [field.name for field in dataclasses.fields(AttemptSample)]
+    samples = []
+    for row in rows[:GPUS]:
+        values = dict(zip(gpu_fields, row, strict=True))
+        values["processes"] = tuple(
+            GpuProcess(pid=pid, used_bytes=used, sm=sm) for pid, used, sm in values["processes"]
+        )
+        samples.append(GpuSample(**values))
+    return samples, [AttemptSample(**dict(zip(attempt_fields, row, strict=True))) for row in rows[GPUS:]]
+
+
+def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
+    """All figures of one size."""
+    gc.collect()
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    full = FullCluster(hosts, seed)
+    gc.collect()
+    gc.freeze()
+    seconds = 5 if quick else 20
+    ticks = [full.come_and_go(0) for _ in range(seconds)]
+    busy = [full.come_and_go(JOBS_A_SECOND) for _ in range(seconds)]
+    tick_s = statistics.median(ticks)
+    job_s = (statistics.median(busy) - tick_s) / JOBS_A_SECOND
+    after_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    texts, stream, packed = [], zlib.compressobj(), []
+    for _ in range(MESSAGES):
+        full.at_s += 1.0
+        readings = full.host_readings(0)
+        texts.append(message(*readings))
+        packed.append(len(stream.compress(texts[-1]) + stream.flush(zlib.Z_SYNC_FLUSH)))
+        if read_message(texts[-1]) != readings:
+            raise SystemExit("a message does not say what was measured: the setup is wrong")
+    began_s = time.process_time()
+    for text in texts:
+        read_message(text)
+    read_s = (time.process_time() - began_s) / MESSAGES
+    return {
+        "hosts": hosts,
+        "gpus": hosts * GPUS,
+        "running": RUNNING * hosts * GPUS,
+        "waiting": WAITING * hosts * GPUS,
+        "tick_s": tick_s,
+        "job_s": job_s,
+        "read_s": read_s,
+        "text_bytes": statistics.mean(map(len, texts)),
+        "packed_bytes": statistics.mean(packed[1:]),
+        "rss_mib": (after_kib - before_kib) / 1024,
+    }
+
+
+def philly(*, quick: bool) -> dict[str, float]:
+    """Philly, each job four times, on 1,250 hosts."""
+    trace = traces.load("philly")
+    if quick:
+        trace = transforms.first_jobs(trace, 1000)
+    made = transforms.repeated(transforms.assign(trace), PHILLY_TIMES)
+    began_s = time.process_time()
+    run = simulate(made, cluster.parse(f"{HOSTS[-1]}*{GPUS}xA100-40GB"), POLICY, options={"max_jobs": 4})
+    seconds = time.process_time() - began_s
+    return {
+        "jobs": len(made),
+        "ended": run.completed,
+        "decisions": run.decisions,
+        "seconds": seconds,
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "makespan_s": run.makespan_s,
+    }
+
+
+def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str]:
+    """The tables, and what is full first."""
+    names = ("hosts", "GPUs", "running", "waiting", "one sample, ms", "a job, ms", "reading all messages, ms")
+    names += ("messages, kB/s", "the same in zlib", "MiB")
+    out = [f"| {' | '.join(names)} |", "|" + " ---: |" * len(names)]
+    for row in rows:
+        hosts = row["hosts"]
+        out.append(
+            f"| {hosts:,} | {row['gpus']:,} | {row['running']:,} | {row['waiting']:,} | {1e3 * row['tick_s']:.1f} | "
+            f"{1e3 * row['job_s']:.2f} | {1e3 * hosts * row['read_s']:.1f} | {hosts * row['text_bytes'] / 1e3:,.0f} | "
+            f"{hosts * row['packed_bytes'] / 1e3:,.0f} | {row['rss_mib']:,.0f} |"
+        )
+    return [*out, "", *told(rows[-1]), "", *told_of_philly(simulated)]
+
+
+def told(row: dict[str, float]) -> list[str]:
+    """What is full first, for the largest size."""
+    reading_s = row["hosts"] * row["read_s"]
+    telemetry_s = row["tick_s"] + reading_s
+    out = [
+        f"With a sample each second, {row['gpus']:,} GPUs take {telemetry_s:.2f} s of CPU a second:",
+        f"{row['tick_s']:.2f} in the manager, and {reading_s:.2f} to read {row['hosts']:,} messages of",
+        f"{row['text_bytes']:,.0f} bytes ({row['packed_bytes']:,.0f} in zlib). The control loop is one thread:",
+    ]
+    left_s = 1.0 - telemetry_s
+    if left_s > 0:
+        return [*out, f"{left_s:.2f} s are left, for {left_s / row['job_s']:,.0f} jobs a second."]
+    every_s = 2 * telemetry_s
+    rate = 0.5 / row["job_s"]
+    return [
+        *out,
+        f"it is full. A sample each {every_s:.1f} s takes half of it, and the rest {rate:,.0f} jobs a second.",
+    ]
+
+
+def told_of_philly(run: dict[str, float]) -> list[str]:
+    """The simulation."""
+    return [
+        f"Simulated: {run['jobs']:,.0f} jobs of Philly ({PHILLY_TIMES} times over) on {HOSTS[-1]:,} hosts,",
+        f"`{POLICY}`: {run['decisions']:,.0f} decisions in {run['seconds']:.1f} s of CPU,",
+        f"{run['decisions'] / run['seconds']:,.0f} a second, {run['rss_mib']:,.0f} MiB in all;",
+        f"{run['ended']:,.0f} jobs completed.",
+    ]
+
+
+def write(report: str) -> None:
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
+    head = [
+        f"# One manager over 1,250 hosts, {today()}",
+        "",
+        f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
+        f"Policy `{POLICY}`; on each GPU {RUNNING} jobs run and {WAITING} wait. Times are CPU time of one thread;",
+        "messages are those of all hosts in one second, as JSON. Memory is what the manager adds to the process.",
+        "Repeat with `python -m benchmarks.scheduler.scale --write`.",
+        "",
+    ]
+    write_result("scale", "\n".join([*head, report, ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
