@@ -3,7 +3,7 @@
     python -m benchmarks.scheduler.scale [--quick] [--write] [--seed N]
 
 For 1, 12, 125 and 1,250 hosts of 8 GPUs, each size in a process of its own: two jobs run on each GPU and two wait for
-each, and 200 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the whole
+each, and up to 200 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the whole
 life of one more job (submitted, placed, started, ended), and reading one host's message; and the memory of the process.
 
 There are no agents yet: the message is what one would have to send each second, the samples of its GPUs and of the
@@ -242,9 +242,10 @@ def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
     gc.freeze()
     seconds = 5 if quick else 20
     ticks = [full.come_and_go(0) for _ in range(seconds)]
-    busy = [full.come_and_go(JOBS_A_SECOND) for _ in range(seconds)]
+    jobs = min(JOBS_A_SECOND, 4 * len(full.gpus))  # for which there is memory
+    busy = [full.come_and_go(jobs) for _ in range(seconds)]
     tick_s = statistics.median(ticks)
-    job_s = (statistics.median(busy) - tick_s) / JOBS_A_SECOND
+    job_s = (statistics.median(busy) - tick_s) / jobs
     after_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     texts, stream, packed = [], zlib.compressobj(), []
     for _ in range(MESSAGES):
