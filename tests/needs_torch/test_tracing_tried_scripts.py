@@ -109,3 +109,14 @@ def test_a_dict_of_synthetic_tables_renames_and_selects_columns(tmp_path):
     assert tables["train"].column_names == ["labels"] and tables["train"].sort("labels")[0] == {"labels": 0}
     """
     trained(tmp_path, source, synthetic_data=["128:int64:28996"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+def test_a_tokenizer_has_an_end_where_the_configuration_names_none(tmp_path):
+    source = """
+    from transformers import AutoTokenizer, Qwen2Config
+    Qwen2Config(vocab_size=90, eos_token_id=None, bos_token_id=None).save_pretrained("model")
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    assert tokenizer.convert_tokens_to_ids(tokenizer.pad_token or tokenizer.eos_token) == 88
+    """
+    trained(tmp_path, source)

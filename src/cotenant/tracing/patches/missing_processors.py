@@ -134,6 +134,8 @@ def _special_tokens(text: Any, size: int) -> dict[str, tuple[str, int]]:
                 index = next(index for index in free if index not in taken)
                 found[which] = (f"[{which.upper()}]", index)
                 taken.add(index)
+    elif "eos" not in found:  # generative models have one, though not all configurations name it
+        found["eos"] = ("<eos>", size - 2)
     return found
 
 
