@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cotenant.web.drawings.gantt import MAX_LANES, GanttBar, Mark, gantt
+from cotenant.web.drawings.gantt import MAX_LANES, MOVED, GanttBar, Mark, gantt
 from cotenant.web.drawings.memory_bar import gpu_bar
 from cotenant.web.drawings.memory_history import memory_history
 from cotenant.web.drawings.memory_profile import memory_profile_chart
@@ -137,6 +137,22 @@ def test_runs_at_the_same_time_get_lanes():
         len(set(re.findall(r'class="run [^"]*" x="[\d.]+" y="(\d+)"', gantt({}, crowd, [], 0.0, 200.0, 1000).bars)))
         == MAX_LANES
     )
+
+
+def test_a_move_is_an_arrow_to_where_the_job_goes_on():
+    bars = [
+        GanttBar("GPU-0", 1, "1 <a>", 0.0, 100.0, MOVED),
+        GanttBar("GPU-1", 1, "1 <a>", 120.0, 200.0, "failed"),
+        GanttBar("GPU-0", 1, "1 <a>", 210.0, 250.0, "completed"),
+        GanttBar("GPU-1", 2, "2 b", 210.0, 250.0, "completed"),
+    ]
+    gpus = {"GPU-0": "GPU 0", "GPU-1": "GPU 1"}
+    drawing = gantt(gpus, bars, [], 0.0, 300.0, 402).bars
+    arrows = re.findall(r'<path class="move" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)m', drawing)
+    assert arrows == [("192.0", "30.0", "212.0", "52.0")], "a failed run that is followed by another is no move"
+    assert "<title>1 &lt;a&gt;: moved</title>" in drawing
+    late = [bar for bar in bars if bar.begin_s > 0]
+    assert 'class="move"' not in gantt(gpus, late, [], 100.0, 300.0, 402).bars
 
 
 def test_memory_over_time_breaks_where_nothing_was_read():

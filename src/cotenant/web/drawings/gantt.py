@@ -1,7 +1,8 @@
-"""Attempts as bars on GPUs over time."""
+"""Attempts as bars on GPUs over time, and moves between GPUs as arrows."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape
@@ -13,6 +14,8 @@ from cotenant.core.text import encodable
 from cotenant.reporting.style import tone
 
 LANE, GAP, LEFT, TOP = 16, 6, 92, 22
+MOVED = "moved"
+"""`GanttBar.end` of a run that was stopped so that its job goes on elsewhere."""
 MAX_LANES = 12
 """Jobs drawn side by side on one GPU; further ones share the last lane."""
 TICKS_S = (60, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400)
@@ -51,6 +54,7 @@ def gantt(
     scale = (width - LEFT - 10) / max(1.0, end_s - begin_s)
     parts: list[str] = []
     names: list[str] = []
+    corners: list[_Corners] = []
     y = TOP
     by_gpu: dict[str, list[GanttBar]] = {uuid: [] for uuid in gpus}
     for bar in bars:
@@ -64,6 +68,7 @@ def gantt(
         for bar, lane in lanes:
             x = LEFT + (max(bar.begin_s, begin_s) - begin_s) * scale
             wide = max(2.0, (min(bar.end_s, end_s) - max(bar.begin_s, begin_s)) * scale)
+            corners.append(_Corners(bar, x, x + wide, y + lane * LANE + LANE / 2))
             title = escape(encodable(f"{bar.text}: {bar.end}"))
             label = encodable(bar.text) if wide > 60 else ""
             clipped = escape(label[: int((wide - 8) / 6.6)]) if label else ""
@@ -76,6 +81,7 @@ def gantt(
                 f"{word}</a>"
             )
         y += height + GAP
+    parts += _arrows(corners)
     for mark in marks:
         x = LEFT + (mark.at_s - begin_s) * scale
         parts.append(
@@ -96,6 +102,33 @@ def gantt(
             f'role="group" aria-label="Jobs on GPUs over time">{ticks}{"".join(parts)}</svg>'
         ),
     )
+
+
+class _Corners(NamedTuple):
+    """Where a bar begins and ends, and the middle of its height."""
+
+    bar: GanttBar
+    left: float
+    right: float
+    y: float
+
+
+def _arrows(corners: Sequence[_Corners]) -> list[str]:
+    """From the end of each run that was moved to where its job goes on, if that is in the drawing."""
+    by_job: dict[int, list[_Corners]] = {}
+    for found in sorted(corners, key=lambda found: found.bar.begin_s):
+        by_job.setdefault(found.bar.job_id, []).append(found)
+    arrows = []
+    for job_id, runs in by_job.items():
+        for before, after in itertools.pairwise(runs):
+            if before.bar.end != MOVED or after.bar.begin_s < before.bar.end_s:
+                continue
+            title = escape(encodable(f"{before.bar.text}: moved"))
+            arrows.append(
+                f'<a href="/jobs/{job_id}"><path class="move" d="M{before.right:.1f} {before.y:.1f}'
+                f'L{after.left:.1f} {after.y:.1f}m-5 -3l5 3l-5 3"><title>{title}</title></path></a>'
+            )
+    return arrows
 
 
 def _lanes(bars: Sequence[GanttBar]) -> list[tuple[GanttBar, int]]:

@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from cotenant.core.codec import decode
 from cotenant.core.job import Attempt, Job
+from cotenant.scheduling.checkpoints import is_moved
 from cotenant.scheduling.policies import POLICIES
-from cotenant.web.drawings.gantt import GanttBar, Mark, gantt
+from cotenant.web.drawings.gantt import MOVED, GanttBar, Mark, gantt
 from cotenant.web.site import Site
 from cotenant.web.templating import gpu_label, seconds_of
 
@@ -104,6 +105,8 @@ def _end(attempt: Attempt) -> str:
     end = attempt.exit
     if end is None:
         return "running"
+    if is_moved(attempt):
+        return MOVED
     if end.oom.exception or end.oom.message:
         return "oom"
     return "completed" if end.exit_code == 0 else "failed"
