@@ -1,4 +1,4 @@
-"""Constructors of frozen dataclasses that are created by the million, several for each event of the simulator.
+"""Frozen dataclasses that are created and changed by the million, several for each event of the simulator.
 
 A module of its own: the decoder of the journal, the scheduler and the simulator use it.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+__all__ = ["fast_constructor", "fast_replace"]
 
 T = TypeVar("T")
 
@@ -20,13 +24,13 @@ def fast_constructor(kind: type[T]) -> Callable[..., T]:
     with the same slots that is not frozen, and then the object's `__class__` becomes `kind`.
 
     Raises:
-        TypeError: `kind` is not a dataclass with slots, or its construction does more than assign values.
+        TypeError: `kind` is not a dataclass with slots, its construction does more than assign values, or a field has
+            a default factory.
     """
+    _slots(kind)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    names = tuple(field.name for field in fields)
-    has_factories = any(field.default_factory is not dataclasses.MISSING for field in fields)
-    if has_factories or hasattr(kind, "__post_init__") or getattr(kind, "__slots__", None) != names:
-        raise TypeError(f"`{kind.__name__}` has no slots, or does more in its construction than assign values")
+    if any(field.default_factory is not dataclasses.MISSING for field in fields):
+        raise TypeError(f"`{kind.__name__}` does more in its construction than assign values: it has a default factory")
 
     def become(twin: Any) -> None:
         twin.__class__ = kind
@@ -38,3 +42,36 @@ def fast_constructor(kind: type[T]) -> Callable[..., T]:
         for field in fields
     ]
     return dataclasses.make_dataclass(kind.__name__, arguments, namespace={"__post_init__": become}, slots=True)
+
+
+if TYPE_CHECKING:
+    from dataclasses import replace as fast_replace  # so that mypy checks the names and the types of the changes
+else:
+
+    def fast_replace(original, /, **changes):
+        """`dataclasses.replace` in a third of its time, for frozen dataclasses with slots.
+
+        Raises:
+            TypeError: the class has no slots, or does more in its construction than assign values.
+            AttributeError: it has no such field.
+        """
+        twin, read = _twin(type(original))
+        copy = twin(*read(original))
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        copy.__class__ = type(original)
+        return copy
+
+
+def _slots(kind: type[Any]) -> tuple[str, ...]:
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    if hasattr(kind, "__post_init__") or getattr(kind, "__slots__", None) != names:
+        raise TypeError(f"`{kind.__name__}` has no slots, or does more in its construction than assign values")
+    return names
+
+
+@cache
+def _twin(kind: type[Any]) -> tuple[type[Any], attrgetter[Any]]:
+    """A class with the fields of `kind` that is not frozen, and a reader of all fields of a `kind`."""
+    names = _slots(kind)
+    return dataclasses.make_dataclass(kind.__name__, names, slots=True), attrgetter(*names)

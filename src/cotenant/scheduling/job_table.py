@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from cotenant.core.events import (
     AttemptBusy,
@@ -23,6 +22,7 @@ from cotenant.core.events import (
     RequestEstimate,
     Stop,
 )
+from cotenant.core.fast_constructor import fast_replace
 from cotenant.core.job import Attempt, Done, Held, Job, JobState, Queued, Running, Starting
 from cotenant.scheduling.checkpoints import GOES_ON, REQUEUE
 from cotenant.scheduling.config import ManagerConfig
@@ -103,7 +103,7 @@ class JobTable:
     def export(self) -> list[Job]:
         """All jobs for a snapshot, ordered by id, without holds of unsatisfiable jobs; the inverse of `load`."""
         return [
-            replace(job, state=self.unsatisfiable[job_id]) if job_id in self.unsatisfiable else job
+            fast_replace(job, state=self.unsatisfiable[job_id]) if job_id in self.unsatisfiable else job
             for job_id, job in sorted(self.jobs.items())
         ]
 
@@ -151,11 +151,11 @@ class JobTable:
         """Hold a queued job that can never fit. The hold follows from the inventory, so it is not journaled."""
         if isinstance(job.state, Queued):
             self.unsatisfiable[job.id] = job.state
-            self._set(replace(job, state=Held(since_s=at_s, reason=why)))
+            self._set(fast_replace(job, state=Held(since_s=at_s, reason=why)))
 
     def requeue_satisfiable(self, job: Job) -> None:
         """Queue a job again that `hold_unsatisfiable` held."""
-        self._set(replace(job, state=self.unsatisfiable.pop(job.id)))
+        self._set(fast_replace(job, state=self.unsatisfiable.pop(job.id)))
 
     # Handlers of events.
 
@@ -178,7 +178,7 @@ class JobTable:
         if job is None or job.is_done or (event.estimate is None and job.estimate is not None):
             return []
         error = event.error or ("no estimate" if event.estimate is None else None)
-        job = replace(job, estimate=event.estimate, estimate_error=error)
+        job = fast_replace(job, estimate=event.estimate, estimate_error=error)
         if event.is_fatal and not job.spec.run_anyway and job.id not in self.live:
             return self._end(job, Done(outcome="failed", at_s=event.at_s, code=1, reason=f"not started: {error}"))
         self._set(job)
@@ -189,14 +189,14 @@ class JobTable:
         if job is None or not isinstance(job.state, Queued) or event.attempt != len(job.attempts) + 1:
             return []
         attempt = Attempt(number=event.attempt, placement=event.placement, placed_at_s=event.at_s)
-        self._set(replace(job, state=Starting(attempt=event.attempt), attempts=(*job.attempts, attempt)))
+        self._set(fast_replace(job, state=Starting(attempt=event.attempt), attempts=(*job.attempts, attempt)))
         return []
 
     def _started(self, event: AttemptStarted) -> list[Command]:
         job = self.jobs.get(event.job_id)
         if job is None or job.state != Starting(attempt=event.attempt):
             return []
-        attempt = replace(job.attempts[-1], started_at_s=event.at_s, process=event.process)
+        attempt = fast_replace(job.attempts[-1], started_at_s=event.at_s, process=event.process)
         self._set(_with_last_attempt(job, attempt, Running(attempt=event.attempt)))
         return []
 
@@ -204,7 +204,7 @@ class JobTable:
         job = self.jobs.get(event.job_id)
         if job is None or job.state not in (Starting(attempt=event.attempt), Running(attempt=event.attempt)):
             return []
-        attempt = replace(
+        attempt = fast_replace(
             job.attempts[-1],
             ended_at_s=event.at_s,
             exit=event.exit,
@@ -233,8 +233,8 @@ class JobTable:
             if job is not None and 0 < overrun.attempt <= len(job.attempts):
                 attempts = list(job.attempts)
                 charged = attempts[overrun.attempt - 1]
-                attempts[overrun.attempt - 1] = replace(charged, charges=(*charged.charges, charge))
-                self._set(replace(job, attempts=tuple(attempts)))
+                attempts[overrun.attempt - 1] = fast_replace(charged, charges=(*charged.charges, charge))
+                self._set(fast_replace(job, attempts=tuple(attempts)))
 
     def _cancelled(self, event: JobCancelled) -> list[Command]:
         job = self.jobs.get(event.job_id)
@@ -249,14 +249,14 @@ class JobTable:
         if job is None or not (isinstance(job.state, Queued) or job.id in self.unsatisfiable):
             return []
         self.unsatisfiable.pop(job.id, None)
-        self._set(replace(job, state=Held(since_s=event.at_s, reason=event.cause)))
+        self._set(fast_replace(job, state=Held(since_s=event.at_s, reason=event.cause)))
         return []
 
     def _released(self, event: JobReleased) -> list[Command]:
         job = self.jobs.get(event.job_id)
         if job is None or not isinstance(job.state, Held) or job.id in self.unsatisfiable:
             return []
-        self._set(replace(job, state=Queued(since_s=event.at_s)))
+        self._set(fast_replace(job, state=Queued(since_s=event.at_s)))
         return []
 
     def _updated(self, event: JobUpdated) -> list[Command]:
@@ -264,13 +264,13 @@ class JobTable:
         if old is None or not isinstance(old.state, (Queued, Held)):
             return []
         self._unregister(old)
-        job = replace(old, spec=event.spec)
+        job = fast_replace(old, spec=event.spec)
         same_estimate_request = (old.spec.declared_bytes, old.spec.estimator) == (
             job.spec.declared_bytes,
             job.spec.estimator,
         )
         if not same_estimate_request:
-            job = replace(job, estimate=None, estimate_error=None)
+            job = fast_replace(job, estimate=None, estimate_error=None)
         self._register(job)
         self._set(job)
         unsatisfiable = unsatisfiable_reason(job.spec, self.jobs, job.id)
@@ -298,28 +298,28 @@ class JobTable:
             return []
         attempt = job.attempts[-1]
         if isinstance(event, AttemptIdle):
-            attempt = replace(attempt, idle_since_s=event.idle_since_s)
+            attempt = fast_replace(attempt, idle_since_s=event.idle_since_s)
         else:
-            attempt = replace(attempt, idle_since_s=None, idle_s=_idle_s(attempt, event.at_s))
+            attempt = fast_replace(attempt, idle_since_s=None, idle_s=_idle_s(attempt, event.at_s))
         self._set(_with_last_attempt(job, attempt, job.state))
         return []
 
     # Shared steps.
 
     def _request_stop(self, job: Job, at_s: float, why: str) -> Stop:
-        job = _with_last_attempt(job, replace(job.attempts[-1], stop_reason=why), job.state)
+        job = _with_last_attempt(job, fast_replace(job.attempts[-1], stop_reason=why), job.state)
         self._set(job)
         return self.stop(job, at_s, why)
 
     def _back_to_queue(self, job: Job, at_s: float, reason: str) -> None:
-        self._set(replace(job, state=Queued(since_s=at_s, reason=reason), uncounted_attempts=len(job.attempts)))
+        self._set(fast_replace(job, state=Queued(since_s=at_s, reason=reason), uncounted_attempts=len(job.attempts)))
 
     def _end(self, job: Job, done: Done) -> list[Command]:
         """End `job`, and cancel the jobs whose dependencies can no longer be met."""
         ended = [(job, done)]
         while ended:
             done_job, state = ended.pop()
-            self._set(done_job if done_job.state is state else replace(done_job, state=state))
+            self._set(done_job if done_job.state is state else fast_replace(done_job, state=state))
             # In order of ids: `core.snapshot` does not store the order of registration, and a replay must agree.
             for dependent in [self.jobs[job_id] for job_id in sorted(self._dependents.get(done_job.id, ()))]:
                 if dependent.is_done or dependent.id in self.live:
@@ -336,7 +336,7 @@ class JobTable:
         if job.id in self.unsatisfiable:
             self.unsatisfiable[job.id] = Queued(since_s=at_s)
         elif isinstance(job.state, Queued):
-            self._set(replace(job, state=Queued(since_s=at_s)))
+            self._set(fast_replace(job, state=Queued(since_s=at_s)))
 
     def _register(self, job: Job) -> None:
         """Index `job` by its dependencies."""
@@ -397,4 +397,4 @@ def _name_key(job: Job) -> tuple[int, str]:
 
 
 def _with_last_attempt(job: Job, attempt: Attempt, state: JobState) -> Job:
-    return replace(job, attempts=(*job.attempts[:-1], attempt), state=state)
+    return fast_replace(job, attempts=(*job.attempts[:-1], attempt), state=state)

@@ -37,8 +37,9 @@ retried without MPS, and the attempts do not count; the faulty client then fails
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from cotenant.core.fast_constructor import fast_replace
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, OomEvidence, Outcome, Queued, SharingRequest
 from cotenant.core.units import format_bytes
 from cotenant.scheduling.checkpoints import (
@@ -98,18 +99,18 @@ def after_exit(job: Job, attempt: Attempt) -> Job:
     `attempt` has `exit` and `ended_at_s`; it replaces the attempt with the same number, if `job` has one. The result
     depends on the arguments alone, so a replay of the journal and the simulator give the same job.
     """
-    job = replace(job, attempts=(*job.attempts[: attempt.number - 1], attempt))
+    job = fast_replace(job, attempts=(*job.attempts[: attempt.number - 1], attempt))
     at_s = attempt.placed_at_s if attempt.ended_at_s is None else attempt.ended_at_s
     if attempt.stop_reason == REQUEUE and not completed_while_saving(job, attempt):
         state = Queued(since_s=at_s, reason="requeued while it ran")
-        return replace(job, state=state, uncounted_attempts=len(job.attempts))
+        return fast_replace(job, state=state, uncounted_attempts=len(job.attempts))
     if _is_parked(attempt):
         held = Held(since_s=at_s, reason="" if attempt.exit is None else attempt.exit.detail)
-        return replace(job, state=held, uncounted_attempts=len(job.attempts))
+        return fast_replace(job, state=held, uncounted_attempts=len(job.attempts))
     step = next_step(job)
     if isinstance(step, Finish):
-        return replace(job, state=Done(outcome=step.outcome, at_s=at_s, code=step.code, reason=step.reason))
-    return replace(
+        return fast_replace(job, state=Done(outcome=step.outcome, at_s=at_s, code=step.code, reason=step.reason))
+    return fast_replace(
         job,
         state=Queued(since_s=at_s, reason=step.reason),
         min_memory_bytes=step.min_memory_bytes,
@@ -151,7 +152,7 @@ def _after_stop(job: Job, attempt: Attempt, end: AttemptExit) -> Retry | Finish:
     if is_moved(attempt):
         return _same_again(job, f"{end.detail}, {'with' if is_saved(attempt) else 'without'} its state saved")
     if end.detail.startswith(TIME_SLICE_STOP) or is_time_slice_over(job, attempt):
-        return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
+        return fast_replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
     return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from cotenant.core.fast_constructor import fast_constructor
+from cotenant.core.fast_constructor import fast_constructor, fast_replace
 from cotenant.core.gpu import Resident
 from cotenant.core.placement import Placement
 
@@ -49,5 +49,24 @@ class WithoutSlots:
 
 @pytest.mark.parametrize("kind", [Checked, Listed, WithoutSlots])
 def test_a_class_that_does_more_than_assign_values_is_refused(kind):
-    with pytest.raises(TypeError, match="has no slots, or does more"):
+    with pytest.raises(TypeError, match="does more in its construction"):
         fast_constructor(kind)
+
+
+def test_a_changed_copy_equals_that_of_dataclasses():
+    placement = Placement(job_id=7, gpu_uuids=("GPU-0",), sharing="mps", promised_bytes=5)
+    changed = fast_replace(placement, sharing="exclusive", promised_bytes=6)
+    assert changed == replace(placement, sharing="exclusive", promised_bytes=6)
+    assert (type(changed), placement.promised_bytes) == (Placement, 5)
+    with pytest.raises(FrozenInstanceError):
+        changed.job_id = 8
+
+
+def test_a_change_of_an_unknown_field_is_refused():
+    with pytest.raises(AttributeError, match="bytes"):
+        fast_replace(Placement(job_id=7, gpu_uuids=("GPU-0",), sharing="mps", promised_bytes=5), bytes=6)
+
+
+def test_a_class_that_checks_its_values_is_not_replaced_fast():
+    with pytest.raises(TypeError, match="Checked"):
+        fast_replace(Checked(value=1), value=0)
