@@ -129,7 +129,7 @@ def annotate(resident: NewResident, co_runner: CoRunner) -> None:
 
 def residents_of(view: GpuView) -> Residents:
     """The residents, in an order that depends on nothing else."""
-    return residents_key(co_runners_of(view))
+    return residents_key(co_runners_of(view)) if view.residents else ()
 
 
 def residents_key(found: list[CoRunner]) -> Residents:

@@ -208,10 +208,11 @@ class WorkloadHistory:
         self._activities.pop(key, None)
         if attempt.startup_s is not None:
             record.startups_s = [*record.startups_s, attempt.startup_s][-MAX_RUNS:]
-        save_s = saving_s(attempt)
-        if save_s is not None:
-            record.saves_s = [*record.saves_s, save_s][-MAX_RUNS:]
-        record.unsaved += is_wasted(attempt)
+        if attempt.exit is not None and attempt.exit.reason == "stopped":
+            save_s = saving_s(attempt)
+            if save_s is not None:
+                record.saves_s = [*record.saves_s, save_s][-MAX_RUNS:]
+            record.unsaved += is_wasted(attempt)
         if attempt.co_runs:
             self._learn_co_runs(job, attempt, record, jobs)
         end = attempt.exit
@@ -242,7 +243,7 @@ class WorkloadHistory:
     def worked_s(self, job: Job, attempt: Attempt, ran_s: float, jobs: Mapping[int, Job]) -> float:
         """Time alone that `ran_s` of the newest attempt stand for, and the saved ones before it."""
         worked = max(0.0, ran_s - self._lost_to_neighbors_s(job, attempt, jobs))
-        for earlier in saved_before(job, attempt):
+        for earlier in saved_before(job, attempt) if attempt.number > 1 else ():
             worked += max(0.0, worked_s(earlier, attempt) - self._lost_to_neighbors_s(job, earlier, jobs))
         return worked
 
