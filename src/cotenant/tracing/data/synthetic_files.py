@@ -265,4 +265,7 @@ def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, origina
 
 
 def _is_called_by_script() -> bool:
-    return script_location.is_user_file(sys._getframe(2).f_code.co_filename)
+    return _is_user_file(sys._getframe(2).f_code.co_filename)
+
+
+_is_user_file = functools.cache(script_location.is_user_file)  # libraries ask for files thousands of times
