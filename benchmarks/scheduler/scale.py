@@ -3,8 +3,9 @@
     python -m benchmarks.scheduler.scale [--quick] [--write] [--seed N]
 
 For 1, 12, 125 and 1,250 hosts of 8 GPUs, each size in a process of its own: two jobs run on each GPU and two wait for
-each, and up to 200 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the whole
-life of one more job (submitted, placed, started, ended), and reading one host's message; and the memory of the process.
+each, and up to 2,000 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the
+whole life of one more job (submitted, placed, started, ended), and reading one host's message; and the memory of the
+process.
 
 There are no agents yet: the message is what one would have to send each second, the samples of its GPUs and of the
 attempts on them, as a line of JSON, alone and in one zlib stream that is flushed after each line. Last, Philly four
@@ -52,7 +53,7 @@ POLICY, OPTIONS = "most-memory", {"warmup_s": 0.0, "smact_limit": 1.0}
 RUNNING, WAITING = 2, 2  # for each GPU
 RUNNING_BYTES, WAITING_BYTES = 12 * GiB, 30 * GiB  # of 40: two run, and none of those that wait fits beside them
 SMALL_BYTES = 2 * GiB  # of the jobs that come and go
-JOBS_A_SECOND = 200
+JOBS_A_SECOND = 2000
 MESSAGES = 60
 PHILLY_TIMES = 4
 
@@ -240,7 +241,7 @@ def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
     full = FullCluster(hosts, seed)
     gc.collect()
     gc.freeze()
-    seconds = 5 if quick else 20
+    seconds = 5 if quick else 9
     ticks = [full.come_and_go(0) for _ in range(seconds)]
     jobs = min(JOBS_A_SECOND, 4 * len(full.gpus))  # for which there is memory
     busy = [full.come_and_go(jobs) for _ in range(seconds)]
