@@ -99,11 +99,13 @@ class KeptResults:
 
 
 def commit() -> str:
-    """The commit of this checkout, with `-dirty` appended if tracked files differ from it."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    """The commit of this checkout, with `-dirty` appended if files differ from it.
+
+    Those of `benchmarks/results` do not count: a figure is drawn before its page is written.
+    """
+    done = subprocess.run(["git", "describe", "--always"], cwd=RESULTS, capture_output=True, text=True, check=False)
+    name = done.stdout.strip()
+    return f"{name}{'-dirty' if uncommitted_files() else ''}" if name else "unknown"
 
 
 def version(name: str) -> str:

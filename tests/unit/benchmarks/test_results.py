@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +42,22 @@ def test_results_of_another_commit_are_made_again(tmp_path: Path, at_commit):
     KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 1)
     at_commit("def")
     assert KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 2) == 2
+
+
+def test_a_drawn_figure_does_not_make_a_page_of_an_uncommitted_tree(tmp_path: Path, monkeypatch):
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path))
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    (folder / "figure.svg").write_text("old")
+    (tmp_path / "code.py").write_text("old")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "all")):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(results, "RESULTS", folder)
+    (folder / "figure.svg").write_text("new")
+    clean = results.commit()
+    (tmp_path / "code.py").write_text("new")
+    assert not clean.endswith("-dirty")
+    assert results.commit() == f"{clean}-dirty"
 
 
 def test_nothing_is_kept_without_a_file():
