@@ -100,7 +100,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             """
             before = torch.cuda.memory_allocated()
             keep = torch.empty(1000, device="cuda")
-            assert torch.cuda.memory_allocated() - before == 4000
+            assert torch.cuda.memory_allocated() - before == 4096
             del keep
             assert torch.cuda.memory_allocated() == before
             assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() > 0

@@ -105,11 +105,11 @@ def test_memory_queries_are_per_gpu(tmp_path):
         """
         import torch
         keep = torch.empty(1000, device="cuda:1")
-        assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated("cuda:1")) == (0, 4000)
+        assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated("cuda:1")) == (0, 4096)
         with torch.cuda.device(1):
-            assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 4000
+            assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 4096
             free, total = torch.cuda.mem_get_info()
-            assert total - free == 4000
+            assert total - free == 4096
         model = torch.nn.Linear(2, 2).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(1, 2).cuda()).sum().backward()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from cotenant.allocator.rounding import block_bytes
 from cotenant.core.trace import Action, LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 
 SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
@@ -31,7 +32,7 @@ class TraceRecorder:
         warnings: sentences for the user; a dict, as an ordered set.
         steps: optimizer steps so far.
         cuda_used: whether any CUDA storage was recorded.
-        live_bytes, peak_bytes: requested bytes of live storages, now and at most, by GPU.
+        live_bytes, peak_bytes: of the blocks of live storages, now and at most, by GPU.
         layers: calls of layers, by the optimizer steps before them.
     """
 
@@ -87,7 +88,7 @@ class TraceRecorder:
         self._ids[address] = storage_id
         self._sizes.append(nbytes)
         self._devices.append(device)
-        self.live_bytes[device] += nbytes
+        self.live_bytes[device] += _block_bytes(nbytes)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._refs[address] = weakref.ref(storage, functools.partial(self._storage_freed, address))
         stream = self.streams.get(device, 0)
@@ -101,7 +102,7 @@ class TraceRecorder:
         self._refs.pop(address, None)
         if storage_id is not None:
             device = self._devices[storage_id]
-            self.live_bytes[device] -= self._sizes[storage_id]
+            self.live_bytes[device] -= _block_bytes(self._sizes[storage_id])
             self._actions.append(("free", storage_id, 0, self.phase, "", self.streams.get(device, 0), device))
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
@@ -256,3 +257,8 @@ def _guess_category(allocated_in: str, freed_in: str | None) -> str:
     if allocated_in == "load" and freed_in != "load":
         return "buffer"
     return "temporary"
+
+
+def _block_bytes(nbytes: int) -> int:
+    """What the caching allocator counts as allocated for a request; nothing for an empty one."""
+    return block_bytes(nbytes) if nbytes else 0
