@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 import os
@@ -65,6 +66,17 @@ def is_user_file(path: str) -> bool:
     full = os.path.abspath(path)  # noqa: PTH100 - `resolve` would follow links, which Python did not
     python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     return not full.startswith((PACKAGE_DIR, *(folder + os.sep for folder in python)))
+
+
+def is_called_by_user() -> bool:
+    """Whether the function that asks was called by the user's own file; wrappers of ours in between do not count."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
+        frame = frame.f_back
+    return _is_user_file(frame.f_code.co_filename)
+
+
+_is_user_file = functools.cache(is_user_file)  # libraries ask for files thousands of times
 
 
 def visible_names(frame: FrameType) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _preparing(prepare: Sequence[Callable[[str], bool]], original: Any) -> Any:
 
     @functools.wraps(original)
     def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(path, (str, os.PathLike)) and _is_called_by_script():
+        if isinstance(path, (str, os.PathLike)) and script_location.is_called_by_user():
             text = os.fsdecode(path)
             if not _found(original, path, args, kwargs):
                 any(make(text) for make in prepare)
@@ -226,7 +226,11 @@ def _matching_below(maker: FileMaker, original: Any) -> Any:
     @functools.wraps(original)
     def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
         found = list(original(self, pattern, *args, **kwargs))
-        if not found and _is_called_by_script() and maker.make_matching(os.fspath(self / os.fspath(pattern))):
+        if (
+            not found
+            and script_location.is_called_by_user()
+            and maker.make_matching(os.fspath(self / os.fspath(pattern)))
+        ):
             found = list(original(self, pattern, *args, **kwargs))
         return iter(found)
 
@@ -240,7 +244,7 @@ def _opening(maker: FileMaker, original: Any) -> Any:
             return original(file, *args, **kwargs)
         except _MISSING:
             is_path = isinstance(file, (str, bytes, os.PathLike))
-            if not (is_path and _is_called_by_script() and maker.make_text(os.fsdecode(file))):
+            if not (is_path and script_location.is_called_by_user() and maker.make_text(os.fsdecode(file))):
                 raise
         return original(file, *args, **kwargs)
 
@@ -262,10 +266,3 @@ def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, origina
         return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
 
     return imread
-
-
-def _is_called_by_script() -> bool:
-    return _is_user_file(sys._getframe(2).f_code.co_filename)
-
-
-_is_user_file = functools.cache(script_location.is_user_file)  # libraries ask for files thousands of times

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def _finding(warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def glob(pathname: Any, *args: Any, **kwargs: Any) -> list[Any]:
         found: list[Any] = original(pathname, *args, **kwargs)
-        if not found and _is_called_by_script() and _make_file(os.fspath(pathname)):
+        if not found and script_location.is_called_by_user() and _make_file(os.fspath(pathname)):
             warn(f"`{pathname}`")
             found = original(pathname, *args, **kwargs)
         return found
@@ -92,17 +91,12 @@ def _finding_below(warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
         found = list(original(self, pattern, *args, **kwargs))
-        if not found and _is_called_by_script() and _make_file(os.path.join(self, pattern)):  # noqa: PTH118 - of texts
+        if not found and script_location.is_called_by_user() and _make_file(os.path.join(self, pattern)):  # noqa: PTH118 - of texts
             warn(f"`{pattern}`")
             found = list(original(self, pattern, *args, **kwargs))
         return iter(found)
 
     return glob
-
-
-def _is_called_by_script() -> bool:
-    """Whether the caller's caller is the user's own: libraries look for weights in `*.bin`."""
-    return script_location.is_user_file(sys._getframe(2).f_code.co_filename)
 
 
 def _make_file(pattern: Any) -> bool:
