@@ -150,7 +150,7 @@ def _print_total(jobs: Sequence[Mapping[str, Any]]) -> None:
     used = sum(job["observed_bytes"] * job["gpus"] * job["running_s"] for job in known)
     if promised:
         count = "1 job" if len(known) == 1 else f"{len(known)} jobs"
-        note(f"{count} used {used / promised:.0%} of the memory promised to them, weighted by size and time")
+        note(f"{count} used {used / promised:.0%} of the promised memory, weighted by size and time")
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:

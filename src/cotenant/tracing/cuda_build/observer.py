@@ -17,8 +17,8 @@ from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, pa
 
 MAX_ENTRIES = 4_000_000
 _STEP = "step"
-_MOST_STEPS = 4
-"""Times the wanted number of steps of one optimizer, after which a rarer one is not waited for."""
+_MAX_STEPS_FACTOR = 4
+"""The trace ends after this many times the wanted number of steps, though an optimizer may have made fewer."""
 
 
 class CudaBuildObserver:
@@ -121,7 +121,7 @@ class CudaBuildObserver:
         if self._steps[id(optimizer)] <= 2:  # the state is made in the first step, by some in the second
             self._name("parameter", _parameters(optimizer))
             self._name("optimizer state", _tensors(list(optimizer.state.values())))
-        if min(self._steps.values()) >= self._wanted or self.steps >= _MOST_STEPS * self._wanted:
+        if min(self._steps.values()) >= self._wanted or self.steps >= _MAX_STEPS_FACTOR * self._wanted:
             self._finish()
         self._begin(FORWARD)
 
