@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import estimate_json, estimate_summary, estimate_text
+from cotenant.cli.estimate_model import ModelOptions, shown
 from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions, SummaryOptions
 from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.cli.options import cli_command, json_option, option_group
@@ -28,11 +28,18 @@ CHECK_FAILED = 6
 @cli_command()
 @option_group("script", ScriptOptions)
 @option_group("options", EstimatorOptions)
+@option_group("model", ModelOptions)
 @option_group("summary", SummaryOptions)
 @option_group("reports", EstimateReports)
 @json_option
 def command(
-    script: ScriptOptions, options: EstimatorOptions, summary: SummaryOptions, reports: EstimateReports, *, json: bool
+    script: ScriptOptions,
+    options: EstimatorOptions,
+    model: ModelOptions,
+    summary: SummaryOptions,
+    reports: EstimateReports,
+    *,
+    json: bool,
 ) -> int:
     """Predict the peak GPU memory of a PyTorch training script, without a GPU.
 
@@ -59,11 +66,15 @@ def command(
     A printed summary of a model and a batch size are enough for a rougher estimate: its layers are simulated one after
     another, with Adam, in fp32, and the learned estimators read them too.
 
+    Without a script, --model names a model of transformers. Only its configuration is needed: from a file, from the
+    hub's cache on this machine, or with --allow-network from the hub.
+
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
       cotenant estimate train.py --find-batch-size --gpu L40S-48GB
       cotenant estimate train.py --fits-on --what-if --plot memory.png
       cotenant estimate model.txt --batch-size 32    a printed summary of a model, without its script
+      cotenant estimate --model meta-llama/Llama-3.2-1B --task lora --batch-size 4 --length 2048
       cotenant estimate train.py --budget 20G --strict 0.1    for CI: exit code 6 if more or unsure
       cotenant estimate --gpu list
     """
@@ -75,6 +86,7 @@ def command(
     from cotenant.estimators.base import ExplainingEstimator
 
     reports.check_options()
+    script, summary = model.script(script, summary)
     if summary.is_wanted(script):
         wanted = reports.first_option()
         if wanted is not None:
@@ -136,7 +148,7 @@ def _answer_without_reports(
     if json:
         emit_json({**estimate_json.of_estimate(estimate), "elapsed_s": round(elapsed_s, 3), "trace": None})
     else:
-        estimate_text.print_estimate(shlex.join(request.command), estimate, None, elapsed_s)
+        estimate_text.print_estimate(shown(request.command), estimate, None, elapsed_s)
 
 
 def _answer(
@@ -155,9 +167,9 @@ def _answer(
         answer["batch_size"] = estimate_json.of_search(search)
     elapsed_s = time.perf_counter() - began_s
     if not json:
-        estimate_text.print_estimate(shlex.join(request.command), result.estimate, result, elapsed_s)
+        estimate_text.print_estimate(shown(request.command), result.estimate, result, elapsed_s)
     answer |= reports.tables(result, request.command, json=json)
-    reports.save_files(result, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
+    reports.save_files(result, title=f"{shown(request.command)} on {result.estimate.gpu}")
     failed = reports.failed_checks(result)
     if json:
         answer["failed_checks"] = failed

@@ -1,0 +1,61 @@
+"""`estimate --model`: the shipped script trains a model by its configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+pytest.importorskip("transformers", reason="the models are those of transformers")
+
+from cotenant.estimators import train_model
+from traced_scripts import by_category, failing, traced
+
+SMALL = {
+    "llama": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "vocab_size": 128, "tie_word_embeddings": True},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "n_positions": 64},
+    "bert": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "vocab_size": 128},
+    "vit": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "image_size": 32, "patch_size": 8},
+}  # fmt: skip
+LLAMA_PARAMETERS = 128 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
+
+
+def trained(tmp_path, model_type, task, length=32):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": model_type, **SMALL[model_type]}))
+    source = Path(train_model.__file__).read_text()
+    words = {"--config": config, "--task": task, "--batch-size": 2, "--length": length}
+    return traced(tmp_path, source, *(str(word) for pair in words.items() for word in pair))
+
+
+def test_all_parameters_of_a_tied_model_have_two_states(tmp_path):
+    totals = by_category(trained(tmp_path, "llama", "sft"))
+    assert totals["parameter"] == 4 * LLAMA_PARAMETERS
+    assert totals["optimizer state"] == 2 * 4 * LLAMA_PARAMETERS
+
+
+def test_adapters_have_the_only_states(tmp_path):
+    totals = by_category(trained(tmp_path, "llama", "lora"))
+    widths = 2 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 96))
+    assert totals["optimizer state"] == 2 * 4 * 16 * widths
+    assert totals["parameter"] == 2 * LLAMA_PARAMETERS + 4 * 16 * widths
+
+
+@pytest.mark.parametrize(("model_type", "task"), [("gpt2", "lora"), ("bert", "pretrain"), ("vit", "classify")])
+def test_other_models_and_tasks(tmp_path, model_type, task):
+    assert not trained(tmp_path, model_type, task).partial
+
+
+def test_a_task_that_a_model_has_no_head_for_is_named(tmp_path):
+    with failing("raised", "transformers has no `CausalLM` or `MaskedLM` of the type `vit` for `sft`"):
+        trained(tmp_path, "vit", "sft")
+
+
+def test_more_tokens_than_positions_are_refused(tmp_path):
+    with failing("raised", "`--length 65` is more than the 64 positions of `gpt2`"):
+        trained(tmp_path, "gpt2", "sft", length=65)
