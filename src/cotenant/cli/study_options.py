@@ -1,4 +1,7 @@
-"""Options that the verbs of `cotenant study` share. Small: each verb is a module of its own."""
+"""Options that the verbs of `cotenant study` share.
+
+A module of its own: each verb is loaded alone, when it runs.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cotenant.core.units import GiB
 from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement import gates
 from cotenant.scheduling.placement.gpu_view import GpuView
-from cotenant.scheduling.placement.rules import AdmissionRules
+from cotenant.scheduling.placement.rules import AdmissionRules, fits, fitting
 
 AT_S = 100.0
 SHARED = Demand(1, 8 * GiB)
@@ -130,3 +130,11 @@ def test_gates_open_when_the_last_of_them_opens():
     assert rules.gates_open_at_s(view, AT_S + 80) == -float("inf")
     closed = AdmissionRules((gates.warming_up(15), gates.smact_too_high(0.05)), None)
     assert closed.gates_open_at_s(view, AT_S) == float("inf")
+
+
+@pytest.mark.parametrize("needed_gib", [0, 25, 26, 27])
+def test_all_gpus_at_once_are_judged_as_each_alone(needed_gib):
+    demand = Demand(1, needed_gib * GiB, min_gpu_bytes=30 * GiB)
+    views = [GpuView(a_snapshot(gib=gib, foreign=foreign)) for gib, foreign in [(40, 14), (40, 0), (28, 0), (40, None)]]
+    assert fitting(views, demand) == [view for view in views if fits(view, demand)]
+    assert len(fitting(views, demand)) == {0: 3, 25: 2, 26: 2, 27: 1}[needed_gib]
