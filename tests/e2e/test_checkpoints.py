@@ -51,7 +51,7 @@ def trainer(site):
 
 
 def has_made_steps(site, count=1):
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + 60
     while len(steps(site)) < count:
         assert time.monotonic() < give_up_s, site.log.read_text()
         time.sleep(0.02)
@@ -100,7 +100,7 @@ def test_a_job_is_cancelled_while_it_saves(site):
     script = "trap 'touch asked; sleep 600 & wait' USR1; touch ready; while :; do sleep 0.05; done"
     job = site.submit("sh", "-c", script, checkpoint_signal="USR1", checkpoint_grace_s=600.0)
     for mark, verb in (("ready", "requeue"), ("asked", "cancel")):
-        give_up_s = time.monotonic() + 20
+        give_up_s = time.monotonic() + 60
         while not (site.root / mark).exists():
             assert time.monotonic() < give_up_s, site.log.read_text()
             time.sleep(0.02)

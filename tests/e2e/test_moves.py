@@ -53,7 +53,7 @@ def steps(site, name):
 
 
 def wait_until(condition, site):
-    give_up_s = time.monotonic() + 25
+    give_up_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < give_up_s, site.log.read_text()
         time.sleep(0.02)
@@ -83,7 +83,7 @@ def test_a_daemon_killed_during_a_move_loses_nothing_and_runs_nothing_twice(site
     first, second, gang = a_gang_waits_for_one_gpu(site)
     wait_until(lambda: len(steps(site, "first")) > 20, site)
     (site.root / "finish-second").touch()
-    for wait_s in (0.0, 0.05, 0.15, 0.3):
+    for wait_s in (0.05, 0.2):
         time.sleep(wait_s)
         site.kill()
         site.start(*FLAGS)
