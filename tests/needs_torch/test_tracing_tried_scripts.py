@@ -120,3 +120,14 @@ def test_a_tokenizer_has_an_end_where_the_configuration_names_none(tmp_path):
     assert tokenizer.convert_tokens_to_ids(tokenizer.pad_token or tokenizer.eos_token) == 88
     """
     trained(tmp_path, source)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_synthetic_images_have_a_standard_deviation(tmp_path):
+    source = """
+    from torchvision import datasets, transforms
+    images = datasets.CIFAR10("gone", download=True, transform=transforms.ToTensor())
+    deviation = torch.stack([images[0][0], images[1][0]]).std(dim=[0, 2, 3])
+    transforms.Normalize([0, 0, 0], deviation.tolist())(images[0][0])
+    """
+    trained(tmp_path, source, synthetic_data=["3x32x32:uint8:10"])

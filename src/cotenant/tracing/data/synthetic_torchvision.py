@@ -28,10 +28,15 @@ _IN_INIT = "_cotenant_in_init"
 
 
 def blank_image(sample: SyntheticSample) -> Any:
-    """A blank image of the sample's size, in color if it has three channels."""
+    """A blank image of the sample's size, in color if it has three channels.
+
+    One pixel differs, by 1: scripts divide by the standard deviation of their images, and 1 is a class of masks, too.
+    """
     channels, height, width = image_size(sample)
     module = importlib.import_module("PIL.Image")
-    return module.new("RGB" if channels == 3 else "L", (width, height))
+    image = module.new("RGB" if channels == 3 else "L", (width, height))
+    image.putpixel((0, 0), (1, 1, 1) if channels == 3 else 1)
+    return image
 
 
 def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
