@@ -79,7 +79,9 @@ def _print_history(client: Client, history_s: float, table: TableOptions, *, jso
 def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
     return {
         "gpu": str(gpu["index"]),
-        "name": gpu["name"] + (f" MIG {gpu['mig_profile']}" if gpu["mig_profile"] else ""),
+        "name": (f"{gpu['server']}: " if gpu.get("server") else "")
+        + gpu["name"]
+        + (f" MIG {gpu['mig_profile']}" if gpu["mig_profile"] else ""),
         "total": format_bytes(gpu["memory_total_bytes"]),
         "used": format_bytes(gpu["used_bytes"]),
         "promised": format_bytes(gpu["promised_bytes"]),
@@ -89,6 +91,13 @@ def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
         "power": "-" if gpu["power_w"] is None else f"{gpu['power_w']:.0f} W",
         "residents": _residents(gpu["residents"]),
     }
+
+
+def _name(gpu: Mapping[str, Any]) -> str:
+    """The model, behind the host where there are several."""
+    host = f"{gpu['server']}: " if gpu.get("server") else ""
+    instance = f" MIG {gpu['mig_profile']}" if gpu["mig_profile"] else ""
+    return f"{host}{gpu['name']}{instance}"
 
 
 def _residents(residents: Sequence[Mapping[str, Any]]) -> str:

@@ -44,6 +44,7 @@ from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.daemon.web_process import WebProcess
 from cotenant.engines.local import LocalEngine
 from cotenant.gpus.timeseries import GpuTimeSeries
+from cotenant.hosts.engine import HostsEngine
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.idle_watch import IdlePolicy
@@ -223,6 +224,8 @@ class Daemon:
         self._resources.engine.start(self._inbox.put)
         owners = {job.id: job.spec.uid for job in self._manager.jobs.values()}
         self._loop.start(self._recovered(), self._commands)
+        if isinstance(self._resources.engine, HostsEngine):
+            self._resources.engine.connect()
         threading.Thread(target=self._output.measure, args=(owners,), name="output-sizes", daemon=True).start()
         self._monitor.start()
         self._services.start()
@@ -285,6 +288,7 @@ class Daemon:
             info=info,
             metrics=metrics,
             gpu_history=self._gpu_history,
+            hosts=len(self._config.hosts.agents),
             refusals=lambda: unavailable_modes(self._policy, self._monitor.gpus, mps_unavailable_reason=mps_reason),
             stop=closing.set,
             closing=closing,

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+from cotenant.core.ports import Engine, GpuBackend
 from cotenant.daemon.auth.network import TcpListener
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import ListeningSocket
@@ -17,7 +18,15 @@ from cotenant.daemon.config import paths
 from cotenant.daemon.config.schema import Config
 from cotenant.daemon.config.validation import check_plugins
 from cotenant.daemon.lifecycle import Daemon, Resources
-from cotenant.daemon.setup import access_of, open_gpus, output_budget, services_of, state_folder, state_mode
+from cotenant.daemon.setup import (
+    access_of,
+    open_gpus,
+    open_hosts,
+    output_budget,
+    services_of,
+    state_folder,
+    state_mode,
+)
 from cotenant.daemon.web_process import check_installed
 from cotenant.engines import ENGINES
 from cotenant.engines.local import LocalEngine
@@ -52,9 +61,16 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
         synchronous: Literal["FULL", "NORMAL"] = "FULL" if config.daemon.fsync == "full" else "NORMAL"
         journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=synchronous)
         stack.callback(journal.close)
-        backend, sim_env = open_gpus(config, state_dir)
-        stack.callback(backend.close)
-        engine = ENGINES.get(config.engine.name)(state_dir)
+        launchers = config.hosts.launchers()
+        backend: GpuBackend
+        engine: Engine
+        if launchers:
+            backend = engine = open_hosts(config, launchers, state_dir)
+            sim_env: dict[str, str] = {}
+        else:
+            backend, sim_env = open_gpus(config, state_dir)
+            stack.callback(backend.close)
+            engine = ENGINES.get(config.engine.name)(state_dir)
         stack.callback(engine.close)
         if isinstance(engine, LocalEngine):
             engine.output_budget = output_budget(config.output, state_dir)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.visible import VisibleGpus
+from cotenant.hosts.engine import HostsEngine
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.orders import aged
 from cotenant.scheduling.placement.policy import Policy
@@ -68,6 +70,10 @@ def output_budget(settings: OutputSection, state_dir: Path) -> OutputBudget:
 def services_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> ServiceSet:
     """The services that accompany attempts; `sim_env` is empty on real GPUs."""
     settings = config.notifications
+    if config.hosts.agents:
+        # The others work in this machine's folders and look at its processes.
+        notifier = Notifier(enabled=settings.enabled, timeout_s=settings.timeout_s)
+        return ServiceSet(all=(notifier,), mps_unavailable_reason=_mps_reason(config, "its GPUs are on other hosts"))
     common = (
         ProgressService(run_dir / "progress"),
         Notifier(enabled=settings.enabled, timeout_s=settings.timeout_s),
@@ -124,6 +130,21 @@ def access_of(config: Config) -> AccessPolicy:
 def admin_names(config: Config) -> list[str]:
     """The names in `access.admins`."""
     return [part.strip() for part in config.access.admins.split(",") if part.strip()]
+
+
+def open_hosts(config: Config, launchers: Mapping[str, Sequence[str]], state_dir: Path) -> HostsEngine:
+    """The engine of other hosts, whose agents write output as the configuration allows.
+
+    Raises:
+        BackendError: its folders cannot be made.
+    """
+    budget = output_budget(config.output, state_dir)
+    agent = [sys.executable, "-m", "cotenant.hosts.agent", "--state-dir", str(state_dir.resolve())]
+    agent += ["--tick-s", str(config.daemon.tick_s)]
+    limits = {"--max-file-bytes": budget.max_file_bytes, "--max-user-bytes": budget.max_user_bytes}
+    agent += [word for name, limit in limits.items() if limit is not None for word in (name, str(limit))]
+    commands = {host: [*launcher, *agent] for host, launcher in launchers.items()}
+    return HostsEngine(state_dir, commands, tick_s=config.daemon.tick_s)
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:

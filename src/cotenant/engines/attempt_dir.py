@@ -106,14 +106,14 @@ class AttemptDir:
     def runner(self) -> ProcessId | None:
         """The runner that claimed this attempt, alive or not; None if none did."""
         claim = self.read("claim")
-        return _process_id(claim.get("process")) if claim and claim.get("by") == "runner" else None
+        return process_id_of(claim.get("process")) if claim and claim.get("by") == "runner" else None
 
     def recorded_processes(self) -> tuple[ProcessId, ...]:
         """The runner and the job's first process, as far as they were recorded; alive or not."""
         processes = [self.runner()]
         for name in (".result.reserved", "started.json"):  # the runner of cotenant 0.1 recorded it in the second
             # Where it is damaged, `env_tag` finds the processes, too.
-            processes.append(_process_id((self.read(name) or {}).get("job")))
+            processes.append(process_id_of((self.read(name) or {}).get("job")))
         return tuple(process for process in processes if process is not None)
 
     def started(self, cause: str) -> AttemptStarted | None:
@@ -122,7 +122,7 @@ class AttemptDir:
         ended = self.exited(cause)
         if start is None or (ended is not None and ended.exit.reason == "not-started"):
             return None
-        at_s, process = start.get("started_at_s"), _process_id(start.get("runner"))
+        at_s, process = start.get("started_at_s"), process_id_of(start.get("runner"))
         if not _is_time(at_s) or process is None:
             return None
         return AttemptStarted(
@@ -132,7 +132,11 @@ class AttemptDir:
     def exited(self, cause: str) -> AttemptExited | None:
         """The event, if a result has been written; a partial one, as after a disk failure, or a forged one is none."""
         result = self.read("result.json")
-        if result is None or not _is_time(result.get("ended_at_s")):
+        return None if result is None else self.exited_by(result, cause)
+
+    def exited_by(self, result: Mapping[str, Any], cause: str) -> AttemptExited | None:
+        """The event by a result, from wherever it came; None if a value in it is missing or out of range."""
+        if not _is_time(result.get("ended_at_s")):
             return None
         attempt_exit = _attempt_exit(result)
         return None if attempt_exit is None else self.exit_event(attempt_exit, float(result["ended_at_s"]), cause)
@@ -200,8 +204,8 @@ def _oom_evidence(found: Mapping[str, Any]) -> OomEvidence:
     )
 
 
-def _process_id(value: object) -> ProcessId | None:
-    """An identity of a process; None for anything else."""
+def process_id_of(value: object) -> ProcessId | None:
+    """An identity of a process from JSON; None for anything else."""
     if not isinstance(value, dict):
         return None
     pid, start_ticks, boot_id = value.get("pid"), value.get("start_ticks"), value.get("boot_id")

@@ -42,6 +42,7 @@ class ApiContext:
         gpu_history: samples of the GPUs over the last days.
         info: the fields of `/v1/status` that do not change.
         refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.sharing_modes`.
+        hosts: how many hosts with agents it has; 0 where its GPUs are in this machine.
         stop: ends the daemon.
         closing: set when the daemon ends; long answers end then.
         limits: the section of the configuration.
@@ -65,6 +66,7 @@ class ApiContext:
     closing: asyncio.Event
     limits: LimitsSection
     store: OutputStore
+    hosts: int = 0
 
 
 class Handlers:

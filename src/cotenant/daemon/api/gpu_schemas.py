@@ -26,6 +26,7 @@ class GpuStatus(TypedDict):
     index: int
     uuid: str
     name: str
+    server: Annotated[str, "name of the host that it is in; empty where the daemon has one only"]
     mig_parent: str | None
     mig_profile: str | None
     memory_total_bytes: int

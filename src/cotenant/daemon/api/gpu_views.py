@@ -59,6 +59,7 @@ class GpuViews:
             "index": gpu.index,
             "uuid": gpu.uuid,
             "name": gpu.name,
+            "server": gpu.server,
             "mig_parent": gpu.mig_parent,
             "mig_profile": gpu.mig_profile,
             "memory_total_bytes": gpu.memory_total_bytes,

@@ -28,7 +28,7 @@ from cotenant.daemon.api.preview import preview
 from cotenant.daemon.api.queries import JobFilter, resolve_ids
 from cotenant.daemon.api.requests import json_response, read_number, read_object
 from cotenant.daemon.api.schemas import Explanation, FilePaths, JobDetail, JobEvent, JobView, StartPreview, WaitPreview
-from cotenant.daemon.api.sharing_modes import check_available
+from cotenant.daemon.api.sharing_modes import check_available, check_gpus
 from cotenant.daemon.api.timeline import timeline
 from cotenant.daemon.api.views import JsonViews, counts
 from cotenant.daemon.auth.unix_socket import Peer
@@ -61,6 +61,7 @@ class JobsApi(Handlers):
         if any(spec.priority > 0 for spec in specs):
             self._context.access.check_admin(peer, "raise a priority above 0")
         check_available(specs, self._context.refusals())
+        check_gpus(specs, self._context.hosts)
         await self._check_output(specs[0].uid)
         if body.get("dry_run"):
             return json_response({"jobs": [await self._preview(spec) for spec in specs]})
@@ -146,6 +147,7 @@ class JobsApi(Handlers):
         if verb.takes_fields:
             spec = verb.new_spec(job, fields)
             self._check_notify([spec] if "notify" in fields else [])
+            check_gpus([spec], self._context.hosts)
             check_available([spec] if "sharing" in fields else [], self._context.refusals())
         cause = _cause(verb, peer, body)
         self._context.access.note(peer, verb.name, job)

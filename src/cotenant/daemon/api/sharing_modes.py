@@ -46,6 +46,20 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
             )
 
 
+def check_gpus(specs: Sequence[JobSpec], hosts: int) -> None:
+    """Check how many GPUs jobs ask for: an attempt runs on one host, and no policy keeps a gang on one of several.
+
+    Raises:
+        UsageError: more than one, where the daemon has several hosts.
+    """
+    most = max((spec.gpus for spec in specs), default=1)
+    if hosts > 1 and most > 1:
+        raise UsageError(
+            f"a job asks for {most} GPUs, and this daemon has {hosts} hosts: it places no job across hosts",
+            hint="ask for one GPU, or submit to a daemon with one host",
+        )
+
+
 def available_modes(refused: Mapping[str, str | None]) -> list[str]:
     """The modes without a reason against them."""
     return [*ALWAYS, *(share for share, why in refused.items() if why is None)]

@@ -6,6 +6,7 @@ Validation, `cotenant config` and the reference page are made from it.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -64,6 +65,35 @@ class EngineSection:
     """`[engine]`: what launches attempts."""
 
     name: str = key("local", "`local`, or an engine of another package")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsSection:
+    """`[hosts]`: GPUs of other hosts instead of this one's. The state folder must be on a file system that all see."""
+
+    agents: Mapping[str, object] = key(
+        factory=dict,
+        text='what starts a program on each host, as `[hosts.agents]` with e.g. `n1 = "ssh n1"`; empty text: on this '
+        "machine; none: no hosts",
+    )
+
+    def launchers(self) -> dict[str, list[str]]:
+        """The words of each host's command.
+
+        Raises:
+            UsageError: a name is no host's, or a command is no text.
+        """
+        found: dict[str, list[str]] = {}
+        for host, command in self.agents.items():
+            if not host.isascii() or not host.replace("-", "").replace(".", "").replace("_", "").isalnum():
+                raise UsageError(f"`hosts.agents` has `{host}`, wanted letters, digits, dots and dashes")
+            try:
+                found[host] = shlex.split(command) if isinstance(command, str) else []
+            except ValueError as error:
+                raise UsageError(f"`hosts.agents.{host}` is no command: {error}") from error
+            if not isinstance(command, str):
+                raise UsageError(f"`hosts.agents.{host}` is no text, wanted e.g. `ssh {host}`")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +309,7 @@ class Config:
     policy: PolicySection = field(default_factory=PolicySection)
     gpus: GpusSection = field(default_factory=GpusSection)
     engine: EngineSection = field(default_factory=EngineSection)
+    hosts: HostsSection = field(default_factory=HostsSection)
     estimates: EstimatesSection = field(default_factory=EstimatesSection)
     scheduling: SchedulingSection = field(default_factory=SchedulingSection)
     idle: IdleSection = field(default_factory=IdleSection)

@@ -86,6 +86,8 @@ class Monitor:
             if self._failing or self._readings % INVENTORY_EVERY == 0:
                 self._gpus = self._backend.inventory()
             samples = self._backend.sample(at_s)
+            if not {gpu.uuid for gpu in self._gpus}.issuperset(samples):  # a host that was added
+                self._gpus = self._backend.inventory()
             observed = self._attribute(samples)
             self._log_change(failing=not all(gpu.uuid in samples for gpu in self._gpus), why="a GPU could not be read")
         except CotenantError as error:

@@ -1,0 +1,182 @@
+"""The agent of a host: `python -m cotenant.hosts.agent --state-dir DIR`, started through srun, ssh or nothing.
+
+It runs the local engine and reads the GPUs, takes orders from stdin, and tells on stdout; `messages` has both. It ends
+at the end of stdin. Runners and their jobs go on; the next agent adopts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from cotenant import gpus
+from cotenant.core import codec
+from cotenant.core.errors import BackendError, CotenantError
+from cotenant.core.events import AttemptExited, AttemptStarted
+from cotenant.core.job import AttemptExit, JobSpec
+from cotenant.core.placement import Placement
+from cotenant.core.ports import AttemptRef, GpuBackend
+from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.local import LocalEngine
+from cotenant.engines.output_budget import OutputBudget
+from cotenant.hosts.messages import MAX_LINE_BYTES, VERSION, MalformedMessage, line_of, parsed, ref_of
+
+SIM_SERVER_ENV = "COTENANT_SIM_SERVER"
+"""Folder of a simulated server, whose GPUs the agent then reads and its jobs use."""
+
+
+class Agent:
+    """Serves one daemon."""
+
+    def __init__(
+        self, state_dir: Path, orders: IO[bytes], told: IO[bytes], *, tick_s: float, budget: OutputBudget
+    ) -> None:
+        simulated = os.environ.get(SIM_SERVER_ENV)
+        self._env = {} if simulated is None else {SIM_SERVER_ENV: simulated}
+        options = gpus.BackendOptions(simulated_dir=None if simulated is None else Path(simulated))
+        self._backend: GpuBackend = gpus.create("nvml" if simulated is None else "simulated", options)
+        self._engine = LocalEngine(state_dir)
+        self._engine.output_budget = budget
+        self._root = state_dir.resolve() / "attempts"
+        self._orders, self._told = orders, told
+        self._tick_s = tick_s
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    def run(self) -> None:
+        """Serve until the end of the orders."""
+        self._engine.start(self._tell_event)
+        self._tell({"say": "hello", "version": VERSION, "node": node_name(), **self._reading()})
+        sampling = threading.Thread(target=self._sample, name="samples", daemon=True)
+        sampling.start()
+        try:
+            while line := self._orders.readline(MAX_LINE_BYTES + 1):
+                self._obey(parsed(line))
+        finally:
+            self._closing.set()
+            sampling.join(timeout=5.0)
+            self._engine.close()
+            self._backend.close()
+
+    def _sample(self) -> None:
+        while not self._closing.wait(self._tick_s):
+            try:
+                self._tell({"say": "sample", **self._reading()})
+            except CotenantError as error:  # the daemon sees that no sample comes
+                print(f"the GPUs cannot be read: {error}", file=sys.stderr)
+
+    def _reading(self) -> dict[str, Any]:
+        listed, samples = self._backend.inventory(), self._backend.sample(time.time())
+        pids = {process.pid for sample in samples.values() for process in sample.processes}
+        owners = self._engine.owners(pids) if pids else {}
+        return {
+            "gpus": listed,
+            "samples": samples,
+            "owners": {str(pid): _pair(ref) for pid, ref in owners.items()},
+            "clock_s": time.time(),
+        }
+
+    def _obey(self, order: Mapping[str, Any]) -> None:
+        what = order.get("do")
+        if what == "launch":
+            self._launch(order)
+        elif what == "recover":
+            for ref in [ref_of(value) for value in order["refs"]]:
+                self._recover(ref)
+        elif what == "stop":
+            reason, grace_s, checkpoint = order["reason"], order["grace_s"], order["checkpoint"]
+            self._engine.stop(ref_of(order["ref"]), reason=reason, grace_s=grace_s, checkpoint=checkpoint)
+        elif what == "pause":
+            self._engine.pause(ref_of(order["ref"]))
+        elif what == "resume":
+            self._engine.resume(ref_of(order["ref"]))
+        elif what == "signal":
+            number, target, uid = order["number"], order["target"], order["uid"]
+            count = self._engine.send_signal(ref_of(order["ref"]), number, target, uid=uid)
+            self._tell({"say": "answer", "id": order["id"], "count": count})
+        else:
+            raise MalformedMessage(f"found the order `{str(what)[:40]}`, which this version does not know")
+
+    def _launch(self, order: Mapping[str, Any]) -> None:
+        spec: JobSpec = codec.decode(JobSpec, order["spec"])
+        placement: Placement = codec.decode(Placement, order["placement"])
+        try:
+            self._engine.launch(spec, order["attempt"], placement, {**order["env"], **self._env})
+        except BackendError as error:
+            self._tell_end(
+                AttemptRef(job_id=placement.job_id, attempt=order["attempt"]), "not-started", detail=error.message
+            )
+
+    def _recover(self, ref: AttemptRef) -> None:
+        (found,) = self._engine.recover([ref])
+        if found.started is not None:
+            self._tell_event(found.started)
+        if found.exited is not None:
+            self._tell_event(found.exited)
+        elif (self._attempt_dir(ref).read("claim") or {}).get("by") == "engine":
+            self._tell_end(ref, "never-ran", detail="its agent ended before it started")
+
+    def _attempt_dir(self, ref: AttemptRef) -> AttemptDir:
+        return AttemptDir(self._root, ref)
+
+    def _tell_event(self, event: AttemptStarted | AttemptExited) -> None:
+        pair = [event.job_id, event.attempt]
+        if isinstance(event, AttemptStarted):
+            self._tell({"say": "started", "ref": pair, "started_at_s": event.at_s, "runner": event.process})
+        else:
+            result = {**codec.encode(event.exit), "ended_at_s": event.at_s}
+            self._tell({"say": "ended", "ref": pair, "result": result})
+
+    def _tell_end(self, ref: AttemptRef, reason: Any, *, detail: str) -> None:
+        end = AttemptExit(exit_code=None, signal=None, reason=reason, detail=detail)
+        result = {**codec.encode(end), "ended_at_s": time.time()}
+        self._tell({"say": "ended", "ref": _pair(ref), "result": result})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):  # stdin ends as well
+            self._told.write(line_of(message))
+            self._told.flush()
+
+
+def node_name() -> str:
+    """Slurm's name of this node, which is unique where several nodes are one machine; else the host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def _pair(ref: AttemptRef) -> list[int]:
+    return [ref.job_id, ref.attempt]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an agent over stdin and stdout."""
+    parser = argparse.ArgumentParser(prog="python -m cotenant.hosts.agent", allow_abbrev=False)
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--tick-s", type=float, default=1.0)
+    parser.add_argument("--max-file-bytes", type=int)
+    parser.add_argument("--max-user-bytes", type=int)
+    options = parser.parse_args(argv)
+    # The descriptors 0 and 1 of all that it starts are /dev/null: a job must not talk to the daemon.
+    orders, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    try:
+        budget = OutputBudget(options.max_file_bytes, options.max_user_bytes)
+        Agent(options.state_dir, orders, told, tick_s=options.tick_s, budget=budget).run()
+    except CotenantError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Agents in allocations of a real Slurm, started by srun: GPUs of two nodes under one daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from host_sites import agents, hosts_site, kill_agents
+from places import until
+
+GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
+
+
+@contextlib.contextmanager
+def daemon_on_two_nodes(cluster):
+    """A site whose hosts are the nodes of two allocations."""
+    launchers = {}
+    for node in ("n1", "n2"):
+        allocation = cluster.slurm("sbatch", "--parsable", "-w", node, "--gres=gpu:1", "--wrap=sleep 100000").strip()
+        cluster.until(lambda allocation=allocation: cluster.state(allocation) == "RUNNING", "it has its node")
+        launchers[node] = f"srun --jobid={allocation} --overlap -N1 -n1 --quiet"
+    site = hosts_site(cluster.work, launchers)
+    site.env["SLURM_CONF"] = cluster.env["SLURM_CONF"]
+    site.start(simulate=None)
+    try:
+        until(lambda: len(site.client.gpus()) == 2, "both nodes are heard of")
+        yield site
+    finally:
+        site.stop()
+        for pid, _ in site.left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_jobs_on_nodes_survive_agents_a_controller_and_our_daemon(cluster):
+    with daemon_on_two_nodes(cluster) as site:
+        assert sorted(gpu["server"] for gpu in site.client.gpus()) == ["n1", "n2"]
+        paths = [site.root / f"runs{number}" for number in range(2)]
+        ids = [site.submit(GATE.format(path), declared_bytes=30 * 2**30) for path in paths]
+        until(lambda: all(lines(path) for path in paths), "a job runs on each node")
+        os.kill(int((cluster.folder / "slurmctld.pid").read_text()), signal.SIGKILL)
+        cluster.slurm("slurmctld")
+        cluster.until(lambda: "mix" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
+        before = agents(site)
+        kill_agents(site)
+        site.kill()
+        site.start(simulate=None)
+        until(lambda: len(set(agents(site)) - set(before)) == 2, "new agents")
+        for path in paths:
+            Path(f"{path}.open").touch()
+        assert [site.wait(job_id)["state"] for job_id in ids] == ["COMPLETED", "COMPLETED"]
+        assert [(len(lines(path)), len(lines(Path(f"{path}.ends")))) for path in paths] == [(1, 1), (1, 1)]
