@@ -43,6 +43,26 @@ def test_processes_that_are_not_waited_for_run_at_the_end(tmp_path):
     assert any("only the first was traced" in warning for warning in trace.warnings)
 
 
+def test_a_process_that_is_given_a_model_on_the_gpu_runs_here(tmp_path):
+    source = """
+    import torch.multiprocessing as mp
+    def work(rank, model, batch):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(batch.to(next(model.parameters()).device)).sum().backward()
+            optimizer.step()
+    context = mp.get_context("spawn")
+    model.share_memory()
+    processes = [context.Process(target=work, args=(rank, model, torch.zeros(2, 4))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    """
+    warnings = traced(tmp_path, TRAIN + textwrap.dedent(source)).warnings
+    assert any("only the first was traced" in warning for warning in warnings)
+
+
 def test_the_script_sees_the_cuda_version_of_a_gpu_build(tmp_path):
     source = """
     assert int(torch.version.cuda.split(".")[0]) >= 12

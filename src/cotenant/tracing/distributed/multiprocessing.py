@@ -1,7 +1,7 @@
 """Processes that a script starts itself: the first that uses a GPU runs in this process, others with a GPU do not run.
 
 It runs when the script waits for it or ends, after everything that the script does until then, such as filling a queue.
-Processes that use no GPU, such as those that load data, are started. Which is which follows from their code.
+Processes that use no GPU, such as those that load data, are started: which, follows from their code and arguments.
 """
 
 from __future__ import annotations
@@ -31,8 +31,21 @@ def patches(context: PatchContext) -> list[Patch]:
             replacement=functools.partial(_starting_in_process, context.recorder), wraps=True,
             reason="A trace follows one process; a second one would have no simulated GPU.",
             source="Lib/multiprocessing/process.py, `BaseProcess.start`",
-        )
+        ),
+        Patch(
+            target="torch:Tensor.share_memory_", phase=Phase.DISTRIBUTED, replacement=_sharing_host_memory, wraps=True,
+            reason="Memory of a GPU is shared already, and a fake tensor has none.",
+            source="torch/_tensor.py, `Tensor.share_memory_`",
+        ),
     ]  # fmt: skip
+
+
+def _sharing_host_memory(original: Any) -> Any:
+    @functools.wraps(original)
+    def share_memory_(self: torch.Tensor) -> Any:
+        return self if self.is_cuda else original(self)
+
+    return share_memory_
 
 
 def _starting_in_process(recorder: Any, original: Any) -> Any:
@@ -41,7 +54,8 @@ def _starting_in_process(recorder: Any, original: Any) -> Any:
     @functools.wraps(original)
     def start(process: Any) -> None:
         body = process._target if process._target is not None else process.run
-        if not _uses_gpu(body, _MAX_CALL_DEPTH):
+        given = (*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values())
+        if not (_uses_gpu(body, _MAX_CALL_DEPTH) or any(map(_is_on_gpu, given))):
             original(process)
             return
         if not first:
@@ -89,6 +103,14 @@ class _InProcessPopen:
         self._body = None
 
     kill = close = terminate
+
+
+def _is_on_gpu(argument: Any) -> bool:
+    """Whether an argument is a GPU, or a tensor or model on one: a process could not take it without CUDA."""
+    if isinstance(argument, torch.nn.Module):
+        argument = next(argument.parameters(), None)
+    device = argument if isinstance(argument, torch.device) else getattr(argument, "device", None)
+    return isinstance(device, torch.device) and device.type == "cuda"
 
 
 def _uses_gpu(body: Any, depth: int) -> bool:
