@@ -1,7 +1,7 @@
 """Memory statistics and sensor readings of the GPU, for a script that has the GPU to itself.
 
-Allocated bytes are those of the blocks of live tensors, multiples of 512. Reserved bytes are known after the replay only, so the script
-reads the allocated bytes, rounded up to 2 MiB segments. Source of the names: torch/cuda/memory.py,
+Allocated bytes are those of the blocks of live tensors, multiples of 512. Reserved bytes are known after the replay
+only, so the script reads the allocated bytes, rounded up to 2 MiB segments. Source of the names: torch/cuda/memory.py,
 torch/cuda/__init__.py.
 """
 

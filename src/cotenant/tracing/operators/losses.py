@@ -57,7 +57,7 @@ class _BinaryLoss(torch.autograd.Function):
             return _binary_loss_op(x, target, weight, pos_weight, reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Any) -> Any:
         x, target, weight, pos_weight = ctx.saved_tensors
         suffix = "" if torch.is_grad_enabled() else "_"  # a graph of the gradient keeps its operands
 
