@@ -95,7 +95,7 @@ def _row(record: dict[str, Any]) -> str:
     else:
         text = f"{OUTCOMES[record['outcome']].partition(':')[0]}: {record['message']}".replace("|", "\\|")
     command = " ".join(filter(None, (record["options"], "--", record["command"]))).replace("|", "\\|")
-    where = f"`{record['repository']}` {record['commit']}" + (f" `{record['folder']}`" if record["folder"] else "")
+    where = f"`{'/'.join(filter(None, (record['repository'], record['folder'])))}` {record['commit']}"
     return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s |"
 
 
