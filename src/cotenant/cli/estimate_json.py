@@ -12,6 +12,9 @@ Of a traced one also:
                   `reserved_bytes` and `bound_bytes` on a GPU without end, `spare_bytes`, `retries`,
                   `capability_differs`, and `oom`, null or the request that found no memory: `phase`, `module`,
                   `request_bytes`, `allocated_bytes`, `reserved_bytes`
+    nccl          null, or NCCL's part of the context: `low_bytes`, `typical_bytes`, `high_bytes`; `group_sizes`;
+                  `low_channels`, `typical_channels`, `high_channels`; `parts`, each with `name`, `source` and such a
+                  range of bytes
     fits_on       with `--fits-on`: one such verdict for each known GPU and MIG instance, by `gpu`; of a process that
                   uses several GPUs, that of its GPU which fits least, and none for MIG instances
     what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from cotenant.core.estimate import Estimate
     from cotenant.estimators.batch_search import BatchSearch
     from cotenant.estimators.fit import Fit
+    from cotenant.estimators.nccl import NcclBytes
     from cotenant.estimators.traced_result import TracedResult
     from cotenant.estimators.whatif import Saving
 
@@ -47,6 +51,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
     return {
         "interval": _plain(result.reserved_range),
         "fit": of_fit(result.fit),
+        "nccl": None if result.nccl is None else _of_nccl(result.nccl),
         "trace": {
             "backend": header.backend,
             "events": len(result.trace.events),
@@ -73,6 +78,11 @@ def of_fit(fit: Fit) -> dict[str, Any]:
         "reserved_bytes": oom.reserved_bytes,
     }
     return {**_plain(fit), "oom": place, "spare_bytes": fit.spare_bytes, "sentence": fit.sentence}
+
+
+def _of_nccl(found: NcclBytes) -> dict[str, Any]:
+    sums = {"low_bytes": found.low_bytes, "typical_bytes": found.typical_bytes, "high_bytes": found.high_bytes}
+    return {**_plain(found), **sums, "parts": [_plain(part) for part in found.parts]}
 
 
 def of_change(change: Saving) -> dict[str, Any]:

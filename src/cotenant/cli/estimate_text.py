@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cotenant.core.estimate import Estimate
     from cotenant.estimators.batch_search import Trial
     from cotenant.estimators.fit import Fit
+    from cotenant.estimators.nccl import NcclBytes
     from cotenant.estimators.sensitivity import ReservedRange
     from cotenant.estimators.traced_result import TracedResult
     from cotenant.estimators.whatif import Saving
@@ -38,6 +39,9 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     for name, value, meaning in lines:
         print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
     _print_breakdown(estimate)
+    nccl = None if result is None else result.nccl
+    if nccl is not None:
+        _print_nccl(nccl, estimate.context_bytes)
     _print_gpus(estimate)
     if estimate.smact is not None:
         print(f"\n  {utilization_line(estimate.smact, estimate.smocc)}")
@@ -51,7 +55,8 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
             print(f"  {result.workspaces}")
         warnings = [warning for warning in warnings if not warning.startswith(result.fit.sentence)]
     for warning in warnings:
-        note(f"warning: {warning}")
+        if nccl is None or warning != nccl.sentence:
+            note(f"warning: {warning}")
 
 
 def print_script_output(error: TraceError) -> None:
@@ -90,6 +95,20 @@ def _print_breakdown(estimate: Estimate) -> None:
     for category, value in sorted(estimate.breakdown_bytes.items(), key=lambda item: -item[1]):
         bar = "#" * max(1, round(_BAR * value / total))
         print(f"  {category:<16}{format_bytes(value):>10}   {bar:<{_BAR}} {value / total:6.1%}")
+
+
+def _print_nccl(nccl: NcclBytes, context_bytes: int) -> None:
+    """What the memory outside of the allocator is made of; NCCL's outweighs the tensors of a small job."""
+    sizes = " and ".join(map(str, nccl.group_sizes))
+    groups = f"group{'s' if len(nccl.group_sizes) > 1 else ''} of {sizes} GPUs"
+    lines = [
+        ("CUDA", context_bytes - nccl.typical_bytes, "context, kernels and libraries"),
+        ("NCCL", nccl.typical_bytes, f"{nccl.interval}; {nccl.typical_channels} channels; {groups}"),
+        *((f"  {part.name}", part.typical_bytes, part.source) for part in nccl.parts),
+    ]
+    print("\n  in the CUDA context")
+    for name, value, meaning in lines:
+        print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
 
 
 def _made_from(result: TracedResult, elapsed_s: float) -> str:

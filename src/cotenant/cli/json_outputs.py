@@ -268,6 +268,7 @@ class EstimateOutput(EstimateFields, total=False):
         dict[str, Any], "range of the reserved bytes if small things differ: `low_bytes`, `high_bytes`, `states`"
     ]
     fit: Annotated[dict[str, Any], "the verdict for the GPU: `verdict` is `fits`, `tight`, `unsure` or `no`"]
+    nccl: Annotated[dict[str, Any] | None, "NCCL's part of the context: a range of bytes, channels, `parts`"]
     fits_on: Annotated[list[dict[str, Any]], "--fits-on: one verdict for each known GPU and MIG instance"]
     what_if: Annotated[list[dict[str, Any]], "--what-if: one row for each setting"]
     utilization: Annotated[dict[str, Any] | None, "--utilization: `smact`, `smocc`, `gpu`, `warnings`"]

@@ -1,10 +1,17 @@
 """Memory of NCCL outside the allocator, for the process groups of a traced process.
 
-A communicator has channels, and each channel has buffers for its neighbors. Four A100s joined by NVLink were measured
-(NVIDIA/nccl issue 964, PyTorch, a 4 MiB all-reduce in each group): 544 MiB for a group of two GPUs, 688 MiB for one of
-three or four, with the 24 channels of that machine: 22.7 and 28.7 MiB for a channel. The buffers in NCCL's source
-(src/init.cc and include/device.h: 4 MiB simple, 4.69 MiB LL128, 0.5 MiB LL; 10 MiB each in issue 1685) explain two of
-them. Without NVLink there are 2 channels (pytorch issue threads show `Channel 00/02`), 8 at most.
+A communicator has channels. For each neighbor and direction a channel has a buffer, in whole pages of 2 MiB
+(`p2pSendSetup` and `p2pRecvSetup` in src/transport/p2p.cc of NCCL; sizes of the protocols: `computeBuffSizes` in
+src/init.cc: 4 MiB simple, 4.69 MiB LL128, 0.5 MiB LL): 6 MiB for sending and 6 MiB for receiving where the receiver
+reads (A100 with NVLink), else 2 and 10 MiB. A ring sends to one neighbor and receives from the other; the tree of a
+machine, a chain, does both with each: two buffers for a channel in a group of two GPUs; in larger groups three at the
+chain's ends, four within, and two while no tree is used (NCCL 2.22 connects an algorithm at its first use).
+
+Four A100s joined by NVLink were measured (NVIDIA/nccl issue 964, PyTorch, a 4 MiB all-reduce in each group): 544 MiB
+for a group of two GPUs, 688 MiB for one of three or four, with the 24 channels of that machine. Buffers explain 288 and
+432 MiB, and the same 256 MiB remain of both. Whether the rest grows with the channels is not known: a group of one GPU,
+which has no neighbors, took 512 MiB on a B300 (issue 2363). Without NVLink there are 2 channels (pytorch issue threads
+show `Channel 00/02`), 8 at most.
 
 Not modeled: several machines, whose buffers depend on their network; all-to-all, which connects every pair (3.3 GB on
 8 x H100, issue 1685); NVLS; communicators that share their buffers (`ncclCommSplit`).
@@ -18,19 +25,70 @@ from cotenant.core.trace import NcclUsage, TraceHeader
 from cotenant.core.units import MiB, format_bytes
 from cotenant.gpu_specs import GpuSpec
 
-_PAIR_BYTES, _MORE_BYTES = 544 * MiB // 24, 688 * MiB // 24  # for a channel
-_BUFFERS_BYTES = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
-_SIMPLE_BYTES = 4 << 20
+_PAGE_BYTES = 2 * MiB
+_SIMPLE_BYTES = 4 * MiB
+_OTHER_BYTES = 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
+"""Of the protocols LL128 and LL: threads, elements or lines of each, steps, bytes."""
+
+_FLAGS_BYTES = 4096
+"""Room for the heads and tails of a buffer's queue, `ncclSendMem` and `ncclRecvMem`."""
+
+_REST_BYTES, _MEASURED_CHANNELS = 256 * MiB, 24
 _WITH_NVLINK = frozenset({(7, 0), (8, 0), (9, 0), (10, 0)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NcclBytes:
-    """Memory of a process's communicators on one GPU: a range, and the expected value."""
+class NcclPart:
+    """A part of NCCL's memory: a range, the expected value, and where that is known from."""
 
+    name: str
+    source: str
     low_bytes: int
     typical_bytes: int
     high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclBytes:
+    """Memory of a process's communicators on one GPU: a range, and the expected value.
+
+    Attributes:
+        group_sizes: GPUs of each communicator.
+        low_channels, typical_channels, high_channels: of a communicator; the links between the GPUs decide.
+    """
+
+    group_sizes: tuple[int, ...]
+    low_channels: int
+    typical_channels: int
+    high_channels: int
+    parts: tuple[NcclPart, ...]
+
+    @property
+    def low_bytes(self) -> int:
+        """The least of all parts."""
+        return sum(part.low_bytes for part in self.parts)
+
+    @property
+    def typical_bytes(self) -> int:
+        """What is expected of all parts."""
+        return sum(part.typical_bytes for part in self.parts)
+
+    @property
+    def high_bytes(self) -> int:
+        """The most of all parts."""
+        return sum(part.high_bytes for part in self.parts)
+
+    @property
+    def interval(self) -> str:
+        """The range, and why it is one."""
+        return f"{format_bytes(self.low_bytes)} to {format_bytes(self.high_bytes)} by the links between the GPUs"
+
+    @property
+    def sentence(self) -> str:
+        """For those who see the context as one number."""
+        return (
+            f"the context holds {format_bytes(self.typical_bytes)} for NCCL, by what four A100s took; {self.interval}"
+        )
 
 
 def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
@@ -38,11 +96,31 @@ def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
     usage = header.nccl
     if usage is None or not usage.group_sizes:
         return None
-    max_channels = usage.max_channels or 32
     nvlink = gpu.compute_capability in _WITH_NVLINK and ":" not in gpu.name
-    channels = (2, 24, 32) if nvlink else (1, 2, 8)
-    low, typical, high = (_total(usage, min(count, max_channels)) for count in channels)
-    return NcclBytes(low_bytes=low, typical_bytes=typical, high_bytes=high)
+    low, typical, high = (min(count, usage.max_channels or 32) for count in ((2, 24, 32) if nvlink else (1, 2, 8)))
+    buffers = NcclPart(
+        name="buffers",
+        source="`computeBuffSizes` in src/init.cc, `p2pSendSetup` and `p2pRecvSetup` in src/transport/p2p.cc of NCCL",
+        low_bytes=low * _buffer_bytes(usage, 2),
+        typical_bytes=typical * _buffer_bytes(usage, 3),
+        high_bytes=high * _buffer_bytes(usage, 4),
+    )
+    groups = len(usage.group_sizes)
+    scaled = [groups * _REST_BYTES * channels // _MEASURED_CHANNELS for channels in (low, typical, high)]
+    rest = NcclPart(
+        name="the rest",
+        source="what four A100s took (NVIDIA/nccl issue 964) beyond buffers",
+        low_bytes=scaled[0],
+        typical_bytes=scaled[1],
+        high_bytes=max(groups * _REST_BYTES, scaled[2]),
+    )
+    return NcclBytes(
+        group_sizes=usage.group_sizes,
+        low_channels=low,
+        typical_channels=typical,
+        high_channels=high,
+        parts=(buffers, rest),
+    )
 
 
 def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
@@ -62,14 +140,11 @@ def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
 def nccl_warnings(header: TraceHeader, gpu: GpuSpec) -> tuple[str, ...]:
     """NCCL's part of the context as a sentence, if it has one."""
     found = nccl_bytes(header, gpu)
-    if found is None:
-        return ()
-    interval = f"{format_bytes(found.low_bytes)} to {format_bytes(found.high_bytes)} by the links between the GPUs"
-    return (f"the context holds {format_bytes(found.typical_bytes)} for NCCL, by what four A100s took; {interval}",)
+    return () if found is None else (found.sentence,)
 
 
-def _total(usage: NcclUsage, channels: int) -> int:
-    scale = 1.0
-    if usage.buffer_bytes is not None:
-        scale = (_BUFFERS_BYTES - _SIMPLE_BYTES + usage.buffer_bytes) / _BUFFERS_BYTES
-    return round(sum(channels * (_PAIR_BYTES if size == 2 else _MORE_BYTES) for size in usage.group_sizes) * scale)
+def _buffer_bytes(usage: NcclUsage, in_larger_groups: int) -> int:
+    """Of one channel of each group: two buffers between two GPUs, and `in_larger_groups`, half of them for sending."""
+    simple = _SIMPLE_BYTES if usage.buffer_bytes is None else usage.buffer_bytes
+    pair = sum(-(-(size + _FLAGS_BYTES) // _PAGE_BYTES) * _PAGE_BYTES for size in (simple, _OTHER_BYTES))
+    return sum(pair * (2 if size == 2 else in_larger_groups) // 2 for size in usage.group_sizes)

@@ -9,6 +9,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.cudnn.workspaces import workspace_sources
 from cotenant.estimators.fit import Fit, fits_on, worst
+from cotenant.estimators.nccl import NcclBytes, nccl_bytes
 from cotenant.estimators.replay_input import ReplayInput
 from cotenant.estimators.sensitivity import ReservedRange
 
@@ -46,6 +47,11 @@ class TracedResult:
     def workspaces(self) -> str | None:
         """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
         return workspace_sources(self.trace, self.replay_input.gpu, self.replay_input.stack.cudnn_workspaces)
+
+    @property
+    def nccl(self) -> NcclBytes | None:
+        """NCCL's part of the context; None without process groups of several GPUs."""
+        return nccl_bytes(self.trace.header, self.replay_input.gpu)
 
     @property
     def capacity_bytes(self) -> int | None:

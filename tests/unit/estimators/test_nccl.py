@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from cotenant.cli import estimate_json, estimate_text
 from cotenant.core.trace import NcclUsage, TraceHeader
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.nccl import nccl_bytes, nccl_warnings, with_nccl
+from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
+from traces import a_trace, alloc
 
 A100, L40S = gpu_spec("A100-40GB"), gpu_spec("L40S-48GB")
 
@@ -25,7 +30,7 @@ def a_header(*group_sizes, **settings):
         pytest.param(a_header(4, 2), A100, 1232, id="each communicator has its own"),
         pytest.param(a_header(2), L40S, 45, id="two channels without NVLink"),
         pytest.param(a_header(4, max_channels=4), A100, 115, id="fewer channels"),
-        pytest.param(a_header(2, buffer_bytes=MiB), A100, 366, id="smaller buffers"),
+        pytest.param(a_header(2, buffer_bytes=MiB), A100, 448, id="smaller buffers"),
     ],
 )
 def test_typical_bytes_of_process_groups(header, gpu, mib):
@@ -48,4 +53,58 @@ def test_nccl_is_part_of_the_context():
         assert getattr(found.context, name) - getattr(A100.context, name) == getattr(more, name)
     (sentence,) = nccl_warnings(header, A100)
     assert "688.0 MiB for NCCL" in sentence
-    assert "57.3 MiB to 917.3 MiB" in sentence
+    assert "45.3 MiB to 1.1 GiB" in sentence
+
+
+@pytest.mark.parametrize(
+    ("size", "buffers", "rest"),
+    [
+        (2, (2 * 12, 24 * 12, 32 * 12), (256 / 12, 256, 256 * 4 / 3)),
+        (4, (2 * 12, 24 * 18, 32 * 24), (256 / 12, 256, 256 * 4 / 3)),
+    ],
+)
+def test_parts_say_what_buffers_take_and_what_is_only_measured(size, buffers, rest):
+    found = nccl_bytes(a_header(size), A100)
+    for part, mib in zip(found.parts, (buffers, rest), strict=True):
+        sizes = (part.low_bytes, part.typical_bytes, part.high_bytes)
+        assert [value / MiB for value in sizes] == pytest.approx(mib, abs=0.01)
+    assert "src/transport/p2p.cc" in found.parts[0].source
+    assert (found.low_channels, found.typical_channels, found.high_channels) == (2, 24, 32)
+
+
+def test_with_few_channels_the_bound_holds_all_that_was_measured_beside_buffers():
+    found = nccl_bytes(a_header(2), L40S)
+    assert found.high_bytes == (8 * 12 + 256) * MiB
+    assert nccl_bytes(a_header(2, max_channels=1), L40S).high_bytes == (12 + 256) * MiB
+
+
+def an_estimate(*group_sizes):
+    trace = a_trace([alloc(0, 10)])
+    if group_sizes:
+        trace = replace(trace, header=replace(trace.header, nccl=NcclUsage(group_sizes=group_sizes)))
+    return TracedEstimator().on(trace, A100)
+
+
+def test_the_context_is_printed_in_its_parts(capsys):
+    alone, result = an_estimate(), an_estimate(4)
+    estimate_text.print_estimate("train.py", alone.estimate, alone, 0.1)
+    assert "NCCL" not in capsys.readouterr().out
+    estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
+    printed = capsys.readouterr()
+    cuda = format_bytes(alone.estimate.context_bytes)
+    assert f"in the CUDA context\n  CUDA{cuda:>22}   context, kernels" in printed.out
+    assert "688.0 MiB   45.3 MiB to 1.1 GiB by the links between the GPUs; 24 channels; group of 4 GPUs" in printed.out
+    assert "432.0 MiB   `computeBuffSizes` in src/init.cc" in printed.out
+    assert "256.0 MiB   what four A100s took" in printed.out
+    assert "NCCL" not in printed.err
+    assert result.nccl.sentence in result.estimate.warnings  # for those who have no trace, such as the daemon
+
+
+def test_json_has_nccl_by_itself():
+    assert estimate_json.of_result(an_estimate())["nccl"] is None
+    found = estimate_json.of_result(an_estimate(4, 2))["nccl"]
+    assert found["group_sizes"] == [4, 2]
+    assert found["typical_bytes"] == sum(part["typical_bytes"] for part in found["parts"]) == 1232 * MiB
+    assert found["low_bytes"] < found["typical_bytes"] < found["high_bytes"]
+    assert [part["name"] for part in found["parts"]] == ["buffers", "the rest"]
+    assert (found["low_channels"], found["typical_channels"], found["high_channels"]) == (2, 24, 32)
