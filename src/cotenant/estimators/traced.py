@@ -45,7 +45,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "6"
+    version = "7"
 
     def __init__(
         self,
