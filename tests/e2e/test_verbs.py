@@ -40,6 +40,8 @@ def test_an_array_from_its_directives_to_its_history(server):
     failed = server.cli("history", "-s", "F", "--no-header", "--format", "id,state,promised")
     assert failed.stdout.split() == ["1_3", "F", "1.0", "GiB"]
     assert json.loads(server.cli("history", "-n", "2", "--json").stdout)["jobs"][1]["id"] == int(after)
+    advised = server.cli("history", "--advice")
+    assert advised.stderr == "no advice: 0 of 5 jobs ran for 1m00s or longer, and shorter runs are not judged\n"
 
 
 def test_a_job_updated_held_requeued_and_its_story(server):

@@ -131,6 +131,8 @@ def command(
     if advice:
         rows = [{**_row(job), "advice": sentence} for job in jobs for sentence in job["advice"]]
         table.print(rows, ADVICE_COLUMNS)
+        if jobs and not rows and not table.no_header:
+            _explain_no_advice(jobs)
         return
     table.print([_row(job) for job in jobs], COLUMNS)
     if not table.no_header:
@@ -142,6 +144,14 @@ def efficiency(job: Mapping[str, Any]) -> float | None:
     if not job["promised_bytes"] or job["observed_bytes"] is None:
         return None
     return float(job["observed_bytes"] / job["promised_bytes"])
+
+
+def _explain_no_advice(jobs: Sequence[Mapping[str, Any]]) -> None:
+    from cotenant.scheduling.advice import MIN_RUN_S
+
+    judged = sum((job["running_s"] or 0.0) >= MIN_RUN_S for job in jobs)
+    long_enough = f"{judged} of {len(jobs)} jobs ran for {format_duration(MIN_RUN_S)} or longer"
+    note(f"no advice: {long_enough}, and shorter runs are not judged")
 
 
 def _print_total(jobs: Sequence[Mapping[str, Any]]) -> None:

@@ -71,11 +71,12 @@ def parse_gpu_spec(text: str) -> GpuSpec:
 def gpu_spec_for_nvml(name: str, memory_total_bytes: int) -> GpuSpec | None:
     """The GPU that NVML calls `name`; None if none of about that memory is known.
 
-    The memory distinguishes GPUs of the same name, such as the RTX 3060 of 12 GB and that of 8 GB.
+    A simulated GPU has the name of the table. The memory distinguishes GPUs of the same name, such as the RTX 3060 of
+    12 GB and that of 8 GB.
     """
     gpu_name, _, mig_name = name.partition(" MIG ")
     for spec in all_gpu_specs():
-        if _key(gpu_name) not in {_key(known) for known in spec.nvml_names}:
+        if _key(gpu_name) not in {_key(known) for known in (spec.name, *spec.nvml_names)}:
             continue
         if mig_name and all(profile.name != mig_name for profile in spec.mig):
             return None

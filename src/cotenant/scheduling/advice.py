@@ -64,10 +64,11 @@ def _declared_too_much(job: Job, peak_bytes: int) -> Sequence[str]:
 def _would_fit_instance(job: Job, peak_bytes: int, smact: float | None, instances: Instances) -> Sequence[str]:
     if job.spec.gpus > 1 or job.spec.sharing == "mig" or smact is None:
         return ()
+    largest = max((share for _, share in instances.values()), default=0.0)  # takes the whole GPU, e.g. 7g.40gb
     fitting = [
         (memory_bytes, share, name)
         for name, (memory_bytes, share) in instances.items()
-        if peak_bytes * HEADROOM <= memory_bytes and smact <= share
+        if peak_bytes * HEADROOM <= memory_bytes and smact <= share < largest
     ]
     if not fitting:
         return ()

@@ -140,6 +140,7 @@ def test_the_context_rule_is_near_measured_contexts(sm_count, measured_mib, whic
         pytest.param("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 40960, None, id="MIG with the memory of the card"),
         pytest.param("NVIDIA A100-SXM4-40GB MIG 9g.99gb", 20096, None, id="no such MIG profile"),
         pytest.param("a100", 40960, None, id="an alias is not what NVML says"),
+        pytest.param("A100-40GB", 40960, "A100-40GB", id="a simulated GPU"),
         pytest.param("Radeon", 8192, None, id="unknown"),
     ],
 )

@@ -55,6 +55,7 @@ def ended(
             id="as many SMs as it needs",
         ),
         pytest.param(ended(4.5, smact=0.95), (), id="no instance with its SMs"),
+        pytest.param(ended(3, smact=0.6), (), id="only the instance that is the whole GPU"),
         pytest.param(ended(3), (), id="activity not known"),
         pytest.param(
             ended(smact=0.12, exclusive=True, sharing="exclusive"),
