@@ -12,6 +12,15 @@ UNIQUE_TILE, SCAN_TILE = 1344, 896
 """Items for each thread block of `unique_by_key` and of a prefix sum."""
 _SORT_TILES = {4: 3072, 8: 3840}
 """Items for each thread block of a radix sort, by the bytes of a key."""
+_SHORT_TILE_ALONE = 8064
+"""The same for keys of 4 bytes without values."""
+_SCAN_TILES = {2: 3840, 4: 1920, 8: SCAN_TILE}
+_SELECT_TILE = 2304
+_UNIQUE_TILES = {4: 4608, 8: 1920}
+"""Items for each thread block of a scan of a row and of a search for neighbors that differ, by the bytes of an item."""
+_REDUCE_BLOCKS = 108 * 8 * 5
+"""Partial sums of a count over many items on the 108 SMs of an A100, which is taken for all GPUs."""
+_MAX_ONE_COUNT = 4096
 _SHORT_KEY_BYTES = 4_468_991
 """Counts of a radix sort of keys below 4 bytes, which has another kernel: the same for 30,000 and 3 million items."""
 _ALIGNMENT = 256
@@ -40,7 +49,8 @@ def radix_sort_bytes(items: int, key_bytes: int, *, key_bits: int, value_bytes: 
     )
     if key_bytes not in _SORT_TILES:
         return second + _SHORT_KEY_BYTES
-    return second + passes * bins * 8 + -(-items // _SORT_TILES[key_bytes]) * bins * 4 + 2 * _ALIGNMENT - 1
+    tile = _SHORT_TILE_ALONE if (key_bytes, value_bytes) == (4, 0) else _SORT_TILES[key_bytes]
+    return second + passes * bins * 8 + -(-items // tile) * bins * 4 + 2 * _ALIGNMENT - 1
 
 
 def segmented_sort_bytes(items: int, key_bytes: int, value_bytes: int) -> int:
@@ -51,13 +61,39 @@ def segmented_sort_bytes(items: int, key_bytes: int, value_bytes: int) -> int:
     return _aligned(items * key_bytes) + _aligned(items * value_bytes) + _ALIGNMENT - 1
 
 
-def scan_bytes(items: int, tile: int) -> int:
+def scan_bytes(items: int, tile: int, *, state_bytes: int = _TILE_STATE_BYTES) -> int:
     """Temporary storage of a prefix sum or a selection by CUB: a state for each tile of items.
+
+    A state holds a sum and a flag: 8 bytes for sums of 4, 16 for sums of 8.
 
     Source: cub/agent/single_pass_scan_operators.cuh, `ScanTileState::AllocationSize`.
     """
     tiles = -(-items // tile) + _PADDING_TILES
-    return _aligned(tiles * _TILE_STATE_BYTES) + 2 * _ALIGNMENT - 1
+    return _aligned(tiles * state_bytes) + 2 * _ALIGNMENT - 1
+
+
+def row_scan_bytes(items: int, item_bytes: int) -> int:
+    """Temporary storage of a scan whose items have 2, 4 or 8 bytes; those of 2 have flags and two sums apart."""
+    tile = _SCAN_TILES[item_bytes]
+    if item_bytes > 2:
+        return scan_bytes(items, tile, state_bytes=2 * item_bytes)
+    tiles = -(-items // tile) + _PADDING_TILES
+    return _aligned(4 * tiles) + 2 * _aligned(2 * tiles) + 2 * _ALIGNMENT - 1
+
+
+def select_bytes(items: int) -> int:
+    """Temporary storage of a selection of flagged items."""
+    return scan_bytes(items, _SELECT_TILE, state_bytes=8)
+
+
+def unique_bytes(items: int, item_bytes: int) -> int:
+    """Temporary storage of a search for neighbors that differ; of items below 4 bytes, as of 4."""
+    return scan_bytes(items, _UNIQUE_TILES[max(4, item_bytes)], state_bytes=8)
+
+
+def count_bytes(items: int) -> int:
+    """Temporary storage of a count: a number for each thread block. Source: dispatch_reduce.cuh, `InvokePasses`."""
+    return 1 if items <= _MAX_ONE_COUNT else _aligned(4 * _REDUCE_BLOCKS) + _ALIGNMENT - 1
 
 
 def _aligned(nbytes: int) -> int:

@@ -3,7 +3,7 @@
 Where the values are known (see `known_values`), the shape is exact. Where they are not, the largest possible result is
 assumed, with a warning: every element is found, every box is kept, all values are different.
 
-Not modeled: the scratch memory of CUB's scans and sorts, a few bytes for each element.
+Not modeled: the scratch memory of `unique` with inverse indices or counts, a few times its input.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import mask_counts
 from cotenant.tracing.assumptions.known_values import ALL_FOUND, assumption_of, max_elements
+from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.gradients_in_place import is_called_by_autograd
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
+_COUNT_BYTES, _LENGTH_BYTES = 4, 8  # of how many positions and how many values were found
 _BOXES_PER_MASK_WORD = 64  # of torchvision/csrc/ops/cuda/nms_kernel.cu: `sizeof(unsigned long long) * 8`
 
 
@@ -44,6 +46,21 @@ def _nonzero(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
 
 
 def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTensor:
+    """The positions, recorded: CUB counts them, and then selects them, with storage of its own."""
+    if mask.device.type != "cuda" or not mask.numel():
+        return _found_positions(ctx, func, mask)
+    copies = [] if mask.is_contiguous() else [ctx.scratch(mask.numel() * mask.element_size(), mask.device)]
+    count = ctx.scratch(_COUNT_BYTES, mask.device)
+    partial_sums = ctx.scratch(cub_buffers.count_bytes(mask.numel()), mask.device)
+    del partial_sums
+    found = _found_positions(ctx, func, mask)
+    ctx.record(found)
+    selection = ctx.scratch(cub_buffers.select_bytes(mask.numel()), mask.device)
+    del selection, count, copies
+    return found
+
+
+def _found_positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTensor:
     value = ctx.known_values.of(mask)
     max_true = mask_counts.max_true(mask)
     if value is None and max_true is not None and max_true < mask.numel():
@@ -166,8 +183,30 @@ def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
     default_inverse = func._opname == "unique_dim"
     inverse = inverse_shape if bound.get("return_inverse", default_inverse) else (0,)
     counts = (count,) if bound.get("return_counts", default_inverse) else (0,)
-    out = ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device)
+    is_plain = func._opname == "_unique2" and inverse == counts == (0,) and source.dtype is not torch.bool
+    if is_plain and source.device.type == "cuda" and source.numel():
+        out = _values_alone(ctx, source).narrow(0, 0, count)
+    else:
+        out = ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device)
     return (out, _empty_ints(ctx, inverse, source), _empty_ints(ctx, counts, source))
+
+
+def _values_alone(ctx: OpContext, source: torch.Tensor) -> FakeTensor:
+    """The storage of the different values, which has room for all, as it is resized once they are counted.
+
+    Source: aten/src/ATen/native/cuda/UniqueCub.cu, `unique_cuda_template`, `compute_unique`.
+    """
+    items, item = source.numel(), source.element_size()
+    copies = [] if source.is_contiguous() else [ctx.scratch(items * item, source.device)]
+    ordered = ctx.scratch(items * item, source.device)
+    storage = ctx.scratch(cub_buffers.radix_sort_bytes(items, item, key_bits=8 * item, value_bytes=0), source.device)
+    del storage
+    out = ctx.empty_strided((items,), (1,), source.dtype, source.device)
+    ctx.record(out)
+    length = ctx.scratch(_LENGTH_BYTES, source.device)
+    storage = ctx.scratch(cub_buffers.unique_bytes(items, item), source.device)
+    del storage, length, ordered, copies
+    return out
 
 
 @operators.shape_of("aten::_unique")

@@ -4,8 +4,7 @@ A kernel makes such tensors below the dispatcher, where no dispatch mode sees th
 result and the scratch memory, in the order in which the kernel allocates them. An operator that PyTorch implements by
 other operators on every device is decomposed instead, at the end of this module.
 
-The buffers of reductions depend on the GPU: see `reductions`. Not modeled: buffers of CUB's sorts and scans, a few
-bytes for each element.
+The buffers of reductions depend on the GPU: see `reductions`.
 """
 
 from __future__ import annotations
@@ -100,19 +99,27 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
     ctx.keep_until_done([scratch(cub_buffers.radix_sort_bytes(count, _INDEX_BYTES, key_bits=key_bits))])
 
 
-@operators.recorder_of("aten::cumsum", "aten::cumprod")
+@operators.recorder_of("aten::cumsum", "aten::cumprod", "aten::_logcumsumexp")
 def _scan(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """The input in the result's dtype. Source: ATen/native/ReduceOps.cpp, `impl_func_cum_ops`."""
+    """The input in the result's dtype; for one row, the storage of CUB's scan.
+
+    Source: ATen/native/ReduceOps.cpp, `impl_func_cum_ops`; cuda/ScanUtils.cuh, `scan_dim`.
+    """
     ctx.record(out)
     if args[0].dtype is not out.dtype:
         ctx.keep_until_done([ctx.scratch(out.numel() * out.element_size(), out.device)])
+    is_one_row = out.dim() > 0 and out.numel() == out.shape[args[1]] > 0
+    if is_one_row and out.device.type == "cuda" and out.element_size() in (2, 4, 8):
+        ctx.keep_until_done([ctx.scratch(cub_buffers.row_scan_bytes(out.numel(), out.element_size()), out.device)])
 
 
 @operators.recorder_of("aten::masked_scatter", "aten::masked_scatter_")
 def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """The prefix sum of the mask, in int64. Source: ATen/native/cuda/IndexKernel.cpp."""
+    """The prefix sum of the mask, in int64, and the storage of its scan. Source: ATen/native/cuda/IndexKernel.cpp."""
     ctx.record(out)
     ctx.keep_until_done([ctx.scratch(out.numel() * _INDEX_BYTES, out.device)])
+    if out.numel():
+        ctx.keep_until_done([ctx.scratch(cub_buffers.row_scan_bytes(out.numel(), _INDEX_BYTES), out.device)])
 
 
 _NORM_CHUNK = 65_536

@@ -65,6 +65,45 @@ def _sort(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
         ctx.keep_until_done([scratch(cub_buffers.segmented_sort_bytes(x.numel(), item, _INDEX_BYTES))])
 
 
+_SEVERAL_BLOCKS = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
+_SEVERAL_BLOCKS_ELSE = 400
+"""Up to so many rows are searched by several thread blocks each from this length; more rows from the second."""
+_THREADS, _SMS, _BLOCKS_OF_SM = 256, 108, 6
+"""Threads of a block; blocks of a GPU at a time: an A100's is taken for all."""
+_DIGITS = 256
+_PREFIX_BYTES = 1279
+"""Of CUB's scan by key, for up to 80,000 thread blocks."""
+
+
+@operators.recorder_of("aten::topk")
+def _topk(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Long rows are divided over thread blocks, each of which counts the digits of its part.
+
+    Not modeled: sorting more than 4,096 of the largest. Source: ATen/native/cuda/TensorTopK.cu,
+    `should_use_multiblock`, `get_items_per_thread`, mbtopk's `launch`.
+    """
+    x = args[0]
+    ctx.record(out)
+    if x.device.type != "cuda" or not x.numel() or not x.dim():
+        return
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    length = x.shape[dim]
+    rows = x.numel() // length
+    if length < next((least for most, least in _SEVERAL_BLOCKS if rows <= most), _SEVERAL_BLOCKS_ELSE):
+        return
+    items = min(64, max(4, -(-x.numel() // (_SMS * _BLOCKS_OF_SM * _THREADS))))
+    blocks = rows * -(-length // (items * _THREADS))
+    sizes = [
+        *(rows * nbytes for nbytes in (x.element_size(), 8, 2 * max(4, x.element_size()))),
+        blocks * _DIGITS * 2,
+        rows * _DIGITS * 4,
+        blocks * 4,
+        blocks * 4,
+    ]
+    ctx.keep_until_done([ctx.scratch(nbytes, x.device) for nbytes in sizes])
+    ctx.keep_until_done([ctx.scratch(_PREFIX_BYTES, x.device)])
+
+
 @operators.recorder_of("aten::randperm", "aten::randperm.generator")
 def _permutation(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Numbers sorted by random keys, which have as many bits as keep nine of ten permutations free of equal keys.
