@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from cotenant.tracing.operators.builtin import OPERATOR_TABLES, all_operators
 from cotenant.tracing.operators.registry import OperatorTable
 
-NAME = re.compile(r"\w+::\w+(\.\w+)?\*?")
+NAME = re.compile(r"\w+::(\w+(\.\w+)?\*?|\*)")  # an operator, a family by its prefix, or a whole namespace
 SHAPE, RECORDED = ("ctx", "func", "args", "kwargs"), ("ctx", "func", "args", "kwargs", "out")
 
 
