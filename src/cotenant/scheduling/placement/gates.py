@@ -69,9 +69,11 @@ def smact_above(limit: float) -> AdmissionGate:
 
 
 def _smact_refusal(smact: float | None, limit: float) -> Refusal:
-    return Refusal(
-        "smact_too_high", lambda: f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"
-    )
+    return Refusal("smact_too_high", _smact_text, math.inf, smact, limit)
+
+
+def _smact_text(smact: float | None, limit: float) -> str:
+    return f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"
 
 
 def warming_up(
@@ -98,13 +100,9 @@ def warming_up(
                 until_s = resident.placed_at_s + first_activity_timeout_s if first_s is None else first_s + warmup_s
                 if until_s > opens_at_s:
                     opens_at_s, blocker = until_s, resident
-        return None if blocker is None else _warmup_refusal(blocker, at_s, warmup_s, opens_at_s)
+        return None if blocker is None else Refusal("warming_up", _warmup_text, opens_at_s, blocker, at_s, warmup_s)
 
     return AdmissionGate("warming_up", check, never_closes=warmup_s == 0)
-
-
-def _warmup_refusal(resident: AnyResident, at_s: float, warmup_s: float, opens_at_s: float) -> Refusal:
-    return Refusal("warming_up", lambda: _warmup_text(resident, at_s, warmup_s), opens_at_s)
 
 
 def _warmup_text(resident: AnyResident, at_s: float, warmup_s: float) -> str:

@@ -211,7 +211,9 @@ class GpuView:
         return self._means[measure]
 
     def _new_mean(self, measure: str) -> float | None:
-        since_s = self._means_since_s = _newest_activity_s(self.residents)
+        since_s = -math.inf
+        if len(self.snapshot.samples) > 1:  # else the newest counts, whoever is here
+            since_s = self._means_since_s = _newest_activity_s(self.residents)
         readings = self._readings(measure, since_s)
         return sum(readings) / len(readings) if readings else None
 
@@ -231,7 +233,9 @@ class GpuView:
         if read is None:
             raise ValueError(f"no measure `{measure}` (known: {', '.join(_READERS)})")
         samples = self.snapshot.samples
-        newest = read(samples[-1]) if samples else None
+        if not samples:
+            return []
+        newest = read(samples[-1])
         if newest is None or math.isnan(newest):
             return []
         if len(samples) == 1:

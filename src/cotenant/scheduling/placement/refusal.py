@@ -19,15 +19,16 @@ class Refusal:
         opens_at_s: when the rule admits the job if nothing changes; infinite if only a change of the GPU can help.
     """
 
-    __slots__ = ("_text", "opens_at_s", "rule")
+    __slots__ = ("_arguments", "_text", "opens_at_s", "rule")
 
-    def __init__(self, rule: str, text: Callable[[], str], opens_at_s: float = math.inf) -> None:
-        """`text` gives a sentence with the numbers."""
+    def __init__(self, rule: str, text: Callable[..., str], opens_at_s: float = math.inf, *arguments: object) -> None:
+        """`text(*arguments)` gives a sentence with the numbers. A closure per refusal would cost more than the rest."""
         self.rule = rule
         self.opens_at_s = opens_at_s
         self._text = text
+        self._arguments = arguments
 
     @property
     def reason(self) -> str:
         """A sentence with the numbers: what was found, and the limit."""
-        return self._text()
+        return self._text(*self._arguments)
