@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 
 from cotenant.demo.slurm_cluster import TIMEOUT_S, SlurmInFolder
 from sites import COTENANT
@@ -34,6 +37,12 @@ class SlurmCluster(SlurmInFolder):
             check=False,
             timeout=TIMEOUT_S,
         )
+
+    def kill_controller(self):
+        """Kill slurmctld, once it has saved the jobs of now: it does so every few seconds, and forgets younger ones."""
+        saved, began_s = self.folder / "state" / "job_state", time.time()
+        self.until(lambda: saved.exists() and saved.stat().st_mtime > began_s, "the controller has saved its jobs")
+        os.kill(int((self.folder / "slurmctld.pid").read_text()), signal.SIGKILL)
 
     def state(self, job_id):
         """State of a job in Slurm's words."""

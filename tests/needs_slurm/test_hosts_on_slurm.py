@@ -38,20 +38,21 @@ def lines(path):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_jobs_on_nodes_survive_agents_a_controller_and_our_daemon(cluster):
+def test_jobs_on_nodes_survive_agents_our_daemon_and_a_controller(cluster):
     with daemon_on_two_nodes(cluster) as site:
         assert sorted(gpu["server"] for gpu in site.client.gpus()) == ["n1", "n2"]
         paths = [site.root / f"runs{number}" for number in range(2)]
         ids = [site.submit(GATE.format(path), declared_bytes=30 * 2**30) for path in paths]
         until(lambda: all(lines(path) for path in paths), "a job runs on each node")
-        os.kill(int((cluster.folder / "slurmctld.pid").read_text()), signal.SIGKILL)
-        cluster.slurm("slurmctld")
-        cluster.until(lambda: "mix" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
         before = agents(site)
         kill_agents(site)
         site.kill()
         site.start(simulate=None)
         until(lambda: len(set(agents(site)) - set(before)) == 2, "new agents")
+        until(lambda: len(site.client.gpus()) == 2, "both nodes are heard of again")
+        cluster.kill_controller()
+        cluster.slurm("slurmctld")
+        cluster.until(lambda: "mix" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
         for path in paths:
             Path(f"{path}.open").touch()
         assert [site.wait(job_id)["state"] for job_id in ids] == ["COMPLETED", "COMPLETED"]

@@ -153,7 +153,12 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
         systemd.notify_systemd("READY=1")
 
     try:
-        serve(config, socket, on_ready=ready)
+        allocations = None
+        if config.pilot.enabled:
+            from cotenant.slurm.pilot_allocations import open_allocations
+
+            allocations = open_allocations(config.pilot.sbatch)
+        serve(config, socket, on_ready=ready, allocations=allocations)
     except CotenantError as error:
         if ready_fd is not None:
             report({"kind": type(error).__name__, "message": error.message, "hint": error.hint})

@@ -61,6 +61,9 @@ def command(*, history_s: float | None, table: TableOptions, json: bool, connect
         emit_json({"gpus": gpus})
     else:
         table.print([_row(gpu) for gpu in gpus], COLUMNS)
+        pilot = client.status().get("pilot")
+        if pilot is not None and pilot["message"]:
+            note(pilot["message"])
 
 
 def _print_history(client: Client, history_s: float, table: TableOptions, *, json: bool) -> None:

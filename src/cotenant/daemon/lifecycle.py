@@ -45,6 +45,7 @@ from cotenant.daemon.web_process import WebProcess
 from cotenant.engines.local import LocalEngine
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.hosts.engine import HostsEngine
+from cotenant.hosts.pilot import Pilot
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.idle_watch import IdlePolicy
@@ -72,6 +73,7 @@ class Resources:
     services: ServiceSet
     access: AccessPolicy
     tokens: TokenStore
+    pilot: Pilot | None = None
 
 
 class Shutdown:
@@ -229,11 +231,16 @@ class Daemon:
         threading.Thread(target=self._output.measure, args=(owners,), name="output-sizes", daemon=True).start()
         self._monitor.start()
         self._services.start()
+        pilot = self._resources.pilot
+        if pilot is not None:
+            pilot.start(self._scheduler_view, self._tell_supply)
         saver = PeriodicSaver(self._telemetry, self._telemetry_state, every_s=SAVE_INTERVAL_S)
         saver.start()
         try:
             yield
         finally:
+            if pilot is not None:
+                pilot.close()
             self._monitor.close()
             saver.close()
             self._loop.close()
@@ -252,6 +259,20 @@ class Daemon:
             alive = sum(1 for attempt in found if attempt.started is not None and attempt.exited is None)
             logger.info("attempts recovered", extra={"fields": {"running": alive, "ended": len(refs) - alive}})
         return recovered_reports(running, found, at_s=self._now())
+
+    def _scheduler_view(self) -> tuple[frozenset[int], frozenset[str]]:
+        """Waiting jobs and hosts with GPUs. Called in the pilot's thread."""
+        answer = self._loop.query(
+            lambda manager: (
+                frozenset(job.id for job in manager.queue()),
+                frozenset(gpu.server for gpu in manager.gpus if gpu.server),
+            )
+        )
+        return answer.result(timeout=QUERY_TIMEOUT_S)
+
+    def _tell_supply(self, why: str) -> None:
+        """Called in the pilot's thread."""
+        self._loop.query(lambda manager: setattr(manager, "supply", why))
 
     def _telemetry_state(self) -> dict[str, Any]:
         return self._loop.query(lambda manager: manager.telemetry_state()).result(timeout=QUERY_TIMEOUT_S)
@@ -274,7 +295,7 @@ class Daemon:
                 close()
 
     def _api_context(self, info: dict[str, Any], metrics: PrometheusCollector, closing: asyncio.Event) -> ApiContext:
-        mps_reason = self._resources.services.mps_unavailable_reason
+        mps_reason, pilot = self._resources.services.mps_unavailable_reason, self._resources.pilot
         return ApiContext(
             loop=self._loop,
             policy=self._policy,
@@ -288,7 +309,8 @@ class Daemon:
             info=info,
             metrics=metrics,
             gpu_history=self._gpu_history,
-            hosts=len(self._config.hosts.agents),
+            hosts=len(self._config.hosts.agents) + (pilot is not None) * self._config.pilot.max_allocations,
+            pilot=(lambda: None) if pilot is None else pilot.status,
             refusals=lambda: unavailable_modes(self._policy, self._monitor.gpus, mps_unavailable_reason=mps_reason),
             stop=closing.set,
             closing=closing,

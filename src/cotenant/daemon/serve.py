@@ -22,6 +22,7 @@ from cotenant.daemon.setup import (
     access_of,
     open_gpus,
     open_hosts,
+    open_pilot,
     output_budget,
     services_of,
     state_folder,
@@ -30,6 +31,8 @@ from cotenant.daemon.setup import (
 from cotenant.daemon.web_process import check_installed
 from cotenant.engines import ENGINES
 from cotenant.engines.local import LocalEngine
+from cotenant.hosts.allocations import AllocationSource
+from cotenant.hosts.pilot import Pilot
 from cotenant.osutil.open_files import raise_open_files
 from cotenant.store.sqlite import SqliteJournal
 
@@ -37,10 +40,16 @@ JOURNAL_FILE = "journal.db"
 TOKENS_FILE = "tokens.json"
 
 
-def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
+def serve(
+    config: Config,
+    socket_file: Path,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+    allocations: AllocationSource | None = None,
+) -> None:
     """Run a daemon until SIGTERM, SIGINT or a request to shut down. Running attempts go on.
 
-    `on_ready` is called once the socket answers.
+    `on_ready` is called once the socket answers. `allocations`: where its pilot, if it has one, gets GPUs.
 
     Raises:
         DaemonRunning: another daemon holds the socket or the state folder.
@@ -64,8 +73,11 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
         launchers = config.hosts.launchers()
         backend: GpuBackend
         engine: Engine
-        if launchers:
-            backend = engine = open_hosts(config, launchers, state_dir)
+        pilot: Pilot | None = None
+        if launchers or allocations is not None:
+            backend = engine = hosts = open_hosts(config, launchers, state_dir)
+            if allocations is not None:
+                pilot = open_pilot(config, hosts, allocations, state_dir)
             sim_env: dict[str, str] = {}
         else:
             backend, sim_env = open_gpus(config, state_dir)
@@ -84,6 +96,7 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
                 services=services_of(config, sim_env, socket_file.parent),
                 access=access,
                 tokens=TokenStore(state_dir / TOKENS_FILE),
+                pilot=pilot,
             ),
         )
         stack.enter_context(_gc_tuned())

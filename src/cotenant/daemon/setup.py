@@ -28,7 +28,10 @@ from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.visible import VisibleGpus
+from cotenant.hosts.allocations import AllocationSource
 from cotenant.hosts.engine import HostsEngine
+from cotenant.hosts.pilot import Pilot
+from cotenant.hosts.pilot_decision import PilotLimits
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.orders import aged
 from cotenant.scheduling.placement.policy import Policy
@@ -70,7 +73,7 @@ def output_budget(settings: OutputSection, state_dir: Path) -> OutputBudget:
 def services_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> ServiceSet:
     """The services that accompany attempts; `sim_env` is empty on real GPUs."""
     settings = config.notifications
-    if config.hosts.agents:
+    if config.hosts.agents or config.pilot.enabled:
         # The others work in this machine's folders and look at its processes.
         notifier = Notifier(enabled=settings.enabled, timeout_s=settings.timeout_s)
         return ServiceSet(all=(notifier,), mps_unavailable_reason=_mps_reason(config, "its GPUs are on other hosts"))
@@ -138,13 +141,43 @@ def open_hosts(config: Config, launchers: Mapping[str, Sequence[str]], state_dir
     Raises:
         BackendError: its folders cannot be made.
     """
+    agent = _agent_words(config, state_dir)
+    commands = {host: [*launcher, *agent] for host, launcher in launchers.items()}
+    return HostsEngine(state_dir, commands, tick_s=config.daemon.tick_s)
+
+
+def _agent_words(config: Config, state_dir: Path) -> list[str]:
     budget = output_budget(config.output, state_dir)
     agent = [sys.executable, "-m", "cotenant.hosts.agent", "--state-dir", str(state_dir.resolve())]
     agent += ["--tick-s", str(config.daemon.tick_s)]
     limits = {"--max-file-bytes": budget.max_file_bytes, "--max-user-bytes": budget.max_user_bytes}
-    agent += [word for name, limit in limits.items() if limit is not None for word in (name, str(limit))]
-    commands = {host: [*launcher, *agent] for host, launcher in launchers.items()}
-    return HostsEngine(state_dir, commands, tick_s=config.daemon.tick_s)
+    return agent + [word for name, limit in limits.items() if limit is not None for word in (name, str(limit))]
+
+
+def open_pilot(config: Config, engine: HostsEngine, source: AllocationSource, state_dir: Path) -> Pilot:
+    """The pilot of a configuration, with the hosts of the allocations that an earlier daemon asked for.
+
+    Raises:
+        BackendError: its notes cannot be read.
+    """
+    settings, folder = config.pilot, str(state_dir.resolve())
+    keeper = [sys.executable, "-m", "cotenant.hosts.keeper", "--state-dir", folder]
+    keeper += ["--host-suffix", ".$SLURM_JOB_ID", "--grace-s", str(config.scheduling.stop_grace_s)]
+    return Pilot(
+        engine,
+        source,
+        state_dir.resolve() / "hosts" / "pilot",
+        PilotLimits(
+            min_allocations=settings.min_allocations,
+            max_allocations=settings.max_allocations,
+            backlog=settings.backlog,
+            idle_s=settings.idle_s,
+            retry_s=settings.retry_s,
+        ),
+        keeper=keeper,
+        agent=[*settings.launcher_words(), *_agent_words(config, state_dir), "--allocated"],
+        poll_s=settings.poll_s,
+    )
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:

@@ -27,7 +27,8 @@ from cotenant.core.ports import AttemptRef, GpuBackend
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.local import LocalEngine
 from cotenant.engines.output_budget import OutputBudget
-from cotenant.hosts.messages import MAX_LINE_BYTES, VERSION, MalformedMessage, line_of, parsed, ref_of
+from cotenant.gpus.visible import VisibleGpus
+from cotenant.hosts.messages import MAX_LINE_BYTES, VERSION, MalformedMessage, line_of, pair_of, parsed, ref_of
 
 SIM_SERVER_ENV = "COTENANT_SIM_SERVER"
 """Folder of a simulated server, whose GPUs the agent then reads and its jobs use."""
@@ -37,12 +38,21 @@ class Agent:
     """Serves one daemon."""
 
     def __init__(
-        self, state_dir: Path, orders: IO[bytes], told: IO[bytes], *, tick_s: float, budget: OutputBudget
+        self,
+        state_dir: Path,
+        orders: IO[bytes],
+        told: IO[bytes],
+        *,
+        tick_s: float,
+        budget: OutputBudget,
+        visible: str | None = None,
     ) -> None:
         simulated = os.environ.get(SIM_SERVER_ENV)
         self._env = {} if simulated is None else {SIM_SERVER_ENV: simulated}
         options = gpus.BackendOptions(simulated_dir=None if simulated is None else Path(simulated))
         self._backend: GpuBackend = gpus.create("nvml" if simulated is None else "simulated", options)
+        if visible is not None:
+            self._backend = VisibleGpus(self._backend, visible)
         self._engine = LocalEngine(state_dir)
         self._engine.output_budget = budget
         self._root = state_dir.resolve() / "attempts"
@@ -80,7 +90,7 @@ class Agent:
         return {
             "gpus": listed,
             "samples": samples,
-            "owners": {str(pid): _pair(ref) for pid, ref in owners.items()},
+            "owners": {str(pid): pair_of(ref) for pid, ref in owners.items()},
             "clock_s": time.time(),
         }
 
@@ -138,7 +148,7 @@ class Agent:
     def _tell_end(self, ref: AttemptRef, reason: Any, *, detail: str) -> None:
         end = AttemptExit(exit_code=None, signal=None, reason=reason, detail=detail)
         result = {**codec.encode(end), "ended_at_s": time.time()}
-        self._tell({"say": "ended", "ref": _pair(ref), "result": result})
+        self._tell({"say": "ended", "ref": pair_of(ref), "result": result})
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):  # stdin ends as well
@@ -151,10 +161,6 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def _pair(ref: AttemptRef) -> list[int]:
-    return [ref.job_id, ref.attempt]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent over stdin and stdout."""
     parser = argparse.ArgumentParser(prog="python -m cotenant.hosts.agent", allow_abbrev=False)
@@ -162,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tick-s", type=float, default=1.0)
     parser.add_argument("--max-file-bytes", type=int)
     parser.add_argument("--max-user-bytes", type=int)
+    parser.add_argument("--allocated", action="store_true", help="only the GPUs in CUDA_VISIBLE_DEVICES")
     options = parser.parse_args(argv)
     # The descriptors 0 and 1 of all that it starts are /dev/null: a job must not talk to the daemon.
     orders, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -171,7 +178,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.close(null)
     try:
         budget = OutputBudget(options.max_file_bytes, options.max_user_bytes)
-        Agent(options.state_dir, orders, told, tick_s=options.tick_s, budget=budget).run()
+        # Slurm sets it in a step; where devices are not confined, the driver lists those of other users, too.
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if options.allocated else None
+        if visible == "":
+            print("error: the allocation has no GPU: CUDA_VISIBLE_DEVICES is empty", file=sys.stderr)
+            return 1
+        Agent(options.state_dir, orders, told, tick_s=options.tick_s, budget=budget, visible=visible).run()
     except CotenantError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -7,12 +7,11 @@ whether its processes live; while it is silent, nothing is decided about them.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +23,19 @@ from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
 from cotenant.engines.attempt_dir import AttemptDir, process_id_of
+from cotenant.hosts.attempt_ends import as_loss, is_doubtful, last_end
+from cotenant.hosts.gpu_listing import HostGpus
 from cotenant.hosts.link import HostLink
-from cotenant.hosts.messages import PID_BITS, MalformedMessage, is_number, ref_of
+from cotenant.hosts.messages import MalformedMessage, is_number, pair_of, ref_of
+from cotenant.hosts.orders import Answers, OpenAttempt
 from cotenant.osutil import atomic
 
 logger = logging.getLogger(__name__)
 
 EventListener = Callable[[AttemptStarted | AttemptExited], None]
 CAUSE = "agent"
-ANSWER_TIMEOUT_S = 10.0
 MIN_SILENCE_S = 3.0
 """A host is silent after three missed samples, at least this long."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _OpenAttempt:
-    """An attempt that has not ended.
-
-    Attributes:
-        order: the order to launch it, until its start is known; None for one of an earlier daemon.
-        stop: the order to stop it, if there is one: the next agent gets it again.
-        since_s: no time of its host is before this.
-    """
-
-    host: str
-    order: Mapping[str, Any] | None
-    since_s: float
-    stop: Mapping[str, Any] | None = None
-    start_reported: bool = False
 
 
 class HostsEngine:
@@ -67,27 +51,19 @@ class HostsEngine:
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BackendError(f"cannot create `{error.filename}`: {error.strerror}") from error
-        silent_after_s = max(3 * tick_s, MIN_SILENCE_S)
-        self._links = {
-            host: HostLink(
-                host,
-                command,
-                folder / f"{host}.log",
-                silent_after_s=silent_after_s,
-                on_up=self._greet,
-                on_message=self._hear,
-            )
-            for host, command in commands.items()
-        }
+        self._silent_after_s = max(3 * tick_s, MIN_SILENCE_S)
+        # Replaced as a whole, under the lock, so that it can be iterated over without.
+        self._links = {host: self._link(host, command) for host, command in commands.items()}
+        self._configured = frozenset(commands)
+        self._retired: frozenset[str] = frozenset()  # of these, those that admit nothing more
+        self._is_connected = False
         self._lock = threading.Lock()
-        self._open: dict[AttemptRef, _OpenAttempt] = {}
+        self._open: dict[AttemptRef, OpenAttempt] = {}
+        self._doubted: dict[AttemptRef, AttemptExited] = {}
+        self.on_doubt: Callable[[], None] = lambda: None
         self._on_event: EventListener | None = None
-        self._ids = itertools.count(1)
-        self._answers: dict[int, tuple[str, int | None]] = {}
-        self._answered = threading.Condition(self._lock)
-        self._listed: tuple[Gpu, ...] = ()
-        self._owners: Mapping[int, AttemptRef] = {}
-        self._warned_of: set[str] = set()
+        self._answers = Answers()
+        self._gpus = HostGpus()
 
     # -- engine
 
@@ -97,8 +73,104 @@ class HostsEngine:
 
     def connect(self) -> None:
         """Start the agents. What they tell needs the attempts that `recover` got."""
+        self._is_connected = True
         for link in self._links.values():
             link.start()
+
+    # -- hosts that come and go
+
+    def add_host(self, host: str, command: Sequence[str]) -> None:
+        """Add a host in an allocation. One that was there before, with attempts, is added before `recover`."""
+        link = self._link(host, command)
+        with self._lock:
+            self._links = {**self._links, host: link}
+        if self._is_connected:
+            link.start()
+
+    def retire_host(self, host: str, *, even_used: bool = False) -> bool:
+        """List the GPUs of a host no more, and launch nothing there; False if it has attempts, which stay.
+
+        An attempt that is launched there all the same, because its GPUs were listed when that was decided, waits for
+        `drop_host`, which ends it as one that never ran.
+        """
+        with self._lock:
+            if not even_used and any(found.host == host for found in self._open.values()):
+                return False
+            self._retired |= {host}
+            link = self._links.get(host)
+        if link is not None and self._is_connected:
+            link.close()
+        return True
+
+    def drop_host(self, host: str, why: str) -> None:
+        """Remove a retired host whose allocation has ended: its attempts that have no end of their own are lost.
+
+        Not before the scheduler has seen an inventory without its GPUs: it would place the same jobs there again.
+
+        Raises:
+            BackendError: an end cannot be written; call it again.
+        """
+        with self._lock:
+            refs = [ref for ref, found in self._open.items() if found.host == host]
+        for ref in refs:
+            event = last_end(AttemptDir(self._root, ref), why, CAUSE)
+            with self._lock:
+                self._doubted.pop(ref, None)
+                is_open = self._open.pop(ref, None) is not None
+            if is_open:
+                self._emit(event)
+        with self._lock:
+            self._links = {name: link for name, link in self._links.items() if name != host}
+            self._retired -= {host}
+
+    def doubted(self) -> frozenset[AttemptRef]:
+        """Attempts whose ends may be those of their allocation: Slurm signals all processes when it ends one."""
+        with self._lock:
+            return frozenset(self._doubted)
+
+    def believe(self, host: str, refs: Iterable[AttemptRef]) -> None:
+        """Report those of the doubted ends that are of a host: its allocation goes on, so they are the jobs' own."""
+        for ref in refs:
+            with self._lock:
+                found = self._open.get(ref)
+                event = self._doubted.pop(ref, None) if found is not None and found.host == host else None
+                if event is not None:
+                    del self._open[ref]
+            if event is not None:
+                self._emit(event)
+
+    def _doubt(self, ref: AttemptRef, event: AttemptExited) -> None:
+        with self._lock:
+            if ref in self._open:
+                self._doubted.setdefault(ref, event)
+        self.on_doubt()
+
+    def has_attempts(self, host: str) -> bool:
+        """Whether attempts are open on a host."""
+        with self._lock:
+            return any(found.host == host for found in self._open.values())
+
+    def is_heard(self, host: str) -> bool:
+        """Whether the agent of a host has ever listed its GPUs, since it was added."""
+        link = self._links.get(host)
+        return link is not None and link.reading()[0] is not None
+
+    def complaint(self, host: str) -> str:
+        """`: ` and what the agent of a host complained of last; empty if there is nothing."""
+        link = self._links.get(host)
+        return "" if link is None else link.complaint()
+
+    def _link(self, host: str, command: Sequence[str]) -> HostLink:
+        return HostLink(
+            host,
+            command,
+            self._folder / f"{host}.log",
+            silent_after_s=self._silent_after_s,
+            on_up=self._greet,
+            on_message=self._hear,
+        )
+
+    # -- attempts
 
     def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
         """Order the agent of the host with the placement's GPUs to start an attempt; a silent one gets it later.
@@ -107,7 +179,7 @@ class HostsEngine:
             BackendError: the GPUs are of no host or of several, or the order cannot be written.
         """
         ref = AttemptRef(job_id=placement.job_id, attempt=attempt)
-        host = self._host_of(placement.gpu_uuids)
+        host = self._gpus.host_of(placement.gpu_uuids)
         order = {
             "do": "launch",
             "spec": codec.encode(spec),
@@ -125,9 +197,12 @@ class HostsEngine:
         except OSError as error:
             raise BackendError(f"cannot write `{note}`: {error.strerror}") from error
         with self._lock:
-            self._open[ref] = _OpenAttempt(host=host, order=order, since_s=time.time())
+            self._open[ref] = OpenAttempt(host=host, order=order, since_s=time.time())
+            link = None if host in self._retired else self._links.get(host)
+        if link is None:
+            return
         try:
-            self._links[host].send(order)
+            link.send(order)
         except BackendError:
             with self._lock:
                 del self._open[ref]
@@ -139,9 +214,10 @@ class HostsEngine:
         with self._lock:
             found = self._open.get(ref)
             if found is not None:
-                found.stop = order = {**order, "ref": _pair(ref)}
-        if found is not None:
-            self._links[found.host].send(order)
+                found.stop = order = {**order, "ref": pair_of(ref)}
+            link = None if found is None else self._links.get(found.host)
+        if link is not None:
+            link.send(order)
 
     def pause(self, ref: AttemptRef) -> None:
         """Suspend an attempt."""
@@ -155,16 +231,13 @@ class HostsEngine:
         """Signal processes of an attempt; 0 if its host does not answer in time."""
         with self._lock:
             found = self._open.get(ref)
-            number_of_order = next(self._ids)
-            if found is not None:
-                self._answers[number_of_order] = (found.host, None)
-        order = {"do": "signal", "id": number_of_order, "number": number, "target": target, "uid": uid}
-        if found is None or not self._send(ref, order):
-            self._answers.pop(number_of_order, None)
+        if found is None:
             return 0
-        with self._answered:
-            self._answered.wait_for(lambda: self._answers[number_of_order][1] is not None, ANSWER_TIMEOUT_S)
-            return self._answers.pop(number_of_order)[1] or 0
+        order_id = self._answers.expect(found.host)
+        if not self._send(ref, {"do": "signal", "id": order_id, "number": number, "target": target, "uid": uid}):
+            self._answers.forget(order_id)
+            return 0
+        return self._answers.wait(order_id)
 
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """What the shared files say of attempts of an earlier daemon; the rest their agents tell later."""
@@ -172,7 +245,7 @@ class HostsEngine:
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
         """The attempts of processes in samples, by the pids that `sample` gave them."""
-        return {pid: self._owners[pid] for pid in pids if pid in self._owners}
+        return self._gpus.owners(pids)
 
     def log_paths(self, ref: AttemptRef) -> tuple[str, str]:
         """Files with the attempt's standard output and error, on the shared file system."""
@@ -189,55 +262,16 @@ class HostsEngine:
 
     def inventory(self) -> tuple[Gpu, ...]:
         """GPUs of all hosts that have been heard of, also of silent ones, in the order of the configuration."""
-        listed: dict[str, Gpu] = {}
-        for host, link in self._links.items():
-            reading, _ = link.reading()
-            for gpu in () if reading is None else reading.gpus:
-                if listed.setdefault(gpu.uuid, gpu).server != host:
-                    self._warn_of_twin(gpu, listed[gpu.uuid].server)
-        self._listed = tuple(replace(gpu, index=index) for index, gpu in enumerate(listed.values()))
-        return self._listed
+        return self._gpus.inventory(self._links, self._retired)
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """The newest samples of hosts that are not silent. Pids of the Nth host are raised by N * 2**22."""
+        """The newest samples of hosts that are not silent."""
         self.inventory()
-        servers = {gpu.uuid: gpu.server for gpu in self._listed}
-        samples: dict[str, GpuSample] = {}
-        owners: dict[int, AttemptRef] = {}
         with self._lock:
             hosts = {ref: found.host for ref, found in self._open.items()}
-        for number, (host, link) in enumerate(self._links.items(), start=1):
-            reading, read_at_s = link.reading()
-            if reading is None or read_at_s is None:
-                continue
-            base = number << PID_BITS
-            owners.update((base + pid, ref) for pid, ref in reading.owners.items() if hosts.get(ref) == host)
-            for uuid, sample in reading.samples.items():
-                if servers.get(uuid) == host:
-                    raised = tuple(replace(process, pid=base + process.pid) for process in sample.processes)
-                    samples[uuid] = replace(sample, at_s=min(at_s, read_at_s), processes=raised)
-        self._owners = owners
-        return samples
-
-    def _warn_of_twin(self, gpu: Gpu, other: str) -> None:
-        if gpu.uuid not in self._warned_of:
-            self._warned_of.add(gpu.uuid)
-            fields = {"gpu": gpu.uuid, "host": gpu.server, "other": other}
-            logger.warning("a GPU is listed by two hosts; the second one is left out", extra={"fields": fields})
+        return self._gpus.sample(at_s, self._links, hosts)
 
     # -- attempts
-
-    def _host_of(self, uuids: Iterable[str]) -> str:
-        servers = {gpu.uuid: gpu.server for gpu in self._listed}
-        hosts = {servers.get(uuid) for uuid in uuids}
-        if len(hosts) != 1:
-            raise BackendError(
-                f"its GPUs are on {len(hosts)} hosts, and an attempt runs on one", hint="ask for fewer GPUs"
-            )
-        (host,) = hosts
-        if host is None:
-            raise BackendError("its GPUs are of no host that is known")
-        return host
 
     def _note(self, ref: AttemptRef) -> Path:
         return self._root / str(ref.job_id) / f"{ref.attempt}.host"
@@ -245,7 +279,8 @@ class HostsEngine:
     def _send(self, ref: AttemptRef, order: Mapping[str, Any]) -> bool:
         with self._lock:
             found = self._open.get(ref)
-        return found is not None and self._links[found.host].send({**order, "ref": _pair(ref)})
+            link = None if found is None else self._links.get(found.host)
+        return link is not None and link.send({**order, "ref": pair_of(ref)})
 
     def _recovered(self, ref: AttemptRef) -> RecoveredAttempt:
         attempt_dir = AttemptDir(self._root, ref)
@@ -259,13 +294,19 @@ class HostsEngine:
             raise BackendError(f"cannot read or write `{attempt_dir.path}`: {error.strerror}") from error
         exited = attempt_dir.exited(CAUSE)
         runner = attempt_dir.runner()
+        if exited is not None and is_doubtful(exited) and host in self._links and host not in self._configured:
+            with self._lock:
+                self._open[ref] = OpenAttempt(host=host, order=None, since_s=0.0, start_reported=True)
+                self._doubted[ref] = exited
+            return RecoveredAttempt(ref=ref, started=attempt_dir.started(CAUSE), exited=None)
         if exited is not None or buried or runner is None:
+            exited = exited if exited is None or host in self._configured else as_loss(exited)
             return RecoveredAttempt(ref=ref, started=attempt_dir.started(CAUSE), exited=exited)
         # It was claimed, so it runs or ran, on a host that says more when its agent is there.
         started = attempt_dir.started(CAUSE)
         if host in self._links:
             with self._lock:
-                self._open[ref] = _OpenAttempt(host=host, order=None, since_s=0.0, start_reported=started is not None)
+                self._open[ref] = OpenAttempt(host=host, order=None, since_s=0.0, start_reported=started is not None)
         else:
             fields = {"job": ref.job_id, "host": host}
             logger.warning("a job runs on a host that the configuration has no more", extra={"fields": fields})
@@ -283,7 +324,7 @@ class HostsEngine:
         for item in found.values():
             if item.order is not None:
                 link.send(item.order)
-        pairs = [_pair(ref) for ref in found]
+        pairs = [pair_of(ref) for ref in found]
         for first in range(0, len(pairs), 1000):  # a line has a limit
             link.send({"do": "recover", "refs": pairs[first : first + 1000]})
         for item in found.values():
@@ -309,7 +350,7 @@ class HostsEngine:
     def _hear(self, link: HostLink, message: Mapping[str, Any]) -> None:
         """What an agent says of an attempt of its own host; of any other it has nothing to say."""
         if message.get("say") == "answer":
-            self._answer(link.host, message)
+            self._answers.take(link.host, message)
             return
         ref = ref_of(message.get("ref"))
         with self._lock:
@@ -326,13 +367,19 @@ class HostsEngine:
             event = AttemptDir(self._root, ref).exited_by(result, CAUSE) if isinstance(result, dict) else None
             if event is None:
                 raise MalformedMessage("an end has no result")
+            if link.host not in self._configured:
+                event = as_loss(event)
+                if is_doubtful(event):
+                    self._doubt(ref, replace(event, at_s=link.our_time(event.at_s, not_before_s=found.since_s)))
+                    return
             with self._lock:
-                del self._open[ref]
+                if self._open.pop(ref, None) is None:
+                    return  # its host was dropped meanwhile
             self._emit(replace(event, at_s=link.our_time(event.at_s, not_before_s=found.since_s)))
         else:
             raise MalformedMessage(f"found `{str(message.get('say'))[:40]}`, wanted started, ended or answer")
 
-    def _report_start(self, link: HostLink, ref: AttemptRef, found: _OpenAttempt, at_s: float, process: Any) -> None:
+    def _report_start(self, link: HostLink, ref: AttemptRef, found: OpenAttempt, at_s: float, process: Any) -> None:
         found.order = None
         if found.start_reported:
             return
@@ -342,15 +389,6 @@ class HostsEngine:
             AttemptStarted(at_s=found.since_s, cause=CAUSE, job_id=ref.job_id, attempt=ref.attempt, process=process)
         )
 
-    def _answer(self, host: str, message: Mapping[str, Any]) -> None:
-        number, count = message.get("id"), message.get("count")
-        if type(number) is not int or type(count) is not int or not 0 <= count < 2**PID_BITS:
-            raise MalformedMessage("an answer has no number")
-        with self._answered:
-            if self._answers.get(number) == (host, None):
-                self._answers[number] = (host, count)
-                self._answered.notify_all()
-
     def _emit(self, event: AttemptStarted | AttemptExited) -> None:
         if self._on_event is None:
             return
@@ -358,7 +396,3 @@ class HostsEngine:
             self._on_event(event)
         except Exception:  # a bug of the listener must not end the link
             logger.exception("listener failed on %s", type(event).__name__)
-
-
-def _pair(ref: AttemptRef) -> list[int]:
-    return [ref.job_id, ref.attempt]

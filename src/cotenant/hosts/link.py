@@ -181,6 +181,10 @@ class HostLink:
                     self._heard_s = time.monotonic()
                 self._on_message(self, message)
 
+    def complaint(self) -> str:
+        """`: ` and the last line of the launcher or the agent; empty if there is none."""
+        return _last_line(self._log)
+
     def our_time(self, theirs_s: float, *, not_before_s: float) -> float:
         """A time of the host's clock on ours: not before we asked, not after now."""
         return max(not_before_s, min(time.time(), theirs_s - (self._ahead_s or 0.0)))

@@ -134,6 +134,11 @@ def ref_of(value: object) -> AttemptRef:
     raise MalformedMessage(f"found `{str(value)[:40]}`, wanted a job and its attempt")
 
 
+def pair_of(ref: AttemptRef) -> list[int]:
+    """An attempt as messages name it, which `ref_of` reads."""
+    return [ref.job_id, ref.attempt]
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number that a host can mean: finite, not negative, not huge."""
     return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # type: ignore[operator]

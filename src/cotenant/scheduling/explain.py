@@ -34,6 +34,7 @@ def explanation(
     refusal: Refusal | None,
     wait: Deferral | None,
     pending: Callable[[], str],
+    supply: str = "",
     indices: Mapping[str, int],
     peak_bytes: int = 0,
     co_run_status: CoRunStatus | None = None,
@@ -47,6 +48,7 @@ def explanation(
         refusal: why the job is not offered to the policy; None if it is.
         wait: the newest answer of the policy; None if it has not considered the job since it was queued.
         pending: gives the reason shown without either.
+        supply: why there are no more GPUs yet; empty if nobody gets any.
         indices: display indices of the GPUs, by UUID.
         peak_bytes: the largest observed memory use of a live attempt on one GPU.
         co_run_status: slowdown of a live job; None if it has no neighbors.
@@ -57,9 +59,9 @@ def explanation(
         case Queued() if refusal is not None:
             return Deferral(job_id=job.id, reason=refusal.reason, rule=refusal.rule)
         case Queued(reason=reason) if wait is not None:
-            return replace(wait, reason=f"{reason}; {wait.reason}") if reason else wait
+            return replace(wait, reason="; ".join(filter(None, (reason, wait.reason, supply))))
         case Queued(reason=reason):
-            return _deferral(job, f"{reason}; {pending()}" if reason else pending())
+            return _deferral(job, "; ".join(filter(None, (reason, supply or pending()))))
         case Held(reason=reason):
             return _deferral(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():

@@ -62,8 +62,8 @@ class Manager:
     """
 
     def __init__(self, policy: Policy, config: ManagerConfig | None = None) -> None:
-        self._policy = policy
-        self._config = config or ManagerConfig()
+        self._policy, self._config = policy, config or ManagerConfig()
+        self.supply = ""  # why there are no more GPUs yet, for `explain`
         self.reset()
 
     def reset(self) -> None:
@@ -291,6 +291,7 @@ class Manager:
             job,
             refusal=self._admission.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
             wait=self._driver.explain(job_id),
+            supply=self.supply,
             pending=lambda: self._admission.pending(job_id),
             indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if is_live else {},
             peak_bytes=(is_live and self.observed_bytes(job)) or 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from cotenant.core.ports import SignalTarget
 from cotenant.daemon.api.gpu_schemas import GpuHistory, GpuStatus, ServerTotals
@@ -213,6 +213,25 @@ class CallerView(TypedDict):
     admin: Annotated[bool, "may see and change all jobs"]
 
 
+class PilotAllocationView(Answer):
+    """An allocation of the pilot."""
+
+    job_id: Annotated[str | None, "its number at Slurm; null while it may not have been accepted"]
+    state: Literal["asked", "pending", "starting", "usable", "returned"]
+    reason: Annotated[str, "of Slurm, why it is pending"]
+    host: Annotated[str | None, "where it runs; null before"]
+
+
+class PilotView(Answer):
+    """The pilot, which asks Slurm for allocations."""
+
+    state: Annotated[
+        Literal["on", "paused", "unreachable"], "paused: too many failures; unreachable: Slurm does not answer"
+    ]
+    message: Annotated[str, "why there are no more GPUs yet, or empty"]
+    allocations: list[PilotAllocationView]
+
+
 class StatusAnswer(Answer, StatusInfo):
     """The daemon."""
 
@@ -220,6 +239,7 @@ class StatusAnswer(Answer, StatusInfo):
 
     sharing_modes: list[str]
     jobs: dict[str, int]
+    pilot: PilotView | None
     journal_error: str | None
 
 

@@ -43,6 +43,7 @@ class ApiContext:
         info: the fields of `/v1/status` that do not change.
         refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.sharing_modes`.
         hosts: how many hosts with agents it has; 0 where its GPUs are in this machine.
+        pilot: what `/v1/status` says of the pilot; None without one.
         stop: ends the daemon.
         closing: set when the daemon ends; long answers end then.
         limits: the section of the configuration.
@@ -67,6 +68,7 @@ class ApiContext:
     limits: LimitsSection
     store: OutputStore
     hosts: int = 0
+    pilot: Callable[[], dict[str, Any] | None] = lambda: None
 
 
 class Handlers:

@@ -90,6 +90,7 @@ class ServerApi(Handlers):
                 "caller": {"name": user_name(peer.uid), "uid": peer.uid, "admin": access.is_admin(peer)},
                 "sharing_modes": available_modes(self._context.refusals()),
                 "jobs": jobs,
+                "pilot": self._context.pilot(),
                 "journal_error": None if error is None else error.message,
             }
         )

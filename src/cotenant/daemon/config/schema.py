@@ -97,6 +97,34 @@ class HostsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PilotSection:
+    """`[pilot]`: allocations of Slurm, asked for while jobs wait. Nodes must see the state folder."""
+
+    enabled: bool = key(default=False, text="ask Slurm for allocations, one node each, and run jobs there")
+    sbatch: str = key("", "options of every allocation, e.g. `-p gpu -A lab --gres=gpu:2 -t 4:00:00`")
+    launcher: str = key("", "words in front of the agent's own on the node, e.g. `apptainer exec --nv IMAGE`")
+    min_allocations: int = key(0, "allocations that are held even while no job waits")
+    max_allocations: int = key(1, "allocations at the same time", above_zero=True)
+    backlog: int = key(1, "of these, how many may be pending at once", above_zero=True)
+    idle_s: float = key(300.0, "an allocation without jobs is given back after it", above_zero=True)
+    poll_s: float = key(10.0, "seconds between two questions to Slurm", above_zero=True)
+    retry_s: float = key(
+        60.0, "pause after a refusal, doubled after the next; the third one pauses for good", above_zero=True
+    )
+
+    def launcher_words(self) -> list[str]:
+        """The words of the launcher.
+
+        Raises:
+            UsageError: a quote is open.
+        """
+        try:
+            return shlex.split(self.launcher)
+        except ValueError as error:
+            raise UsageError(f"`pilot.launcher` is no command: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatesSection:
     """`[estimates]`: memory estimates of jobs that declare none."""
 
@@ -310,6 +338,7 @@ class Config:
     gpus: GpusSection = field(default_factory=GpusSection)
     engine: EngineSection = field(default_factory=EngineSection)
     hosts: HostsSection = field(default_factory=HostsSection)
+    pilot: PilotSection = field(default_factory=PilotSection)
     estimates: EstimatesSection = field(default_factory=EstimatesSection)
     scheduling: SchedulingSection = field(default_factory=SchedulingSection)
     idle: IdleSection = field(default_factory=IdleSection)

@@ -86,7 +86,7 @@ class Monitor:
             if self._failing or self._readings % INVENTORY_EVERY == 0:
                 self._gpus = self._backend.inventory()
             samples = self._backend.sample(at_s)
-            if not {gpu.uuid for gpu in self._gpus}.issuperset(samples):  # a host that was added
+            if {gpu.uuid for gpu in self._gpus} != samples.keys():  # a host came or went, or a GPU fails
                 self._gpus = self._backend.inventory()
             observed = self._attribute(samples)
             self._log_change(failing=not all(gpu.uuid in samples for gpu in self._gpus), why="a GPU could not be read")

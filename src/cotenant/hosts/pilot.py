@@ -1,0 +1,318 @@
+"""The pilot: asks a workload manager for allocations while jobs wait, and gives them back. `pilot_decision` decides.
+
+A turn asks first what became of the allocations. While that cannot be answered, nothing is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.units import format_duration
+from cotenant.hosts.allocations import AllocationNote, AllocationNotes, AllocationReport, AllocationSource
+from cotenant.hosts.engine import HostsEngine
+from cotenant.hosts.keeper import ALLOCATION_ENDED
+from cotenant.hosts.pilot_decision import QUEUED, AllocationStatus, Phase, PilotLimits, Record, decide
+
+logger = logging.getLogger(__name__)
+
+ACCEPTED_WITHIN_S = 60.0
+"""A request that is not listed so long after it was made was not accepted. One that is after all ends itself."""
+MISSES = 2
+"""Answers in a row without an allocation that was accepted, until it is believed to be forgotten, so over."""
+CLOSE_TIMEOUT_S = 15.0
+MIN_POLL_S = 1.0
+"""Between two questions at least, however many jobs fail."""
+
+SchedulerView = Callable[[], tuple[frozenset[int], frozenset[str]]]
+"""Gives the ids of the jobs that could be placed if there were GPUs, and the hosts of the GPUs that may be used."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Allocation:
+    """An allocation as this daemon sees it."""
+
+    note: AllocationNote
+    since_s: float
+    phase: Phase = "asked"
+    report: AllocationReport | None = None
+    refusal: str = ""
+    idle_since_s: float | None = None
+    misses: int = field(default=0)
+
+
+class Pilot:
+    """One pilot of one daemon.
+
+    Args:
+        keeper, agent: words of the commands that run in an allocation; the keeper's get `--note FILE`.
+    """
+
+    def __init__(
+        self,
+        engine: HostsEngine,
+        source: AllocationSource,
+        folder: Path,
+        limits: PilotLimits,
+        *,
+        keeper: Sequence[str],
+        agent: Sequence[str],
+        poll_s: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._source, self._limits = engine, source, limits
+        self._notes = AllocationNotes(folder)
+        self._keeper, self._agent = list(keeper), list(agent)
+        self._poll_s, self._now = poll_s, now
+        self._allocations: dict[str, _Allocation] = {}
+        self._record = Record(is_tried=self._notes.is_tried)
+        self._failure = self._trouble = ""
+        self._ask_scheduler: SchedulerView = lambda: (frozenset(), frozenset())
+        self._listed: frozenset[str] = frozenset()
+        self._tell: Callable[[str], None] = lambda _: None
+        self._seen: frozenset[int] = frozenset()
+        self._closing, self._wake = threading.Event(), threading.Event()
+        engine.on_doubt = self._wake.set
+        self._thread = threading.Thread(target=self._run, name="pilot", daemon=True)
+        for note in self._notes.read():
+            self._allocations[note.name] = _Allocation(note=note, since_s=self._now())
+            if note.host and not note.is_returned:  # before `recover`, which looks for its host
+                self._add_host(note)
+
+    def start(self, ask_scheduler: SchedulerView, tell: Callable[[str], None]) -> None:
+        """Start the thread. `tell` gets why jobs wait for GPUs, or empty text, after every turn."""
+        self._ask_scheduler, self._tell = ask_scheduler, tell
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and give back what has no attempts. Allocations with attempts stay for the next daemon."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():  # one of Slurm's commands hangs
+            return
+        for allocation in list(self._allocations.values()):
+            if allocation.note.job_id and not allocation.note.is_returned:
+                self._attempt(self._give_back, allocation)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            self._attempt(self.turn)
+            self._closing.wait(min(self._poll_s, MIN_POLL_S))
+            self._wake.wait(max(0.0, self._poll_s - MIN_POLL_S))
+
+    def _attempt(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except CotenantError as error:
+            self._say_trouble(error.message)
+        except Exception as error:  # a bug, or a control loop that is over, must not end the thread
+            logger.exception("the pilot failed")
+            self._say_trouble(f"{type(error).__name__}: {error}")
+
+    def turn(self) -> None:
+        """Look at all allocations once, and ask and give back.
+
+        Raises:
+            BackendError: the workload manager cannot be asked, or a note cannot be written.
+        """
+        waiting, self._listed = self._ask_scheduler()
+        now_s = self._now()
+        doubted = self._engine.doubted()  # before the question: what it answers is newer than these ends
+        reports = self._source.report(list(self._allocations)) if self._allocations else {}
+        self._say_trouble("")
+        for allocation in list(self._allocations.values()):
+            report = reports.get(allocation.note.name)
+            self._follow(allocation, report)
+            if report is not None and report.state == "running":
+                self._engine.believe(allocation.note.host, doubted)
+        # A job that has just been submitted may be placed by now where there are GPUs already.
+        count = len(waiting & self._seen if self._allocations else waiting)
+        self._seen = waiting
+        for allocation in self._allocations.values():
+            self._watch_idleness(allocation, count, now_s)
+        statuses = [
+            AllocationStatus(name=name, phase=item.phase, since_s=item.since_s, idle_since_s=item.idle_since_s)
+            for name, item in self._allocations.items()
+        ]
+        decision = decide(self._limits, count, statuses, self._record, now_s)
+        for name in decision.silent:
+            silent = self._allocations[name]
+            self._failed(
+                f"job {silent.note.job_id}: its agent never answered{self._engine.complaint(silent.note.host)}"
+            )
+            self._give_back(silent)
+        for name in decision.give_back:
+            idle = self._allocations[name]
+            if count and idle.phase == "usable" and not idle.note.is_used:
+                self._failed(f"no waiting job could use the GPUs of job {idle.note.job_id}")
+            self._give_back(idle)
+        for _ in range(decision.ask):
+            if not self._ask():
+                break
+        self._tell(self._why_waiting() if waiting else "")
+
+    # -- what became of an allocation
+
+    def _follow(self, allocation: _Allocation, report: AllocationReport | None) -> None:
+        note = allocation.note
+        if report is None:
+            if note.job_id:
+                allocation.misses += 1
+                if allocation.misses >= MISSES:
+                    self._ended(allocation, "it is no longer listed")
+            elif allocation.refusal or self._now() - note.asked_at_s > ACCEPTED_WITHIN_S:
+                self._failed(allocation.refusal or "a request was never accepted")
+                self._forget(note.name)
+            return
+        allocation.report, allocation.misses = report, 0
+        if note.job_id != report.job_id:
+            note = allocation.note = self._notes.write(note, job_id=report.job_id)
+        if report.state == "ended":
+            self._ended(allocation, report.word)
+        elif note.is_returned:
+            self._enter(allocation, "returned")
+            if report.state != "ending":
+                self._source.cancel(note.job_id)
+        elif report.state == "pending":
+            self._enter(allocation, "pending")
+        elif report.state == "running":
+            self._follow_running(allocation, report)
+
+    def _follow_running(self, allocation: _Allocation, report: AllocationReport) -> None:
+        note = allocation.note
+        if not note.host and report.node:
+            note = allocation.note = self._notes.write(note, host=f"{report.node}.{report.job_id}")
+            logger.info("an allocation has started", extra={"fields": {"job": note.job_id, "host": note.host}})
+            self._add_host(note)
+        if not note.is_usable and self._engine.is_heard(note.host):
+            note = allocation.note = self._notes.write(note, is_usable=True)
+            self._notes.set_tried()
+            self._record, self._failure = Record(is_tried=True), ""
+        self._enter(allocation, "usable" if note.is_usable else "starting")
+
+    def _ended(self, allocation: _Allocation, word: str) -> None:
+        note = allocation.note
+        if note.host:
+            self._engine.retire_host(note.host, even_used=True)
+            if note.host in self._listed:
+                return  # the next turn
+            self._engine.drop_host(note.host, f"{ALLOCATION_ENDED}: job {note.job_id} of Slurm, {word}")
+        logger.info("an allocation has ended", extra={"fields": {"job": note.job_id, "word": word}})
+        if not note.is_usable and not note.is_returned:
+            self._failed(f"job {note.job_id} ended before it gave GPUs: {word}")
+        self._forget(note.name)
+
+    def _watch_idleness(self, allocation: _Allocation, waiting: int, now_s: float) -> None:
+        note = allocation.note
+        if allocation.phase == "usable":
+            is_needed = self._engine.has_attempts(note.host)
+            if is_needed and not note.is_used:
+                allocation.note = self._notes.write(note, is_used=True)
+        else:
+            is_needed = waiting > 0
+        if is_needed:
+            allocation.idle_since_s = None
+        elif allocation.idle_since_s is None:
+            allocation.idle_since_s = now_s
+
+    def _enter(self, allocation: _Allocation, phase: Phase) -> None:
+        if allocation.phase != phase:
+            allocation.phase, allocation.since_s, allocation.idle_since_s = phase, self._now(), None
+
+    def _add_host(self, note: AllocationNote) -> None:
+        self._engine.add_host(note.host, [*self._source.launcher(note.job_id), *self._agent])
+
+    def _forget(self, name: str) -> None:
+        self._notes.remove(name)
+        del self._allocations[name]
+
+    # -- asking and giving back
+
+    def _ask(self) -> bool:
+        """Ask for one; returns whether it was accepted."""
+        note = self._notes.new(self._now())
+        allocation = self._allocations[note.name] = _Allocation(note=note, since_s=self._now())
+        command = [*self._keeper, "--note", str(self._notes.path(note.name))]
+        try:
+            job_id = self._source.request(note.name, command, self._notes.folder / f"{note.name}.log")
+        except CotenantError as error:
+            allocation.refusal = error.message  # the next turn sees whether it was accepted all the same
+            return False
+        allocation.note = self._notes.write(note, job_id=job_id)
+        logger.info("an allocation was asked for", extra={"fields": {"job": job_id}})
+        return True
+
+    def _give_back(self, allocation: _Allocation) -> None:
+        note = allocation.note
+        if note.host and not self._engine.retire_host(note.host):
+            return
+        allocation.note = self._notes.write(note, is_returned=True)
+        self._enter(allocation, "returned")
+        self._source.cancel(note.job_id)
+        logger.info("an allocation was given back", extra={"fields": {"job": note.job_id}})
+
+    def _failed(self, why: str) -> None:
+        self._failure = why
+        self._record = replace(self._record, failures=self._record.failures + 1, failed_at_s=self._now())
+        fields = {"why": why, "failures": self._record.failures, "paused": self._record.is_paused}
+        logger.warning("the pilot got no GPUs", extra={"fields": fields})
+
+    # -- what it says
+
+    def status(self) -> dict[str, Any]:
+        """For people and programs: `state`, a sentence, and the allocations."""
+        allocations = [
+            {
+                "job_id": item.note.job_id or None,
+                "state": item.phase,
+                "reason": item.report.reason if item.report is not None and item.phase == "pending" else "",
+                "host": item.note.host or None,
+            }
+            for item in list(self._allocations.values())
+        ]
+        state = "unreachable" if self._trouble else "paused" if self._record.is_paused else "on"
+        return {"state": state, "message": self._why_waiting(), "allocations": allocations}
+
+    def _why_waiting(self) -> str:
+        if self._trouble:
+            return f"the pilot cannot go on: {self._trouble}"
+        if self._record.is_paused:
+            return (
+                f"the pilot is paused after {self._record.failures} failures, the last: {self._failure}; "
+                "start the daemon again to go on"
+            )
+        under_way = [self._text(item) for item in list(self._allocations.values()) if item.phase in QUEUED]
+        if under_way:
+            more = f", and {len(under_way) - 1} more" if len(under_way) > 1 else ""
+            return f"waiting for an allocation of Slurm: {under_way[0]}{more}"
+        if self._record.failures:
+            return (
+                f"the pilot got no GPUs: {self._failure}; it tries again after {format_duration(self._limits.retry_s)}"
+            )
+        held = [item for item in list(self._allocations.values()) if item.phase == "usable"]
+        if len(held) >= self._limits.max_allocations:
+            return f"the pilot has all {len(held)} allocations that it may have"
+        return ""
+
+    @staticmethod
+    def _text(item: _Allocation) -> str:
+        if item.phase == "pending" and item.report is not None:
+            return f"job {item.note.job_id} is pending ({item.report.reason or 'None'})"
+        if item.phase == "starting":
+            return f"job {item.note.job_id} starts on {item.note.host.rpartition('.')[0]}"
+        return f"job {item.note.job_id} was asked for" if item.note.job_id else "it was asked for"
+
+    def _say_trouble(self, why: str) -> None:
+        if why != self._trouble:
+            self._trouble = why
+            if why:
+                logger.warning("the pilot cannot go on", extra={"fields": {"why": why}})

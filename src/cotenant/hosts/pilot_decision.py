@@ -1,0 +1,130 @@
+"""How many allocations a pilot asks for, and which it gives back: by what waits, what there is, and the time.
+
+It does no I/O. A trial as in HyperQueue's automatic allocator: until an allocation has given GPUs, and after a refusal,
+one is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["asked", "pending", "starting", "usable", "returned"]
+"""Of an allocation: it may or may not have been submitted; Slurm queues it; it runs and its agent has not answered; its
+GPUs can be used; it was given back and has not ended yet."""
+QUEUED: tuple[Phase, ...] = ("asked", "pending", "starting")
+MAX_FAILURES = 3
+"""In a row; then the pilot pauses until its daemon is started again."""
+START_TIMEOUT_S = 300.0
+"""From the start of an allocation to the first answer of its agent; Python may come from a slow file system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotLimits:
+    """The limits of a configuration.
+
+    Attributes:
+        backlog: allocations that may be under way, i.e. not usable yet.
+        idle_s: an allocation without attempts is given back after it.
+        retry_s: after a failure nothing is asked for so long; twice as long after the next.
+    """
+
+    min_allocations: int
+    max_allocations: int
+    backlog: int
+    idle_s: float
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationStatus:
+    """One allocation.
+
+    Attributes:
+        since_s: when it got into its phase.
+        idle_since_s: since when nobody has needed it: it has no attempts, or, while under way, no job waits; None: it
+            is needed.
+    """
+
+    name: str
+    phase: Phase
+    since_s: float
+    idle_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What has become of allocations so far.
+
+    Attributes:
+        is_tried: one has given GPUs.
+        failures: in a row, refused or ended before they gave GPUs.
+        failed_at_s: the time of the last one.
+    """
+
+    is_tried: bool = False
+    failures: int = 0
+    failed_at_s: float = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing more is asked for."""
+        return self.failures >= MAX_FAILURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        ask: how many more allocations to ask for.
+        give_back: names of allocations that nobody needs.
+        silent: names of allocations whose agents never answered: these are failures, and given back.
+    """
+
+    ask: int = 0
+    give_back: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+def decide(
+    limits: PilotLimits, waiting: int, allocations: Sequence[AllocationStatus], record: Record, now_s: float
+) -> Decision:
+    """What to do at `now_s` with `waiting` jobs that could be placed if there were GPUs."""
+    silent = tuple(
+        item.name for item in allocations if item.phase == "starting" and now_s - item.since_s >= START_TIMEOUT_S
+    )
+    held = [item for item in allocations if item.phase != "returned" and item.name not in silent]
+    idle = [
+        (item.idle_since_s, item.name)
+        for item in held
+        # One that may not have been submitted has no id to cancel it by.
+        if item.idle_since_s is not None and item.phase != "asked" and now_s - item.idle_since_s >= limits.idle_s
+    ]
+    surplus = max(0, len(held) - limits.min_allocations)
+    give_back = tuple(name for _, name in sorted(idle)[:surplus])
+    return Decision(ask=_ask(limits, waiting, allocations, held, record, now_s), give_back=give_back, silent=silent)
+
+
+def _ask(
+    limits: PilotLimits,
+    waiting: int,
+    allocations: Sequence[AllocationStatus],
+    held: Sequence[AllocationStatus],
+    record: Record,
+    now_s: float,
+) -> int:
+    if record.is_paused or (record.failures and now_s < record.failed_at_s + _pause_s(limits, record)):
+        return 0
+    under_way = sum(1 for item in held if item.phase in QUEUED)
+    # What waits although an allocation is empty would not start in another one either.
+    is_one_empty = any(item.phase == "usable" and item.idle_since_s is not None for item in held)
+    for_jobs = 0 if is_one_empty else waiting - under_way
+    wanted = max(for_jobs, limits.min_allocations - len(held))
+    backlog = limits.backlog if record.is_tried and not record.failures else 1
+    return max(0, min(wanted, backlog - under_way, limits.max_allocations - len(allocations)))
+
+
+def _pause_s(limits: PilotLimits, record: Record) -> float:
+    return limits.retry_s * float(2 ** (record.failures - 1))

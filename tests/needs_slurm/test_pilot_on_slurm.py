@@ -1,0 +1,193 @@
+"""The pilot on a real Slurm: allocations come while jobs wait, and go when nobody needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+from pathlib import Path
+
+from cotenant.simserver.server import SimulatedServer
+from places import until
+from sites import Site
+
+GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
+BIG = 30 * 2**30  # no two fit on a GPU of 40 GiB
+
+
+@contextlib.contextmanager
+def pilot_site(cluster, **settings):
+    """A site, not started, whose pilot may ask for two allocations of one simulated GPU each."""
+    site = Site(cluster.work)
+    for node in ("n1", "n2"):
+        SimulatedServer.create(site.root / f"gpus-{node}", "1xA100-40GB", time_scale=60, seed=ord(node[1]))
+    on_node = f'exec env COTENANT_SIM_SERVER={site.root}/gpus-$SLURMD_NODENAME "$@"'
+    section = {
+        "enabled": True,
+        "sbatch": "--exclusive --gres=gpu:1",
+        "launcher": f"sh -c {shlex.quote(on_node)} sh",
+        "max_allocations": 2,
+        "backlog": 2,
+        "idle_s": 1000.0,
+        "poll_s": 0.2,
+        "retry_s": 0.1,
+        **settings,
+    }
+    for name, value in section.items():
+        site.env[f"COTENANT_PILOT__{name.upper()}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    site.env["COTENANT_POLICY__OPTIONS__WARMUP_S"] = "0"
+    site.env["SLURM_CONF"] = cluster.env["SLURM_CONF"]
+    try:
+        yield site
+    finally:
+        if site.daemon is not None and site.daemon.poll() is None:
+            for view in site.client.jobs(active=True):
+                site.client.cancel(view["id"])
+            site.stop()
+        for job_id in queued(cluster):
+            cluster.slurm("scancel", job_id)
+        cluster.until(lambda: not queued(cluster), "no allocation is left")
+        for pid, _ in site.left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def queued(cluster):
+    return cluster.slurm("squeue", "-h", "-o", "%A").split()
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def all_of(cluster):
+    """Numbers of all jobs that Slurm has seen since."""
+    return set(cluster.slurm("squeue", "-h", "-t", "all", "-o", "%A").split())
+
+
+def notes(site):
+    return list((site.root / "state" / "cotenant" / "hosts" / "pilot").glob("*.json"))
+
+
+def test_allocations_come_while_jobs_wait_and_go_when_nobody_needs_them(cluster):
+    with pilot_site(cluster, idle_s=0.5) as site:
+        site.start(simulate=None)
+        before = all_of(cluster)
+        ids = [site.submit(GATE.format(site.root / f"runs{number}"), declared_bytes=BIG) for number in range(2)]
+        until(lambda: all(lines(site.root / f"runs{number}") for number in range(2)), "both run")
+        assert len(queued(cluster)) == 2
+        assert {gpu["server"].partition(".")[0] for gpu in site.client.gpus()} == {"n1", "n2"}
+        for number in range(2):
+            (site.root / f"runs{number}.open").touch()
+        assert [site.wait(job_id)["state"] for job_id in ids] == ["COMPLETED", "COMPLETED"]
+        until(lambda: not queued(cluster), "they are given back")
+        until(lambda: not site.client.gpus() and not notes(site), "their GPUs are gone")
+        assert len(all_of(cluster) - before) == 2
+        assert site.wait(site.submit("true"))["state"] == "COMPLETED"  # in a new one
+
+
+def test_attempts_of_a_cancelled_allocation_are_requeued_and_run_once_at_a_time(cluster):
+    with pilot_site(cluster, max_allocations=1) as site:
+        site.start(simulate=None)
+        path = site.root / "runs"
+        asks, does_not = (
+            site.submit(GATE.format(path), declared_bytes=2**30, requeue=True),
+            site.submit(GATE.format(f"{path}2"), declared_bytes=2**30, requeue=False),
+        )
+        until(lambda: lines(path) and lines(Path(f"{path}2")), "both run")
+        (first,) = queued(cluster)
+        cluster.slurm("scancel", first)
+        until(lambda: len(lines(path)) == 2, "it runs again")
+        assert site.client.job(does_not)["state"] == "LOST"
+        assert "allocation ended" in site.client.job(does_not)["reason"]
+        assert not Path(f"/proc/{lines(path)[0]}").exists()
+        (second,) = queued(cluster)
+        assert second != first
+        Path(f"{path}.open").touch()
+        assert site.wait(asks)["state"] == "COMPLETED"
+        assert lines(Path(f"{path}.ends")) == ["end"]
+
+
+def test_a_killed_daemon_finds_its_allocations_again_and_asks_for_no_second_one(cluster):
+    with pilot_site(cluster, max_allocations=1) as site:
+        site.start(simulate=None)
+        path = site.root / "runs"
+        job_id = site.submit(GATE.format(path), declared_bytes=BIG)
+        waits = site.submit("true", declared_bytes=BIG)
+        until(lambda: lines(path), "it runs")
+        allocation = queued(cluster)
+        site.kill()
+        site.start(simulate=None)
+        assert site.client.job(job_id)["state"] == "RUNNING"
+        until(lambda: len(site.client.gpus()) == 1, "its host is heard of")
+        Path(f"{path}.open").touch()
+        assert [site.wait(item)["state"] for item in (job_id, waits)] == ["COMPLETED", "COMPLETED"]
+        assert (queued(cluster), len(lines(path))) == (allocation, 1)
+
+
+def test_a_request_whose_answer_was_lost_is_found_by_its_name(cluster):
+    with pilot_site(cluster, sbatch="--exclusive --gres=gpu:1 --hold", max_allocations=1) as site:
+        site.start(simulate=None)
+        waits = site.submit("true")
+        until(lambda: "JobHeldUser" in str(site.client.job(waits)["reason"]), "it is explained")
+        (allocation,) = queued(cluster)
+        assert f"job {allocation} is pending (JobHeldUser)" in site.client.job(waits)["reason"]
+        assert f"job {allocation} is pending" in site.cli("gpus").stderr
+        site.kill()
+        (note,) = notes(site)
+        note.write_text(note.read_text().replace(f'"{allocation}"', '""'))  # killed before sbatch had answered
+        site.start(simulate=None)
+        until(lambda: f'"{allocation}"' in note.read_text(), "it is found")
+        cluster.slurm("scontrol", "release", allocation)
+        assert site.wait(waits)["state"] == "COMPLETED"
+        assert queued(cluster) == [allocation]
+
+
+def test_an_allocation_without_a_note_ends_itself(cluster):
+    with pilot_site(cluster, max_allocations=1) as site:
+        site.start(simulate=None)
+        path = site.root / "runs"
+        site.submit(GATE.format(path), declared_bytes=BIG)
+        until(lambda: lines(path), "it runs")
+        site.kill()
+        (note,) = notes(site)
+        note.unlink()
+        cluster.until(lambda: not queued(cluster), "it has ended")
+        assert not Path(f"/proc/{lines(path)[0]}").exists()
+
+
+def test_refusals_pause_the_pilot_which_says_why(cluster):
+    with pilot_site(cluster, sbatch="-p nowhere --gres=gpu:1") as site:
+        site.start(simulate=None)
+        waits = site.submit("true")
+        until(lambda: "paused after 3 failures" in str(site.client.job(waits)["reason"]), "it is paused")
+        reason = site.client.job(waits)["reason"]
+        assert "Invalid partition" in reason
+        assert reason.partition("; ")[2] in site.cli("gpus").stderr
+        assert reason in site.cli("explain", str(waits)).stdout
+        assert "paused after 3 failures" in site.cli("doctor").stdout
+        assert site.client.status()["pilot"]["state"] == "paused"
+        assert (site.log.read_text().count("the pilot got no GPUs"), notes(site)) == (3, [])
+
+
+def test_nothing_is_decided_while_slurm_does_not_answer(cluster):
+    with pilot_site(cluster, max_allocations=1, idle_s=0.5) as site:
+        site.start(simulate=None)
+        path = site.root / "runs"
+        job_id = site.submit(GATE.format(path), declared_bytes=BIG)
+        until(lambda: lines(path), "it runs")
+        cluster.kill_controller()
+        try:
+            until(lambda: site.client.status()["pilot"]["state"] == "unreachable", "it is seen")
+            assert site.client.job(job_id)["state"] == "RUNNING"
+            fails = site.submit("exit 3", declared_bytes=2**30)
+            until(lambda: site.client.job(fails)["started_at"] is not None, "it runs beside")
+            assert len(notes(site)) == 1
+        finally:
+            cluster.slurm("slurmctld")
+        assert site.wait(fails)["exit_code"] == 3  # its end was doubted until Slurm answered
+        Path(f"{path}.open").touch()
+        view = site.wait(job_id)
+        assert view["state"] == "COMPLETED", view
+        until(lambda: not queued(cluster), "it is given back")

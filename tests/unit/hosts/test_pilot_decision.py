@@ -1,0 +1,139 @@
+"""How many allocations a pilot asks for, and which it gives back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.hosts.pilot_decision import (
+    MAX_FAILURES,
+    QUEUED,
+    START_TIMEOUT_S,
+    AllocationStatus,
+    Decision,
+    PilotLimits,
+    Record,
+    decide,
+)
+
+NOW_S = 10_000.0
+LIMITS = PilotLimits(min_allocations=0, max_allocations=8, backlog=4, idle_s=300.0, retry_s=60.0)
+TRIED = Record(is_tried=True)
+
+
+def limits(**changes):
+    return PilotLimits(**{**{name: getattr(LIMITS, name) for name in LIMITS.__slots__}, **changes})
+
+
+def an_allocation(phase, name="a", *, idle_s=None, age_s=10.0):
+    idle_since_s = None if idle_s is None else NOW_S - idle_s
+    return AllocationStatus(name=name, phase=phase, since_s=NOW_S - age_s, idle_since_s=idle_since_s)
+
+
+def asked(waiting, *allocations, limits=LIMITS, record=TRIED):
+    return decide(limits, waiting, allocations, record, NOW_S).ask
+
+
+def test_nothing_is_asked_for_while_nothing_waits():
+    assert decide(LIMITS, 0, [], TRIED, NOW_S) == Decision()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "phases", "ask"),
+    [
+        (1, [], 1),
+        (2, [], 2),
+        (9, [], 4),  # the backlog
+        (9, ["pending"] * 3, 1),
+        (9, ["asked", "pending", "starting", "pending"], 0),
+        (9, ["usable"] * 3, 4),
+        (9, ["usable"] * 6, 2),  # the largest number
+        (9, ["usable"] * 7 + ["returned"], 0),  # one that is being ended still counts
+        (1, ["pending"], 0),  # it is for that job
+        (2, ["pending"], 1),
+    ],
+)
+def test_as_many_as_jobs_wait_up_to_the_backlog_and_the_largest_number(waiting, phases, ask):
+    assert asked(waiting, *(an_allocation(phase, str(number)) for number, phase in enumerate(phases))) == ask
+
+
+def test_a_trial_is_one_until_an_allocation_has_given_gpus():
+    assert asked(9, record=Record()) == 1
+    assert asked(9, an_allocation("pending"), record=Record()) == 0
+
+
+def test_after_a_failure_it_waits_longer_each_time_then_tries_one_and_pauses_in_the_end():
+    for failures, pause_s in ((1, 60.0), (2, 120.0)):
+        early = Record(is_tried=True, failures=failures, failed_at_s=NOW_S - pause_s + 1)
+        late = Record(is_tried=True, failures=failures, failed_at_s=NOW_S - pause_s)
+        assert (asked(9, record=early), asked(9, record=late)) == (0, 1)
+    assert asked(9, record=Record(is_tried=True, failures=MAX_FAILURES, failed_at_s=0.0)) == 0
+
+
+def test_what_waits_beside_an_empty_allocation_asks_for_no_other_one():
+    assert asked(5, an_allocation("usable", idle_s=1.0)) == 0
+    assert asked(5, an_allocation("usable")) == 4
+
+
+def test_the_smallest_number_is_held_without_jobs():
+    assert asked(0, limits=limits(min_allocations=2)) == 2
+    idle = [an_allocation("usable", name, idle_s=1000.0) for name in "abc"]
+    assert decide(limits(min_allocations=2), 0, idle, TRIED, NOW_S) == Decision(give_back=("a",))
+
+
+def test_what_was_idle_longest_goes_first_and_what_is_needed_stays():
+    allocations = [
+        an_allocation("usable", "needed"),
+        an_allocation("usable", "short", idle_s=299.0),
+        an_allocation("usable", "long", idle_s=400.0),
+        an_allocation("pending", "longer", idle_s=500.0),
+        an_allocation("asked", "unknown", idle_s=500.0),
+        an_allocation("returned", "gone", idle_s=500.0),
+    ]
+    assert decide(LIMITS, 0, allocations, TRIED, NOW_S).give_back == ("longer", "long")
+    assert decide(limits(min_allocations=4), 0, allocations, TRIED, NOW_S).give_back == ("longer",)
+
+
+def test_an_allocation_whose_agent_never_answers_is_no_use():
+    silent = an_allocation("starting", age_s=START_TIMEOUT_S)
+    assert decide(LIMITS, 1, [silent], TRIED, NOW_S) == Decision(ask=1, silent=("a",))
+    assert not decide(LIMITS, 1, [an_allocation("starting", age_s=START_TIMEOUT_S - 1)], TRIED, NOW_S).silent
+
+
+phases = st.sampled_from(["asked", "pending", "starting", "usable", "returned"])
+ages = st.floats(0.0, 1000.0)
+
+
+@st.composite
+def situations(draw):
+    found = [
+        an_allocation(phase, str(number), idle_s=draw(st.none() | ages), age_s=draw(ages))
+        for number, phase in enumerate(draw(st.lists(phases, max_size=10)))
+    ]
+    most = draw(st.integers(1, 10))
+    bounds = limits(min_allocations=draw(st.integers(0, most)), max_allocations=most, backlog=draw(st.integers(1, 10)))
+    record = Record(
+        is_tried=draw(st.booleans()), failures=draw(st.integers(0, 4)), failed_at_s=NOW_S - draw(st.floats(0.0, 500.0))
+    )
+    return bounds, draw(st.integers(0, 20)), found, record
+
+
+@given(situations())
+def test_no_limit_is_ever_passed(situation):
+    bounds, waiting, allocations, record = situation
+    decision = decide(bounds, waiting, allocations, record, NOW_S)
+    phase_of = {item.name: item.phase for item in allocations}
+    under_way = sum(1 for item in allocations if item.phase in QUEUED and item.name not in decision.silent)
+    if decision.ask:
+        assert len(allocations) + decision.ask <= bounds.max_allocations
+        assert under_way + decision.ask <= (bounds.backlog if record.is_tried and not record.failures else 1)
+        held = sum(1 for item in allocations if item.phase != "returned" and item.name not in decision.silent)
+        assert under_way + decision.ask <= waiting or held + decision.ask <= bounds.min_allocations
+        assert not record.is_paused
+    ended = (*decision.give_back, *decision.silent)
+    assert len(set(ended)) == len(ended)
+    assert all(phase_of[name] not in ("returned", "asked") for name in ended)
+    kept = sum(1 for item in allocations if item.phase != "returned" and item.name not in ended)
+    if decision.give_back:
+        assert kept >= bounds.min_allocations
