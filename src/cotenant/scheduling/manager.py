@@ -88,9 +88,8 @@ class Manager:
 
     def _bind_history(self) -> None:
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
-        planner = move_planner(self._policy, self._history, pace=self._config.pace)
-        seen = (self._table, self._admission, self._telemetry, self._history, self._driver)
-        self._moves = MoveWatch(planner, *seen, pace=self._config.pace)
+        pace, seen = self._config.pace, (self._table, self._admission, self._telemetry, self._history, self._driver)
+        self._moves = MoveWatch(move_planner(self._policy, self._history, pace=pace), *seen, pace=pace)
 
     @property
     def jobs(self) -> Mapping[int, Job]:
