@@ -17,7 +17,8 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 
 _FILE = "config.json"
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+"""Source: huggingface_hub/utils/_validators.py, `validate_repo_id`: no part begins with `.` or `-`."""
 _TIMEOUT_S = 20.0
 _MAX_BYTES = 1 << 20
 _REFUSED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 
 import pytest
@@ -33,6 +34,12 @@ def test_the_hubs_cache_is_where_its_variables_say(tmp_path, variable):
     file.write_text(LLAMA)
     env = {"HF_HOME": ""} if variable != "HF_HOME" else {}
     assert found("meta/llama", tmp_path, **env, **{variable: str(tmp_path)}) == file
+
+
+@pytest.mark.parametrize("name", ["./absent", "../up", "/root/absent", "a/b/c", "meta/-llama", "meta/.."])
+def test_what_is_no_name_of_the_hub_is_not_looked_for_there(tmp_path, name):
+    with pytest.raises(UsageError, match=f"no model `{re.escape(name)}`"):
+        found(name, tmp_path)
 
 
 def test_nothing_is_downloaded_unless_allowed(tmp_path):
