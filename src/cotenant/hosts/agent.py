@@ -1,7 +1,7 @@
 """The agent of a host: `python -m cotenant.hosts.agent --state-dir DIR`, started through srun, ssh or nothing.
 
-It runs the local engine and reads the GPUs, takes orders from stdin, and tells on stdout; `messages` has both. It ends
-at the end of stdin. Runners and their jobs go on; the next agent adopts them.
+It runs the local engine and reads the GPUs, reads orders from stdin, and writes messages to stdout; `messages` has
+both. It ends at the end of stdin. Runners and their jobs go on; the next agent adopts them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Agent:
         self,
         state_dir: Path,
         orders: IO[bytes],
-        told: IO[bytes],
+        output: IO[bytes],
         *,
         tick_s: float,
         budget: OutputBudget,
@@ -56,7 +56,7 @@ class Agent:
         self._engine = LocalEngine(state_dir)
         self._engine.output_budget = budget
         self._root = state_dir.resolve() / "attempts"
-        self._orders, self._told = orders, told
+        self._orders, self._output = orders, output
         self._tick_s = tick_s
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -152,8 +152,8 @@ class Agent:
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):  # stdin ends as well
-            self._told.write(line_of(message))
-            self._told.flush()
+            self._output.write(line_of(message))
+            self._output.flush()
 
 
 def node_name() -> str:
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--allocated", action="store_true", help="only the GPUs in CUDA_VISIBLE_DEVICES")
     options = parser.parse_args(argv)
     # The descriptors 0 and 1 of all that it starts are /dev/null: a job must not talk to the daemon.
-    orders, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    orders, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if visible == "":
             print("error: the allocation has no GPU: CUDA_VISIBLE_DEVICES is empty", file=sys.stderr)
             return 1
-        Agent(options.state_dir, orders, told, tick_s=options.tick_s, budget=budget, visible=visible).run()
+        Agent(options.state_dir, orders, output, tick_s=options.tick_s, budget=budget, visible=visible).run()
     except CotenantError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

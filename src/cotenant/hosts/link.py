@@ -62,7 +62,7 @@ class HostLink:
         self._read_at_s = 0.0
         self._ahead_s: float | None = None
         self._closing = threading.Event()
-        self._told_why = ""
+        self._logged_reason = ""
         self._threads = [
             threading.Thread(target=self._run, name=f"host-{host}", daemon=True),
             threading.Thread(target=self._watch, name=f"host-{host}-silence", daemon=True),
@@ -111,9 +111,9 @@ class HostLink:
             why = self._serve()
             if self._closing.is_set():
                 return
-            if why != self._told_why:  # not once for every try
+            if why != self._logged_reason:  # not once for every try
                 logger.warning("a host has no agent", extra={"fields": {"host": self.host, "why": why}})
-                self._told_why = why
+                self._logged_reason = why
             if time.monotonic() - began_s > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
             self._closing.wait(pause_s)
@@ -145,8 +145,8 @@ class HostLink:
         writer.start()
         why = "its agent ended"
         try:
-            with os.fdopen(os.dup(process.stdout.fileno()), "rb") as told:
-                self._listen(told)
+            with os.fdopen(os.dup(process.stdout.fileno()), "rb") as output:
+                self._listen(output)
         except CotenantError as error:
             why = f"its agent says what it must not: {error}"
         except Exception as error:  # whatever it says must not end this thread
@@ -159,8 +159,8 @@ class HostLink:
             _end(process, writer)
         return f"{why}{_last_line(self._log)}"
 
-    def _listen(self, told: IO[bytes]) -> None:
-        first = told.readline(MAX_LINE_BYTES + 1)
+    def _listen(self, output: IO[bytes]) -> None:
+        first = output.readline(MAX_LINE_BYTES + 1)
         if not first:
             return
         message = parsed(first)
@@ -170,9 +170,9 @@ class HostLink:
         with self._lock:
             self._is_up = True
         logger.info("a host has an agent", extra={"fields": {"host": self.host}})
-        self._told_why = ""
+        self._logged_reason = ""
         self._on_up(self, node)
-        while line := told.readline(MAX_LINE_BYTES + 1):
+        while line := output.readline(MAX_LINE_BYTES + 1):
             message = parsed(line)
             if message.get("say") == "sample":
                 self._take(reading_of(message, self.host))

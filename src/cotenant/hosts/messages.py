@@ -1,6 +1,6 @@
 """What a daemon and an agent say to each other: one JSON object a line, at most `MAX_LINE_BYTES` long.
 
-The daemon orders (`do`): `launch`, `recover`, `stop`, `pause`, `resume`, `signal`. The agent tells (`say`): `hello`,
+The daemon orders (`do`): `launch`, `recover`, `stop`, `pause`, `resume`, `signal`. The agent sends (`say`): `hello`,
 which must come first, then `sample`, `started`, `ended` and `answer`. Processes of jobs can reach an agent of their
 user, so the daemon believes nothing that an agent says beyond what these functions let through.
 """

@@ -40,7 +40,7 @@ class _Allocation:
 
     note: AllocationNote
     since_s: float
-    phase: Phase = "asked"
+    phase: Phase = "requested"
     report: AllocationReport | None = None
     refusal: str = ""
     idle_since_s: float | None = None
@@ -152,7 +152,7 @@ class Pilot:
             self._give_back(silent)
         for name in decision.give_back:
             idle = self._allocations[name]
-            if count and idle.phase == "usable" and not idle.note.is_used:
+            if count and idle.phase == "ready" and not idle.note.is_used:
                 self._failed(f"no waiting job could use the GPUs of job {idle.note.job_id}")
             self._give_back(idle)
         for _ in range(decision.ask):
@@ -179,7 +179,7 @@ class Pilot:
         if report.state == "ended":
             self._ended(allocation, report.word)
         elif note.is_returned:
-            self._enter(allocation, "returned")
+            self._enter(allocation, "released")
             if report.state != "ending":
                 self._source.cancel(note.job_id)
         elif report.state == "pending":
@@ -197,7 +197,7 @@ class Pilot:
             note = allocation.note = self._notes.write(note, is_usable=True)
             self._notes.set_tried()
             self._record, self._failure = Record(is_tried=True), ""
-        self._enter(allocation, "usable" if note.is_usable else "starting")
+        self._enter(allocation, "ready" if note.is_usable else "starting")
 
     def _ended(self, allocation: _Allocation, word: str) -> None:
         note = allocation.note
@@ -213,7 +213,7 @@ class Pilot:
 
     def _watch_idleness(self, allocation: _Allocation, waiting: int, now_s: float) -> None:
         note = allocation.note
-        if allocation.phase == "usable":
+        if allocation.phase == "ready":
             is_needed = self._engine.has_attempts(note.host)
             if is_needed and not note.is_used:
                 allocation.note = self._notes.write(note, is_used=True)
@@ -256,7 +256,7 @@ class Pilot:
         if note.host and not self._engine.retire_host(note.host):
             return
         allocation.note = self._notes.write(note, is_returned=True)
-        self._enter(allocation, "returned")
+        self._enter(allocation, "released")
         self._source.cancel(note.job_id)
         logger.info("an allocation was given back", extra={"fields": {"job": note.job_id}})
 
@@ -298,7 +298,7 @@ class Pilot:
             return (
                 f"the pilot got no GPUs: {self._failure}; it tries again after {format_duration(self._limits.retry_s)}"
             )
-        held = [item for item in list(self._allocations.values()) if item.phase == "usable"]
+        held = [item for item in list(self._allocations.values()) if item.phase == "ready"]
         if len(held) >= self._limits.max_allocations:
             return f"the pilot has all {len(held)} allocations that it may have"
         return ""

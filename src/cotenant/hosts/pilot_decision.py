@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["asked", "pending", "starting", "usable", "returned"]
+Phase = Literal["requested", "pending", "starting", "ready", "released"]
 """Of an allocation: it may or may not have been submitted; Slurm queues it; it runs and its agent has not answered; its
 GPUs can be used; it was given back and has not ended yet."""
-QUEUED: tuple[Phase, ...] = ("asked", "pending", "starting")
+QUEUED: tuple[Phase, ...] = ("requested", "pending", "starting")
 MAX_FAILURES = 3
 """In a row; then the pilot pauses until its daemon is started again."""
 START_TIMEOUT_S = 300.0
@@ -95,12 +95,12 @@ def decide(
     silent = tuple(
         item.name for item in allocations if item.phase == "starting" and now_s - item.since_s >= START_TIMEOUT_S
     )
-    held = [item for item in allocations if item.phase != "returned" and item.name not in silent]
+    held = [item for item in allocations if item.phase != "released" and item.name not in silent]
     idle = [
         (item.idle_since_s, item.name)
         for item in held
         # One that may not have been submitted has no id to cancel it by.
-        if item.idle_since_s is not None and item.phase != "asked" and now_s - item.idle_since_s >= limits.idle_s
+        if item.idle_since_s is not None and item.phase != "requested" and now_s - item.idle_since_s >= limits.idle_s
     ]
     surplus = max(0, len(held) - limits.min_allocations)
     give_back = tuple(name for _, name in sorted(idle)[:surplus])
@@ -119,7 +119,7 @@ def _ask(
         return 0
     under_way = sum(1 for item in held if item.phase in QUEUED)
     # What waits although an allocation is empty would not start in another one either.
-    is_one_empty = any(item.phase == "usable" and item.idle_since_s is not None for item in held)
+    is_one_empty = any(item.phase == "ready" and item.idle_since_s is not None for item in held)
     for_jobs = 0 if is_one_empty else waiting - under_way
     wanted = max(for_jobs, limits.min_allocations - len(held))
     backlog = limits.backlog if record.is_tried and not record.failures else 1

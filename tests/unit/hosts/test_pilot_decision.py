@@ -46,10 +46,10 @@ def test_nothing_is_asked_for_while_nothing_waits():
         (2, [], 2),
         (9, [], 4),  # the backlog
         (9, ["pending"] * 3, 1),
-        (9, ["asked", "pending", "starting", "pending"], 0),
-        (9, ["usable"] * 3, 4),
-        (9, ["usable"] * 6, 2),  # the largest number
-        (9, ["usable"] * 7 + ["returned"], 0),  # one that is being ended still counts
+        (9, ["requested", "pending", "starting", "pending"], 0),
+        (9, ["ready"] * 3, 4),
+        (9, ["ready"] * 6, 2),  # the largest number
+        (9, ["ready"] * 7 + ["released"], 0),  # one that is being ended still counts
         (1, ["pending"], 0),  # it is for that job
         (2, ["pending"], 1),
     ],
@@ -72,24 +72,24 @@ def test_after_a_failure_it_waits_longer_each_time_then_tries_one_and_pauses_in_
 
 
 def test_what_waits_beside_an_empty_allocation_asks_for_no_other_one():
-    assert asked(5, an_allocation("usable", idle_s=1.0)) == 0
-    assert asked(5, an_allocation("usable")) == 4
+    assert asked(5, an_allocation("ready", idle_s=1.0)) == 0
+    assert asked(5, an_allocation("ready")) == 4
 
 
 def test_the_smallest_number_is_held_without_jobs():
     assert asked(0, limits=limits(min_allocations=2)) == 2
-    idle = [an_allocation("usable", name, idle_s=1000.0) for name in "abc"]
+    idle = [an_allocation("ready", name, idle_s=1000.0) for name in "abc"]
     assert decide(limits(min_allocations=2), 0, idle, TRIED, NOW_S) == Decision(give_back=("a",))
 
 
 def test_what_was_idle_longest_goes_first_and_what_is_needed_stays():
     allocations = [
-        an_allocation("usable", "needed"),
-        an_allocation("usable", "short", idle_s=299.0),
-        an_allocation("usable", "long", idle_s=400.0),
+        an_allocation("ready", "needed"),
+        an_allocation("ready", "short", idle_s=299.0),
+        an_allocation("ready", "long", idle_s=400.0),
         an_allocation("pending", "longer", idle_s=500.0),
-        an_allocation("asked", "unknown", idle_s=500.0),
-        an_allocation("returned", "gone", idle_s=500.0),
+        an_allocation("requested", "unknown", idle_s=500.0),
+        an_allocation("released", "gone", idle_s=500.0),
     ]
     assert decide(LIMITS, 0, allocations, TRIED, NOW_S).give_back == ("longer", "long")
     assert decide(limits(min_allocations=4), 0, allocations, TRIED, NOW_S).give_back == ("longer",)
@@ -101,7 +101,7 @@ def test_an_allocation_whose_agent_never_answers_is_no_use():
     assert not decide(LIMITS, 1, [an_allocation("starting", age_s=START_TIMEOUT_S - 1)], TRIED, NOW_S).silent
 
 
-phases = st.sampled_from(["asked", "pending", "starting", "usable", "returned"])
+phases = st.sampled_from(["requested", "pending", "starting", "ready", "released"])
 ages = st.floats(0.0, 1000.0)
 
 
@@ -128,12 +128,12 @@ def test_no_limit_is_ever_passed(situation):
     if decision.ask:
         assert len(allocations) + decision.ask <= bounds.max_allocations
         assert under_way + decision.ask <= (bounds.backlog if record.is_tried and not record.failures else 1)
-        held = sum(1 for item in allocations if item.phase != "returned" and item.name not in decision.silent)
+        held = sum(1 for item in allocations if item.phase != "released" and item.name not in decision.silent)
         assert under_way + decision.ask <= waiting or held + decision.ask <= bounds.min_allocations
         assert not record.is_paused
     ended = (*decision.give_back, *decision.silent)
     assert len(set(ended)) == len(ended)
-    assert all(phase_of[name] not in ("returned", "asked") for name in ended)
-    kept = sum(1 for item in allocations if item.phase != "returned" and item.name not in ended)
+    assert all(phase_of[name] not in ("released", "requested") for name in ended)
+    kept = sum(1 for item in allocations if item.phase != "released" and item.name not in ended)
     if decision.give_back:
         assert kept >= bounds.min_allocations

@@ -217,7 +217,7 @@ class PilotAllocationView(Answer):
     """An allocation of the pilot."""
 
     job_id: Annotated[str | None, "its number at Slurm; null while it may not have been accepted"]
-    state: Literal["asked", "pending", "starting", "usable", "returned"]
+    state: Literal["requested", "pending", "starting", "ready", "released"]
     reason: Annotated[str, "of Slurm, why it is pending"]
     host: Annotated[str | None, "where it runs; null before"]
 
