@@ -29,6 +29,7 @@ FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020
 class Server:
     """A daemon process on simulated GPUs, with its state in `root`, and its socket there or in `runtime`.
 
+    `gpus`: None for those that its configuration names.
     `python`, `env`: its interpreter, and variables for it; jobs of other users need one that they may run.
     """
 
@@ -36,7 +37,7 @@ class Server:
         self,
         root: Path,
         *,
-        gpus: str = "8xA100-40GB",
+        gpus: str | None = "8xA100-40GB",
         tick_s: float = 0.1,
         time_scale: float = 1.0,
         flags: Sequence[str] = (),
@@ -46,9 +47,9 @@ class Server:
     ) -> None:
         self.root = root
         self.socket = (runtime or root) / "sock"
-        simulation = ("--simulate", gpus, "--time-scale", str(time_scale), "--tick", str(tick_s))
+        simulated = () if gpus is None else ("--simulate", gpus, "--time-scale", str(time_scale))
         places = ("--socket", str(self.socket), "--state-dir", str(root / "state"))
-        self._flags = (*simulation, *places, "--log-level", "error", *flags)
+        self._flags = (*simulated, "--tick", str(tick_s), *places, "--log-level", "error", *flags)
         self._python = python
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None

@@ -118,7 +118,7 @@ def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBa
         )
         for i in range(count)
     ]
-    sys.modules["pynvml"] = FakeDriver(*devices)  # type: ignore[assignment]
+    sys.modules["pynvml"] = FakeDriver(*devices)
 
     def renew(tick: int) -> None:
         for gpu in devices:
@@ -128,7 +128,9 @@ def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBa
     return gpus.create("nvml"), renew
 
 
-def simulated(folder: Path, _: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
+def simulated(
+    folder: Path, _pids: list[int], count: int, jobs_per_gpu: int
+) -> tuple[GpuBackend, Callable[[int], None]]:
     """Simulated GPUs; this process attaches on behalf of all jobs."""
     server = SimulatedServer.create(folder / "server", f"{count}xA100-40GB")
     for index in range(count):
@@ -168,7 +170,7 @@ def measured(
         renew(tick)
         for path in paths:
             if path is not None:
-                path.write_text(f"{10 * tick} {tick}.0\n")
+                Path(path).write_text(f"{10 * tick} {tick}.0\n")
         begin_s = time.thread_time()
         event: ServerSampled = monitor.read()
         read_s = time.thread_time()

@@ -185,7 +185,7 @@ def _some_request(rng: random.Random) -> tuple[str, str, bytes | None]:
     job = {"command": ["/bin/true"], "workdir": "/", "env": {}, "name": "f", "declared_bytes": GiB, "hold": True}
     for _ in range(rng.randrange(3)):
         field = rng.choice((*JobSpec.__dataclass_fields__, "unknown"))
-        job[field] = _some_value(rng)  # type: ignore[assignment]
+        job[field] = _some_value(rng)
     many = {
         "verb": rng.choice((*_CALLS, "x", None)),
         "reason": rng.choice(_WORDS),

@@ -15,6 +15,7 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option
@@ -104,7 +105,7 @@ def measure(events: Sequence[MemoryEvent], repeats: int) -> list[str]:
     ]
     for name, text in SETTINGS.items():
         options = parse_options(text, TORCH)
-        took_s = best_seconds(lambda options=options: replay(events, options=options, rules=rules), repeats)
+        took_s = best_seconds(partial(replay, events, options=options, rules=rules), repeats)
         rows.append(f"| {name} | {len(events) / took_s:,.0f} | {took_s / base_s:.1f} |")
     return rows
 

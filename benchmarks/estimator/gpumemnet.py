@@ -234,7 +234,7 @@ def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     estimator = create(model)
     assert isinstance(estimator, LearnedEstimator)
     weights = shipped(model, family)
-    took = timed(lambda: estimator.says(weights, network, estimator.features_of(network)))
+    took = timed(lambda: estimator.predict_mib(weights, network, estimator.features_of(network)))
     file = resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz"
     numbers = sum(array.size for array in weights.arrays.values())
     size = len(file.read_bytes()) / 1024

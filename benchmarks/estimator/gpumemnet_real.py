@@ -74,11 +74,11 @@ def real_jobs(args: argparse.Namespace) -> list[RealJob]:
     published = published_estimates(args.data / "paper_results.csv")
     found = []
     scripts = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
-    for job in list(scripts)[: 3 if args.quick else None]:
-        _, reported = published.pop(published_key(job), (0, {}))
-        estimates = kept_estimates(args, job) | reported
-        print(job.title, file=sys.stderr, flush=True)
-        found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, reported_bytes=estimates))
+    for script in list(scripts)[: 3 if args.quick else None]:
+        _, reported = published.pop(published_key(script), (0, {}))
+        estimates = kept_estimates(args, script) | reported
+        print(script.title, file=sys.stderr, flush=True)
+        found.append(RealJob(title=script.title, measured_bytes=script.measured_bytes, reported_bytes=estimates))
     for job in [] if args.quick else jobs_of_traces(args):
         _, reported = published.pop(job.published, (0, {}))
         estimates = kept_estimates(args, job.script, gpus=job.gpus, longest=job.longest) | reported

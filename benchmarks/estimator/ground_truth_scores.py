@@ -88,7 +88,7 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         return ["No row to score."]
     truth = [result.row.measured_bytes for result in ran]
     mean = statistics.fmean(truth)
-    pairs = {
+    pairs: dict[str, list[float]] = {
         "cotenant": [result.reserved_bytes + outside[result.row.loads] for result in ran],
         "16 bytes per parameter": [4 * result.parameter_bytes + outside[result.row.loads] for result in ran],
         "mean of these rows": [mean] * len(ran),

@@ -69,6 +69,7 @@ def _panel(name: str, rows: Sequence[Row]) -> str:
     found = []
     for row in rows:
         low, mean, high, published = row.figures[name]
-        spread = (low, high) if high > low else (None, None)
-        found.append(Bar(row.name, "base" if published is None else "t0", mean, *spread, mark=published))
+        tone = "base" if published is None else "t0"
+        ends = {"low": low, "high": high} if high > low else {}
+        found.append(Bar(row.name, tone, mean, mark=published, **ends))
     return bars(found, unit="", width=WIDTH)

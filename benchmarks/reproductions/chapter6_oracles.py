@@ -14,7 +14,7 @@ import csv
 import platform
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -174,8 +174,8 @@ def choices() -> list[str]:
                 self: Simulation,
                 placement: Placement,
                 at_s: float,
-                launch=launch,
-                counts=counts,  # type: ignore[no-untyped-def]
+                launch: Callable[..., None] = launch,
+                counts: Counter[str] = counts,
             ) -> None:
                 empty = any(not gpu.residents for gpu in self.gpus)
                 busy = sum(

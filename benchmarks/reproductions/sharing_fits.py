@@ -60,9 +60,9 @@ def pair_slowdowns() -> list[Slowdown]:
                 names = row[f"spec_{victim}"], row[f"spec_{partner}"]
                 jobs = [alone.get(name, {}) for name in names]
                 if all(job.get("gpu_util_mean_pct") and job.get("smact_mean") for job in jobs):
-                    busy = [float(job["gpu_util_mean_pct"]) / 100 for job in jobs]
+                    busy, partner_busy = (float(job["gpu_util_mean_pct"]) / 100 for job in jobs)
                     speed = min(1.0, float(row[f"overlap_speed_{victim}"]))
-                    found.append(Slowdown(*names, *busy, float(jobs[1]["smact_mean"]), 1.0 / speed))
+                    found.append(Slowdown(*names, busy, partner_busy, float(jobs[1]["smact_mean"]), 1.0 / speed))
     return found
 
 

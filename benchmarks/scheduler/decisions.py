@@ -28,6 +28,7 @@ from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import AttemptExit, Job, JobSpec, Queued
 from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.scheduling.placement.policy import IncrementalPolicy
 from cotenant.scheduling.policies import create, options, policies
 
 CAP = 0.8
@@ -104,7 +105,9 @@ def incremental(
 ) -> tuple[int, float]:
     """A policy in steady state on a half-full server, with `backlog` waiting jobs that fit nowhere."""
     rng = random.Random(seed)
-    placer = create(name, chosen).placer()
+    policy = create(name, chosen)
+    assert isinstance(policy, IncrementalPolicy)
+    placer = policy.placer()
     for gpu in a_server(gpus, rng).gpus:
         placer.update(gpu)
     live: deque[int] = deque()

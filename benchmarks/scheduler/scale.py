@@ -215,7 +215,8 @@ def launches(commands: list[Command]) -> list[Launch]:
 
 def message(samples: list[GpuSample], observed: list[AttemptSample]) -> bytes:
     """A line with the values in the order of the fields, which an agent would name once at its start."""
-    rows = [dataclasses.astuple(reading) for reading in (*samples, *observed)]
+    readings: list[GpuSample | AttemptSample] = [*samples, *observed]
+    rows = [dataclasses.astuple(reading) for reading in readings]
     return json.dumps(rows, separators=(",", ":")).encode() + b"\n"
 
 
@@ -295,7 +296,15 @@ def philly(*, quick: bool) -> dict[str, float]:
 
 def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str]:
     """The tables, and what is full first."""
-    names = ("hosts", "GPUs", "running", "waiting", "one sample, ms", "a job, ms", "reading all messages, ms")
+    names: tuple[str, ...] = (
+        "hosts",
+        "GPUs",
+        "running",
+        "waiting",
+        "one sample, ms",
+        "a job, ms",
+        "reading all messages, ms",
+    )
     names += ("messages, kB/s", "the same in zlib", "MiB")
     out = [f"| {' | '.join(names)} |", "|" + " ---: |" * len(names)]
     for row in rows:

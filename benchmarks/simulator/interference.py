@@ -117,7 +117,7 @@ def others() -> list[str]:
     lines: list[str] = []
     for family, source in (("RTX2080Ti", "AEGIS"), ("V100", "Gavel"), ("P100", "Gavel"), ("K80", "Gavel")):
         rows = directed(pair_rows(family))
-        methods = {"mean of all": mean_of_all, "victim + partner effects on log speed": effects}
+        methods: dict[str, Predict] = {"mean of all": mean_of_all, "victim + partner effects on log speed": effects}
         methods["**kernel fit (ours)**"] = kernel_fit(traits(family), smact_law=False)
         title = f"{family}, {len(rows) // 2} pairs ({source}), pair held out (5 folds)"
         lines += report(title, rows, pair_folds(rows, 5), methods)
@@ -231,8 +231,7 @@ def kernel_fit(
         if search_on is not None:
             part = random.Random(SEED).sample(training, min(search_on, len(training)))
             hyper = fit(part, known, smact_law=smact_law, iterations=SEARCH_STEPS, max_speed=max_speed)[1]
-        options = {"hyper": hyper, "iterations": SEARCH_STEPS, "max_speed": max_speed}
-        fitted = fit(training, known, smact_law=smact_law, **options)[0]
+        fitted = fit(training, known, smact_law=smact_law, hyper=hyper, iterations=SEARCH_STEPS, max_speed=max_speed)[0]
         return [fitted.speed(row.victim, known[row.victim], row.partner, known[row.partner]) for row in held_out]
 
     return predict
@@ -264,10 +263,12 @@ def effects(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]
     partners: dict[str, float] = {}
     for _ in range(30):
         victims = centered(
-            training, [x - mean - partners.get(r.partner, 0.0) for r, x in zip(training, logs, strict=True)], 0
+            [row.victim for row in training],
+            [x - mean - partners.get(row.partner, 0.0) for row, x in zip(training, logs, strict=True)],
         )
         partners = centered(
-            training, [x - mean - victims.get(r.victim, 0.0) for r, x in zip(training, logs, strict=True)], 1
+            [row.partner for row in training],
+            [x - mean - victims.get(row.victim, 0.0) for row, x in zip(training, logs, strict=True)],
         )
     return [
         min(1.0, max(MIN_SPEED, math.exp(mean + victims.get(row.victim, 0.0) + partners.get(row.partner, 0.0))))
@@ -275,10 +276,10 @@ def effects(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]
     ]
 
 
-def centered(rows: Sequence[PairSpeed], rest: Sequence[float], key: int) -> dict[str, float]:
+def centered(names: Sequence[str], rest: Sequence[float]) -> dict[str, float]:
     by_job: dict[str, list[float]] = {}
-    for row, value in zip(rows, rest, strict=True):
-        by_job.setdefault(row[key], []).append(value)
+    for name, value in zip(names, rest, strict=True):
+        by_job.setdefault(name, []).append(value)
     return {name: sum(values) / (len(values) + 0.5) for name, values in by_job.items()}
 
 

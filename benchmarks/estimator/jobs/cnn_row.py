@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from cotenant.estimators.layer_kinds import LayerKind
 from cotenant.learn.datasets.dataset_row import Layer
 from cotenant.learn.networks.layer_list import build_network
 from cotenant.learn.networks.torch_modules import ACTIVATIONS, TorchModules
 
-KINDS = {
+KINDS: dict[str, LayerKind] = {
     "conv3x3": "conv",
     "bn": "batchnorm",
     "act": "activation",

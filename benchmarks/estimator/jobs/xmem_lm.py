@@ -7,12 +7,13 @@ model moves to the GPU; batch, outputs and loss stay alive until the next step r
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import torch
 import transformers
 from torch.utils.data import DataLoader, Dataset
 
-CONFIGURATIONS = {
+CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {}),
     "distilgpt2": ("GPT2", {"n_layer": 6}),
     "cerebras-gpt-111m": (
