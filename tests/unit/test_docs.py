@@ -20,7 +20,7 @@ PAGES = sorted(
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: [^\n]*)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+rel=\"stylesheet\"[^>]+href=\"(https?:[^\"]+)"
 )
