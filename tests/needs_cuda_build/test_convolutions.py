@@ -47,3 +47,26 @@ def test_null_gpus_and_cudnn_give_the_golden_numbers(tmp_path):
     if golden["A100-40GB"]["version"] != found["A100-40GB"]["version"]:
         pytest.skip("the golden file is of another cuDNN")
     assert found == golden
+
+
+THREE_DIMENSIONS = """
+import torch
+from torch import nn
+conv = nn.Conv3d(512, 512, 3, padding=1, bias=False).cuda().bfloat16()
+optimizer = torch.optim.SGD(conv.parameters(), lr=0.1)
+x = torch.randn(8, 512, 2, 14, 14, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+conv(x).sum().backward()
+optimizer.step()
+"""
+
+
+def test_engines_that_torch_skips_are_skipped(tmp_path):
+    """cuDNN's first plan for this gradient is of an engine that torch 2.13 does not use for 3-D convolutions."""
+    script = tmp_path / "job.py"
+    script.write_text(THREE_DIMENSIONS)
+    run = run_script(
+        build_libraries(find_wheels(PYTHON), tmp_path / "libraries"), gpu_spec("A100-40GB"), [str(script)], record=True
+    )
+    events = explain(script, gpu="A100-40GB", python=PYTHON).replay_input.events
+    found = [event.bytes for event in events if event.action == "alloc" and event.bytes]
+    assert found == list(run.history.allocations)

@@ -75,7 +75,8 @@ def lower(
     live = _LiveBytes()
     for event in trace.events:
         if event.action != "op":
-            live.count(event)
+            if trial is not None:
+                live.count(event)
             yield event
             continue
         op = trace.ops[event.op_id]

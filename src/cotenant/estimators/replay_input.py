@@ -165,7 +165,7 @@ def make_replay_input(
         conv=conv or rule,
         reduction=ReductionRule(sm_count=gpu.sm_count, sm_threads=threads_of_sm(gpu.compute_capability)),
         attention=functools.partial(split_buffers, sm_count=gpu.sm_count),
-        trial=rule.trial_bytes,
+        trial=rule.trial_bytes if any(op.params.get("benchmark") for op in trace.ops) else None,
         free_bytes=gpu.usable_bytes - gpu.context.typical_bytes,
         optional_storages=optional_storages,
     )

@@ -45,7 +45,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "7"
+    version = "8"
 
     def __init__(
         self,

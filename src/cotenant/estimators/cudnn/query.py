@@ -36,6 +36,8 @@ _DTYPES = {"float32", "float16", "bfloat16"}
 _ANSWERS = "3: lists of plans, with the null GPU's libcublasLt, libnvrtc and libcuda"
 """Part of the name of cached answers: those of a query that was put in another way are not used."""
 _MIN_VERSION = (9, 8)
+_SKIPS_ENGINES = (2, 11)
+"""A torch with engines that it skips (`worker._SKIPPED`); earlier ones were not looked at."""
 _TIMEOUT_S = 20.0
 _CACHE_BYTES = 4 * MiB
 _WORKER = (sys.executable, "-m", "cotenant.estimators.cudnn.worker")
@@ -77,11 +79,13 @@ class CudnnLibrary:
         graph: its graph library.
         wheels: folder of NVIDIA's wheels beside it, the package `nvidia`; None: it came in another way.
         cublaslt: the library that it would load; None: unknown.
+        skips_engines: whether the torch beside it skips engines for 3-D convolutions.
     """
 
     graph: Path
     wheels: Path | None = None
     cublaslt: Path | None = None
+    skips_engines: bool = False
 
 
 def version_text(version: int) -> str:
@@ -135,8 +139,21 @@ def installed_cudnn(torch_folder: str) -> CudnnLibrary | None:
                 return None
             found = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) or sorted(folder.glob("libcublasLt.so.*"))
             wheels = site / "nvidia" if folder.parents[1] == site / "nvidia" else None
-            return CudnnLibrary(graph=graph, wheels=wheels, cublaslt=found[-1] if found else None)
+            return CudnnLibrary(
+                graph=graph,
+                wheels=wheels,
+                cublaslt=found[-1] if found else None,
+                skips_engines=_torch_version(torch) >= _SKIPS_ENGINES,
+            )
     return None
+
+
+def _torch_version(torch: Path) -> tuple[int, int]:
+    """Of the torch in folder `torch`; (0, 0) if its version file cannot be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"__version__ = '(\d+)\.(\d+)", (torch / "version.py").read_text())
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+    return 0, 0
 
 
 def _header_version(include: Path) -> tuple[int, int] | None:
@@ -180,6 +197,7 @@ def query_cudnn(
                 "graph": str(library.graph),
                 "preload": list(map(str, preload)),
                 "device": device,
+                "skips_engines": library.skips_engines,
                 "calls": [queries[key] for key in missing],
             }
             reply = _run_worker(worker, request, device_text(gpu), timeout_s)
@@ -264,6 +282,7 @@ class _QueryCache:
             if folder is not None:
                 stat = library.graph.stat()
                 which = f"{library.graph.resolve()} {stat.st_size} {stat.st_mtime_ns} {_key(device)} {_ANSWERS}"
+                which += f" {library.skips_engines}"
                 self._path = folder / f"{hashlib.sha256(which.encode()).hexdigest()[:24]}.json"
 
     def read(self) -> tuple[int, dict[str, list[int]]]:

@@ -3,9 +3,9 @@
     python -m cotenant.estimators.cudnn.worker < request > answer
 
 Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `device`, the properties
-of the GPU (`nullgpu.device.cudnn_device`); `calls`, a list of queries (`query.query_of`). Answer: `version`, and
-`bytes`, for each call a list of the workspaces of plans, empty where there is none. cuDNN aborts the process where it
-lacks a library, so no other process may query it.
+of the GPU (`nullgpu.device.cudnn_device`); `skips_engines`, whether torch skips engines for 3-D convolutions; `calls`,
+a list of queries (`query.query_of`). Answer: `version`, and `bytes`, for each call a list of the workspaces of plans,
+empty where there is none. cuDNN aborts the process where it lacks a library, so no other process may query it.
 
 The query is torch's: the first plan of the heuristics that passes its filter, and where none can be built, the first of
 the fallback list; with `cudnn.benchmark` all plans of both, in this order (aten/src/ATen/native/cudnn/Conv_v8.cpp,
@@ -35,6 +35,11 @@ _CROSS_CORRELATION = 1
 _MODES = (0, 2)
 """CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK."""
 _NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC = 0, 1, 4
+_SKIPPED = {"conv_dgrad": (23, 8000, 1_000_000), "conv_forward": (23, 90800, 91500)}
+"""Engines that torch skips for 3-D convolutions, and cuDNN's versions, from the first up to the one after the last.
+
+Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, `plan_errata_exception`, of torch 2.11 and 2.13 (pytorch issue 163539).
+"""
 _ALIGNMENT_BYTES = 32
 _MAX_PLANS = 64
 
@@ -51,7 +56,9 @@ class CudnnBackend:
         CudnnError: it cannot be queried without a device.
     """
 
-    def __init__(self, graph: str, preload: Sequence[str], device: Mapping[str, object]) -> None:
+    def __init__(
+        self, graph: str, preload: Sequence[str], device: Mapping[str, object], *, skips_engines: bool
+    ) -> None:
         for path in preload:
             # cuDNN finds cublasLt by dlopen(3) with its soname: one that is loaded already is taken, wherever it lies.
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
@@ -59,6 +66,7 @@ class CudnnBackend:
         # ctypes assumes int for results.
         self._cudnn.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(self._cudnn.cudnnGetVersion())
+        self._skips_engines = skips_engines
         self._made: list[c_void_p] = []
         self._device = self._new(_DEVICE_PROPERTIES)
         text = json.dumps(device).encode()
@@ -103,6 +111,8 @@ class CudnnBackend:
     def _may_run(self, config: c_void_p, call: Mapping[str, Any]) -> bool:
         engine = (c_void_p * 1)(self._new(_ENGINE))
         self._get(config, 300, _TYPE_DESCRIPTOR, 1, engine)
+        if self._skips(c_void_p(engine[0]), call):
+            return False
         values = (c_int * 16)()
         notes = set(values[: self._get(c_void_p(engine[0]), 1303, _TYPE_NOTE, 16, values)])
         # Conv_v8.cpp, `filterEngineConfigs`: torch drops engines with these notes.
@@ -112,6 +122,12 @@ class CudnnBackend:
         if call["dtype"] == "float32" and not call["tf32"]:
             barred.add(_NOTE_TENSOR_CORE)
         return not notes & barred
+
+    def _skips(self, engine: c_void_p, call: Mapping[str, Any]) -> bool:
+        index, first, end = _SKIPPED.get(call["kind"], (-1, 0, 0))
+        if not self._skips_engines or len(call["x"]) < 5 or not first <= self.version < end:
+            return False
+        return self._number(engine, 1301) == index
 
     def _graph(self, call: Mapping[str, Any]) -> c_void_p:
         x, w, y = (self._tensor(number, call[name], call) for number, name in enumerate("xwy", start=1))
@@ -201,7 +217,9 @@ def main() -> None:
     """Read a request, answer it."""
     request = json.load(sys.stdin)
     try:
-        library = CudnnBackend(request["graph"], request["preload"], request["device"])
+        library = CudnnBackend(
+            request["graph"], request["preload"], request["device"], skips_engines=request["skips_engines"]
+        )
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     found = [library.workspaces(call) for call in request["calls"]]

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
-from cotenant.tracing.operators.strides import memory_format_strides
+from cotenant.tracing.operators.strides import memory_format_strides, suggested_format
 
 operators = OperatorTable()
 
@@ -27,7 +26,7 @@ def convolution_format(x: Any, w: Any) -> torch.memory_format:
     # ConvUtils.h, `_conv_suggest_memory_format_impl`: one operand in channels-last is enough.
     if torch.backends.cudnn.enabled:
         for operand in (x, w):
-            if (found := suggest_memory_format(operand)) is not torch.contiguous_format:
+            if (found := suggested_format(operand)) is not torch.contiguous_format:
                 return found
     return torch.contiguous_format
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 
 from cotenant.tracing.convolution_backend import is_depthwise, is_image_by_image, needs_columns, runs_on_cudnn
 from cotenant.tracing.operators import kernel_scratch, reductions
 from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import suggested_format
 
 operators = OperatorTable()
 
@@ -91,7 +91,7 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
     if mask[1]:
         ctx.keep_until_done(copies_in_format(ctx, layout, x))
     operands = [w, grad]
-    if transposed or suggest_memory_format(grad) is not layout:
+    if transposed or suggested_format(grad) is not layout:
         ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
     shape = (stride, padding, dilation, transposed, groups)
     calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]

@@ -56,6 +56,15 @@ def test_only_cudnn_9_8_and_later_can_be_queried(site, minor, is_supported):
     assert (installed_cudnn(str(site)) is not None) == is_supported
 
 
+@pytest.mark.parametrize(("version", "skips"), [("2.8.0+cu128", False), ("2.13.0+cu130", True), (None, False)])
+def test_the_worker_is_told_whether_torch_skips_engines(site, tmp_path, version, skips):
+    if version is not None:
+        (site / "version.py").write_text(f"__version__ = '{version}'\ndebug = False\n")
+    text = ECHO.replace('[call["x"][0]]', '[int(query["skips_engines"])]')
+    found = query_cudnn(installed_cudnn(str(site)), A100, [conv_call()], worker=worker(tmp_path, text))
+    assert found(conv_call()) == skips
+
+
 def test_without_cudnn_there_is_no_library(tmp_path):
     assert installed_cudnn(str(tmp_path / "torch")) is None
 

@@ -238,10 +238,34 @@ def test_without_benchmark_or_cudnn_no_plan_is_measured():
     assert A100.trial_bytes(conv(benchmark=True, enabled=False), 100) is None
 
 
-def test_the_largest_plan_of_a_cudnn_that_is_not_asked_grows_with_the_operands_and_pairs_of_channels():
-    call = conv(benchmark=True)
-    assert A100.trial_bytes(call, 1 << 40) == 8 * 4 * (X + W + Y) + 2 * 4352 * 512 * 256
-    assert A100.trial_bytes(call, 1 << 20) == 0
+_POINTWISE = {"w": (512, 256, 1, 1)}
+_PAIRS = 512 * 256
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "changes", "copies", "transformed"),
+    [
+        pytest.param("conv_forward", (8, 0), {}, 6.5, 2 * 4352, id="tiles of 32 by 32"),
+        pytest.param("conv_forward", (8, 0), _POINTWISE, 3.0, 2 * 1152, id="tiles of 16 by 16 for pointwise ones"),
+        pytest.param("conv_forward", (8, 0), {"stride": (2, 2)}, 6.5, 0, id="no transforms with a stride"),
+        pytest.param("conv_forward", (8, 0), {"dilation": (2, 2)}, 6.5, 0, id="none with a dilation"),
+        pytest.param("conv_dgrad", (8, 0), {}, 6.5, 0, id="none of input gradients on 8.0"),
+        pytest.param("conv_dgrad", (9, 0), {}, 6.5, 4 * 4352, id="twice for input gradients elsewhere"),
+        pytest.param("conv_dgrad", (9, 0), _POINTWISE, 3.0, 0, id="not for pointwise ones"),
+        pytest.param("conv_dgrad", (7, 5), _POINTWISE, 3.0, 2 * 1152, id="but on 7.5"),
+        pytest.param("conv_wgrad", (8, 0), {"dtype": "float16"}, 6.5, 0, id="none in half precision"),
+        pytest.param("conv_wgrad", (7, 5), {"dtype": "float16"}, 6.5, 2 * 4352, id="but weight gradients on 7.5"),
+    ],
+)
+def test_the_largest_plan_of_a_cudnn_that_is_not_asked(kind, capability, changes, copies, transformed):
+    rule, call = replace(A100, capability=capability), replace(conv(benchmark=True, **changes), kind=kind)
+    item = 2 if changes.get("dtype") == "float16" else 4
+    values = sum(math.prod(call.params[name]) for name in "xwy")
+    assert rule.trial_bytes(call, 1 << 40) == int(copies * item * values) + transformed * _PAIRS
+
+
+def test_a_plan_that_is_not_asked_and_does_not_fit_is_left_out():
+    assert A100.trial_bytes(conv(benchmark=True), 1 << 20) == 0
 
 
 def test_a_job_with_benchmark_is_told_what_is_not_known():
