@@ -230,6 +230,34 @@ CALLS = {
     "largest integers": ("x = torch.ones(8, 100_000, device='cuda', dtype=torch.long)", "x.topk(5, 1)"),
     "largest of columns": ("x = torch.ones(100_000, 8, device='cuda')", "x.topk(5, 0)"),
     "largest of many rows": ("x = torch.ones(5000, 400, device='cuda')", "x.topk(5, 1)"),
+    "reentrant checkpoint": (
+        ("from torch.utils.checkpoint import checkpoint\n"
+         "def twice(t):\n    h = t * 3\n    return (h.relu() * 2 + h) * 5\n"
+         "y = checkpoint(twice, made(50, 77), use_reentrant=True).sum()"),
+        "y.backward()",
+    ),
+    "LSTM": ("m = nn.LSTM(32, 512).cuda(); x = made(10, 4, 32)", "m(x)"),
+    "gradient of an LSTM": (
+        "y, _ = m(x); g = torch.ones_like(y)",
+        "torch.autograd.grad(y, [x, *m.parameters()], g)",
+    ),
+    "GRU of two layers in both directions": (
+        "m = nn.GRU(32, 512, 2, bidirectional=True, dropout=0.0).cuda().half(); x = made(20, 32, 32, dtype=torch.half)",
+        "m(x)",
+    ),
+    "LSTM of packed sequences": (
+        ("m = nn.LSTM(32, 512).cuda(); x = torch.ones(10, 4, 32, device='cuda')\n"
+         "x = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([10, 7, 5, 3]))"),
+        "m(x)",
+    ),
+    "LSTM with a projection": (
+        "m = nn.LSTM(32, 512, proj_size=256).cuda(); x = torch.ones(10, 4, 32, device='cuda')",
+        "m(x)",
+    ),
+    "LSTM with dropout": (
+        "m = nn.LSTM(32, 512, 3, dropout=0.5).cuda(); x = torch.ones(10, 4, 32, device='cuda')",
+        "m(x)",
+    ),
 }  # fmt: skip
 WANTED = {
     "softmax": [50 * 77 * 4] * 2,
@@ -311,12 +339,31 @@ WANTED = {
     "largest integers": [320, 320, 64, 64, 128, 323_584, 8192, 2528, 2528, 1279],
     "largest of columns": [160, 320, 32, 64, 64, 323_584, 8192, 2528, 2528, 1279],
     "largest of many rows": [100_000, 200_000, 20_000, 40_000, 40_000, 2_560_000, 5_120_000, 20_000, 20_000, 1279],
+    # Five results again, and four gradients: both of `h` are added in place.
+    "reentrant checkpoint": [4, *[15_400] * 9],
+    "LSTM": [8192, 8192, 81_920, 8192, 8192, 13_341_984, 409_856],
+    "gradient of an LSTM": [8192, 8192, 5120, 8192, 8192, 13_341_984, 4_472_832, 13_341_984],
 }
 
 
 @pytest.mark.parametrize("name", WANTED)
 def test_requests_are_those_of_a_cuda_build(requests_of, name):
     assert requests_of[name] == WANTED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "workspace", "reserve"),
+    [
+        ("GRU of two layers in both directions", 55_198_208, 17_039_616),
+        ("LSTM of packed sequences", 13_099_264, 256_256),
+        ("LSTM with a projection", 11_801_888, 532_736),
+        ("LSTM with dropout", 47_142_176, 1_398_016),
+    ],
+)
+def test_recurrent_layers_reserve_what_cudnn_says(requests_of, name, workspace, reserve):
+    """The workspace is within 1 %, the reserve space equal."""
+    found = requests_of[name][-2:]
+    assert found == [pytest.approx(workspace, rel=0.01), reserve]
 
 
 def test_accumulating_by_index_makes_a_result_where_a_script_calls_it(requests_of):

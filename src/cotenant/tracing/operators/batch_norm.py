@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.normalization import accumulation_dtype
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import suggested_format
 
 operators = OperatorTable()
 
@@ -71,7 +71,7 @@ def _record_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwarg
     grad, x, weight, training, mask = args[0], args[1], args[2], args[7], args[9]
     on_cudnn = runs_on_cudnn(x, weight, weight, training=training)
     if training and on_cudnn:
-        layout = suggest_memory_format(x)
+        layout = suggested_format(x)
         if not grad.is_contiguous(memory_format=layout):
             ctx.keep_until_done([ctx.scratch(grad.numel() * grad.element_size(), grad.device)])
         ctx.record(out)

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
-from cotenant.tracing.operators.strides import contiguous_strides
+from cotenant.tracing.operators.strides import contiguous_strides, suggested_format
 
 operators = OperatorTable()
 
@@ -212,7 +211,7 @@ def _image_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
     Source: ATen/native/cuda, e.g. UpSampleBilinear2d.cu, `upsample_bilinear2d_backward_out_cuda_template`.
     """
     ctx.record(out)
-    layout = suggest_memory_format(out)
+    layout = suggested_format(out)
     if not args[0].is_contiguous(memory_format=layout):
         ctx.keep_until_done([_copy_of(ctx, args[0])])
 

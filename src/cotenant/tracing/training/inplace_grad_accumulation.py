@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import graph
 
 from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 
@@ -52,12 +53,16 @@ class InplaceGradAccumulation:
 
 
 def called_from_python(frames: int) -> bool:
-    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread.
+    """Whether the operator was called by Python code, not by autograd's C++.
+
+    Autograd's thread has no Python below it, except where a backward function starts a backward pass of its own:
+    reentrant checkpoints do. The innermost frame is then the engine's start.
+    Source: torch/utils/checkpoint.py, `CheckpointFunction.backward`; torch/autograd/graph.py, `_engine_run_backward`.
 
     `frames`: from the caller of this function to the dispatch mode, both included.
     """
     try:
-        sys._getframe(frames + 1)
+        caller = sys._getframe(frames + 1)
     except ValueError:
         return False
-    return True
+    return caller.f_code is not graph._engine_run_backward.__code__
