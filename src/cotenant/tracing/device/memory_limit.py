@@ -68,8 +68,9 @@ class MemoryLimit:
         """Whether a frame of this thread, or of the main thread, which waits for autograd's, catches the error."""
         # Backward runs on autograd's thread for the GPU, and its error is raised again in the thread that called
         # `backward()` (`GraphTask::set_exception` of torch/csrc/autograd/engine.cpp).
-        frames = [sys._getframe(), sys._current_frames().get(self._main)]
-        return any(self._catches(frame) for first in frames for frame in _callers(first))
+        # A frame in a variable of its own is a cycle, which holds the tensors of all callers until a collection.
+        main = None if threading.get_ident() == self._main else sys._current_frames().get(self._main)
+        return any(self._catches(frame) for first in (sys._getframe(1), main) for frame in _callers(first))
 
     def _catches(self, frame: FrameType) -> bool:
         code = frame.f_code
