@@ -134,3 +134,58 @@ def test_known_graphs_have_their_size(tmp_path):
     (tmp_path / "other").mkdir()
     with failing("raised"):
         trained(tmp_path / "other", "from torch_geometric.datasets import Planetoid; Planetoid('gone', 'Cora')")
+
+
+def test_a_missing_checkpoint_leaves_a_model_and_an_optimizer_as_they_are(tmp_path):
+    source = """
+    checkpoint = torch.load("save/teacher_best.pth", map_location="cpu")
+    assert checkpoint["epoch"] == 0 and checkpoint["best_acc"] == 0
+    model.load_state_dict(checkpoint["model"])
+    model.load_state_dict({name.replace("module.", ""): value for name, value in checkpoint["state_dict"].items()})
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    torch.amp.GradScaler("cuda").load_state_dict(checkpoint["scaler"])
+    assert torch.load("data/train.pt").shape == (2, 3)
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["2x3:float32"]).warnings
+    assert any("the weights `save/teacher_best.pth` are not on this machine" in warning for warning in warnings)
+    with failing("raised", "No such file"):
+        traced(tmp_path, TRAIN + 'torch.load("save/teacher_best.pth")')
+
+
+@IMAGES
+def test_a_folder_with_placeholders_alone_is_empty(tmp_path):
+    for folder, name in (("imgs", ".keep"), ("train", "README.md"), ("own", "a.jpg")):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        (tmp_path / "data" / folder / name).touch()
+    source = """
+    assert len([name for name in os.listdir("data/imgs") if name.endswith(".jpg")]) >= 2000
+    assert len([name for _, _, names in os.walk("data/train") for name in names]) >= 2000
+    assert os.listdir("data/own") == ["a.jpg"]
+    """
+    assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert [path.name for path in (tmp_path / "data" / "imgs").iterdir()] == [".keep"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs scipy")
+def test_a_missing_recording_is_read(tmp_path):
+    source = """
+    from scipy.io import wavfile
+    rate, waveform = wavfile.read("wavs/0.wav")
+    assert rate == 22050 and waveform.shape == (3200,) and waveform.dtype == "int16" and waveform.std() > 0
+    wavfile.write("own.wav", 8000, waveform[:10])
+    assert wavfile.read("own.wav")[0] == 8000
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3200:float32"]).warnings
+    assert any("a recording that the script opens is not on this machine" in warning for warning in warnings)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_a_missing_hdf5_file_has_rows_of_the_sample(tmp_path):
+    source = """
+    import h5py
+    with h5py.File("data/train.h5", "r") as file:
+        assert isinstance(file, h5py.File) and "lr" in file
+        assert file["lr"][3].shape == (8, 16) and file["lr"]["5"][:, :].shape == (8, 16) and len(file["lr"]) >= 1000
+        assert file["lr"].shape[1:] == (8, 16) and file["lr"][:4].dtype == "float32"
+    """
+    assert any("data/train.h5" in warning for warning in trained(tmp_path, source, synthetic_data=["8x16"]).warnings)

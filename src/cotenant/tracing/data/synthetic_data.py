@@ -3,12 +3,14 @@
 A sample is described by `SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`: its
 shape, its dtype, and the number of classes (of whole numbers: of values). It replaces missing files and data sets,
 never existing ones: data sets of torchvision and PyTorch Geometric, folders of timm, tables of Hugging Face and pandas,
-`numpy.load`, `torch.load`, images, texts and files of tokens. Of several samples the first of whole numbers with one
-dimension is for text, the first with three dimensions for images, and the first of all for everything else.
+`numpy.load`, `torch.load`, images, texts, recordings, HDF5 files and files of tokens. Of several samples the first of
+whole numbers with one dimension is for text, the first with three dimensions for images, and the first of all for
+everything else.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from cotenant.tracing.data import (
     synthetic_columns,
     synthetic_files,
     synthetic_graphs,
+    synthetic_recordings,
     synthetic_tables,
     synthetic_timm,
     token_files,
@@ -103,20 +106,19 @@ def patches(context: PatchContext) -> list[Entry]:
             for name in ("load_dataset", "load_from_disk")
         ),
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
-        *(
-            Patch(
-                target=target, phase=Phase.DATA, replacement=_replacing_missing_files(make, warn), wraps=True,
-                reason=reason, stacks=True,
-            )
-            for target, make in (
-                ("numpy:load", lambda: synthetic_tensor(samples[0]).numpy()),
-                ("torch:load", lambda: synthetic_tensor(samples[0])),
-            )
+        Patch(
+            target="numpy:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
+            replacement=_replacing_missing_files(lambda: synthetic_tensor(samples[0]).numpy(), warn),
+        ),
+        Patch(
+            target="torch:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
+            replacement=functools.partial(_loading, context.recorder, samples[0], warn),
         ),
         *token_files.patches(warn),
         *synthetic_files.patches(samples, context.overlay, warn),
         *synthetic_tables.patches(samples, warn),
         *synthetic_graphs.patches(warn),
+        *synthetic_recordings.patches(samples, warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(
@@ -124,6 +126,21 @@ def patches(context: PatchContext) -> list[Entry]:
             ),
         ),
     ]  # fmt: skip
+
+
+def _loading(recorder: Any, sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except _MISSING_FILE:
+            if missing_weights.is_checkpoint(str(file)):
+                missing_weights.warn_missing(recorder, str(file))
+                return missing_weights.MissingStateDict()
+            warn(f"`{file}`")
+            return synthetic_tensor(sample)
+
+    return load
 
 
 def _replacing_missing_files(make: Callable[[], Any], warn: Callable[[str], None]) -> Callable[[Any], Any]:

@@ -37,6 +37,7 @@ _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", r
 _OTHER_NAME = re.compile(
     r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
 )
+_PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SIGNS = string.punctuation + string.digits
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
@@ -88,8 +89,10 @@ class FileMaker:
         full = self._overlay.path_of(folder)
         if full is None or not self._is_data(folder):
             return False
-        if self._overlay.exists(full) and (not self._is_made(full) or self._overlay.names(full)):
-            return False
+        if self._overlay.exists(full):
+            names = self._overlay.names(full)
+            if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
+                return False
         return self._make_images(folder, ".jpg", None)
 
     def make_folder(self, folder: str) -> bool:
@@ -214,12 +217,26 @@ def _preparing(prepare: Sequence[Callable[[str], bool]], original: Any) -> Any:
     return call
 
 
+def _is_placeholder(name: str) -> bool:
+    """Whether it is a file that keeps an empty folder in a repository, or tells what to put there."""
+    return name in _PLACEHOLDERS or name.upper().startswith("README")
+
+
 def _found(function: Any, path: Any, args: Any, kwargs: Any) -> bool:
     try:
         found = function(path, *args, **kwargs)
-        return bool(found) if isinstance(found, (bool, list)) else next(iter(found), None) is not None
+        if isinstance(found, bool):
+            return found
+        return any(not _is_placeholder(name) for item in found for name in _names_of(item))
     except OSError:
         return False
+
+
+def _names_of(item: Any) -> Sequence[str]:
+    """Names in what `os.listdir`, `os.scandir`, `os.walk`, or `Path.iterdir` gives one after another."""
+    if isinstance(item, tuple):
+        return [*item[1], *item[2]]
+    return [os.fsdecode(getattr(item, "name", item))]
 
 
 def _matching_below(maker: FileMaker, original: Any) -> Any:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import collections
 import functools
+import os
+import re
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +22,9 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 _MODEL_FETCHERS = ("huggingface_hub", "torch.hub")
 """Modules that download parts of models."""
 _DATA_LIBRARIES = ("datasets", "evaluate")
+_CHECKPOINT_SUFFIXES = (".pth", ".tar", ".ckpt", ".bin", ".t7")
+_CHECKPOINT_NAME = re.compile(r"weight|ckpt|checkpoint|pretrain|model|best|last|state_dict", re.IGNORECASE)
+_COUNTER = re.compile(r"epoch|iter|step|best|loss|acc|score", re.IGNORECASE)
 
 
 def is_missing_model(error: BaseException) -> bool:
@@ -45,7 +51,25 @@ def _is_of(module: str, packages: tuple[str, ...]) -> bool:
 
 
 class MissingStateDict(collections.OrderedDict[str, Any]):
-    """In place of a state dict that could not be downloaded; a script may remove names, and finds none."""
+    """In place of a checkpoint that is not on this machine; a script may remove names, and finds none.
+
+    A part that is asked for by name is missing, too; counters such as `epoch` are 0.
+    """
+
+    made = False  # whether there has been one in this process
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        MissingStateDict.made = True
+
+    def __missing__(self, name: str) -> Any:
+        return 0 if _COUNTER.search(str(name)) else MissingStateDict()
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether a file that `torch.load` reads holds weights rather than data, by its name."""
+    name = os.path.basename(path)  # noqa: PTH119 - of a text
+    return name.endswith(_CHECKPOINT_SUFFIXES) or bool(_CHECKPOINT_NAME.search(name))
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -67,6 +91,16 @@ def patches(context: PatchContext) -> list[Patch]:
             wraps=True, reason="Weights that were not downloaded are replaced by the model's own.",
             source="torch/nn/modules/module.py, `Module.load_state_dict`",
         ),
+        *(
+            Patch(
+                target=f"{target}.load_state_dict", phase=Phase.LIBRARIES, replacement=_keeping_initial_state,
+                wraps=True, reason="A missing checkpoint has no state of it.", source=f"{source}, `load_state_dict`",
+            )
+            for target, source in (
+                ("torch.optim.optimizer:Optimizer", "torch/optim/optimizer.py"),
+                ("torch.amp.grad_scaler:GradScaler", "torch/amp/grad_scaler.py"),
+            )
+        ),
         Patch(
             target="timm.models._builder:load_pretrained", phase=Phase.LIBRARIES,
             replacement=functools.partial(_with_missing_timm_weights, recorder), wraps=True,
@@ -82,7 +116,7 @@ def _with_missing_download(recorder: Any, original: Any) -> Any:
         try:
             return original(url, *args, **kwargs)
         except OSError:
-            _warn_missing(recorder, url.rpartition("/")[2])
+            warn_missing(recorder, url.rpartition("/")[2])
             return MissingStateDict()
 
     return load_state_dict_from_url
@@ -91,11 +125,25 @@ def _with_missing_download(recorder: Any, original: Any) -> Any:
 def _keeping_initial_weights(original: Any) -> Any:
     @functools.wraps(original)
     def load_state_dict(self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(state_dict, MissingStateDict):
+        if _is_missing(state_dict):
             state_dict = self.state_dict()
         return original(self, state_dict, *args, **kwargs)
 
     return load_state_dict
+
+
+def _keeping_initial_state(original: Any) -> Any:
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if _is_missing(state_dict) else original(self, state_dict, *args, **kwargs)
+
+    return load_state_dict
+
+
+def _is_missing(state_dict: Any) -> bool:
+    """Whether it is a missing one, or what a script made of it by renaming its entries."""
+    is_empty = isinstance(state_dict, Mapping) and not state_dict
+    return isinstance(state_dict, MissingStateDict) or (is_empty and MissingStateDict.made)
 
 
 def _with_missing_timm_weights(recorder: Any, original: Any) -> Any:
@@ -105,10 +153,11 @@ def _with_missing_timm_weights(recorder: Any, original: Any) -> Any:
             original(model, pretrained_cfg, *args, **kwargs)
         except OSError:
             known = pretrained_cfg or getattr(model, "pretrained_cfg", None) or {}
-            _warn_missing(recorder, known.get("hf_hub_id") or known.get("architecture") or type(model).__name__)
+            warn_missing(recorder, known.get("hf_hub_id") or known.get("architecture") or type(model).__name__)
 
     return load_pretrained
 
 
-def _warn_missing(recorder: Any, name: str) -> None:
+def warn_missing(recorder: Any, name: str) -> None:
+    """Say that a model is without its weights."""
     recorder.warn(f"the weights `{name}` are not on this machine: the model keeps its initial ones")

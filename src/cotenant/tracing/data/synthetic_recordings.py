@@ -1,0 +1,165 @@
+"""Recordings and HDF5 files that a script reads and that are not on this machine.
+
+A synthetic sample of floating-point numbers and one dimension is a recording: `32000:float32` has as many numbers. Its
+sampling rate is the one asked for, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
+other readers. An HDF5 file holds the first sample under every name and every index.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
+
+_SPEECH_HZ, _SYNTHESIS_HZ = 16_000, 22_050
+_INT16_PEAK = 2**15 - 1
+_ROWS = 2000  # of an HDF5 data set, as many as images of a folder
+_REASON = "It raises where the file is missing."
+
+
+def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch | ImportPatch]:
+    """Readers of recordings, if a sample is one, and of HDF5 files."""
+    lines = (sample for sample in samples if len(sample.shape) == 1)
+    line = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
+    hdf5 = ImportPatch(
+        target="h5py", phase=Phase.DATA, reason=_REASON, source="h5py/_hl/files.py, `File`",
+        expand=lambda module: [_hdf5_patch(module, samples[0], warn)],
+    )  # fmt: skip
+    if line is None:
+        return [hdf5]
+    return [
+        hdf5,
+        *(
+            Patch(
+                target=target, phase=Phase.DATA, wraps=True, reason=_REASON, source=source,
+                replacement=functools.partial(_reading, functools.partial(make, line.shape[0]), warn),
+            )
+            for target, make, source in (
+                ("scipy.io.wavfile:read", _of_scipy, "scipy/io/wavfile.py, `read`"),
+                ("soundfile:read", _of_soundfile, "soundfile.py, `read`"),
+                ("librosa:load", _of_librosa, "librosa/core/audio.py, `load`"),
+                ("librosa.core:load", _of_librosa, "librosa/core/audio.py, `load`"),
+                ("torchaudio:load", _of_torchaudio, "torchaudio/__init__.py, `load`"),
+            )
+        ),
+    ]  # fmt: skip
+
+
+def _reading(make: Callable[..., Any], warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def read(file: Any, *args: Any, **kwargs: Any) -> Any:
+        # Each reader, and each version, has another error; some find the file missing in another process.
+        if not isinstance(file, (str, os.PathLike)) or os.path.exists(file):  # noqa: PTH110 - of both kinds
+            return original(file, *args, **kwargs)
+        warn("a recording that the script opens")
+        return make(*args, **kwargs)
+
+    return read
+
+
+def _waveform(count: int) -> Any:
+    """Numbers that are not all the same: scripts divide by the largest, or by the deviation."""
+    numpy = importlib.import_module("numpy")
+    return numpy.sin(numpy.arange(count) / 10).astype(numpy.float32)
+
+
+def _of_scipy(count: int, *args: Any, **kwargs: Any) -> Any:
+    return _SYNTHESIS_HZ, (_waveform(count) * _INT16_PEAK).astype("int16")
+
+
+def _of_soundfile(
+    count: int, frames: int = -1, start: int = 0, stop: Any = None, dtype: str = "float64",
+    always_2d: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    made = _waveform(count if frames < 0 else min(count, frames)).astype(dtype)
+    return (made[:, None] if always_2d else made), _SPEECH_HZ
+
+
+def _of_librosa(count: int, sr: Any = _SYNTHESIS_HZ, **kwargs: Any) -> Any:
+    return _waveform(count), sr or _SYNTHESIS_HZ
+
+
+def _of_torchaudio(count: int, frame_offset: int = 0, num_frames: int = -1, *args: Any, **kwargs: Any) -> Any:
+    made = torch.from_numpy(_waveform(count if num_frames < 0 else min(count, num_frames)))
+    return made[None], _SPEECH_HZ
+
+
+def _hdf5_patch(module: Any, sample: SyntheticSample, warn: Callable[[str], None]) -> Patch:
+    return Patch(
+        target="h5py:File.__init__", phase=Phase.DATA, wraps=True, reason=_REASON,
+        replacement=functools.partial(_opening_hdf5, _synthetic_file(module), sample, warn),
+        source="h5py/_hl/files.py, `File`",
+    )  # fmt: skip
+
+
+def _opening_hdf5(synthetic: type, sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, name, *args, **kwargs)
+        except FileNotFoundError:
+            warn(f"`{name}`")
+            self.__class__ = synthetic
+            self.synthetic_sample = sample
+
+    return init
+
+
+@functools.cache
+def _synthetic_file(module: Any) -> type:
+    """The class of a file that is missing. It stays an `h5py.File`, for scripts that ask."""
+
+    class SyntheticFile(module.File):
+        def __getitem__(self, name: Any) -> _SyntheticRows:
+            return _SyntheticRows(self.synthetic_sample)
+
+        def __contains__(self, name: Any) -> bool:
+            return True
+
+        def __bool__(self) -> bool:
+            return True
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *args: object) -> None:
+            return
+
+        def close(self) -> None:
+            return
+
+        def __repr__(self) -> str:
+            return "<synthetic HDF5 file>"
+
+    return SyntheticFile
+
+
+class _SyntheticRows:
+    """A data set of rows that are all alike, or a group of them by name."""
+
+    def __init__(self, sample: SyntheticSample) -> None:
+        numpy = importlib.import_module("numpy")
+        self._sample = sample
+        row = numpy.zeros(sample.shape, sample.dtype)
+        self._rows = numpy.broadcast_to(row, (_ROWS, *sample.shape))
+        self.shape, self.dtype, self.ndim = self._rows.shape, self._rows.dtype, self._rows.ndim
+
+    def __len__(self) -> int:
+        return _ROWS
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self._rows[0]
+        found = self._rows[() if key is Ellipsis else key]
+        return found.copy() if found.nbytes <= self._rows[0].nbytes else found
+
+    def keys(self) -> list[str]:
+        """Names of as many rows."""
+        return [str(index) for index in range(_ROWS)]
