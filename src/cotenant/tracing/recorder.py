@@ -17,6 +17,7 @@ import torch
 
 from cotenant.allocator.rounding import block_bytes
 from cotenant.core.trace import Action, LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.tracing.process.garbage_collection import collect_as_usual
 
 SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
 
@@ -84,7 +85,9 @@ class TraceRecorder:
         nbytes = storage.nbytes()
         if self.limit is not None:
             self.limit(nbytes, device)
-        self.cuda_used = True
+        if not self.cuda_used:
+            self.cuda_used = True
+            collect_as_usual()
         self._ids[address] = storage_id
         self._sizes.append(nbytes)
         self._devices.append(device)

@@ -61,6 +61,9 @@ def events_of(
     phase = LOAD
     for entry in entries:
         action, address = entry["action"], entry.get("addr", 0)  # an `oom` has none
+        # cuDNN's benchmark empties the cache in C++ (aten/src/ATen/native/cudnn/Conv_v8.cpp), where no mark is made.
+        if action in ("segment_free", "segment_unmap") and (not events or events[-1].action != EMPTY_CACHE):
+            events.append(MemoryEvent("empty_cache", -1, 0, "", phase, "", 0, 0))
         if action == "alloc":
             while pending and pending[0].allocations <= allocations:
                 phase = _apply(pending.pop(0), phase, events)

@@ -47,6 +47,9 @@ if __name__ == "__main__":
     _end_with_parent()
     sys.path.pop(0)
     sys.meta_path.insert(0, _CotenantFinder())
+    from cotenant.tracing.process.garbage_collection import collect_rarely
+
+    collect_rarely()
     if sys.argv[1] == "--serve":
         from cotenant.tracing.process.forkserver import serve
 

@@ -94,16 +94,26 @@ def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
+def import_tracer() -> None:
+    """Import what every trace imports, for the forks of this process; shape functions of plug-ins, too.
+
+    Raises:
+        ImportError: torch, or one of its modules, cannot be imported.
+        PluginError: see `all_operators`.
+    """
+    for name in _PRELOADED:
+        importlib.import_module(f"cotenant.tracing.{name}")
+    from cotenant.tracing.operators.builtin import all_operators
+
+    all_operators()
+
+
 def _preload() -> dict[str, Any]:
     """Import what every trace imports; the message with which the server answers."""
     try:
         import torch
 
-        for name in _PRELOADED:
-            importlib.import_module(f"cotenant.tracing.{name}")
-        from cotenant.tracing.operators.builtin import all_operators
-
-        all_operators()  # imports their modules, and those of plug-ins, once
+        import_tracer()
     except Exception as error:  # noqa: BLE001 - a trace in a new process has the better message
         return {"unfit": f"{type(error).__name__}: {error}"}
     threads = _threads()

@@ -15,6 +15,8 @@ from cotenant.core.errors import UsageError
 from cotenant.tracing.process import launchers
 
 _MAX_SHEBANG_BYTES = 1024
+SAVING_LAUNCHER = ["-m", "cotenant.checkpoint"]
+"""Runs the command behind it: `cotenant/checkpoint/__main__.py`."""
 _WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 
@@ -49,6 +51,8 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
     if first.endswith(".py") and not _is_python(first):
         return _script(python, first, rest, workdir)
     if _is_python(first):
+        if rest[:2] == SAVING_LAUNCHER:
+            return find_program(rest[2:], workdir=workdir, env=env, python=python)
         return _of_python(find_interpreter(first, workdir=workdir, env=env), rest, workdir)
     launcher = Path(first).name
     if launcher in launchers.NAMES:

@@ -23,7 +23,7 @@ from cotenant.core.units import format_duration
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
-from cotenant.tracing.process import deadline, launcher_env, package_hints, serialization
+from cotenant.tracing.process import deadline, garbage_collection, launcher_env, package_hints, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
@@ -174,6 +174,7 @@ class TracingSession:
                 libtorch_patch.start_autograd_threads()
                 self.mode.grad_accumulation.learn()
                 self.recorder.reset(header)
+                garbage_collection.collect_rarely()
                 body()
         except SystemExit as stop:
             if stop.code not in (None, 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing.process import serialization
+from cotenant.tracing.process.forkserver import import_tracer
 
 _CALLS_PER_STEP = 1024
 _HINTS = {
@@ -38,6 +40,9 @@ def trace_function(
     Raises:
         TraceError: see its kinds.
     """
+    # Here and not in the fork, which would do it again for every function; the fork has the better message.
+    with contextlib.suppress(Exception):
+        import_tracer()
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         answer = Path(folder, "answer")
         options = TraceOptions(steps=steps, cudnn_version=cudnn_version)

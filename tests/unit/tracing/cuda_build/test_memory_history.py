@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cotenant.tracing.cuda_build.memory_history import (
     BACKWARD,
     EMPTY_CACHE,
@@ -63,6 +65,12 @@ def test_cache_is_emptied_between_the_frees_around_it():
     marks = [mark(2, EMPTY_CACHE, frees=1)]
     actions = [event.action for event in events_of(history, marks, named())]
     assert actions == ["alloc", "alloc", "free", "empty_cache", "free", "alloc"]
+
+
+@pytest.mark.parametrize("action", ["segment_free", "segment_unmap"])
+def test_segments_that_torch_gives_back_by_itself_empty_the_cache_once(action):
+    history = [alloc(1), free(1), {"action": action, "addr": 1}, {"action": action, "addr": 9}, alloc(2)]
+    assert [event.action for event in events_of(history, [], named())] == ["alloc", "free", "empty_cache", "alloc"]
 
 
 def test_an_address_that_is_used_again_is_another_storage():

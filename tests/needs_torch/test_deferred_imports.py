@@ -1,0 +1,79 @@
+"""The compiler and sympy are imported where a script needs them, and are complete then."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.tracing.process import garbage_collection
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+EAGER_THEN_COMPILED = """
+import sys
+import torch
+from torch.utils import checkpoint
+
+from cotenant.tracing.patches import deferred_imports
+
+assert not deferred_imports.is_loaded("torch._dynamo") and "sympy" not in sys.modules
+entries = deferred_imports.patches(None)
+undo = [entry.register() for entry in entries]
+held = sys.modules["torch.fx.experimental.symbolic_shapes"]
+from torch._dynamo.utils import is_compile_supported
+
+@torch.compiler.disable
+def uncompiled(x):
+    assert not torch.compiler.is_compiling()
+    return x + 1
+
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer.zero_grad()
+uncompiled(checkpoint.checkpoint(model, torch.ones(1, 2, requires_grad=True), use_reentrant=True)).sum().backward()
+optimizer.step()
+assert torch.ones_like(torch.empty(3, 4, device="meta")).shape == (3, 4)
+assert torch._refs._broadcast_shapes((3, 1), (4,)) == [3, 4]
+assert held.sym_eq((1, 2), [1, 2]) and not held.sym_eq((1, 2), (1, 3)) and held.sym_or(False, 3 > 2)
+assert [type(entry) for entry in map(sys.modules.get, ("torch._dynamo", "torch._dynamo.utils"))] == 2 * [type(held)]
+assert "sympy" not in sys.modules
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
+
+graphs = []
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph
+
+compiled = torch.compile(lambda x: uncompiled(x * 2) * 3, backend=backend)
+assert compiled(torch.ones(2)).tolist() == [9.0, 9.0]
+assert len(graphs) == 2, graphs  # before and after the function that is not compiled
+assert deferred_imports.is_loaded("torch._dynamo") and "sympy" in sys.modules
+import torch.fx.experimental.symbolic_shapes as real
+assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
+assert isinstance(is_compile_supported("cpu"), bool)
+import torch.distributed.tensor
+"""
+
+
+def test_eager_code_imports_neither_the_compiler_nor_sympy_and_compiled_code_both():
+    words = [sys.executable, "-W", "ignore", "-c", EAGER_THEN_COMPILED]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_garbage_is_collected_as_usual_from_the_first_storage_on():
+    usual = gc.get_threshold()
+    try:
+        garbage_collection.collect_rarely()
+        assert gc.get_threshold()[0] > 10 * usual[0]
+        garbage_collection.collect_as_usual()
+        assert gc.get_threshold() == usual
+        gc.set_threshold(5, 5, 5)  # a script's own
+        garbage_collection.collect_rarely()
+        garbage_collection.collect_as_usual()
+        assert gc.get_threshold() == (5, 5, 5)
+    finally:
+        gc.set_threshold(*usual)
