@@ -6,6 +6,8 @@ import sys
 import textwrap
 import time
 
+from benchmarks.daemon import kills_in_moves
+
 FLAGS = ("--policy", "marginal-gain", "--time-scale", "3000")
 """A minute of GPU time is 20 ms: the rule of moves is in GPU time."""
 
@@ -96,3 +98,13 @@ def test_a_daemon_killed_during_a_move_loses_nothing_and_runs_nothing_twice(site
     found = steps(site, "first")
     assert found == list(range(len(found)))
     assert (site.root / "gang").read_text() == "gang\n"
+
+
+def test_a_daemon_that_dies_before_it_journals_the_end_of_a_moved_job_finds_it_in_its_folder():
+    with kills_in_moves.moving_server("1xA100-40GB") as found:
+        moves = kills_in_moves.Moves(found, jobs=2, seed=1)
+        kills_in_moves.run(moves, 1, ("ended",))
+        assert moves.at == {"ended": 1}
+        assert moves.faults() == []
+        assert all(attempt["saved"] for attempts in moves.moves() for attempt in attempts)
+        assert any(moves.moves())
