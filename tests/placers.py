@@ -16,6 +16,7 @@ class Facts:
         self.smacts = smacts
         self.durations_s = durations_s or {}
         self.interference = interference or LearnedInterference()
+        self.typical_bytes = ()
 
     def activity(self, job):
         return GpuActivity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))

@@ -1,6 +1,6 @@
 """Quality of the policies on bootstraps of 60 jobs on 4 GPUs with measured speeds, compared with exclusive and bounds.
 
-    python -m benchmarks.scheduler.quality [--quick] [--write] [--bootstraps 40]
+    python -m benchmarks.scheduler.quality [--quick] [--write] [--bootstraps 40] [--moves | --policies fgd,best-fit]
 
 Sections. `t1`: bootstraps of the 60 jobs of CARMA's first trace on 4 x A100-40GB. `held out`: the same arrivals, with
 workload families split in two halves by a seed: jobs are drawn from one half, and the policies' laws of interference
@@ -54,7 +54,7 @@ from cotenant.sim.traces.transforms import resampled
 
 SEED = 1000
 TRIES = 20
-POLICIES = ("exclusive", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
+POLICIES = ("exclusive", "fgd", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"order": "oldest"},
     {"safety_factor": 1.1},
@@ -74,6 +74,9 @@ def main() -> None:
     add_write_option(parser)
     parser.add_argument("--bootstraps", type=int, default=40, help="number of bootstraps (default: %(default)s)")
     parser.add_argument("--moves", action="store_true", help="only `marginal-gain` with jobs that can be moved")
+    parser.add_argument(
+        "--policies", help="only these, on t1 and the 2080 Ti, with known memory and without the search"
+    )
     args = parser.parse_args()
     count = 3 if args.quick else args.bootstraps
     a100 = cluster.parse("4xA100-40GB")
@@ -87,6 +90,16 @@ def main() -> None:
         if args.write:
             command = "`python -m benchmarks.scheduler.quality --moves --write`"
             write_result("quality-moves", "\n".join([*heading(command), *lines, ""]))
+        return
+    if args.policies:
+        drawn = [resampled(traces.load("t1"), seed=SEED + i) for i in range(count)]
+        lines = chosen(args.policies.split(","), "t1 on 4 x A100-40GB", drawn, a100)
+        turing, cards = traces.load("aegis-saturn-60"), cluster.parse("4xRTX2080Ti-11GB")
+        drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
+        lines += chosen(args.policies.split(","), "2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cards)
+        if args.write:
+            command = f"`python -m benchmarks.scheduler.quality --policies {args.policies} --write`"
+            write_result("quality-policies", "\n".join([*heading(command), *lines, ""]))
         return
     lines = section(
         "t1 on 4 x A100-40GB",
@@ -141,6 +154,18 @@ def movable(title: str, drawn: Sequence[Trace], gpus: Cluster, estimator: str, b
             cells = [f"{share:.0%}", f"{bound:g}", *changes([metrics_of(run) for run in runs], baseline)]
             lines.append(f"| {' | '.join(cells)} | {counted:.1f} | {most} |")
             print(title, "|", lines[-1], flush=True)
+    return [*lines, ""]
+
+
+def chosen(policies: Sequence[str], title: str, drawn: Sequence[Trace], gpus: Cluster) -> list[str]:
+    """A table of these policies, as in `section`, without bounds."""
+    lines = [f"## {title}, {len(drawn)} bootstraps", "", f"| policy | {' | '.join(COLUMNS)} |"]
+    lines.append("| --- " * (len(COLUMNS) + 1) + "|")
+    baseline = [metrics_of(simulate(trace, gpus, "exclusive")) for trace in drawn]
+    for policy in policies:
+        found = [metrics_of(simulate(trace, gpus, policy, max_slowdown=1.5)) for trace in drawn]
+        lines.append(f"| {policy} | {' | '.join(changes(found, baseline))} |")
+        print(title, "|", lines[-1], flush=True)
     return [*lines, ""]
 
 

@@ -19,6 +19,11 @@ class JobPredictions(Protocol):
         """What is known of slowdowns between workloads."""
         ...
 
+    @property
+    def typical_bytes(self) -> Sequence[tuple[int, int]]:
+        """Memory that completed runs held on each GPU, and how many runs; the same object until that changes."""
+        ...
+
     def activity(self, job: Job) -> GpuActivity | None:
         """What it does to a GPU that it has exclusively."""
         ...
@@ -36,6 +41,7 @@ class NoPredictions:
     """The predictions of a scheduler without history."""
 
     interference: InterferencePredictor | None = None
+    typical_bytes: Sequence[tuple[int, int]] = ()
 
     def activity(self, _job: Job) -> GpuActivity | None:
         """Not known."""

@@ -26,6 +26,7 @@ POLICIES: Registry[Callable[..., Policy]] = Registry(
         "best-fit": f"{_HERE}.memory_based:best_fit",
         "carma": f"{_HERE}.carma:carma",
         "exclusive": f"{_HERE}.memory_based:exclusive",
+        "fgd": f"{_HERE}.fgd:fgd",
         "first-fit": f"{_HERE}.memory_based:first_fit",
         "gandiva": f"{_HERE}.gandiva:gandiva",
         "horus": f"{_HERE}.horus:horus",

@@ -44,8 +44,6 @@ HEADROOM_ONCE = 1.10
 MAX_RUNS = 8
 SMACT_SLOWDOWN_STD = 3 * MEASUREMENT_STD
 """Standard deviation of a log slowdown derived from SM activity, which shows only the sum over all jobs on the GPU."""
-
-
 MAX_CO_RUN_RECORDS = 16
 WORKLOAD_SEPARATOR = "\n"
 
@@ -129,6 +127,7 @@ class WorkloadHistory:
         self._activities: dict[str, GpuActivity] = {}  # cache, by workload
         self._summary_keys: dict[str, tuple[object, ...]] = {}
         self._learned: dict[int, int] = {}
+        self._typical: Sequence[tuple[int, int]] | None = None  # cache
 
     def record(self, job: Job) -> WorkloadRecord | None:
         """The record of the workload of `job`; None if no attempt of it has ended."""
@@ -155,6 +154,14 @@ class WorkloadHistory:
         if record is None or not record.durations_s:
             return None
         return sorted(record.durations_s)[len(record.durations_s) // 2]
+
+    @property
+    def typical_bytes(self) -> Sequence[tuple[int, int]]:
+        """Of each workload, the largest peak of its newest completed runs on a GPU, and their number."""
+        if self._typical is None:
+            runs = [record.peaks_bytes for record in self._records.values()]
+            self._typical = [(max(peaks), len(peaks)) for peaks in runs if peaks]
+        return self._typical
 
     def move_cost(self, job: Job) -> MoveCost:
         """What a move of `job` costs, by the attempts of its workload."""
@@ -238,6 +245,7 @@ class WorkloadHistory:
         peak = max(attempt.peak_observed_bytes.values(), default=0)
         if peak:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
+            self._typical = None
         record.durations_s = [*record.durations_s, self.worked_s(job, attempt, ran_s, jobs)][-MAX_RUNS:]
 
     def worked_s(self, job: Job, attempt: Attempt, ran_s: float, jobs: Mapping[int, Job]) -> float:
