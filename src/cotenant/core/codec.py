@@ -55,19 +55,16 @@ def to_json(value: object) -> str:
 
 
 def to_json_with(value: object, kind: type, field: str, replacement: object) -> str:
-    """Like `to_json`, with `replacement` in place of `field` in each `kind`.
+    """Like `to_json` of a dataclass, with `replacement` in place of `field` in those of its fields that are a `kind`.
 
     Raises:
         CodecError, ValueError: as `to_json`.
     """
-
-    def one_level(part: object) -> Any:
-        plain = _one_level(part)
+    plain = _one_level(value)
+    for name, part in plain.items():
         if type(part) is kind:
-            plain[field] = replacement
-        return plain
-
-    return json.JSONEncoder(default=one_level, separators=(",", ":"), allow_nan=False).encode(value)
+            plain[name] = {**_one_level(part), field: replacement}
+    return _JSON(plain)
 
 
 def _one_level(value: object) -> Any:

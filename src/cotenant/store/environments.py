@@ -39,9 +39,9 @@ class EnvironmentTable:
         self.read = functools.lru_cache(maxsize=MAX_CACHED)(self._read)
 
     def digest(self, environment: Mapping[str, str]) -> tuple[str, str]:
-        """(Key, JSON text) of an environment. The tasks of an array, which share the object, share the work."""
+        """(Key, JSON text) of an environment. Jobs with the same one that come together share the work."""
         last = self._last
-        if last is not None and last[0] is environment:
+        if last is not None and last[0] == environment:  # at once if it is the same object, as in an array
             return last[1], last[2]
         text = json.dumps(dict(environment), separators=(",", ":"))
         key = hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
