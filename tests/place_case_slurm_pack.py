@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from pathlib import Path
 
 from cotenant.demo.slurm_cluster import why_no_cluster
 from pack_folders import PackFolder
-from slurm_clusters import SlurmCluster
+from slurm_clusters import shared_cluster
 
 
 def missing():
@@ -22,11 +20,9 @@ class Case:
 
     def __init__(self, root, first):
         self.root = root
-        (root / "slurm").mkdir()
-        self.cluster = SlurmCluster(root / "slurm")
+        self.cluster = shared_cluster()
         self._pack = PackFolder(root, first)
         try:
-            self.cluster.start()
             self.env = {"PATH": self.cluster.env["PATH"]}
             self._begin()
         except BaseException:
@@ -46,32 +42,12 @@ class Case:
 
     def lose_node(self):
         (node,) = self.cluster.slurm("squeue", "-h", "-j", self._job_id, "-o", "%N").split()
-        slurmd = int((self.cluster.folder / f"slurmd.{node}.pid").read_text())
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # all at once: nobody may report the end of another
-            for pid in (slurmd, *self._steps(), *processes_with(f"SLURMD_NODENAME={node}")):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        self.cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+        self.cluster.lose_node(node)
         # Slurm waits two minutes with a job that it requeues.
         self.cluster.slurm("scontrol", "update", f"JobId={self._job_id}", "StartTime=now")
-
-    def _steps(self):
-        """Slurm's processes that watch ours; there is one allocation."""
-        for pid in processes_with(f"SLURM_CONF={self.cluster.env['SLURM_CONF']}"):
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmstepd":
-                    yield pid
 
     def ended(self):
         return self._pack.ended()
 
     def close(self):
-        self.cluster.stop()
-
-
-def processes_with(variable):
-    """Processes that have it in their environment."""
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if variable.encode() in path.read_bytes().split(b"\0"):
-                yield int(path.parent.name)
+        self.cluster.clear()

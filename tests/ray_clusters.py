@@ -1,9 +1,14 @@
-"""A real Ray cluster on this machine, with nodes whose GPUs are numbers."""
+"""A real Ray cluster on this machine, with nodes whose GPUs are numbers, and a daemon whose pilot uses it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
+
+from cotenant.simserver.server import SimulatedServer
+from sites import Site
 
 MISSING = "ray is not installed, 80 MB to fetch and 270 MB on disk: make test-ray installs it"
 MiB = 2**20
@@ -13,7 +18,12 @@ MiB = 2**20
 def ray_cluster(*nodes):
     """A cluster whose head has no GPU, and a connection to it; each of `nodes` has arguments of `Cluster.add_node`."""
     # Ray writes a token into the home folder otherwise, and phones home; its dashboard starts four processes.
-    own = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    own = {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_raylet_start_wait_time_s": "240",  # 30 by default, which a machine with other work exceeds
+    }
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     import ray
@@ -38,3 +48,53 @@ def ray_cluster(*nodes):
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def gpu_nodes(root, *, gpus=1, nodes=("r1", "r2")):
+    """Arguments of nodes with a simulated server each; their agents call them so."""
+    for number, node in enumerate(nodes):
+        folder = root / f"gpus-{node}"
+        SimulatedServer.create(folder, f"{gpus}xA100-40GB", time_scale=60, seed=number)
+        yield {
+            "num_cpus": 2,
+            "num_gpus": gpus,
+            "env_vars": {"SLURMD_NODENAME": node, "COTENANT_SIM_SERVER": str(folder)},
+        }
+
+
+@contextlib.contextmanager
+def pilot_site(root, address, *, ray_options=(), **settings):
+    """A site, not started, whose pilot may hold two allocations of one GPU each."""
+    site = Site(root)
+    section = {
+        "enabled": True,
+        "max_allocations": 2,
+        "backlog": 2,
+        "idle_s": 1000.0,
+        "poll_s": 0.2,
+        "retry_s": 0.1,
+        **settings,
+    }
+    table = {"address": address, **dict(ray_options)}
+    (root / "config" / "cotenant").mkdir(parents=True)
+    lines = ["[pilot]", *(f"{name} = {json.dumps(value)}" for name, value in section.items())]
+    lines += ["[pilot.ray]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())]
+    (root / "config" / "cotenant" / "config.toml").write_text("\n".join(lines) + "\n")
+    site.env["COTENANT_POLICY__OPTIONS__WARMUP_S"] = "0"
+    try:
+        yield site
+    finally:
+        if site.daemon is not None and site.daemon.poll() is None:
+            with contextlib.suppress(Exception):  # the test may have failed because it does not answer
+                for view in site.client.jobs(active=True):
+                    site.client.cancel(view["id"])
+            site.stop()
+        for pid, _ in site.left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def node_called(cluster, name):
+    """The node of a cluster with this name."""
+    (found,) = (node for node in cluster.worker_nodes if node._ray_params.env_vars["SLURMD_NODENAME"] == name)
+    return found

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 from cotenant.demo.slurm_cluster import TIMEOUT_S, SlurmInFolder
 from sites import COTENANT
+from support.slurm_nodes import kill_node
+
+_shared = []
+
+
+def shared_cluster():
+    """The cluster of this process, which is started at the first call; `conftest` ends it with the session."""
+    if not _shared:
+        cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="cotenant-slurm-", dir="/tmp")))
+        try:
+            cluster.start()
+        except BaseException:
+            _end(cluster)
+            raise
+        _shared.append(cluster)
+    return _shared[0]
+
+
+def stop_shared():
+    """End the shared cluster, if there is one."""
+    while _shared:
+        _end(_shared.pop())
+
+
+def _end(cluster):
+    cluster.stop()
+    shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
 class SlurmCluster(SlurmInFolder):
@@ -41,8 +71,29 @@ class SlurmCluster(SlurmInFolder):
     def kill_controller(self):
         """Kill slurmctld, once it has saved the jobs of now: it does so every few seconds, and forgets younger ones."""
         saved, began_s = self.folder / "state" / "job_state", time.time()
+        self.slurm("scancel", self.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip())  # something to save
         self.until(lambda: saved.exists() and saved.stat().st_mtime > began_s, "the controller has saved its jobs")
         os.kill(int((self.folder / "slurmctld.pid").read_text()), signal.SIGKILL)
+
+    def lose_node(self, node, state_dir=None):
+        """Kill all that runs on a node, which stays down."""
+        kill_node(self.folder, node, state_dir)
+        self.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
+    def restore_node(self, node):
+        """Start a lost node again, which returns to service by itself (ReturnToService=2)."""
+        self.slurm("slurmd", "-N", node)
+        self.until(lambda: self.slurm("sinfo", "-h", "-n", node, "-o", "%t").strip() in ("idle", "mix"), "it is back")
+
+    def clear(self):
+        """End all jobs, and start lost nodes again."""
+        self.slurm("scancel", "--full", "-s", "KILL", "-u", "root")
+        self.slurm("scancel", "-u", "root")
+        for node in self.nodes:
+            if not Path("/proc", (self.folder / f"slurmd.{node}.pid").read_text().strip()).exists():
+                self.restore_node(node)
+        self.until(lambda: not self.slurm("squeue", "-h").strip(), "the queue is empty")
+        self.until(lambda: self.slurm("sinfo", "-h", "-o", "%t").split() == ["idle"], "nodes are idle")
 
     def state(self, job_id):
         """State of a job in Slurm's words."""

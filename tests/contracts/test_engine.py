@@ -1,4 +1,4 @@
-"""What every registered engine honors, with real processes."""
+"""What every engine honors, that of hosts with an agent over pipes, with real processes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cotenant.core.errors import UnknownName
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.engines import ENGINES, create
 from cotenant.osutil import procfs
-from engine_bench import IGNORES_TERM, TIMEOUT_S, is_running, opened, ref, wait_until
+from engine_bench import IGNORES_TERM, NAMES, TIMEOUT_S, is_running, opened, ref, wait_until
 
 
-@pytest.fixture(params=ENGINES.names())
+@pytest.fixture(params=NAMES)
 def bench(request, tmp_path):
     with opened(request.param, tmp_path) as bench:
         yield bench
@@ -224,7 +224,6 @@ def test_stop_reaches_grandchildren_in_other_sessions(bench, tmp_path):
     inner = f'trap "" TERM; echo $$ >{tmp_path}/pid; while :; do sleep 1; done'
     bench.launch("sh", "-c", f"(setsid sh -c '{inner}' &) ; while :; do sleep 1; done")
     pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
-    assert bench.engine.owners([int(pid)]) == {int(pid): ref()}
     bench.engine.stop(ref(), reason="cancelled", grace_s=0.1)
     bench.wait(AttemptExited)
     assert not is_running(pid)
@@ -286,12 +285,16 @@ def test_oom_output_of_an_earlier_attempt_is_no_evidence(bench, tmp_path):
     assert not evidence.message
 
 
-def test_owners_are_found_by_session_and_ancestors(bench):
-    bench.launch("sh", "-c", "sleep 1000 & echo $!; wait")
-    bench.launch("sleep", "1000", job_id=2)
-    pid = int(wait_until(lambda: bench.output().exists() and bench.output().read_text().strip()))
-    runner = bench.wait(AttemptStarted, 2).process.pid
-    assert bench.engine.owners([pid, runner, os.getpid(), 1, 2**22 + 1]) == {pid: ref(), runner: ref(2)}
+@pytest.mark.parametrize("name", ENGINES.names())  # an agent tells owners of processes on its GPUs only
+def test_owners_are_found_by_session_ancestors_and_environment(name, tmp_path):
+    with opened(name, tmp_path) as bench:
+        bench.launch("sh", "-c", "sleep 1000 & echo $!; (setsid sh -c 'echo $$; exec sleep 1000' &); wait")
+        bench.launch("sleep", "1000", job_id=2)
+        wait_until(lambda: bench.output().exists() and len(bench.output().read_text().split()) == 2)
+        child, daemonized = map(int, bench.output().read_text().split())
+        runner = bench.wait(AttemptStarted, 2).process.pid
+        owners = bench.engine.owners([child, daemonized, runner, os.getpid(), 1, 2**22 + 1])
+        assert owners == {child: ref(), daemonized: ref(), runner: ref(2)}
 
 
 def test_many_at_once_end_once_each_and_leave_no_zombie(bench):

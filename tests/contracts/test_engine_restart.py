@@ -1,4 +1,4 @@
-"""What every registered engine knows of attempts after the daemon or a runner has gone, with real processes."""
+"""What every engine knows of attempts after the daemon or a runner has gone, with real processes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.engines import ENGINES
-from engine_bench import ENV, IGNORES_TERM, TIMEOUT_S, Bench, is_running, opened, ref, wait_until
+from engine_bench import ENV, IGNORES_TERM, NAMES, TIMEOUT_S, Bench, is_running, opened, ref, wait_until
 
 
-@pytest.fixture(params=ENGINES.names())
+@pytest.fixture(params=NAMES)
 def bench(request, tmp_path):
     with opened(request.param, tmp_path) as bench:
         yield bench
@@ -29,8 +29,8 @@ LAUNCHER = textwrap.dedent("""
     sys.path.insert(0, sys.argv[1])
     from builders import a_spec
     from cotenant.core.placement import Placement
-    from cotenant.engines import create
-    engine = create(sys.argv[2], Path(sys.argv[3]))
+    from engine_bench import engine_of
+    engine = engine_of(sys.argv[2], Path(sys.argv[3]))
     engine.start(lambda event: print(type(event).__name__, flush=True))
     command = tuple(json.loads(sys.argv[4]))
     spec = a_spec(command=command, uid=os.getuid(), env={"PATH": os.environ["PATH"]})
@@ -40,7 +40,7 @@ LAUNCHER = textwrap.dedent("""
 """)
 
 
-@pytest.fixture(params=ENGINES.names())
+@pytest.fixture(params=NAMES)
 def killed_daemon(request, tmp_path):
     """Launches a command from a process that is then killed; gives a new engine on the same state."""
     benches = []
@@ -66,7 +66,6 @@ def test_recovers_an_attempt_that_outlived_the_daemon(killed_daemon, tmp_path):
     (found,) = bench.engine.recover([ref()])
     assert found.started.process.pid > 0
     assert found.exited is None
-    assert bench.engine.owners([found.started.process.pid]) == {found.started.process.pid: ref()}
     (tmp_path / "gate").write_text("go\n")
     assert bench.wait(AttemptExited).exit.exit_code == 6
     assert len(bench.reported) == 1  # the start was told by `find`
@@ -81,12 +80,14 @@ def test_a_recovered_attempt_can_be_stopped(killed_daemon):
     assert (ended.reason, ended.detail, ended.signal) == ("stopped", "cancelled", signal.SIGKILL)
 
 
+@pytest.mark.parametrize("killed_daemon", ENGINES.names(), indirect=True)  # an agent is another process
 def test_recovers_without_pidfds(killed_daemon, tmp_path, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr("cotenant.engines.local.POLL_S", 0.02)
     os.mkfifo(tmp_path / "gate")
     bench = killed_daemon("sh", "-c", f"read line <{tmp_path}/gate; exit 6")
-    bench.engine.recover([ref()])
+    (found,) = bench.engine.recover([ref()])
+    assert bench.engine.owners([found.started.process.pid]) == {found.started.process.pid: ref()}
     (tmp_path / "gate").write_text("go\n")
     assert bench.wait(AttemptExited).exit.exit_code == 6
 
@@ -111,8 +112,7 @@ def test_an_attempt_is_lost_if_its_runner_was_killed_too(killed_daemon, tmp_path
     os.kill(runner, signal.SIGKILL)
     wait_until(lambda: not is_running(runner))
     for _ in range(2):
-        (found,) = bench.engine.recover([ref()])
-        assert found.exited.exit.reason == "lost"
+        assert bench.end().exit.reason == "lost"
         assert not is_running(pid)
 
 
@@ -135,6 +135,7 @@ def test_the_exit_of_a_watched_attempt_goes_to_the_listener_only(bench, tmp_path
     result.unlink()
 
 
+@pytest.mark.parametrize("bench", ENGINES.names(), indirect=True)  # an agent is another process
 def test_a_runner_that_does_not_stop_is_killed(bench, monkeypatch):
     monkeypatch.setattr("cotenant.engines.local.RUNNER_REPLY_TIMEOUT_S", 0.1)
     bench.launch("sleep", "1000")
@@ -188,8 +189,8 @@ def test_a_reused_pid_is_not_taken_for_the_runner(bench, tmp_path, change):
         (folder / "claim").write_text(json.dumps({"by": "runner", "process": process}))
         started = {"runner": process, "job": process, "session": unrelated.pid, "started_at_s": 5.0}
         (folder / "started.json").write_text(json.dumps(started))
-        (found,) = bench.engine.recover([ref(4)])
-        assert found.exited.exit.reason == "lost"
+        (folder.parent / "1.host").write_text("here")
+        assert bench.end(4).exit.reason == "lost"
         assert unrelated.poll() is None
     finally:
         unrelated.kill()
@@ -197,7 +198,7 @@ def test_a_reused_pid_is_not_taken_for_the_runner(bench, tmp_path, change):
 
 
 def test_close_leaves_attempts_alone(tmp_path):
-    for name in ENGINES.names():
+    for name in NAMES:
         bench = Bench(name, tmp_path / name)
         bench.launch("sleep", "1000")
         pid = bench.wait(AttemptStarted).process.pid

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
 
 from cotenant.demo.slurm_cluster import why_no_cluster
-from slurm_clusters import SlurmCluster
+from slurm_clusters import shared_cluster
 
 
 @pytest.fixture(scope="session")
@@ -17,13 +13,7 @@ def slurm_cluster():
     reason = why_no_cluster()
     if reason is not None:
         pytest.skip(reason)
-    cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="cotenant-slurm-", dir="/tmp")))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(cluster.folder, ignore_errors=True)
+    return shared_cluster()
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from pathlib import Path
 
-from host_sites import agents, hosts_site, kill_agents
+from host_sites import agents, kill_agents
 from places import until
+from slurm_sites import all_heard_of, end_site, hosts_on_slurm
 
 GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 
@@ -16,22 +15,13 @@ GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0
 @contextlib.contextmanager
 def daemon_on_two_nodes(cluster):
     """A site whose hosts are the nodes of two allocations."""
-    launchers = {}
-    for node in ("n1", "n2"):
-        allocation = cluster.slurm("sbatch", "--parsable", "-w", node, "--gres=gpu:1", "--wrap=sleep 100000").strip()
-        cluster.until(lambda allocation=allocation: cluster.state(allocation) == "RUNNING", "it has its node")
-        launchers[node] = f"srun --jobid={allocation} --overlap -N1 -n1 --quiet"
-    site = hosts_site(cluster.work, launchers)
-    site.env["SLURM_CONF"] = cluster.env["SLURM_CONF"]
+    site = hosts_on_slurm(cluster, cluster.work)
     site.start(simulate=None)
     try:
-        until(lambda: len(site.client.gpus()) == 2, "both nodes are heard of")
+        all_heard_of(site, 2)
         yield site
     finally:
-        site.stop()
-        for pid, _ in site.left_behind():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_site(site)
 
 
 def lines(path):

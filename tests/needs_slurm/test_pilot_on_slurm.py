@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
-import signal
 from pathlib import Path
 
-from cotenant.simserver.server import SimulatedServer
 from places import until
-from sites import Site
+from slurm_sites import end_site, pilot_on_slurm
 
 GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 BIG = 30 * 2**30  # no two fit on a GPU of 40 GiB
@@ -18,39 +14,13 @@ BIG = 30 * 2**30  # no two fit on a GPU of 40 GiB
 
 @contextlib.contextmanager
 def pilot_site(cluster, **settings):
-    """A site, not started, whose pilot may ask for two allocations of one simulated GPU each."""
-    site = Site(cluster.work)
-    for node in ("n1", "n2"):
-        SimulatedServer.create(site.root / f"gpus-{node}", "1xA100-40GB", time_scale=60, seed=ord(node[1]))
-    on_node = f'exec env COTENANT_SIM_SERVER={site.root}/gpus-$SLURMD_NODENAME "$@"'
-    section = {
-        "enabled": True,
-        "sbatch": "--exclusive --gres=gpu:1",
-        "launcher": f"sh -c {shlex.quote(on_node)} sh",
-        "max_allocations": 2,
-        "backlog": 2,
-        "idle_s": 1000.0,
-        "poll_s": 0.2,
-        "retry_s": 0.1,
-        **settings,
-    }
-    for name, value in section.items():
-        site.env[f"COTENANT_PILOT__{name.upper()}"] = str(value).lower() if isinstance(value, bool) else str(value)
-    site.env["COTENANT_POLICY__OPTIONS__WARMUP_S"] = "0"
-    site.env["SLURM_CONF"] = cluster.env["SLURM_CONF"]
+    """A site of `pilot_on_slurm`, not started."""
+    site = pilot_on_slurm(cluster, cluster.work, **settings)
     try:
         yield site
     finally:
-        if site.daemon is not None and site.daemon.poll() is None:
-            for view in site.client.jobs(active=True):
-                site.client.cancel(view["id"])
-            site.stop()
-        for job_id in queued(cluster):
-            cluster.slurm("scancel", job_id)
-        cluster.until(lambda: not queued(cluster), "no allocation is left")
-        for pid, _ in site.left_behind():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_site(site)
+        cluster.clear()
 
 
 def queued(cluster):

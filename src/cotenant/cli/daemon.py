@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,9 @@ from cotenant.cli.parameter_types import PATH, number
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 from cotenant.daemon.config.paths import config_files, private_folder, serving_path
+
+if TYPE_CHECKING:
+    from cotenant.hosts.allocations import AllocationSource
 
 STOP_TIMEOUT_S = 60.0
 LOG_FILE = "daemon.log"
@@ -155,14 +158,25 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
     try:
         allocations = None
         if config.pilot.enabled:
-            from cotenant.slurm.pilot_allocations import open_allocations
-
-            allocations = open_allocations(config.pilot.sbatch)
+            allocations = _allocations(config)
         serve(config, socket, on_ready=ready, allocations=allocations)
     except CotenantError as error:
         if ready_fd is not None:
             report({"kind": type(error).__name__, "message": error.message, "hint": error.hint})
         raise
+
+
+def _allocations(config: Any) -> AllocationSource:
+    """Where the pilot gets GPUs."""
+    if config.pilot.ray:
+        from cotenant.daemon.setup import pilot_folder, state_folder
+        from cotenant.ray import allocations as ray_allocations
+
+        notes, grace_s = pilot_folder(state_folder(config)), config.scheduling.stop_grace_s
+        return ray_allocations.open_allocations(config.pilot.ray, notes, grace_s=grace_s)
+    from cotenant.slurm import pilot_allocations
+
+    return pilot_allocations.open_allocations(config.pilot.sbatch)
 
 
 def _detach(config: Any, socket: Path, *, json: bool) -> None:

@@ -258,14 +258,14 @@ def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
     pilot = status.get("pilot")
     if pilot is not None and pilot["state"] != "on":
         advice = (
-            "mend [pilot] or ask Slurm's administrator, then start the daemon again"
+            "mend [pilot] or ask the cluster's administrator, then start the daemon again"
             if pilot["state"] == "paused"
             else ""
         )
         yield Diagnosis(subject="pilot", grade="problem", detail=pilot["message"], advice=advice)
     elif pilot is not None:
         count = len(pilot["allocations"])
-        detail = pilot["message"] or f"{count} allocation{'' if count == 1 else 's'} of Slurm"
+        detail = pilot["message"] or f"{count} allocation{'' if count == 1 else 's'}"
         yield Diagnosis(subject="pilot", grade="ok", detail=detail)
     about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}, state in {status['state_dir']}"
     if status["journal_error"]:

@@ -28,7 +28,7 @@ from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.visible import VisibleGpus
-from cotenant.hosts.allocations import AllocationSource
+from cotenant.hosts.allocations import ALLOCATION_ID, AllocationSource
 from cotenant.hosts.engine import HostsEngine
 from cotenant.hosts.pilot import Pilot
 from cotenant.hosts.pilot_decision import PilotLimits
@@ -154,6 +154,11 @@ def _agent_words(config: Config, state_dir: Path) -> list[str]:
     return agent + [word for name, limit in limits.items() if limit is not None for word in (name, str(limit))]
 
 
+def pilot_folder(state_dir: Path) -> Path:
+    """The folder of a pilot's notes."""
+    return state_dir.resolve() / "hosts" / "pilot"
+
+
 def open_pilot(config: Config, engine: HostsEngine, source: AllocationSource, state_dir: Path) -> Pilot:
     """The pilot of a configuration, with the hosts of the allocations that an earlier daemon asked for.
 
@@ -162,11 +167,11 @@ def open_pilot(config: Config, engine: HostsEngine, source: AllocationSource, st
     """
     settings, folder = config.pilot, str(state_dir.resolve())
     keeper = [sys.executable, "-m", "cotenant.hosts.keeper", "--state-dir", folder]
-    keeper += ["--host-suffix", ".$SLURM_JOB_ID", "--grace-s", str(config.scheduling.stop_grace_s)]
+    keeper += ["--host-suffix", f".{ALLOCATION_ID}", "--grace-s", str(config.scheduling.stop_grace_s)]
     return Pilot(
         engine,
         source,
-        state_dir.resolve() / "hosts" / "pilot",
+        pilot_folder(state_dir),
         PilotLimits(
             min_allocations=settings.min_allocations,
             max_allocations=settings.max_allocations,

@@ -27,6 +27,8 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "scontrol")
 PACKAGES = "slurmctld slurmd slurm-client munge"
 TIMEOUT_S = 200.0
 """Slurm starts in 2 s; on a machine that is busy with other things it has taken a minute."""
+END_TIMEOUT_S = 30.0
+"""Until a daemon that does not end is killed."""
 POLL_S = 0.1
 MODEL = "A100-40GB"
 SHARDS = 40  # of a GPU, 1 GiB each
@@ -148,11 +150,19 @@ class SlurmInFolder:
             self.slurm("scancel", "--full", "-s", "KILL", "-u", "root")
             self.slurm("scancel", "-u", "root")
             self.until(lambda: not self.slurm("squeue", "-h").strip(), "no job is left")
+        ending: dict[str, Path] = {}
         for name in (*(f"slurmd.{node}.pid" for node in self.nodes), "slurmctld.pid", "munge/pid"):
             with contextlib.suppress(OSError, ValueError):
                 process = Path("/proc") / str(int((self.folder / name).read_text()))
                 os.kill(int(process.name), signal.SIGTERM)
-                self.until(functools.partial(_is_gone, process), f"{name} has ended")
+                ending[name] = process
+        give_up_s = time.monotonic() + END_TIMEOUT_S
+        for name, process in ending.items():  # each takes a second or two
+            while not _is_gone(process) and time.monotonic() < give_up_s:
+                time.sleep(POLL_S)
+            with contextlib.suppress(ProcessLookupError):  # a slurmd has hung after its node was killed (22.05.8)
+                os.kill(int(process.name), signal.SIGKILL)
+            self.until(functools.partial(_is_gone, process), f"{name} has ended")
 
     def slurm(self, *command: str) -> str:
         """What one of Slurm's commands prints.

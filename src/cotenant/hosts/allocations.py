@@ -20,6 +20,7 @@ from cotenant.core.errors import BackendError
 from cotenant.osutil import atomic
 
 AllocationState = Literal["pending", "running", "ending", "ended"]
+ALLOCATION_ID = "{allocation}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,19 @@ class AllocationReport:
 
 
 class AllocationSource(Protocol):
-    """A workload manager that has allocations to give."""
+    """A workload manager that has allocations to give.
+
+    Attributes:
+        manager: its name, for people. noun: what it calls an allocation, e.g. `job`.
+    """
+
+    manager: str
+    noun: str
 
     def request(self, name: str, command: list[str], log: Path) -> str:
         """Ask for an allocation that runs `command` and writes to `log`; returns its number.
+
+        `ALLOCATION_ID` in a word of the command stands for that number.
 
         Raises:
             BackendError: it is refused, or it is not known whether it was accepted: `report` says.
@@ -60,7 +70,7 @@ class AllocationSource(Protocol):
         """
         ...
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, note: AllocationNote) -> None:
         """End an allocation, also one that has not started.
 
         Raises:
@@ -68,7 +78,7 @@ class AllocationSource(Protocol):
         """
         ...
 
-    def launcher(self, job_id: str) -> list[str]:
+    def launcher(self, note: AllocationNote) -> list[str]:
         """The words that start a program in a running allocation."""
         ...
 

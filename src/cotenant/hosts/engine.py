@@ -25,7 +25,7 @@ from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
 from cotenant.engines.attempt_dir import AttemptDir, process_id_of
 from cotenant.hosts.attempt_ends import as_loss, is_doubtful, last_end
 from cotenant.hosts.gpu_listing import HostGpus
-from cotenant.hosts.link import HostLink
+from cotenant.hosts.link import HostLink, note_node
 from cotenant.hosts.messages import MalformedMessage, is_number, pair_of, ref_of
 from cotenant.hosts.orders import Answers, OpenAttempt
 from cotenant.osutil import atomic
@@ -284,6 +284,9 @@ class HostsEngine:
 
     def _recovered(self, ref: AttemptRef) -> RecoveredAttempt:
         attempt_dir = AttemptDir(self._root, ref)
+        with self._lock:
+            if ref in self._open:  # its end goes to the listener, who may not get it twice
+                return RecoveredAttempt(ref=ref, started=attempt_dir.started(CAUSE), exited=None)
         try:
             host = self._note(ref).read_text()
         except OSError:
@@ -320,7 +323,7 @@ class HostsEngine:
         """Tell a new agent of all that is open on its host. An attempt that was launched already is not launched."""
         with self._lock:
             found = {ref: item for ref, item in self._open.items() if item.host == link.host}
-        self._check_node(link.host, node, is_used=bool(found))
+        note_node(self._folder / f"{link.host}.node", node, is_used=bool(found))
         for item in found.values():
             if item.order is not None:
                 link.send(item.order)
@@ -330,22 +333,6 @@ class HostsEngine:
         for item in found.values():
             if item.stop is not None:
                 link.send(item.stop)
-
-    def _check_node(self, host: str, node: str, *, is_used: bool) -> None:
-        """Note the node of a host. From another node the processes of an attempt look dead, and it would run twice.
-
-        Raises:
-            BackendError: attempts run on another node, or the note cannot be written.
-        """
-        path = self._folder / f"{host}.node"
-        try:
-            before = path.read_text() if path.exists() else node
-            if before == node or not is_used:
-                atomic.write_bytes(str(path), node.encode(), durable=True)
-                return
-        except OSError as error:
-            raise BackendError(f"cannot use `{path}`: {error.strerror}") from error
-        raise BackendError(f"it is on node `{node}`, and jobs of this host run on `{before}`")
 
     def _hear(self, link: HostLink, message: Mapping[str, Any]) -> None:
         """What an agent says of an attempt of its own host; of any other it has nothing to say."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from cotenant.core.errors import CotenantError
+from cotenant.core.errors import BackendError, CotenantError
 from cotenant.hosts.messages import MAX_LINE_BYTES, HostReading, line_of, node_of, parsed, reading_of
+from cotenant.osutil import atomic
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +78,11 @@ class HostLink:
         """End the agent; attempts go on."""
         self._closing.set()
         with self._lock:
-            process = self._process
             self._unsent.put(None)  # the end of its stdin ends the agent, and that ends our thread
         for thread in self._threads:
             thread.join(timeout=END_TIMEOUT_S)
+        with self._lock:
+            process = self._process
         if process is not None and self._threads[0].is_alive():
             _kill(process)
             self._threads[0].join(timeout=END_TIMEOUT_S)
@@ -138,6 +140,8 @@ class HostLink:
         unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         with self._lock:
             self._process, self._heard_s, self._unsent = process, time.monotonic(), unsent
+            if self._closing.is_set():  # `close` told the one before
+                unsent.put(None)
         # A thread of its own: a stopped agent reads nothing, and whoever launches must not wait for it.
         writer = threading.Thread(
             target=_write, args=(unsent, process.stdin), name=f"host-{self.host}-orders", daemon=True
@@ -208,6 +212,22 @@ class HostLink:
                 process = self._process if time.monotonic() - self._heard_s > limit_s else None
             if process is not None:
                 _kill(process)
+
+
+def note_node(path: Path, node: str, *, is_used: bool) -> None:
+    """Note the node of a host. From another node the processes of an attempt look dead, and it would run twice.
+
+    Raises:
+        BackendError: attempts run on another node (`is_used`), or the note cannot be written.
+    """
+    try:
+        before = path.read_text() if path.exists() else node
+        if before == node or not is_used:
+            atomic.write_bytes(str(path), node.encode(), durable=True)
+            return
+    except OSError as error:
+        raise BackendError(f"cannot use `{path}`: {error.strerror}") from error
+    raise BackendError(f"it is on node `{node}`, and jobs of this host run on `{before}`")
 
 
 def _write(unsent: queue.SimpleQueue[bytes | None], stdin: IO[bytes]) -> None:

@@ -147,13 +147,13 @@ class Pilot:
         for name in decision.silent:
             silent = self._allocations[name]
             self._failed(
-                f"job {silent.note.job_id}: its agent never answered{self._engine.complaint(silent.note.host)}"
+                f"{self._called(silent.note)}: its agent never answered{self._engine.complaint(silent.note.host)}"
             )
             self._give_back(silent)
         for name in decision.give_back:
             idle = self._allocations[name]
             if count and idle.phase == "ready" and not idle.note.is_used:
-                self._failed(f"no waiting job could use the GPUs of job {idle.note.job_id}")
+                self._failed(f"no waiting job could use the GPUs of {self._called(idle.note)}")
             self._give_back(idle)
         for _ in range(decision.ask):
             if not self._ask():
@@ -181,7 +181,7 @@ class Pilot:
         elif note.is_returned:
             self._enter(allocation, "released")
             if report.state != "ending":
-                self._source.cancel(note.job_id)
+                self._source.cancel(note)
         elif report.state == "pending":
             self._enter(allocation, "pending")
         elif report.state == "running":
@@ -205,10 +205,10 @@ class Pilot:
             self._engine.retire_host(note.host, even_used=True)
             if note.host in self._listed:
                 return  # the next turn
-            self._engine.drop_host(note.host, f"{ALLOCATION_ENDED}: job {note.job_id} of Slurm, {word}")
+            self._engine.drop_host(note.host, f"{ALLOCATION_ENDED}: {self._called(note)}, {word}")
         logger.info("an allocation has ended", extra={"fields": {"job": note.job_id, "word": word}})
         if not note.is_usable and not note.is_returned:
-            self._failed(f"job {note.job_id} ended before it gave GPUs: {word}")
+            self._failed(f"{self._called(note)} ended before it gave GPUs: {word}")
         self._forget(note.name)
 
     def _watch_idleness(self, allocation: _Allocation, waiting: int, now_s: float) -> None:
@@ -229,7 +229,7 @@ class Pilot:
             allocation.phase, allocation.since_s, allocation.idle_since_s = phase, self._now(), None
 
     def _add_host(self, note: AllocationNote) -> None:
-        self._engine.add_host(note.host, [*self._source.launcher(note.job_id), *self._agent])
+        self._engine.add_host(note.host, [*self._source.launcher(note), *self._agent])
 
     def _forget(self, name: str) -> None:
         self._notes.remove(name)
@@ -257,7 +257,7 @@ class Pilot:
             return
         allocation.note = self._notes.write(note, is_returned=True)
         self._enter(allocation, "released")
-        self._source.cancel(note.job_id)
+        self._source.cancel(note)
         logger.info("an allocation was given back", extra={"fields": {"job": note.job_id}})
 
     def _failed(self, why: str) -> None:
@@ -293,7 +293,7 @@ class Pilot:
         under_way = [self._text(item) for item in list(self._allocations.values()) if item.phase in QUEUED]
         if under_way:
             more = f", and {len(under_way) - 1} more" if len(under_way) > 1 else ""
-            return f"waiting for an allocation of Slurm: {under_way[0]}{more}"
+            return f"waiting for an allocation of {self._source.manager}: {under_way[0]}{more}"
         if self._record.failures:
             return (
                 f"the pilot got no GPUs: {self._failure}; it tries again after {format_duration(self._limits.retry_s)}"
@@ -303,13 +303,16 @@ class Pilot:
             return f"the pilot has all {len(held)} allocations that it may have"
         return ""
 
-    @staticmethod
-    def _text(item: _Allocation) -> str:
+    def _text(self, item: _Allocation) -> str:
+        called = self._called(item.note)
         if item.phase == "pending" and item.report is not None:
-            return f"job {item.note.job_id} is pending ({item.report.reason or 'None'})"
+            return f"{called} is pending ({item.report.reason or 'None'})"
         if item.phase == "starting":
-            return f"job {item.note.job_id} starts on {item.note.host.rpartition('.')[0]}"
-        return f"job {item.note.job_id} was asked for" if item.note.job_id else "it was asked for"
+            return f"{called} starts on {item.note.host.rpartition('.')[0]}"
+        return f"{called} was asked for" if item.note.job_id else "it was asked for"
+
+    def _called(self, note: AllocationNote) -> str:
+        return f"{self._source.noun} {note.job_id}"
 
     def _say_trouble(self, why: str) -> None:
         if why != self._trouble:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
-from cotenant.hosts.allocations import AllocationReport, AllocationState
+from cotenant.hosts.allocations import ALLOCATION_ID, AllocationNote, AllocationReport, AllocationState
 from cotenant.slurm.installation import SlurmInstallation, find_installation, split_rows, without_allocation
 
 COLUMNS = ("job_id", "name", "state", "node", "reason")
@@ -47,13 +47,15 @@ class SlurmAllocations:
         UsageError: the words make an array.
     """
 
+    manager, noun = "Slurm", "job"
+
     def __init__(self, installation: SlurmInstallation, words: Sequence[str]) -> None:
         if any(word.startswith(("-a", "--array", "--wrap")) for word in words):
             raise UsageError("`pilot.sbatch` has --array or --wrap, wanted options of one allocation")
         self._slurm, self._words = installation, list(words)
 
     def request(self, name: str, command: list[str], log: Path) -> str:
-        """Submit an allocation that runs `command`; `$SLURM_JOB_ID` in it is replaced there."""
+        """Submit an allocation that runs `command`."""
         script = "exec " + " ".join(_quoted(word) for word in command)
         ours = ("--parsable", "--no-requeue", "-N1", "-J", name, "-o", str(log), "-e", str(log), "--wrap", script)
         answer = self._slurm.output("sbatch", *self._words, *ours, env=without_allocation(os.environ))
@@ -74,13 +76,13 @@ class SlurmAllocations:
             for row in rows
         }
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, note: AllocationNote) -> None:
         """Cancel it."""
-        self._slurm.output("scancel", job_id, env=without_allocation(os.environ))
+        self._slurm.output("scancel", note.job_id, env=without_allocation(os.environ))
 
-    def launcher(self, job_id: str) -> list[str]:
+    def launcher(self, note: AllocationNote) -> list[str]:
         """A step beside the others of the allocation."""
-        return [self._slurm.program("srun"), f"--jobid={job_id}", "--overlap", "-N1", "-n1", "--quiet"]
+        return [self._slurm.program("srun"), f"--jobid={note.job_id}", "--overlap", "-N1", "-n1", "--quiet"]
 
 
 def open_allocations(sbatch: str) -> SlurmAllocations:
@@ -97,8 +99,4 @@ def open_allocations(sbatch: str) -> SlurmAllocations:
 
 
 def _quoted(word: str) -> str:
-    return (
-        shlex.quote(word).replace("$SLURM_JOB_ID", "'\"$SLURM_JOB_ID\"'")
-        if "$SLURM_JOB_ID" in word
-        else shlex.quote(word)
-    )
+    return '"$SLURM_JOB_ID"'.join(shlex.quote(part) if part else "" for part in word.split(ALLOCATION_ID)) or "''"

@@ -98,16 +98,21 @@ class HostsSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotSection:
-    """`[pilot]`: allocations of Slurm, asked for while jobs wait. Nodes must see the state folder."""
+    """`[pilot]`: allocations of Slurm or Ray, asked for while jobs wait. Nodes must see the state folder."""
 
-    enabled: bool = key(default=False, text="ask Slurm for allocations, one node each, and run jobs there")
+    enabled: bool = key(default=False, text="ask for allocations, one node each, and run jobs there")
     sbatch: str = key("", "options of every allocation, e.g. `-p gpu -A lab --gres=gpu:2 -t 4:00:00`")
+    ray: Mapping[str, object] = key(
+        factory=dict,
+        text="allocations of Ray instead, as `[pilot.ray]` with e.g. `num_gpus = 2`; also `address`, and `num_cpus`, "
+        "`memory`, `accelerator_type` and `resources`, as in Ray's `options()`; none: Slurm",
+    )
     launcher: str = key("", "words in front of the agent's own on the node, e.g. `apptainer exec --nv IMAGE`")
     min_allocations: int = key(0, "allocations that are held even while no job waits")
     max_allocations: int = key(1, "allocations at the same time", above_zero=True)
     backlog: int = key(1, "of these, how many may be pending at once", above_zero=True)
     idle_s: float = key(300.0, "an allocation without jobs is given back after it", above_zero=True)
-    poll_s: float = key(10.0, "seconds between two questions to Slurm", above_zero=True)
+    poll_s: float = key(10.0, "seconds between two questions to Slurm or Ray", above_zero=True)
     retry_s: float = key(
         60.0, "pause after a refusal, doubled after the next; the third one pauses for good", above_zero=True
     )
