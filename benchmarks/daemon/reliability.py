@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks._lib.daemon_process import Server, server
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.daemon import reliability_fuzz, reliability_launches
+from benchmarks.daemon.run_notes import RunNotes
 from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.core.events import JobSubmitted, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample
@@ -67,22 +68,19 @@ def kills(*, quick: bool) -> list[str]:
     rounds = 5 if quick else 40
     promised: list[int] = []
     with server() as found:
-        runs = found.root / "runs"
-        runs.mkdir()
-        script = f"echo start >> {runs}/$COTENANT_JOB_ID; echo end >> {runs}/$COTENANT_JOB_ID"
+        notes = RunNotes(found.root / "runs")
         for _ in range(rounds):
             killer = threading.Timer(rng.uniform(0.0, 0.4), found.kill)
             killer.start()
             with contextlib.suppress(CotenantError):
                 while True:
-                    views = found.client.submit(found.jobs(rng.randrange(1, 5), "/bin/sh", "-c", script))
+                    views = found.client.submit(found.jobs(rng.randrange(1, 5), *notes.command()))
                     promised += [int(view["id"]) for view in views]
             killer.join()
             found.start()
         found.wait_for_all()
-        views = {int(job["id"]): job for job in found.client.jobs()}
-        lost = [job_id for job_id in promised if job_id not in views or views[job_id]["state"] != "COMPLETED"]
-        twice = [view for view in views if (runs / str(view)).read_text().split() != ["start", "end"]]
+        jobs = {int(job["id"]): job for job in found.client.jobs()}
+        lost, twice = notes.lost(promised, jobs), notes.run_twice(jobs)
     outcome = f"{len(lost)} lost, {len(twice)} run twice or only in part"
     return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {outcome}."]
 
