@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ class Comparison:
     null_allocations: int = 0
     equal_allocations: int = 0
     first_difference: str = ""
+    commit: str = ""
 
     @property
     def error(self) -> float:
@@ -149,6 +151,7 @@ def compare(null_side: NullGpuSide, job: OracleJob, python: str) -> Comparison:
         null_allocations=len(sizes),
         equal_allocations=equal,
         first_difference="" if first is None else difference_text(null, events, *first),
+        commit=commit(),
     )
 
 
@@ -215,6 +218,12 @@ def summary_lines(rows: Sequence[Comparison]) -> Iterator[str]:
     yield f"Not counted: {problems} jobs that either side could not run, {others} that the null GPU cannot judge."
 
 
+def commits_of(rows: Sequence[Comparison]) -> str:
+    """How many estimates were made at which commit, the latest rows' first."""
+    counts = Counter(row.commit or "an earlier one" for row in reversed(rows) if not row.problem)
+    return "Estimates by commit: " + ", ".join(f"{number} of {name}" for name, number in counts.items()) + "."
+
+
 class Rows:
     """Rows on disk, one JSON line each, appended as they are known; the last line of a job counts."""
 
@@ -264,7 +273,7 @@ def main() -> int:
     if args.write:
         cudnn = ".".join(map(str, libraries.wheels.cudnn))
         versions = f"CUDA {libraries.wheels.cuda_major}, cuDNN {cudnn}, Python {platform.python_version()}"
-        head = f"Commit {commit()}; {versions}; no GPU."
+        head = f"Commit {commit()}; {versions}; no GPU. {commits_of([row for _, row in found])}"
         repeat = "Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --write`."
         write_result("oracle", "\n".join([f"# Estimates beside a null GPU, {today()}", "", head, repeat, "", *lines]))
     return 0

@@ -13,8 +13,13 @@ ENCODER = "benchmarks/estimator/jobs/transformer_row.py"
 PERCEPTRON = "benchmarks/estimator/jobs/mlp_row.py"
 CNN = "benchmarks/estimator/jobs/cnn_row.py"
 GPUS = ("A100-40GB", "H100-80GB", "RTX3060-12GB", "T4-16GB")
-RECURRENT = "the null GPU answers sizes of recurrent layers itself"
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+ALLOCATORS = (
+    EXPANDABLE,
+    {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"},
+)
+"""Settings of the allocator for small jobs."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +75,22 @@ EXAMPLE_COMMANDS = (
     "cifar.py",
     "accelerate_bert.py",
     "finetune_llm.py",
-    "imagenet.py",
     "timm_train.py",
 )
 NOT_JUDGED = {
     "moe.py": "how many tokens each expert gets is read from the router",
     "dqn.py": "a mask of final states is read",
     "detection.py": "boxes are filtered by their scores",
-    "speech.py": RECURRENT,
+    "speech.py": "lengths are random",
     "video.py": "statistics are updated after the steps at which the null GPU ends the script",
-    "translate_rnn.py": "lengths are random; " + RECURRENT,
+    "translate_rnn.py": "lengths are random",
 }
 """Why the values of a script, which are zeros on the null GPU, or a stub decide its sizes."""
 RANDOM_NETWORKS = {"Wav2Vec2ForCTC": "whole layers are left out at random"}
 TORCHVISION = (
     *("resnet18", "convnext_tiny", "vit_b_16", "swin_t", "mobilenet_v3_large", "densenet121", "regnet_y_400mf"),
     *("efficientnet_v2_s", "googlenet", "alexnet", "squeezenet1_1", "shufflenet_v2_x1_0", "mnasnet0_5", "maxvit_t"),
-    *("wide_resnet50_2", "resnext50_32x4d", "vgg11_bn", "swin_v2_t", "deeplabv3_mobilenet_v3_large", "r3d_18"),
+    *("wide_resnet50_2", "resnext50_32x4d", "vgg11_bn", "swin_v2_t", "mobilenet_v2", "r3d_18"),
 )
 TIMM = (
     *("vit_small_patch16_224", "deit_tiny_patch16_224", "mixer_s32_224", "beit_base_patch16_224"),
@@ -138,10 +142,25 @@ CNNS = (
     "--layers conv3x3:16x64;act;conv3x3:24x64;act;conv3x3:300x64;act;gap:300x1;linear:10x1 --batch-size 16",
 )
 
+LIMITED = (
+    (CNN, CNNS[1], 800),
+    (CNN, CNNS[2], 300),
+    (ENCODER, ENCODERS[0], 600),
+    (ENCODER, ENCODERS[2], 1840),
+    (ENCODER, ENCODERS[3], 260),
+    (ENCODER, ENCODERS[4], 620),
+    (ENCODER, ENCODERS[5], 1300),
+    (PERCEPTRON, PERCEPTRONS[1], 860),
+)
+"""Jobs, and MiB between their allocated and reserved peaks on an A100."""
+
 
 def all_jobs() -> list[OracleJob]:
     """Every job once, the kinds in turn."""
-    kinds = (_examples(), _transformers(), _timm(), _torchvision(), _encoders(), _perceptrons(), _cnns(), _limited())
+    kinds = (
+        *(_examples(), _transformers(), _timm(), _torchvision(), _encoders(), _perceptrons(), _cnns(), _limited()),
+        _settings(),
+    )
     found: dict[str, OracleJob] = {}
     for row in itertools.zip_longest(*kinds):
         for job in row:
@@ -206,6 +225,17 @@ def one_epoch(words: str) -> str:
 
 def _limited() -> Iterator[OracleJob]:
     """Jobs in little more memory than their allocated peak: the allocator must return cached segments to the driver."""
-    yield OracleJob("limited", f"{EXAMPLES}bert_mlm.py --size base --batch-size 8", free_bytes=5900 << 20)
-    yield OracleJob("limited", f"{EXAMPLES}gpt2.py", free_bytes=10_000 << 20)
     yield OracleJob("limited", f"{EXAMPLES}accumulate_checkpoint.py", free_bytes=8500 << 20)
+    for script, words, free_mib in LIMITED:
+        yield OracleJob("limited", f"{script} {shlex.join(one_epoch(words).split())}", free_bytes=free_mib << 20)
+
+
+def _settings() -> Iterator[OracleJob]:
+    """Small jobs with each setting of the allocator, the settings in turn over the GPUs."""
+    small = [("perceptron", PERCEPTRON, words) for words in PERCEPTRONS]
+    small += [("cnn", CNN, words) for words in CNNS] + [("encoder", ENCODER, words) for words in ENCODERS]
+    for turn in range(len(ALLOCATORS) * len(GPUS)):
+        for place, (kind, script, words) in enumerate(small):
+            env = ALLOCATORS[(place + turn) % len(ALLOCATORS)]
+            gpu = GPUS[turn // len(ALLOCATORS)]
+            yield OracleJob(kind, f"{script} {shlex.join(one_epoch(words).split())}", gpu, env)
