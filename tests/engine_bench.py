@@ -106,13 +106,6 @@ def wait_until(holds):
     return found
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @contextlib.contextmanager
 def opened(name, folder):
     """The engine of that name; on exit its attempts are stopped."""

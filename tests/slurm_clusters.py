@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from cotenant.demo.slurm_cluster import TIMEOUT_S, SlurmInFolder
+from running import is_running
 from sites import COTENANT
 from support.slurm_nodes import kill_node
 
@@ -77,7 +78,9 @@ class SlurmCluster(SlurmInFolder):
 
     def lose_node(self, node, state_dir=None):
         """Kill all that runs on a node, which stays down."""
+        slurmd = (self.folder / f"slurmd.{node}.pid").read_text()
         kill_node(self.folder, node, state_dir)
+        self.until(lambda: not is_running(slurmd), f"slurmd of {node} has ended")
         self.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
     def restore_node(self, node):
@@ -90,7 +93,7 @@ class SlurmCluster(SlurmInFolder):
         self.slurm("scancel", "--full", "-s", "KILL", "-u", "root")
         self.slurm("scancel", "-u", "root")
         for node in self.nodes:
-            if not Path("/proc", (self.folder / f"slurmd.{node}.pid").read_text().strip()).exists():
+            if not is_running((self.folder / f"slurmd.{node}.pid").read_text()):
                 self.restore_node(node)
         self.until(lambda: not self.slurm("squeue", "-h").strip(), "the queue is empty")
         self.until(lambda: self.slurm("sinfo", "-h", "-o", "%t").split() == ["idle"], "nodes are idle")

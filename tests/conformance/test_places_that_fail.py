@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-
 import pytest
 
 from places import GATE, NAMES, opened, until
+from running import is_running
 
 
 @pytest.fixture(params=NAMES)
@@ -27,12 +25,6 @@ ONCE = (
 def lines(case, name):
     path = case.root / name
     return path.read_text().splitlines() if path.exists() else []
-
-
-def is_running(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def test_a_killed_daemon_loses_no_job_and_runs_none_twice_at_a_time(place):

@@ -14,7 +14,8 @@ from cotenant.core.errors import UnknownName
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.engines import ENGINES, create
 from cotenant.osutil import procfs
-from engine_bench import IGNORES_TERM, NAMES, TIMEOUT_S, is_running, opened, ref, wait_until
+from engine_bench import IGNORES_TERM, NAMES, TIMEOUT_S, opened, ref, wait_until
+from running import is_running
 
 
 @pytest.fixture(params=NAMES)

@@ -14,7 +14,8 @@ import pytest
 
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.engines import ENGINES
-from engine_bench import ENV, IGNORES_TERM, NAMES, TIMEOUT_S, Bench, is_running, opened, ref, wait_until
+from engine_bench import ENV, IGNORES_TERM, NAMES, TIMEOUT_S, Bench, opened, ref, wait_until
+from running import is_running
 
 
 @pytest.fixture(params=NAMES)

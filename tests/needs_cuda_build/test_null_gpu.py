@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import NullGpuError, build_libraries, find_wheels, run_script
+from running import is_running
 
 MIB = 2**20
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -89,11 +90,3 @@ def test_script_that_does_not_end_is_stopped_with_all_that_it_started(libraries,
         run_script(libraries, gpu_spec("A100-40GB"), [script], timeout_s=8)
     pid = str(stopped.value).rsplit(maxsplit=1)[-1]
     assert not is_running(int(pid))
-
-
-def is_running(pid):
-    """Whether the process is there and not a zombie, which nobody may collect in a container."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

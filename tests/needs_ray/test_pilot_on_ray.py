@@ -16,6 +16,7 @@ import ray_clusters
 from cotenant.daemon.config.loader import tomllib
 from cotenant.osutil import procfs
 from places import until
+from running import is_running
 
 ray = pytest.importorskip("ray", reason=ray_clusters.MISSING)
 GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
@@ -68,12 +69,6 @@ def lines(path):
 
 def notes(site):
     return list((site.root / "state" / "cotenant" / "hosts" / "pilot").glob("*.json"))
-
-
-def is_running(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def bridges(site):

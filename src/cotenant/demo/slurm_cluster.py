@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cotenant.core.errors import BackendError
 from cotenant.core.units import GiB
+from cotenant.osutil import procfs
 from cotenant.slurm.site_files import GresTypeOf, NodeGroup, SiteLines, site_lines
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "scontrol")
@@ -150,19 +151,19 @@ class SlurmInFolder:
             self.slurm("scancel", "--full", "-s", "KILL", "-u", "root")
             self.slurm("scancel", "-u", "root")
             self.until(lambda: not self.slurm("squeue", "-h").strip(), "no job is left")
-        ending: dict[str, Path] = {}
+        ending: dict[str, int] = {}
         for name in (*(f"slurmd.{node}.pid" for node in self.nodes), "slurmctld.pid", "munge/pid"):
             with contextlib.suppress(OSError, ValueError):
-                process = Path("/proc") / str(int((self.folder / name).read_text()))
-                os.kill(int(process.name), signal.SIGTERM)
-                ending[name] = process
+                pid = int((self.folder / name).read_text())
+                os.kill(pid, signal.SIGTERM)
+                ending[name] = pid
         give_up_s = time.monotonic() + END_TIMEOUT_S
-        for name, process in ending.items():  # each takes a second or two
-            while not _is_gone(process) and time.monotonic() < give_up_s:
+        for name, pid in ending.items():  # each takes a second or two
+            while not _has_ended(pid) and time.monotonic() < give_up_s:
                 time.sleep(POLL_S)
-            with contextlib.suppress(ProcessLookupError):  # a slurmd has hung after its node was killed (22.05.8)
-                os.kill(int(process.name), signal.SIGKILL)
-            self.until(functools.partial(_is_gone, process), f"{name} has ended")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self.until(functools.partial(_has_ended, pid), f"{name} has ended")
 
     def slurm(self, *command: str) -> str:
         """What one of Slurm's commands prints.
@@ -194,8 +195,9 @@ class SlurmInFolder:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
 
 
-def _is_gone(process: Path) -> bool:
-    return not process.exists()
+def _has_ended(pid: int) -> bool:
+    """Daemons are children of pid 1, which in a container may collect zombies late, or never."""
+    return procfs.start_ticks(pid) is None
 
 
 def _free_ports(count: int) -> list[int]:
