@@ -19,13 +19,14 @@ sets of at most four jobs that fit a GPU, with free preemption, on every tenth b
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import platform
 import random
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,10 @@ def main() -> None:
         turing, cards = traces.load("aegis-saturn-60"), cluster.parse("4xRTX2080Ti-11GB")
         drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
         lines += movable("2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cards, "oracle", (1.5,))
+        for half in (0, 1):
+            with refitted(half, count // 2) as (drawn, note):
+                title = f"held out, half {half + 1}, on 4 x A100-40GB"
+                lines += [note, "", *movable(title, drawn, a100, "oracle", (1.5,))]
         if args.write:
             command = "`python -m benchmarks.scheduler.quality --moves --write`"
             write_result("quality-moves", "\n".join([*heading(command), *lines, ""]))
@@ -109,14 +114,8 @@ def main() -> None:
     )
     if not args.quick:
         for half in (0, 1):
-            drawn, law, note = held_out(half, count // 2)
-            policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line_without(half)
-            attribute_activity.cache_clear()
-            note += f" SMACT of unknown work: {policy_law.EXPECTED_SMACT[0]:.2f} + "
-            note += f"{policy_law.EXPECTED_SMACT[1]:.3f} log2 MiB (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
-            lines += [note, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
-        policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSIVENESS_WITH_MEMORY, EXPECTED_SMACT
-        attribute_activity.cache_clear()
+            with refitted(half, count // 2) as (drawn, note):
+                lines += [note, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
         turing = traces.load("aegis-saturn-60")
         drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
         lines += section("2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cluster.parse("4xRTX2080Ti-11GB"))
@@ -301,6 +300,21 @@ def line_without(half: int) -> tuple[float, float]:
     sizes = [math.log2(min(max(profile.peak_bytes / MiB, low), high)) for profile in known]
     found = statistics.linear_regression(sizes, [profile.smact for profile in known])
     return found.intercept, found.slope
+
+
+@contextlib.contextmanager
+def refitted(half: int, count: int) -> Iterator[tuple[list[Trace], str]]:
+    """The traces of `held_out` and a note, with the policies' laws refitted to the other half until the end."""
+    drawn, law, note = held_out(half, count)
+    line = line_without(half)
+    policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line
+    attribute_activity.cache_clear()
+    note += f" SMACT of unknown work: {line[0]:.2f} + {line[1]:.3f} log2 MiB"
+    try:
+        yield drawn, f"{note} (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
+    finally:
+        policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSIVENESS_WITH_MEMORY, EXPECTED_SMACT
+        attribute_activity.cache_clear()
 
 
 def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, float], str]:
