@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from benchmarks.reproductions import fragmentation
+from benchmarks.reproductions.fragmentation_rules import Fgd, Node, Pod
 from shared_data import SHARED_DATA
 
 TRACES = SHARED_DATA / "traces"
@@ -23,9 +24,9 @@ def test_allocations_are_within_half_a_point_of_the_published(rule):
 
 
 def test_a_part_of_a_gpu_goes_where_fragments_grow_least():
-    half = fragmentation.Pod(cpu=1000, milli=500, gpus=1, models=frozenset(), host_mib=0)
-    rule = fragmentation.Fgd([(half, 1.0)])
-    node = fragmentation.Node(cpu=64_000, host_mib=0, gpus=2, model="T4")
+    half = Pod(cpu=1000, milli=500, gpus=1, models=frozenset(), host_mib=0)
+    rule = Fgd([(half, 1.0)])
+    node = Node(cpu=64_000, host_mib=0, gpus=2, model="T4")
     node.free = [700, 900]
     quarter = half._replace(milli=250)
     assert rule.gpus(node, quarter) == [1], "the first would leave 450 that no typical pod can use"
