@@ -12,7 +12,7 @@ def missing():
 
 
 class Case(SlurmCase):
-    after_node_loss = "COMPLETED"  # `first` asks to be requeued, and another allocation is asked for
+    after_node_loss = "COMPLETED"  # `first` asks to be requeued, and another allocation is requested
 
     def __init__(self, root, first):
         cluster = shared_cluster()

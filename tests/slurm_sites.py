@@ -1,4 +1,4 @@
-"""Daemons whose jobs run in allocations of a real Slurm: made by somebody before, or asked for by a pilot."""
+"""Daemons whose jobs run in allocations of a real Slurm: made by somebody before, or requested by a pilot."""
 
 from __future__ import annotations
 

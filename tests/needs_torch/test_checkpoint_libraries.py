@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 
 def needs(*modules):
-    """Skip without these; `torchvision`: where there is one, it must be importable, which tells its build."""
+    """Skip without these; `torchvision`: where there is one, it must be importable, which shows its build."""
     absent = [module for module in modules if module != "torchvision" and find_spec(module) is None]
     if "torchvision" in modules and torch.__version__.endswith("+cpu") and "+cu" in _torchvision_version():
         absent.append("a torchvision for this torch")
@@ -29,16 +29,16 @@ def needs(*modules):
 
 
 STEPS = 6
-ASKED_AFTER = 3
+SIGNAL_AFTER = 3
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch):
+def reset_signal(monkeypatch):
     """As in a new process of a job whose signal is USR1; handlers are put back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     monkeypatch.setenv("COTENANT_CHECKPOINT_SIGNAL", "USR1")
-    monkeypatch.setattr(signals, "_is_asked", False)
-    yield lambda: monkeypatch.setattr(signals, "_is_asked", False)
+    monkeypatch.setattr(signals, "_stop_requested", False)
+    yield lambda: monkeypatch.setattr(signals, "_stop_requested", False)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -51,14 +51,14 @@ class Steps:
 
     def make(self, step):
         self.made.append(step)
-        if step == ASKED_AFTER:
+        if step == SIGNAL_AFTER:
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
 @needs("transformers", "accelerate")
 @pytest.mark.parametrize("save_strategy", ["no", "steps"])
 @apart
-def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, asked, save_strategy):
+def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal, save_strategy):
     from transformers.utils import import_utils
 
     import_utils._torchvision_available = False  # a build for CUDA beside a torch for CPUs cannot be imported
@@ -97,7 +97,7 @@ def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, asked
     assert end.value.code == 85
     assert steps.made == [1, 2, 3]
     (tmp_path / "checkpoint-5").mkdir()  # as if the process had been killed while it wrote this one
-    asked()
+    reset_signal()
     second = trainer()
     found = checkpoint.newest(second.args.output_dir)
     assert Path(found).name == "checkpoint-3"
@@ -108,7 +108,7 @@ def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, asked
 @pytest.mark.filterwarnings("ignore")
 @needs("lightning", "torchvision")  # torchmetrics imports it
 @apart
-def test_lightning_saves_when_asked_and_continues_at_the_next_step(tmp_path, asked):
+def test_lightning_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal):
     import lightning.pytorch as lightning
 
     steps = Steps()
@@ -141,14 +141,14 @@ def test_lightning_saves_when_asked_and_continues_at_the_next_step(tmp_path, ask
         fit()
     assert end.value.code == 85
     assert steps.made == [1, 2, 3]
-    asked()
+    reset_signal()
     fit()
     assert steps.made == [1, 2, 3, 4, 5, 6]
 
 
 @needs("accelerate")
 @apart
-def test_accelerate_saves_when_asked_and_continues_at_the_next_step(tmp_path, asked):
+def test_accelerate_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal):
     import accelerate
 
     steps, weights = Steps(), []
@@ -173,7 +173,7 @@ def test_accelerate_saves_when_asked_and_continues_at_the_next_step(tmp_path, as
     assert end.value.code == 85
     last = weights[-1]
     (tmp_path / "state" / "steps-5").mkdir()  # as if the process had been killed while it wrote this one
-    asked()
+    reset_signal()
     weights.clear()
     train()
     assert torch.equal(weights[0], last)

@@ -1,4 +1,4 @@
-"""Lets a training script be moved to another GPU: it saves its state when it is asked to, and goes on from there.
+"""Lets a training script be moved to another GPU: it saves its state after a signal, and continues from there.
 
     from cotenant import checkpoint
     ...
@@ -12,7 +12,7 @@
 Submit it with `--checkpointable`. The manager starts the same command again, so the script begins by loading what it
 saved, if there is anything. Outside of a job SIGTERM has the same effect.
 
-Of several processes all must save at the same step: `should_stop_together` asks `torch.distributed`. For
+Of several processes all must save at the same step: `should_stop_together` reduces over `torch.distributed`. For
 `transformers.Trainer`, Lightning and accelerate there are `for_trainer`, `for_lightning` and `for_accelerate`, which
 import these libraries only when they are called. A launcher such as `torchrun` has exit codes of its own; `python -m
 cotenant.checkpoint torchrun ...` exits with 85 once all of its processes have saved.

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from cotenant.checkpoint.signals import EXIT_SAVED, SAVED_DIR_ENV, all_saved, asked_by
+from cotenant.checkpoint.signals import EXIT_SAVED, SAVED_DIR_ENV, all_saved, checkpoint_signal
 from cotenant.osutil import procfs
 
 POLL_S = 0.1
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write("error: no command; write e.g. `python -m cotenant.checkpoint torchrun train.py`\n")
         return 2
     with tempfile.TemporaryDirectory(prefix="cotenant-saved-") as folder:
-        number = asked_by()
+        number = checkpoint_signal()
         # A handler that does nothing yet: the signal may come before there is a process to pass it on to.
         signal.signal(number, lambda *_: None)
         launcher = subprocess.Popen(argv, env={**os.environ, SAVED_DIR_ENV: folder})

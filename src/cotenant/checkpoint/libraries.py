@@ -1,4 +1,4 @@
-"""Callbacks that save the state when a job is asked to, for libraries that have the training loop.
+"""Callbacks that save the state when the signal comes, for libraries that have the training loop.
 
 Nothing of a library is imported before its function is called.
 """
@@ -31,7 +31,7 @@ def for_trainer() -> Any:
     """
     from transformers import TrainerCallback
 
-    class SaveWhenAsked(TrainerCallback):  # type: ignore[misc]
+    class TrainerSaveCallback(TrainerCallback):  # type: ignore[misc]
         is_last = False
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -47,7 +47,7 @@ def for_trainer() -> Any:
             if self.is_last:
                 signals.exit_saved()
 
-    return SaveWhenAsked()
+    return TrainerSaveCallback()
 
 
 def for_lightning(folder: str) -> Any:
@@ -57,11 +57,11 @@ def for_lightning(folder: str) -> Any:
         trainer.fit(model, ckpt_path=checkpoint.newest("state"))
 
     It takes the signal from Lightning's own handlers: that for SIGTERM ends the training without saving, that for
-    SIGUSR1 under Slurm asks `scontrol` for what the manager does.
+    SIGUSR1 under Slurm requeues the job by `scontrol`, which the manager does itself.
     """
     callback: Any = _lightning().Callback
 
-    class SaveWhenAsked(callback):  # type: ignore[misc]
+    class LightningSaveCallback(callback):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
             signals.install()
 
@@ -71,7 +71,7 @@ def for_lightning(folder: str) -> Any:
                 trainer.save_checkpoint(Path(folder, LIGHTNING_FILE))
                 signals.exit_saved()
 
-    return SaveWhenAsked()
+    return LightningSaveCallback()
 
 
 def _lightning() -> Any:
@@ -128,7 +128,10 @@ class AccelerateCheckpoint:
         return steps
 
     def step_end(self, steps: int) -> None:
-        """Save and exit if any process was asked to. Call it in all of them after each step; `steps` were made."""
+        """Save and exit if any process has received the signal. Call it in all of them after each step.
+
+        `steps`: how many have been made.
+        """
         if signals.should_stop_together():
             self.save(steps)
             signals.exit_saved()

@@ -1,4 +1,4 @@
-"""Whether the job was asked to save its state, and how it says that it has. Standard library only."""
+"""Whether the signal to save the state has come, and how a job reports that it has saved. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAVED_DIR_ENV = "COTENANT_SAVED_DIR"
 OTHERS_TIMEOUT_S = 30.0
 """How long a process waits for the others to save: a launcher ends them as soon as one has ended."""
 
-_is_asked = False
+_stop_requested = False
 
 
 def install(number: int | None = None) -> None:
@@ -30,39 +30,39 @@ def install(number: int | None = None) -> None:
     Raises:
         ValueError: this is not the main thread.
     """
-    signal.signal(asked_by() if number is None else number, _ask)
+    signal.signal(checkpoint_signal() if number is None else number, _request_stop)
 
 
-def asked_by() -> signal.Signals:
+def checkpoint_signal() -> signal.Signals:
     """The signal that the manager sends to this job."""
     name = os.environ.get("COTENANT_CHECKPOINT_SIGNAL", "TERM")
     found: signal.Signals = getattr(signal, f"SIG{name}", signal.SIGTERM)
     return found
 
 
-def _ask(_number: int, _frame: FrameType | None) -> None:
-    global _is_asked
-    _is_asked = True
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    global _stop_requested
+    _stop_requested = True
 
 
 def should_stop() -> bool:
-    """Whether this process was asked to save its state and end. Cheap enough for every step."""
-    return _is_asked
+    """Whether this process has received the signal to save its state and end. Cheap enough for every step."""
+    return _stop_requested
 
 
 def should_stop_together() -> bool:
-    """Whether any process of the `torch.distributed` group was asked, the same answer for all of them.
+    """Whether any process of the `torch.distributed` group has received the signal; all get the same answer.
 
     All must call it after the same steps. It reduces one number over the group, and waits for it.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return _is_asked
+        return _stop_requested
     group = torch.distributed
     device = torch.cuda.current_device() if group.get_backend() == "nccl" else "cpu"
-    asked = torch.tensor([int(_is_asked)], device=device)
-    group.all_reduce(asked, op=group.ReduceOp.MAX)
-    return bool(asked.item())
+    received = torch.tensor([int(_stop_requested)], device=device)
+    group.all_reduce(received, op=group.ReduceOp.MAX)
+    return bool(received.item())
 
 
 def exit_saved() -> NoReturn:

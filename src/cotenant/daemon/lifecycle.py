@@ -233,7 +233,7 @@ class Daemon:
         self._services.start()
         pilot = self._resources.pilot
         if pilot is not None:
-            pilot.start(self._scheduler_view, self._tell_supply)
+            pilot.start(self._scheduler_view, self._set_supply)
         saver = PeriodicSaver(self._telemetry, self._telemetry_state, every_s=SAVE_INTERVAL_S)
         saver.start()
         try:
@@ -270,8 +270,8 @@ class Daemon:
         )
         return answer.result(timeout=QUERY_TIMEOUT_S)
 
-    def _tell_supply(self, why: str) -> None:
-        """Called in the pilot's thread."""
+    def _set_supply(self, why: str) -> None:
+        """Why waiting jobs get no GPUs. Called in the pilot's thread."""
         self._loop.query(lambda manager: setattr(manager, "supply", why))
 
     def _telemetry_state(self) -> dict[str, Any]:

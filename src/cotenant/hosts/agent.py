@@ -63,8 +63,8 @@ class Agent:
 
     def run(self) -> None:
         """Serve until the end of the orders."""
-        self._engine.start(self._tell_event)
-        self._tell({"say": "hello", "version": VERSION, "node": node_name(), **self._reading()})
+        self._engine.start(self._report)
+        self._send({"say": "hello", "version": VERSION, "node": node_name(), **self._reading()})
         sampling = threading.Thread(target=self._sample, name="samples", daemon=True)
         sampling.start()
         try:
@@ -79,7 +79,7 @@ class Agent:
     def _sample(self) -> None:
         while not self._closing.wait(self._tick_s):
             try:
-                self._tell({"say": "sample", **self._reading()})
+                self._send({"say": "sample", **self._reading()})
             except CotenantError as error:  # the daemon sees that no sample comes
                 print(f"the GPUs cannot be read: {error}", file=sys.stderr)
 
@@ -111,7 +111,7 @@ class Agent:
         elif what == "signal":
             number, target, uid = order["number"], order["target"], order["uid"]
             count = self._engine.send_signal(ref_of(order["ref"]), number, target, uid=uid)
-            self._tell({"say": "answer", "id": order["id"], "count": count})
+            self._send({"say": "answer", "id": order["id"], "count": count})
         else:
             raise MalformedMessage(f"found the order `{str(what)[:40]}`, which this version does not know")
 
@@ -121,36 +121,36 @@ class Agent:
         try:
             self._engine.launch(spec, order["attempt"], placement, {**order["env"], **self._env})
         except BackendError as error:
-            self._tell_end(
+            self._report_end(
                 AttemptRef(job_id=placement.job_id, attempt=order["attempt"]), "not-started", detail=error.message
             )
 
     def _recover(self, ref: AttemptRef) -> None:
         (found,) = self._engine.recover([ref])
         if found.started is not None:
-            self._tell_event(found.started)
+            self._report(found.started)
         if found.exited is not None:
-            self._tell_event(found.exited)
+            self._report(found.exited)
         elif (self._attempt_dir(ref).read("claim") or {}).get("by") == "engine":
-            self._tell_end(ref, "never-ran", detail="its agent ended before it started")
+            self._report_end(ref, "never-ran", detail="its agent ended before it started")
 
     def _attempt_dir(self, ref: AttemptRef) -> AttemptDir:
         return AttemptDir(self._root, ref)
 
-    def _tell_event(self, event: AttemptStarted | AttemptExited) -> None:
+    def _report(self, event: AttemptStarted | AttemptExited) -> None:
         pair = [event.job_id, event.attempt]
         if isinstance(event, AttemptStarted):
-            self._tell({"say": "started", "ref": pair, "started_at_s": event.at_s, "runner": event.process})
+            self._send({"say": "started", "ref": pair, "started_at_s": event.at_s, "runner": event.process})
         else:
             result = {**codec.encode(event.exit), "ended_at_s": event.at_s}
-            self._tell({"say": "ended", "ref": pair, "result": result})
+            self._send({"say": "ended", "ref": pair, "result": result})
 
-    def _tell_end(self, ref: AttemptRef, reason: Any, *, detail: str) -> None:
+    def _report_end(self, ref: AttemptRef, reason: Any, *, detail: str) -> None:
         end = AttemptExit(exit_code=None, signal=None, reason=reason, detail=detail)
         result = {**codec.encode(end), "ended_at_s": time.time()}
-        self._tell({"say": "ended", "ref": pair_of(ref), "result": result})
+        self._send({"say": "ended", "ref": pair_of(ref), "result": result})
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):  # stdin ends as well
             self._output.write(line_of(message))
             self._output.flush()

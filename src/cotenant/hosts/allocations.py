@@ -1,6 +1,6 @@
 """What a pilot needs of a workload manager, and the durable notes by which it knows its allocations.
 
-A note is written before an allocation is asked for, and removed after the workload manager has said that it is over. An
+A note is written before an allocation is requested, and removed after the workload manager has said that it is over. An
 allocation without a note ends itself (`keeper`), so one that was submitted by a daemon that was killed, and was not yet
 listed when the next one looked, does not stay.
 """
@@ -66,7 +66,7 @@ class AllocationSource(Protocol):
         """What is known of allocations, by name; one that was never accepted, or ended long ago, is absent.
 
         Raises:
-            BackendError: it cannot be asked now; nothing is known.
+            BackendError: it does not answer; nothing is known.
         """
         ...
 
@@ -74,7 +74,7 @@ class AllocationSource(Protocol):
         """End an allocation, also one that has not started.
 
         Raises:
-            BackendError: it cannot be asked now.
+            BackendError: it does not answer.
         """
         ...
 
@@ -95,7 +95,7 @@ class AllocationNote:
     """
 
     name: str
-    asked_at_s: float
+    requested_at_s: float
     job_id: str = ""
     host: str = ""
     is_usable: bool = False
@@ -119,14 +119,14 @@ class AllocationNotes:
         self._numbers = max((self._number(path) for path in folder.glob("*.json")), default=0)
 
     def new(self, at_s: float) -> AllocationNote:
-        """A durable note of an allocation that will be asked for, with a name that no other has.
+        """A durable note of an allocation that will be requested, with a name that no other has.
 
         Raises:
             BackendError: it cannot be written.
         """
         # The time too: the number begins again when all notes are gone, and an old allocation may still be listed.
         self._numbers += 1
-        note = AllocationNote(name=f"{self._prefix}{int(at_s * 1000):x}-{self._numbers}", asked_at_s=at_s)
+        note = AllocationNote(name=f"{self._prefix}{int(at_s * 1000):x}-{self._numbers}", requested_at_s=at_s)
         return self.write(note)
 
     def write(self, note: AllocationNote, **changes: object) -> AllocationNote:
@@ -154,7 +154,7 @@ class AllocationNotes:
             BackendError: one cannot be read: it may be of an allocation that runs.
         """
         found = [self._note(path) for path in self.folder.glob(f"{self._prefix}*.json")]
-        return sorted(found, key=lambda note: (note.asked_at_s, note.name))
+        return sorted(found, key=lambda note: (note.requested_at_s, note.name))
 
     def path(self, name: str) -> Path:
         """The file of a note."""

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostGpus:
-    """What was listed last. One thread lists and samples; any may ask for a host."""
+    """The newest listing. One thread lists and samples; any thread may look up a host."""
 
     def __init__(self) -> None:
         self._listed: tuple[Gpu, ...] = ()

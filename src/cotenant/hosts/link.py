@@ -190,7 +190,7 @@ class HostLink:
         return _last_line(self._log)
 
     def our_time(self, theirs_s: float, *, not_before_s: float) -> float:
-        """A time of the host's clock on ours: not before we asked, not after now."""
+        """A time of the host's clock on ours: not before our request, not after now."""
         return max(not_before_s, min(time.time(), theirs_s - (self._ahead_s or 0.0)))
 
     def _take(self, reading: HostReading) -> None:

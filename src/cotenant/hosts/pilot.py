@@ -1,6 +1,6 @@
-"""The pilot: asks a workload manager for allocations while jobs wait, and gives them back. `pilot_decision` decides.
+"""The pilot: requests allocations of a workload manager while jobs wait, and gives them back. `pilot_decision` decides.
 
-A turn asks first what became of the allocations. While that cannot be answered, nothing is decided.
+A turn first reads the state of the allocations. While the workload manager does not answer, nothing is decided.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Pilot:
         self._allocations: dict[str, _Allocation] = {}
         self._record = Record(is_tried=self._notes.is_tried)
         self._failure = self._trouble = ""
-        self._ask_scheduler: SchedulerView = lambda: (frozenset(), frozenset())
+        self._scheduler_view: SchedulerView = lambda: (frozenset(), frozenset())
         self._listed: frozenset[str] = frozenset()
-        self._tell: Callable[[str], None] = lambda _: None
+        self._set_supply: Callable[[str], None] = lambda _: None
         self._seen: frozenset[int] = frozenset()
         self._closing, self._wake = threading.Event(), threading.Event()
         engine.on_doubt = self._wake.set
@@ -85,9 +85,9 @@ class Pilot:
             if note.host and not note.is_returned:  # before `recover`, which looks for its host
                 self._add_host(note)
 
-    def start(self, ask_scheduler: SchedulerView, tell: Callable[[str], None]) -> None:
-        """Start the thread. `tell` gets why jobs wait for GPUs, or empty text, after every turn."""
-        self._ask_scheduler, self._tell = ask_scheduler, tell
+    def start(self, scheduler_view: SchedulerView, set_supply: Callable[[str], None]) -> None:
+        """Start the thread. It calls `set_supply` with why jobs wait for GPUs, or with empty text, after every turn."""
+        self._scheduler_view, self._set_supply = scheduler_view, set_supply
         self._thread.start()
 
     def close(self) -> None:
@@ -119,12 +119,12 @@ class Pilot:
             self._say_trouble(f"{type(error).__name__}: {error}")
 
     def turn(self) -> None:
-        """Look at all allocations once, and ask and give back.
+        """Check all allocations once; request more, or give some back.
 
         Raises:
-            BackendError: the workload manager cannot be asked, or a note cannot be written.
+            BackendError: the workload manager does not answer, or a note cannot be written.
         """
-        waiting, self._listed = self._ask_scheduler()
+        waiting, self._listed = self._scheduler_view()
         now_s = self._now()
         doubted = self._engine.doubted()  # before the question: what it answers is newer than these ends
         reports = self._source.report(list(self._allocations)) if self._allocations else {}
@@ -155,10 +155,10 @@ class Pilot:
             if count and idle.phase == "ready" and not idle.note.is_used:
                 self._failed(f"no waiting job could use the GPUs of {self._called(idle.note)}")
             self._give_back(idle)
-        for _ in range(decision.ask):
-            if not self._ask():
+        for _ in range(decision.requests):
+            if not self._request():
                 break
-        self._tell(self._why_waiting() if waiting else "")
+        self._set_supply(self._why_waiting() if waiting else "")
 
     # -- what became of an allocation
 
@@ -169,7 +169,7 @@ class Pilot:
                 allocation.misses += 1
                 if allocation.misses >= MISSES:
                     self._ended(allocation, "it is no longer listed")
-            elif allocation.refusal or self._now() - note.asked_at_s > ACCEPTED_WITHIN_S:
+            elif allocation.refusal or self._now() - note.requested_at_s > ACCEPTED_WITHIN_S:
                 self._failed(allocation.refusal or "a request was never accepted")
                 self._forget(note.name)
             return
@@ -235,10 +235,10 @@ class Pilot:
         self._notes.remove(name)
         del self._allocations[name]
 
-    # -- asking and giving back
+    # -- requesting and giving back
 
-    def _ask(self) -> bool:
-        """Ask for one; returns whether it was accepted."""
+    def _request(self) -> bool:
+        """Request one; returns whether it was accepted."""
         note = self._notes.new(self._now())
         allocation = self._allocations[note.name] = _Allocation(note=note, since_s=self._now())
         command = [*self._keeper, "--note", str(self._notes.path(note.name))]
@@ -248,7 +248,7 @@ class Pilot:
             allocation.refusal = error.message  # the next turn sees whether it was accepted all the same
             return False
         allocation.note = self._notes.write(note, job_id=job_id)
-        logger.info("an allocation was asked for", extra={"fields": {"job": job_id}})
+        logger.info("an allocation was requested", extra={"fields": {"job": job_id}})
         return True
 
     def _give_back(self, allocation: _Allocation) -> None:
@@ -309,7 +309,7 @@ class Pilot:
             return f"{called} is pending ({item.report.reason or 'None'})"
         if item.phase == "starting":
             return f"{called} starts on {item.note.host.rpartition('.')[0]}"
-        return f"{called} was asked for" if item.note.job_id else "it was asked for"
+        return f"{called} was requested" if item.note.job_id else "it was requested"
 
     def _called(self, note: AllocationNote) -> str:
         return f"{self._source.noun} {note.job_id}"

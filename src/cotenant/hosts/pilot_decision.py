@@ -1,4 +1,4 @@
-"""How many allocations a pilot asks for, and which it gives back: by what waits, what there is, and the time.
+"""How many allocations a pilot requests, and which it gives back: by the jobs that wait, what there is, and the time.
 
 It does no I/O. A trial as in HyperQueue's automatic allocator: until an allocation has given GPUs, and after a refusal,
 one is under way at a time.
@@ -27,7 +27,7 @@ class PilotLimits:
     Attributes:
         backlog: allocations that may be under way, i.e. not usable yet.
         idle_s: an allocation without attempts is given back after it.
-        retry_s: after a failure nothing is asked for so long; twice as long after the next.
+        retry_s: after a failure nothing is requested for so long; twice as long after the next.
     """
 
     min_allocations: int
@@ -69,7 +69,7 @@ class Record:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing more is asked for."""
+        """Whether nothing more is requested."""
         return self.failures >= MAX_FAILURES
 
 
@@ -78,12 +78,12 @@ class Decision:
     """What to do now.
 
     Attributes:
-        ask: how many more allocations to ask for.
+        requests: how many more allocations to request.
         give_back: names of allocations that nobody needs.
         silent: names of allocations whose agents never answered: these are failures, and given back.
     """
 
-    ask: int = 0
+    requests: int = 0
     give_back: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
 
@@ -104,10 +104,11 @@ def decide(
     ]
     surplus = max(0, len(held) - limits.min_allocations)
     give_back = tuple(name for _, name in sorted(idle)[:surplus])
-    return Decision(ask=_ask(limits, waiting, allocations, held, record, now_s), give_back=give_back, silent=silent)
+    requests = _new_requests(limits, waiting, allocations, held, record, now_s)
+    return Decision(requests=requests, give_back=give_back, silent=silent)
 
 
-def _ask(
+def _new_requests(
     limits: PilotLimits,
     waiting: int,
     allocations: Sequence[AllocationStatus],

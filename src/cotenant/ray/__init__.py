@@ -1,4 +1,4 @@
-"""cotenant and Ray: `cotenant.ray.options(script)` is what a task asks Ray for; the rest gives a pilot GPUs of Ray.
+"""cotenant and Ray: `cotenant.ray.options(script)` is what a task requests of Ray; the rest gives a pilot GPUs of Ray.
 
 Importing it imports nothing else: it is in every worker and every relay.
 """

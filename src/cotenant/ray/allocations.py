@@ -67,18 +67,18 @@ class RayAllocations:
     def request(self, name: str, command: list[str], log: Path) -> str:
         """Create an actor with `command` beside it."""
         words = [*command, "--held"]
-        return str(self._ask("request", name=name, keeper=words, log=str(log), options=self._options)["id"])
+        return str(self._call("request", name=name, keeper=words, log=str(log), options=self._options)["id"])
 
     def report(self, names: Iterable[str]) -> Mapping[str, AllocationReport]:
         """What Ray says of actors. One that has died is ending until its attempts are stopped."""
         wanted = list(names)
-        found = self._ask("report", names=wanted, options=self._options)["found"]
+        found = self._call("report", names=wanted, options=self._options)["found"]
         reports = {name: self._report_of(name, found.get(name)) for name in wanted}
         return {name: report for name, report in reports.items() if report is not None}
 
     def cancel(self, note: AllocationNote) -> None:
         """End an actor, after its attempts."""
-        self._ask("cancel", name=note.name)
+        self._call("cancel", name=note.name)
 
     def launcher(self, note: AllocationNote) -> list[str]:
         """A relay to an agent beside the actor."""
@@ -91,20 +91,20 @@ class RayAllocations:
                 job_id=seen["id"], state=seen["state"], word=seen["state"], reason=seen["reason"], node=seen["node"]
             )
         try:
-            kept_id = mark_of(self._notes / f"{name}.json").read_text()
+            saved_id = mark_of(self._notes / f"{name}.json").read_text()
         except OSError:
-            kept_id = ""
-        if seen is None and not kept_id:
+            saved_id = ""
+        if seen is None and not saved_id:
             return None
         now_s = time.monotonic()
         limit_s = self._grace_s + KEEPER_S + (HEAD_LOSS_S if seen is None else 0.0)
-        is_over = not kept_id or now_s - self._gone_since_s.setdefault(name, now_s) > limit_s
-        known = {"id": kept_id, "reason": "Ray does not know it any more"} if seen is None else seen
+        is_over = not saved_id or now_s - self._gone_since_s.setdefault(name, now_s) > limit_s
+        known = {"id": saved_id, "reason": "Ray does not know it any more"} if seen is None else seen
         return AllocationReport(job_id=known["id"], state="ended" if is_over else "ending", word=known["reason"])
 
     # -- bridge
 
-    def _ask(self, what: str, **fields: Any) -> Any:
+    def _call(self, what: str, **fields: Any) -> Any:
         """The answer of the bridge, which is started if there is none.
 
         Raises:

@@ -71,7 +71,7 @@ class Bridge:
         return {}
 
     def attach(self, name: str, command: Sequence[str], orders: BinaryIO, output: socket.socket) -> None:
-        """Relay an agent until it, or who asked for it, has ended."""
+        """Relay an agent until it, or its daemon's end of the connection, has ended."""
         with self._lock:
             holder = self._holder(name)
         if holder is None:
@@ -134,12 +134,12 @@ class Bridge:
         wanted = {"GPU": options["num_gpus"], "CPU": options.get("num_cpus", 0), "memory": options.get("memory", 0)}
         wanted |= options.get("resources", {})
         if "accelerator_type" in options:
-            wanted[f"accelerator_type:{options['accelerator_type']}"] = 0.001  # what Ray asks for
+            wanted[f"accelerator_type:{options['accelerator_type']}"] = 0.001  # what Ray requests
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(has.get(name, 0) >= count for name, count in wanted.items()) for has in nodes):
-            return "a node of the cluster has what it asks for, now or later"
-        asked = ", ".join(f"{name} {count:g}" for name, count in wanted.items() if count)
-        return f"no node of the cluster has {asked}"
+            return "a node of the cluster has what it requests, now or later"
+        requested = ", ".join(f"{name} {count:g}" for name, count in wanted.items() if count)
+        return f"no node of the cluster has {requested}"
 
 
 def _id_of(holder: Any) -> str:

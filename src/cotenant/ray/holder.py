@@ -37,7 +37,7 @@ class Holder:
         with open(log, "ab") as output:  # noqa: PTH123 (closed with the block)
             kept = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
         assert kept.stdout is not None
-        self._kept = kept  # its stdin stays open as long as this process lives
+        self._keeper = kept  # its stdin stays open as long as this process lives
         if not kept.stdout.readline():
             raise RuntimeError(f"the keeper did not start: see {log}")
         kept.wait()  # it has left us
@@ -59,8 +59,8 @@ class Holder:
 
     def end(self) -> None:
         """End the allocation: its attempts are stopped first."""
-        if self._kept.stdin is not None:
-            self._kept.stdin.close()
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
 
     def attach(self, command: Sequence[str]) -> int:
         """Start an agent, after the end of the one before; returns its number."""
@@ -91,7 +91,7 @@ class Holder:
                 agent.stdin.close()
 
     def receive(self, number: int) -> tuple[bytes, bytes]:
-        """What an agent says next, read only when asked for; empty at its end, with the last of its complaints."""
+        """The next output of an agent, read on request only; empty at its end, with the last of its stderr."""
         agent, complaints = self._agent, self._complaints
         if agent is None or complaints is None or number != self._number or agent.stdout is None:
             return b"", b""

@@ -22,7 +22,7 @@ from cotenant.gpu_specs import GpuSpec, all_gpu_specs, gpu_spec
 PARTS = 10_000
 """Ray counts resources in ten thousandths. Source: fixed_point.h of Ray 2.60."""
 _ACCELERATOR = "accelerator_type:"
-"""Begins the resource by which a node tells the model of its GPUs."""
+"""Begins the name of the resource that states the model of a node's GPUs."""
 
 
 def options(
@@ -93,7 +93,7 @@ def smallest_gpu(nodes: Iterable[Mapping[str, Any]], hint: str) -> GpuSpec:
     """The GPU with the least memory among those that the nodes with GPUs, as Ray lists them, may have.
 
     Raises:
-        UsageError: a node does not tell its model, or it is unknown here.
+        UsageError: a node has no GPU model among its resources, or one that is unknown here.
     """
     found: list[GpuSpec] = []
     for node in nodes:

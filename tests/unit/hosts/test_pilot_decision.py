@@ -31,8 +31,8 @@ def an_allocation(phase, name="a", *, idle_s=None, age_s=10.0):
     return AllocationStatus(name=name, phase=phase, since_s=NOW_S - age_s, idle_since_s=idle_since_s)
 
 
-def asked(waiting, *allocations, limits=LIMITS, record=TRIED):
-    return decide(limits, waiting, allocations, record, NOW_S).ask
+def requested(waiting, *allocations, limits=LIMITS, record=TRIED):
+    return decide(limits, waiting, allocations, record, NOW_S).requests
 
 
 def test_nothing_is_asked_for_while_nothing_waits():
@@ -40,7 +40,7 @@ def test_nothing_is_asked_for_while_nothing_waits():
 
 
 @pytest.mark.parametrize(
-    ("waiting", "phases", "ask"),
+    ("waiting", "phases", "wanted"),
     [
         (1, [], 1),
         (2, [], 2),
@@ -54,30 +54,30 @@ def test_nothing_is_asked_for_while_nothing_waits():
         (2, ["pending"], 1),
     ],
 )
-def test_as_many_as_jobs_wait_up_to_the_backlog_and_the_largest_number(waiting, phases, ask):
-    assert asked(waiting, *(an_allocation(phase, str(number)) for number, phase in enumerate(phases))) == ask
+def test_as_many_as_jobs_wait_up_to_the_backlog_and_the_largest_number(waiting, phases, wanted):
+    assert requested(waiting, *(an_allocation(phase, str(number)) for number, phase in enumerate(phases))) == wanted
 
 
 def test_a_trial_is_one_until_an_allocation_has_given_gpus():
-    assert asked(9, record=Record()) == 1
-    assert asked(9, an_allocation("pending"), record=Record()) == 0
+    assert requested(9, record=Record()) == 1
+    assert requested(9, an_allocation("pending"), record=Record()) == 0
 
 
 def test_after_a_failure_it_waits_longer_each_time_then_tries_one_and_pauses_in_the_end():
     for failures, pause_s in ((1, 60.0), (2, 120.0)):
         early = Record(is_tried=True, failures=failures, failed_at_s=NOW_S - pause_s + 1)
         late = Record(is_tried=True, failures=failures, failed_at_s=NOW_S - pause_s)
-        assert (asked(9, record=early), asked(9, record=late)) == (0, 1)
-    assert asked(9, record=Record(is_tried=True, failures=MAX_FAILURES, failed_at_s=0.0)) == 0
+        assert (requested(9, record=early), requested(9, record=late)) == (0, 1)
+    assert requested(9, record=Record(is_tried=True, failures=MAX_FAILURES, failed_at_s=0.0)) == 0
 
 
 def test_what_waits_beside_an_empty_allocation_asks_for_no_other_one():
-    assert asked(5, an_allocation("ready", idle_s=1.0)) == 0
-    assert asked(5, an_allocation("ready")) == 4
+    assert requested(5, an_allocation("ready", idle_s=1.0)) == 0
+    assert requested(5, an_allocation("ready")) == 4
 
 
 def test_the_smallest_number_is_held_without_jobs():
-    assert asked(0, limits=limits(min_allocations=2)) == 2
+    assert requested(0, limits=limits(min_allocations=2)) == 2
     idle = [an_allocation("ready", name, idle_s=1000.0) for name in "abc"]
     assert decide(limits(min_allocations=2), 0, idle, TRIED, NOW_S) == Decision(give_back=("a",))
 
@@ -97,7 +97,7 @@ def test_what_was_idle_longest_goes_first_and_what_is_needed_stays():
 
 def test_an_allocation_whose_agent_never_answers_is_no_use():
     silent = an_allocation("starting", age_s=START_TIMEOUT_S)
-    assert decide(LIMITS, 1, [silent], TRIED, NOW_S) == Decision(ask=1, silent=("a",))
+    assert decide(LIMITS, 1, [silent], TRIED, NOW_S) == Decision(requests=1, silent=("a",))
     assert not decide(LIMITS, 1, [an_allocation("starting", age_s=START_TIMEOUT_S - 1)], TRIED, NOW_S).silent
 
 
@@ -125,11 +125,11 @@ def test_no_limit_is_ever_passed(situation):
     decision = decide(bounds, waiting, allocations, record, NOW_S)
     phase_of = {item.name: item.phase for item in allocations}
     under_way = sum(1 for item in allocations if item.phase in QUEUED and item.name not in decision.silent)
-    if decision.ask:
-        assert len(allocations) + decision.ask <= bounds.max_allocations
-        assert under_way + decision.ask <= (bounds.backlog if record.is_tried and not record.failures else 1)
+    if decision.requests:
+        assert len(allocations) + decision.requests <= bounds.max_allocations
+        assert under_way + decision.requests <= (bounds.backlog if record.is_tried and not record.failures else 1)
         held = sum(1 for item in allocations if item.phase != "released" and item.name not in decision.silent)
-        assert under_way + decision.ask <= waiting or held + decision.ask <= bounds.min_allocations
+        assert under_way + decision.requests <= waiting or held + decision.requests <= bounds.min_allocations
         assert not record.is_paused
     ended = (*decision.give_back, *decision.silent)
     assert len(set(ended)) == len(ended)

@@ -30,7 +30,7 @@ def told(tmp_path, monkeypatch):
 
     def report(found, at_s=0.0):
         clock[0] = at_s
-        monkeypatch.setattr(source, "_ask", lambda *_, **__: {"found": {} if found is None else {NAME: found}})
+        monkeypatch.setattr(source, "_call", lambda *_, **__: {"found": {} if found is None else {NAME: found}})
         return source.report([NAME]).get(NAME)
 
     report.mark = mark_of(tmp_path / f"{NAME}.json")
