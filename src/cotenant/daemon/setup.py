@@ -160,7 +160,7 @@ def pilot_folder(state_dir: Path) -> Path:
 
 
 def open_pilot(config: Config, engine: HostsEngine, source: AllocationSource, state_dir: Path) -> Pilot:
-    """The pilot of a configuration, with the hosts of the allocations that an earlier daemon asked for.
+    """The pilot of a configuration, with the hosts of the allocations that an earlier daemon requested.
 
     Raises:
         BackendError: its notes cannot be read.

@@ -1,4 +1,4 @@
-"""The directory of an attempt: what the engine tells the runner there, and what the runner reports.
+"""The directory of an attempt: the engine's orders to the runner, and the runner's reports.
 
 `runner/__init__.py` lists the files. The runner is a separate program, so each side has its own half of the code.
 """

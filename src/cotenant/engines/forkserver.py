@@ -134,7 +134,7 @@ class RunnerForkServer:
             return self._fork()
 
     def _fork(self) -> ReusableRunner:
-        # SOCK_SEQPACKET keeps messages apart, and tells both ends when the other one has closed (unix(7)).
+        # SOCK_SEQPACKET keeps message boundaries, and each end sees when the other one has closed (unix(7)).
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:

@@ -1,4 +1,4 @@
-"""What the engine tells a runner: the content of `spec.json`."""
+"""What a runner is to do: the content of `spec.json`, which the engine writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNNER_DIR = Path(__file__).parent.parent / "runner"
 """The runner's folder, which is a program: it is started, never imported."""
 PROGRESS_ENV = "COTENANT_PROGRESS"
 CHECKPOINT_ENV = "COTENANT_CHECKPOINT_SIGNAL"
-"""Tells a job, and `cotenant.checkpoint`, after which signal it is to save its state."""
+"""Names the signal after which a job is to save its state; `cotenant.checkpoint` reads it, too."""
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL where no other time is given, e.g. at a time limit."""
 

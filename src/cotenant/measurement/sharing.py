@@ -19,7 +19,7 @@ from cotenant.measurement.job_list import JobGroup
 MPS_COMMAND = "nvidia-cuda-mps-control"
 PIPE_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 SIMULATED_SHARING = "COTENANT_STUDY_SHARING"
-"""Tells a job on a simulated GPU how it shares: `time-sliced`, `mps` or `mig:PROFILE`."""
+"""How a job on a simulated GPU shares it: `time-sliced`, `mps` or `mig:PROFILE`."""
 
 
 @contextlib.contextmanager

@@ -168,7 +168,7 @@ class _Handler(socketserver.StreamRequestHandler):
                 return
             try:
                 answer = getattr(bridge, what)(**message)
-            except Exception as error:  # noqa: BLE001 (whatever Ray raises, its daemon is told)
+            except Exception as error:  # noqa: BLE001 (whatever Ray raises goes to its daemon)
                 answer = {"error": _why(error)}
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 

@@ -53,7 +53,7 @@ def is_saved(attempt: Attempt) -> bool:
 
 
 def completed_while_saving(job: Job, attempt: Attempt) -> bool:
-    """Whether a job that was asked to save its state came to its end instead."""
+    """Whether a job that got the signal to save its state came to its end instead."""
     end = attempt.exit
-    asked = job.spec.checkpoint_signal is not None and attempt.stop_reason in (None, REQUEUE)
-    return asked and end is not None and end.reason == "stopped" and end.exit_code == 0
+    got_signal = job.spec.checkpoint_signal is not None and attempt.stop_reason in (None, REQUEUE)
+    return got_signal and end is not None and end.reason == "stopped" and end.exit_code == 0

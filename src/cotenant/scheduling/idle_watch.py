@@ -1,4 +1,4 @@
-"""Finds attempts that hold GPUs and compute nothing, tells their users, and acts if the administrator wants it.
+"""Finds attempts that hold GPUs and compute nothing, notifies their users, and acts if the administrator wants it.
 
 An attempt is idle once readings of all its GPUs have shown next to no activity for `after_s` in a row. The activity of
 a GPU is its SM activity, or its utilization where that is not read; it bounds what each resident does. On a shared GPU

@@ -19,7 +19,7 @@ from cotenant.scheduling.telemetry.samples import Telemetry
 class MoveWatch:
     """Looks for a move every `period_s` of the rule, while no other move is on its way.
 
-    What was begun is not journaled: after a restart the attempt ends as it was told to, and another move may begin.
+    A move is not journaled: after a restart the attempt still ends by the signal it got, and another move may begin.
     `planner` is None for a policy that moves no job.
     """
 
@@ -63,7 +63,7 @@ class MoveWatch:
         return [table.stop(job, at_s, move.reason)]
 
     def is_moving(self, job: Job) -> bool:
-        """Whether its attempt was told to save its state to be moved."""
+        """Whether its attempt got the signal to save its state for a move."""
         return self._begun == (job.id, len(job.attempts))
 
     def _running(self, job: Job, at_s: float) -> RunningJob | None:

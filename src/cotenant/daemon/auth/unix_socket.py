@@ -41,7 +41,7 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 class ListeningSocket:
-    """A socket on `path`. A lock beside it tells a living daemon from a socket that one left behind.
+    """A socket on `path`. A lock beside it distinguishes a living daemon from a socket left behind.
 
     `for_all`: everybody may connect; otherwise its owner alone.
 

@@ -133,7 +133,7 @@ class ConvRule:
         return max((nbytes for nbytes in plans if nbytes <= free_bytes), default=0)
 
     def _largest_plan(self, call: LibraryCall) -> int:
-        """The largest workspace of cuDNN's plans where it cannot be asked.
+        """The largest workspace of cuDNN's plans where there is no cuDNN to query.
 
         That is of kernels that copy operands, or that transform tiles of 32 by 32 pixels (17 times 32 complex numbers
         for each pair of channels; 16 by 16 for pointwise ones of small images). Of 2,264 calls of eleven networks on

@@ -32,7 +32,7 @@ class TracingLabeler:
     def label(self, config: Config) -> LabelRecord:
         """The record, with source `traced`; a `crash` if the tracing process died."""
         worker = self._running()
-        assert worker.stdin is not None and worker.stdout is not None  # noqa: PT018 (told to mypy: both are pipes)
+        assert worker.stdin is not None and worker.stdout is not None  # noqa: PT018 (for mypy: both are pipes)
         answer = ""
         try:
             worker.stdin.write(config_id(config) + "\n")

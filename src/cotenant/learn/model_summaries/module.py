@@ -47,7 +47,7 @@ def summarize_module(module: Any, inputs: Sequence[Any], *, batch_at: int = 0) -
 
 
 class _Recorder:
-    """Writes down what the hooks tell. `_counted_attempts`: names of weights are not enough, a tied weight has two."""
+    """Records the layers that hooks report. `_counted`: ids of weights, since a tied weight has two names."""
 
     def __init__(self, batch_at: int) -> None:
         self.layers: list[Layer] = []

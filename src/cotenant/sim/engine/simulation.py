@@ -362,7 +362,7 @@ class Simulation:
             self._history_feed.close_intervals(gpus, at_s)
 
     def _reconsider(self, jobs: Iterable[Job]) -> None:
-        """Tell the placer that more is known of these pending jobs."""
+        """Add these pending jobs again: their predictions have changed."""
         for job in jobs:
             self._placer.add(job)
 

@@ -87,8 +87,8 @@ def fits() -> Mapping[str, KernelFit]:
 def traits(family: str) -> dict[str, Traits]:
     """Inputs of the fit for each workload measured on this GPU family.
 
-    On the A100, the activity that DCGM measured alone. Elsewhere only what the name tells: batch size, model and data
-    set and, on the RTX 2080 Ti, the peak memory.
+    On the A100, the activity that DCGM measured alone. Elsewhere only what the name contains: batch size, model and
+    data set and, on the RTX 2080 Ti, the peak memory.
     """
     names = sorted({name for pair in measured(family) for name in pair})
     if family == "A100":

@@ -218,7 +218,7 @@ def _preparing(prepare: Sequence[Callable[[str], bool]], original: Any) -> Any:
 
 
 def _is_placeholder(name: str) -> bool:
-    """Whether it is a file that keeps an empty folder in a repository, or tells what to put there."""
+    """Whether it is a file that keeps an empty folder in a repository, or a README of what to put there."""
     return name in _PLACEHOLDERS or name.upper().startswith("README")
 
 

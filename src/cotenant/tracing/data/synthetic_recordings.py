@@ -1,7 +1,7 @@
 """Recordings and HDF5 files that a script reads and that are not on this machine.
 
 A synthetic sample of floating-point numbers and one dimension is a recording: `32000:float32` has as many numbers. Its
-sampling rate is the one asked for, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
+sampling rate is the requested one, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
 other readers. An HDF5 file holds the first sample under every name and every index.
 """
 

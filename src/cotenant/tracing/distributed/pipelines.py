@@ -19,7 +19,7 @@ _STAGE = "torch.distributed.pipelining.stage"
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Construction of stages, and what they tell each other."""
+    """Construction of stages, and the shapes that they exchange."""
     return [
         Patch(
             target=f"{_STAGE}:PipelineStage.__init__", phase=Phase.DISTRIBUTED,

@@ -2,10 +2,10 @@
 
 A build without cuDNN decomposes `aten::lstm`, `gru` and `rnn_*` into a cell per step, with very different memory. Here
 they become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
-Sizes are those that `cudnnGetRNNTempSpaceSizes` of cuDNN 9.20 gives without a GPU, as a warning says. For an A100
-159 shapes were asked: the reserve space, values for the backward pass, is equal, the workspace within
-0.8 %, and in evaluation up to 80 % too large. It does not answer for bfloat16, nor for the small hidden states that
-torch gives to another algorithm (`use_rnn_persist_small_h`): both are taken to be alike.
+Sizes are those that `cudnnGetRNNTempSpaceSizes` of cuDNN 9.20 returns without a GPU, as a warning says. On 159 shapes
+for an A100 our reserve space (values for the backward pass) is equal, and our workspace within 0.8 %, in evaluation up
+to 80 % too large. cuDNN returns nothing for bfloat16, nor for the small hidden states that torch gives to another
+algorithm (`use_rnn_persist_small_h`): their sizes are assumed to be the same.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `torch._dynamo` takes 0.6 s of CPU time, `torch.fx.experimental.symbolic_shapes` with sympy 0.3 s (torch 2.13): more
 than the trace of a small model. Optimizers, checkpointing and torchvision import the first to say that nothing is
 compiled; meta kernels the second, for functions of symbolic sizes that return plain sizes as they are. Stand-ins have
-these functions, and import the real module where anything else is asked of them.
+these functions, and import the real module on access to anything else.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _is_of(module: str, packages: tuple[str, ...]) -> bool:
 class MissingStateDict(collections.OrderedDict[str, Any]):
     """In place of a checkpoint that is not on this machine; a script may remove names, and finds none.
 
-    A part that is asked for by name is missing, too; counters such as `epoch` are 0.
+    A part that a script reads by name is missing, too; counters such as `epoch` are 0.
     """
 
     made = False  # whether there has been one in this process

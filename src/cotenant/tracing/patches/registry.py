@@ -97,7 +97,7 @@ class Entry:
         return False
 
     def apply(self, table: PatchTable) -> None:
-        """Change the target now; tell `table` how to undo it."""
+        """Change the target now, and register with `table` how to undo it."""
         raise NotImplementedError
 
 

@@ -82,7 +82,7 @@ def _always_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **
 
 
 def _name_cuda_version() -> Callable[[], None] | None:
-    """Tell the user's own files the CUDA version of the wheel for GPUs; libraries would load what a CPU build lacks."""
+    """Give the user's own files the CUDA version of the wheel for GPUs; libraries would load what a CPU build lacks."""
     version: Any = torch.version
     if version.cuda is not None:
         return None

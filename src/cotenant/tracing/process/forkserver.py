@@ -167,5 +167,5 @@ def _kill_descendants(pid: int) -> None:
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the other end may be closed; the next read tells
+    with contextlib.suppress(OSError):  # the other end may be closed; the next read shows it
         link.send(json.dumps(message).encode())
