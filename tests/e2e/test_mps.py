@@ -118,7 +118,7 @@ def test_jobs_share_as_requested(site, notes):
     for words, says in (
         (("--sharing", "mig"), "does not offer `--sharing mig`: none of its GPUs has MIG instances"),
         (("--sharing", "mps", "--gpus", "2"), "a job of 2 GPUs cannot share them by mps"),
-        (("--sharing", "time", "--exclusive"), "asks for exclusive GPUs and for sharing by time"),
+        (("--sharing", "time", "--exclusive"), "requests exclusive GPUs and sharing by time"),
     ):
         done = site.cli("submit", "--gpu-mem", "1G", *words, "--", "true")
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMPLETE_VARIABLE = "_COTENANT_COMPLETE"
-"""The environment variable by which the script of a shell asks for completions."""
+"""The environment variable by which the script of a shell requests completions."""
 
 MAX_JOBS = 200
 TIMEOUT_S = 2.0

@@ -145,7 +145,7 @@ def _local(word: str, root: str, source: Path) -> str:
 @cli_option("--port", type=integer(minimum=0, maximum=65535), default=8443, metavar="PORT", help="Port; 0: any.")
 @json_option
 def webhook(*, sharing: Sharing | None, cert: Path, key: Path, bind: str, port: int, json: bool) -> None:
-    """Serve the admission webhook: pods with our annotation get what the cluster's sharing asks for.
+    """Serve the admission webhook: pods with our annotation get what sharing in the cluster needs.
 
     cotenant k8s webhook --sharing hami --cert tls.crt --key tls.key
     """

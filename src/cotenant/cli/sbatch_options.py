@@ -128,7 +128,7 @@ def _value(setting: Setting, option: click.Parameter) -> Any:
 
 
 def why_unused(name: str, value: str | None) -> str | None:
-    """Why an option has no effect; None if it asks for what is the case anyway."""
+    """Why an option has no effect; None if it requests what is the case anyway."""
     if name == "nodes":
         return None if value in ("1", "1-1") else UNUSED["nodelist"]
     return UNUSED.get(name, DEFAULT_REASON)

@@ -239,7 +239,7 @@ def _expected_end(job: fields.Job) -> str | None:
 
 
 def _states(job: fields.Job) -> list[str]:
-    """The state, and the flags that Slurm keeps beside it."""
+    """The state, and the flags that Slurm lists beside it."""
     return ["RUNNING", "CONFIGURING"] if job["state"] == "STARTING" else [fields.SLURM_STATES[job["state"]][0]]
 
 

@@ -39,7 +39,7 @@ class Selection:
     users: frozenset[str] | None = option(
         "-u", "--user", "--users", type=NAMES, metavar="NAME,...", help="Of these users."
     )
-    me: bool = flag("--me", help="Of the user who asks.")
+    me: bool = flag("--me", help="Only your own jobs.")
     names: frozenset[str] | None = option("-n", "--name", type=NAMES, metavar="NAME,...", help="With these names.")
     states: frozenset[str] | None = option(
         "-t", "--state", "--states", type=STATES, metavar="STATE,...", help="In these states: PD, RUNNING, all."
@@ -69,7 +69,7 @@ class Selection:
 
 
 def own_name() -> str:
-    """The name of the user who asks; the uid without one."""
+    """The name of the user of this process; the uid without one."""
     import pwd
 
     try:

@@ -13,7 +13,7 @@ from cotenant.cli.options import Option, cli_command, json_option, option_group,
 from cotenant.cli.slurm_options import DEPENDENCIES, resolve_dependencies
 from cotenant.core.errors import UsageError
 
-_FIXED = "a job keeps what it runs, where, and its environment: cancel it and submit it again"
+_FIXED = "command, folder and environment of a job cannot be changed: cancel it and submit it again"
 _HINTS = {
     "array": "its tasks are jobs already: submit another array",
     "estimator": "declare its memory with --gpu-mem, or submit it again",

@@ -10,7 +10,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.placement import Placement
 
 SharingRequest = Literal["auto", "time", "mps", "mig"]
-"""How a job asks to share a GPU: as the policy decides, by time slicing, as an MPS client, on its own MIG instance."""
+"""How a job is to share a GPU: as the policy decides, by time slicing, as an MPS client, on its own MIG instance."""
 
 SlurmEnv = Literal["none", "job", "all"]
 """Which of Slurm's variables a job gets: none, those that say what the job is, or also those that launchers act on."""

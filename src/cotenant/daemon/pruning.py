@@ -19,7 +19,7 @@ REFRESH_SHARE = 0.05
 
 
 class OutputStore:
-    """The folders of attempts below `state_dir`, where the local engine keeps them; other engines have none here.
+    """The folders of attempts below `state_dir`, where the local engine stores them; other engines have none here.
 
     `budget` limits their files, and learns their sizes from here.
     """

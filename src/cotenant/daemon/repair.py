@@ -35,7 +35,7 @@ _LOST: dict[type, str] = {
     JobSubmitted: "the job itself: it is in no list any more, and its later events have no effect",
     EstimateReady: "its estimate, which the next daemon makes again",
     AttemptPlaced: "an attempt: if it ran, its end is not recorded either",
-    AttemptExited: "the end of an attempt: the next daemon asks its engine what became of it",
+    AttemptExited: "the end of an attempt: the next daemon gets it from its engine",
     JobUpdated: "a change of its request: the one before holds",
     JobCancelled: "its cancellation: the job runs on, or runs again",
 }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cotenant.core.ports import Engine
 
 EngineFactory = Callable[[Path], "Engine"]
-"""Makes an engine that keeps its files in the given folder, which it creates if need be."""
+"""Makes an engine that stores its files in the given folder, which it creates if need be."""
 
 ENGINES: Registry[EngineFactory] = Registry(
     "engine",

@@ -22,8 +22,8 @@ _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TIMEOUT_S = 20.0
 _MAX_BYTES = 1 << 20
 _REFUSED = {
-    401: "there is no such model, or it asks for a token: set `HF_TOKEN`",
-    403: "the model asks for an agreement on its page, and a token of who agreed: set `HF_TOKEN`",
+    401: "there is no such model, or it needs a token: set `HF_TOKEN`",
+    403: "the model needs an agreement on its page, and the token of an account that agreed: set `HF_TOKEN`",
     404: "the hub has no such model, or the model has no `config.json`",
 }
 

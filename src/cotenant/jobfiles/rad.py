@@ -67,7 +67,7 @@ class RadJobFile:
         command: argv of the job.
         model_line: number of the line that names the model file, for messages.
         dataset: None in RAD-RM's format, which does not name it.
-        exclusive: what `policy` asks for; None in CARMA's format, where it has no effect.
+        exclusive: what `policy` requests; None in CARMA's format, where it has no effect.
         memory_bytes: per GPU, by source, None where CARMA has no estimate; empty in RAD-RM's format.
     """
 

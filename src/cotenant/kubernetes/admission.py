@@ -1,4 +1,4 @@
-"""A mutating admission webhook: gives pods with our annotation what shares GPUs in their cluster asks for.
+"""A mutating admission webhook: gives pods with our annotation the labels and resources that sharing needs.
 
 Source: admission.k8s.io/v1, `AdmissionReview`. A request that cannot be understood is allowed unchanged: a webhook
 that refuses pods stops a cluster.

@@ -35,13 +35,13 @@ class Holder:
         self._actor_id: str = ray.get_runtime_context().get_actor_id()[:ID_CHARS]
         words = [word.replace(ALLOCATION_ID, self._actor_id) for word in keeper]
         with open(log, "ab") as output:  # noqa: PTH123 (closed with the block)
-            kept = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
-        assert kept.stdout is not None
-        self._keeper = kept  # its stdin stays open as long as this process lives
-        if not kept.stdout.readline():
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
+        assert process.stdout is not None
+        self._keeper = process  # its stdin stays open as long as this process lives
+        if not process.stdout.readline():
             raise RuntimeError(f"the keeper did not start: see {log}")
-        kept.wait()  # it has left us
-        threading.Thread(target=_end_with, args=(kept.stdout,), name="keeper", daemon=True).start()
+        process.wait()  # it has left us
+        threading.Thread(target=_end_with, args=(process.stdout,), name="keeper", daemon=True).start()
         self._lock = threading.Lock()
         self._agent: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None

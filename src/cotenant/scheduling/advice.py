@@ -15,7 +15,7 @@ from cotenant.scheduling.sharing_guidelines import MAX_SMACT_SUM
 MIN_RUN_S = 60.0
 """Shorter runs say little of what a job does."""
 MAX_USED_SHARE = 0.5
-"""A job that held less of what it declared keeps memory from others."""
+"""A job that held less of what it declared blocks memory that others could use."""
 HEADROOM = 1.15
 """What to declare, as a multiple of the peak."""
 MAX_GOOD_SLOWDOWN = 1.10

@@ -35,7 +35,7 @@ FIELDS: Mapping[str, str] = {
 """Field of a job for each word of our own. They mean what the options of `cotenant submit` mean."""
 OWN = frozenset((*FIELDS, "signal_delay_s"))
 SIGNAL_DELAY_S = 90.0
-"""Before the time limit; what submitit asks Slurm for."""
+"""Before the time limit; the same as submitit requests of Slurm."""
 
 
 def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:

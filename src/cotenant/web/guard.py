@@ -90,7 +90,7 @@ class Guard:
         return None if found is None else self._sessions.find(found.value)
 
     def check_origin(self, request: Request) -> None:
-        """Refuse a change that another site's page asks for.
+        """Refuse a change that another site's page requests.
 
         Raises:
             NotPermitted: the browser says so.

@@ -67,7 +67,7 @@ class Site:
         return HTMLResponse(text, status_code=status)
 
     async def form(self, request: Request, *, changes: bool = True) -> dict[str, str]:
-        """The fields of a form of ours. `changes`: it asks for a change of the daemon's jobs.
+        """The fields of a form of ours. `changes`: it changes jobs of the daemon.
 
         Raises:
             NotPermitted: it does not carry the CSRF token of the session, or it changes something on read-only pages.

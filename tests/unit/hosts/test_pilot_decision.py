@@ -1,4 +1,4 @@
-"""How many allocations a pilot asks for, and which it gives back."""
+"""How many allocations a pilot requests, and which it gives back."""
 
 from __future__ import annotations
 

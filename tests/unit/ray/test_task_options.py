@@ -1,4 +1,4 @@
-"""What a Ray task asks for; without Ray."""
+"""What a Ray task requests; without Ray."""
 
 from __future__ import annotations
 

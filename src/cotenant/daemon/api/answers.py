@@ -223,7 +223,7 @@ class PilotAllocationView(Answer):
 
 
 class PilotView(Answer):
-    """The pilot, which asks Slurm for allocations."""
+    """The pilot, which requests allocations of Slurm."""
 
     state: Annotated[
         Literal["on", "paused", "unreachable"], "paused: too many failures; unreachable: Slurm does not answer"

@@ -125,7 +125,7 @@ def _check(spec: JobSpec) -> None:
         if path is not None and not path.startswith("/"):
             raise UsageError(f"`{path}` is not an absolute path")
     for what, count, least, most in (
-        (f"asks for {spec.gpus} GPUs", spec.gpus, 1, MAX_GPUS),
+        (f"requests {spec.gpus} GPUs", spec.gpus, 1, MAX_GPUS),
         (f"may be tried {spec.max_attempts} times", spec.max_attempts, 1, MAX_ATTEMPTS),
         (f"may be retried {spec.retries} times", spec.retries, 0, MAX_ATTEMPTS),
     ):
@@ -182,7 +182,7 @@ def _check_words(spec: JobSpec) -> None:
     if spec.sharing in ("mps", "mig") and spec.gpus > 1:
         raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.sharing}, which works for one")
     if spec.sharing in ("time", "mps") and spec.exclusive:
-        raise UsageError(f"the job asks for exclusive GPUs and for sharing by {spec.sharing}: choose one")
+        raise UsageError(f"the job requests exclusive GPUs and sharing by {spec.sharing}: choose one")
     if spec.estimator is not None and spec.estimator not in ESTIMATORS:
         raise UnknownName("estimator", spec.estimator, ESTIMATORS)
 

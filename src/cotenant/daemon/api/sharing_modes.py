@@ -47,7 +47,7 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
 
 
 def check_gpus(specs: Sequence[JobSpec], hosts: int) -> None:
-    """Check how many GPUs jobs ask for: an attempt runs on one host, and no policy keeps a gang on one of several.
+    """Check how many GPUs jobs request: an attempt runs on one host, and no policy keeps a gang on one of several.
 
     Raises:
         UsageError: more than one, where the daemon has several hosts.
@@ -55,7 +55,7 @@ def check_gpus(specs: Sequence[JobSpec], hosts: int) -> None:
     most = max((spec.gpus for spec in specs), default=1)
     if hosts > 1 and most > 1:
         raise UsageError(
-            f"a job asks for {most} GPUs, and this daemon has {hosts} hosts: it places no job across hosts",
+            f"a job requests {most} GPUs, and this daemon has {hosts} hosts: it places no job across hosts",
             hint="ask for one GPU, or submit to a daemon with one host",
         )
 

@@ -131,13 +131,13 @@ def simulated(model: DescribedModel, gpu: GpuSpec) -> Estimate:
 
 
 def _with_activations(recorded: MemoryTrace) -> MemoryTrace:
-    """`recorded`, with what the forward pass keeps for the backward pass named as the tracer names it."""
-    kept = {event.storage_id for event in recorded.events if event.action == "free" and event.phase != "forward"}
+    """`recorded`, with what the forward pass saves for the backward pass named as the tracer names it."""
+    saved = {event.storage_id for event in recorded.events if event.action == "free" and event.phase != "forward"}
     events = tuple(
         event._replace(category="activation")
         if event.action == "alloc"
         and (event.phase, event.category) == ("forward", "temporary")
-        and event.storage_id in kept
+        and event.storage_id in saved
         else event
         for event in recorded.events
     )

@@ -1,4 +1,4 @@
-"""Changes of a job: a page that asks, and the form that it sends."""
+"""Changes of a job: a page that asks for confirmation, and the form that it sends."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _advice(job: Mapping[str, Any]) -> list[str]:
     if job["idle_s"] is not None:
         found.append("It holds its GPUs and computes nothing: see whether it hangs, or cancel it.")
     if job["state"] == "PENDING" and job["exclusive"]:
-        found.append("It asks for a GPU of its own; without that it could share one, and start sooner.")
+        found.append("It requests a GPU of its own; without that it could share one, and start sooner.")
     return found
 
 

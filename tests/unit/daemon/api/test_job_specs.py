@@ -169,7 +169,7 @@ def test_an_update_does_not_expand_unchanged_paths():
         ({"uid": 0}, "`uid` of a job cannot be updated"),
         ({"workdir": "/"}, "`workdir` of a job cannot be updated"),
         ({"env": {}}, "`env` of a job cannot be updated"),
-        ({"gpus": 0}, "asks for 0 GPUs"),
+        ({"gpus": 0}, "requests 0 GPUs"),
         ({"gpus": "two"}, "job 17 cannot become that"),
         ({"priority": 10**7}, "is beyond"),
         ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
