@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import textwrap
@@ -124,3 +125,21 @@ def test_the_options_of_the_command_line_and_of_the_script(site):
         answer = site.cli("submit", "--checkpoint-signal", wrong, "a.sh")
         assert answer.returncode == 2
         assert what in answer.stderr
+
+
+def test_what_a_script_saves_is_told_at_submit_and_later(site):
+    site.start(simulate="1xA100-40GB")
+    (site.root / "train.py").write_text("from transformers import Trainer\nTrainer(model).train()\n")
+    submitted = json.loads(site.cli("submit", "--hold", "--json", "train.py", "--save_steps", "50").stdout)
+    shown = json.loads(site.cli("show", "1", "--json").stdout)
+    assert submitted["checkpoints"] == shown["checkpoints"]
+    assert (shown["checkpoints"]["saves"], shown["checkpoints"]["resumes"]) == ("every 50 steps", False)
+    assert shown["job"]["checkpoint_signal"] is None
+    advice = (
+        "  advice          saves every 50 steps (transformers.Trainer); with --checkpointable it can be moved, once"
+    )
+    assert advice in site.cli("show", "1").stdout
+    assert site.cli("update", "1", "--checkpointable").returncode == 0
+    assert "needs more, or a move loses its work: `callbacks=[" in site.cli("show", "1").stdout
+    (site.root / "train.py").unlink()
+    assert json.loads(site.cli("show", "1", "--json").stdout)["checkpoints"] is None

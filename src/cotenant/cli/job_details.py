@@ -26,8 +26,11 @@ def show(job: str, *, json: bool, connection: Connection) -> None:
     """
     client = connection.client()
     view = client.job(one_job(client, job))
+    from cotenant.cli.checkpoint_advice import habit_view  # reads Python, which other verbs need not load
+
+    habit = habit_view(view, is_remote=connection.is_remote)
     if json:
-        emit_json({"job": view})
+        emit_json({"job": view, "checkpoints": habit})
         return
     print_line(f"job {view['label']}  {view['name']}  {view['state']}")
     for title, value in [*_job_fields(view), *_estimate_fields(view)]:
@@ -36,7 +39,7 @@ def show(job: str, *, json: bool, connection: Connection) -> None:
         print_line(f"  attempt {attempt['number']}")
         for title, value in _attempt_fields(attempt):
             print_line(f"    {title:<15} {value}")
-    for sentence in view["advice"]:
+    for sentence in [*view["advice"], *([] if habit is None or habit["advice"] is None else [habit["advice"]])]:
         print_line(f"  advice          {sentence}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
+from cotenant.cli.checkpoint_advice import CheckpointHabitView
 from cotenant.cli.json_admin_outputs import PruneOutput, RepairOutput
 from cotenant.cli.json_slurm_outputs import SLURM_OUTPUTS
 from cotenant.cli.json_slurm_shapes import SlurmAccountingOutput, SlurmQueueOutput
@@ -39,10 +40,22 @@ class JobOutput(TypedDict):
     job: schemas.JobDetail
 
 
+class ShowOutput(JobOutput):
+    """One job, and what its script saves; null if that is not known."""
+
+    checkpoints: CheckpointHabitView | None
+
+
 class SubmitOutput(TypedDict):
     """The submitted job, or with --dry-run its preview; of an array, `job` is its first task and `jobs` are all."""
 
     job: schemas.JobView | schemas.StartPreview | schemas.WaitPreview
+
+
+class SubmitHabitOutput(SubmitOutput):
+    """As `SubmitOutput`, and what the script of the job saves; null if that is not known."""
+
+    checkpoints: CheckpointHabitView | None
 
 
 class JobsOutput(TypedDict):
@@ -331,10 +344,10 @@ class GpuModelsOutput(TypedDict):
 
 
 OUTPUTS: Mapping[str, Any] = {
-    "submit": SubmitOutput,
+    "submit": SubmitHabitOutput,
     "run": JobOutput,
     "ls": JobsOutput,
-    "show": JobOutput,
+    "show": ShowOutput,
     "explain": answers.ExplainAnswer,
     "events": EventsOutput,
     "logs": LogsOutput,

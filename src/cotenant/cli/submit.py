@@ -61,8 +61,11 @@ def submit(
     client = connection.client()
     views = client.submit([resolve_dependencies(job, client.ids)], dry_run=dry_run)
     view = views[0]
+    from cotenant.cli.checkpoint_advice import habit_view  # reads Python, which other verbs need not load
+
+    habit = None if parsable else habit_view(job, is_remote=connection.is_remote)
     if json:
-        emit_json({"job": view} if len(views) == 1 else {"job": view, "jobs": views})
+        emit_json({"job": view, **({} if len(views) == 1 else {"jobs": views}), "checkpoints": habit})
     elif dry_run:
         _print_preview(view)
     elif parsable:
@@ -74,6 +77,8 @@ def submit(
     else:
         print_line(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
         hint(f"output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
+    if habit is not None and habit["advice"] is not None and not json:
+        hint(habit["advice"])
 
 
 @accept_sbatch_options

@@ -21,6 +21,9 @@ _IGNORED_OPTION = re.compile(
 )
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_LAUNCHER = re.compile(r"(?:.*/)?(?:accelerate|deepspeed|torchrun)")
+SAVING_LAUNCHER = ["-m", "cotenant.checkpoint"]
+"""Runs the command behind it: `cotenant/checkpoint/__main__.py`."""
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 
 
@@ -38,6 +41,8 @@ def _key(command: tuple[str, ...], workdir: str) -> str:
     for index, word in enumerate(words):
         if skip:
             skip = False
+        elif index == 0 and _LAUNCHER.fullmatch(word):  # behind `cotenant.checkpoint` it has no folder
+            parts.append(word.rpartition("/")[2])
         elif index == 0 and _PYTHON.fullmatch(word):
             parts.append("python")
         elif not script and word.endswith(".py"):
@@ -54,7 +59,10 @@ def _key(command: tuple[str, ...], workdir: str) -> str:
 
 
 def _unwrapped(command: tuple[str, ...]) -> list[str]:
-    """The words of the command inside `sh -c "..."`, without leading assignments of environment variables."""
+    """The words of the command inside `sh -c "..."` and behind `python -m cotenant.checkpoint`.
+
+    Leading assignments of environment variables are left out.
+    """
     words = list(command)
     if len(words) >= 3 and _SHELL.fullmatch(words[0]) and words[1].startswith("-") and words[1].endswith("c"):
         try:
@@ -63,6 +71,8 @@ def _unwrapped(command: tuple[str, ...]) -> list[str]:
             return words
     while words and _SETTING.match(words[0]):
         del words[0]
+    while len(words) > 3 and _PYTHON.fullmatch(words[0]) and words[1:3] == SAVING_LAUNCHER:
+        del words[:3]  # a job that can be moved is the same work
     return words
 
 

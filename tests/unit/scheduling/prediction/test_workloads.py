@@ -42,6 +42,15 @@ def test_workload_key_unwraps_a_shell():
     assert key("sh", "-c", "echo 'open") == shlex.join(["sh", "-c", "echo 'open", "in /home/ann"])
 
 
+def test_workload_key_unwraps_the_launcher_that_saves():
+    bare = key("/opt/env/bin/torchrun", "--nproc-per-node", "2", "train.py", "--bs", "8")
+    wrapped = "-m cotenant.checkpoint torchrun --nproc-per-node 2 train.py --bs 8"
+    assert key("/opt/env/bin/python3", *wrapped.split()) == bare
+    assert key("bash", "-c", f"A=1 python {wrapped}") == bare
+    assert key("python", "-m", "cotenant.checkpoint", "python", "train.py") == key("python", "train.py")
+    assert key("python", "-m", "other", "torchrun", "train.py") != key("torchrun", "train.py")
+
+
 def test_scripts_of_the_same_name_differ_by_folder():
     assert key("python", "train.py") != key("python", "train.py", workdir="/home/bob")
     assert key("python", "/home/ann/train.py", workdir="/") == key("python", "train.py")
