@@ -53,7 +53,7 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"sharing": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
         pytest.param({"sharing": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
         pytest.param(
-            {"sharing": "mps", "exclusive": True}, "exclusive GPUs and for sharing by mps", id="exclusive and shared"
+            {"sharing": "mps", "exclusive": True}, "exclusive GPUs and sharing by mps", id="exclusive and shared"
         ),
         pytest.param({"env": {"A": "x" * 2**17}}, "the kernel takes 6291456 and 131071", id="a word too long to run"),
         pytest.param({"command": ["x" * 2**16] * 97}, "have 6356", id="more than a program can be given"),
@@ -174,7 +174,7 @@ def test_an_update_does_not_expand_unchanged_paths():
         ({"priority": 10**7}, "is beyond"),
         ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
         ({"stderr_path": "here"}, "not an absolute path"),
-        ({"sharing": "mps", "exclusive": True}, "exclusive GPUs and for sharing by mps"),
+        ({"sharing": "mps", "exclusive": True}, "exclusive GPUs and sharing by mps"),
         ({"limits": {}}, "`limits` of a job cannot be updated"),
         ({"progress": "step"}, "has no group"),
     ],
