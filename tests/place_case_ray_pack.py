@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import ray_clusters
 from pack_folders import PackFolder
+from places import until
 
 TIMEOUT_S = 120
 
 
 def missing():
-    return None if importlib.util.find_spec("ray") else ray_clusters.MISSING
+    return ray_clusters.why_no_ray()
 
 
 class Case:
@@ -75,10 +74,3 @@ class Case:
 
     def close(self):
         self._stack.close()
-
-
-def until(holds, what):
-    give_up_s = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < give_up_s, what
-        time.sleep(0.1)

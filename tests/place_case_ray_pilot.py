@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 
@@ -12,7 +11,7 @@ from support.slurm_nodes import processes_of
 
 
 def missing():
-    return None if importlib.util.find_spec("ray") else ray_clusters.MISSING
+    return ray_clusters.why_no_ray()
 
 
 class Case:

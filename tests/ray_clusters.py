@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -12,6 +13,11 @@ from sites import Site
 
 MISSING = "ray is not installed, 80 MB to fetch and 270 MB on disk: make test-ray installs it"
 MiB = 2**20
+
+
+def why_no_ray():
+    """None where Ray is installed."""
+    return None if importlib.util.find_spec("ray") else MISSING
 
 
 @contextlib.contextmanager

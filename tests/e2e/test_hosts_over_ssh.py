@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gated_jobs import GATE, lines
 from host_sites import hosts_site
 from places import until
 from slurm_sites import end_site
 
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 pytestmark = pytest.mark.skipif(
     SSHD is None or os.geteuid() != 0, reason="needs root and sshd (Debian: openssh-server)"
@@ -62,10 +62,6 @@ def site(ssh, tmp_path_factory):
         yield site
     finally:
         end_site(site)
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def connections(site):

@@ -15,11 +15,11 @@ import pytest
 import ray_clusters
 from cotenant.daemon.config.loader import tomllib
 from cotenant.osutil import procfs
+from gated_jobs import GATE, lines
 from places import until
 from running import is_running
 
 ray = pytest.importorskip("ray", reason=ray_clusters.MISSING)
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 BIG = 30 * 2**30  # no two fit on a GPU of 40 GiB
 
 
@@ -61,10 +61,6 @@ def workers(root):
             is_agent = words[2:3] == [b"cotenant.hosts.agent"]  # not its relay
             if is_agent and any(os.fsencode(root) in word for word in words):
                 yield list(procfs.ancestors(int(path.parent.name)))[1].pid
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def notes(site):

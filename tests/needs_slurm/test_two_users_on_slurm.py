@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 from cotenant.simserver.server import SimulatedServer
+from gated_jobs import GATE, lines
 from people import made_users, needs_users, open_to_users
 from places import until
 from slurm_sites import end_site, pilot_on_slurm
 
 pytestmark = needs_users
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 
 
 @contextlib.contextmanager
@@ -50,10 +50,6 @@ def submitted(site):
     done = site.cli("submit", "--parsable", "--gpu-mem", "30G", "--wrap", GATE.format(path))
     assert done.returncode == 0, done.stderr
     return path
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_two_users_see_and_touch_only_their_own(cluster):
