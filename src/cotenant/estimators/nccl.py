@@ -7,11 +7,16 @@ reads (A100 with NVLink), else 2 and 10 MiB. A ring sends to one neighbor and re
 machine, a chain, does both with each: two buffers for a channel in a group of two GPUs; in larger groups three at the
 chain's ends, four within, and two while no tree is used (NCCL 2.22 connects an algorithm at its first use).
 
-Four A100s joined by NVLink were measured (NVIDIA/nccl issue 964, PyTorch, a 4 MiB all-reduce in each group): 544 MiB
-for a group of two GPUs, 688 MiB for one of three or four, with the 24 channels of that machine. Buffers explain 288 and
-432 MiB, and the same 256 MiB remain of both. Whether the rest grows with the channels is not known: a group of one GPU,
-which has no neighbors, took 512 MiB on a B300 (issue 2363). Without NVLink there are 2 channels (pytorch issue threads
-show `Channel 00/02`), 8 at most.
+Besides, the proxy has one buffer for sends over the network, though a machine alone has none: 16 steps of 512 KiB for
+each channel (128 KiB unless NVLink joins all GPUs; an eighth of NCCL_BUFFSIZE at most), the channels rounded up to a
+power of two (`sharedNetBuffersInit` in src/transport/net.cc, `computeBuffSizes`, `ncclTopoComputeP2pChannels` in
+src/graph/paths.cc). From NCCL 2.22 on it is made at the first send over a network where the driver has cuMem
+(`runtimeConn` in src/init.cc), otherwise with the communicator.
+
+Both agree with what was measured: four A100s joined by NVLink took 544 MiB for a group of two GPUs and 688 MiB for one
+of three or four (NVIDIA/nccl issue 964, PyTorch, 24 channels): 288 and 432 MiB of buffers, and 32 x 16 x 512 KiB. A
+group of one GPU took 512 MiB on a B300 (issue 2363) and on an RTX 3090 (pull request 2366): 64 channels. Without NVLink
+there are 2 channels (pytorch issue threads show `Channel 00/02`), 8 at most.
 
 Not modeled: several machines, whose buffers depend on their network; all-to-all, which connects every pair (3.3 GB on
 8 x H100, issue 1685); NVLS; communicators that share their buffers (`ncclCommSplit`).
@@ -22,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cotenant.core.trace import NcclUsage, TraceHeader
-from cotenant.core.units import MiB, format_bytes
+from cotenant.core.units import KiB, MiB, format_bytes
 from cotenant.gpu_specs import GpuSpec
 
 _PAGE_BYTES = 2 * MiB
@@ -33,7 +38,9 @@ _OTHER_BYTES = 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
 _FLAGS_BYTES = 4096
 """Room for the heads and tails of a buffer's queue, `ncclSendMem` and `ncclRecvMem`."""
 
-_REST_BYTES, _MEASURED_CHANNELS = 256 * MiB, 24
+_STEPS, _SHARED_STEPS = 8, 16
+"""Of a buffer's queue, and of the proxy's shared buffer for each channel."""
+_NVLINK_CHUNK_BYTES, _PCI_CHUNK_BYTES = 512 * KiB, 128 * KiB
 _WITH_NVLINK = frozenset({(7, 0), (8, 0), (9, 0), (10, 0)})
 
 
@@ -86,9 +93,7 @@ class NcclBytes:
     @property
     def sentence(self) -> str:
         """For those who see the context as one number."""
-        return (
-            f"the context holds {format_bytes(self.typical_bytes)} for NCCL, by what four A100s took; {self.interval}"
-        )
+        return f"the context holds {format_bytes(self.typical_bytes)} for NCCL, by its source; {self.interval}"
 
 
 def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
@@ -105,21 +110,19 @@ def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
         typical_bytes=typical * _buffer_bytes(usage, 3),
         high_bytes=high * _buffer_bytes(usage, 4),
     )
-    groups = len(usage.group_sizes)
-    scaled = [groups * _REST_BYTES * channels // _MEASURED_CHANNELS for channels in (low, typical, high)]
-    rest = NcclPart(
-        name="the rest",
-        source="what four A100s took (NVIDIA/nccl issue 964) beyond buffers",
-        low_bytes=scaled[0],
-        typical_bytes=scaled[1],
-        high_bytes=max(groups * _REST_BYTES, scaled[2]),
+    shared = NcclPart(
+        name="shared buffer",
+        source="`sharedNetBuffersInit` in src/transport/net.cc of NCCL; none from 2.22 on where the driver has cuMem",
+        low_bytes=0,
+        typical_bytes=_shared_bytes(usage, typical, _NVLINK_CHUNK_BYTES if nvlink else _PCI_CHUNK_BYTES),
+        high_bytes=_shared_bytes(usage, high, _NVLINK_CHUNK_BYTES),
     )
     return NcclBytes(
         group_sizes=usage.group_sizes,
         low_channels=low,
         typical_channels=typical,
         high_channels=high,
-        parts=(buffers, rest),
+        parts=(buffers, shared),
     )
 
 
@@ -148,3 +151,10 @@ def _buffer_bytes(usage: NcclUsage, in_larger_groups: int) -> int:
     simple = _SIMPLE_BYTES if usage.buffer_bytes is None else usage.buffer_bytes
     pair = sum(-(-(size + _FLAGS_BYTES) // _PAGE_BYTES) * _PAGE_BYTES for size in (simple, _OTHER_BYTES))
     return sum(pair * (2 if size == 2 else in_larger_groups) // 2 for size in usage.group_sizes)
+
+
+def _shared_bytes(usage: NcclUsage, channels: int, chunk_bytes: int) -> int:
+    """Of the proxies of all groups."""
+    if usage.buffer_bytes is not None:
+        chunk_bytes = min(chunk_bytes, usage.buffer_bytes // _STEPS)
+    return len(usage.group_sizes) * (1 << (channels - 1).bit_length()) * _SHARED_STEPS * chunk_bytes

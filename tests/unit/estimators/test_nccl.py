@@ -28,9 +28,9 @@ def a_header(*group_sizes, **settings):
         pytest.param(a_header(4), A100, 688, id="four, as measured"),
         pytest.param(a_header(8), A100, 688, id="a ring has two neighbors however long it is"),
         pytest.param(a_header(4, 2), A100, 1232, id="each communicator has its own"),
-        pytest.param(a_header(2), L40S, 45, id="two channels without NVLink"),
-        pytest.param(a_header(4, max_channels=4), A100, 115, id="fewer channels"),
-        pytest.param(a_header(2, buffer_bytes=MiB), A100, 448, id="smaller buffers"),
+        pytest.param(a_header(2), L40S, 28, id="two channels without NVLink"),
+        pytest.param(a_header(4, max_channels=4), A100, 104, id="fewer channels"),
+        pytest.param(a_header(2, buffer_bytes=MiB), A100, 256, id="smaller buffers"),
     ],
 )
 def test_typical_bytes_of_process_groups(header, gpu, mib):
@@ -53,29 +53,27 @@ def test_nccl_is_part_of_the_context():
         assert getattr(found.context, name) - getattr(A100.context, name) == getattr(more, name)
     (sentence,) = nccl_warnings(header, A100)
     assert "688.0 MiB for NCCL" in sentence
-    assert "45.3 MiB to 1.1 GiB" in sentence
+    assert "24.0 MiB to 1.0 GiB" in sentence
 
 
 @pytest.mark.parametrize(
-    ("size", "buffers", "rest"),
-    [
-        (2, (2 * 12, 24 * 12, 32 * 12), (256 / 12, 256, 256 * 4 / 3)),
-        (4, (2 * 12, 24 * 18, 32 * 24), (256 / 12, 256, 256 * 4 / 3)),
-    ],
+    ("size", "buffers", "shared"),
+    [(2, (2 * 12, 24 * 12, 32 * 12), (0, 256, 256)), (4, (2 * 12, 24 * 18, 32 * 24), (0, 256, 256))],
 )
-def test_parts_say_what_buffers_take_and_what_is_only_measured(size, buffers, rest):
+def test_parts_are_buffers_of_neighbors_and_a_shared_one(size, buffers, shared):
     found = nccl_bytes(a_header(size), A100)
-    for part, mib in zip(found.parts, (buffers, rest), strict=True):
+    for part, mib in zip(found.parts, (buffers, shared), strict=True):
         sizes = (part.low_bytes, part.typical_bytes, part.high_bytes)
         assert [value / MiB for value in sizes] == pytest.approx(mib, abs=0.01)
     assert "src/transport/p2p.cc" in found.parts[0].source
+    assert "src/transport/net.cc" in found.parts[1].source
     assert (found.low_channels, found.typical_channels, found.high_channels) == (2, 24, 32)
 
 
-def test_with_few_channels_the_bound_holds_all_that_was_measured_beside_buffers():
-    found = nccl_bytes(a_header(2), L40S)
-    assert found.high_bytes == (8 * 12 + 256) * MiB
-    assert nccl_bytes(a_header(2, max_channels=1), L40S).high_bytes == (12 + 256) * MiB
+@pytest.mark.parametrize(("channels", "mib"), [(1, 12 + 8), (3, 3 * 12 + 32), (None, 8 * 12 + 64)])
+def test_the_bound_without_nvlink_has_the_larger_chunk_since_a_bridge_may_join_all(channels, mib):
+    """The shared buffer has as many parts as the next power of two of channels."""
+    assert nccl_bytes(a_header(2, max_channels=channels), L40S).high_bytes == mib * MiB
 
 
 def an_estimate(*group_sizes):
@@ -93,9 +91,9 @@ def test_the_context_is_printed_in_its_parts(capsys):
     printed = capsys.readouterr()
     cuda = format_bytes(alone.estimate.context_bytes)
     assert f"in the CUDA context\n  CUDA{cuda:>22}   context, kernels" in printed.out
-    assert "688.0 MiB   45.3 MiB to 1.1 GiB by the links between the GPUs; 24 channels; group of 4 GPUs" in printed.out
+    assert "688.0 MiB   24.0 MiB to 1.0 GiB by the links between the GPUs; 24 channels; group of 4 GPUs" in printed.out
     assert "432.0 MiB   `computeBuffSizes` in src/init.cc" in printed.out
-    assert "256.0 MiB   what four A100s took" in printed.out
+    assert "256.0 MiB   `sharedNetBuffersInit` in src/transport/net.cc" in printed.out
     assert "NCCL" not in printed.err
     assert result.nccl.sentence in result.estimate.warnings  # for those who have no trace, such as the daemon
 
@@ -106,5 +104,5 @@ def test_json_has_nccl_by_itself():
     assert found["group_sizes"] == [4, 2]
     assert found["typical_bytes"] == sum(part["typical_bytes"] for part in found["parts"]) == 1232 * MiB
     assert found["low_bytes"] < found["typical_bytes"] < found["high_bytes"]
-    assert [part["name"] for part in found["parts"]] == ["buffers", "the rest"]
+    assert [part["name"] for part in found["parts"]] == ["buffers", "shared buffer"]
     assert (found["low_channels"], found["typical_channels"], found["high_channels"]) == (2, 24, 32)
