@@ -8,13 +8,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cotenant.cli.options import cli_argument, cli_command, cli_option, json_option, option_group
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.cli.parameter_types import PATH, integer, number
-from cotenant.cli.study_options import experiment_option, mlflow_option, out_option, python_option, resume_option
+from cotenant.cli.study_options import (
+    experiment_option,
+    mlflow_option,
+    out_option,
+    python_option,
+    resume_option,
+    simulated_study_gpu,
+)
 from cotenant.cli.study_table import FitOptions, use_rows
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
@@ -161,13 +167,9 @@ def _collocation_setup(
         yield setup
         return
     from cotenant.gpus.gpu_sampler import GpuSampler
-    from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
     from cotenant.study import simulated_job
 
-    with TemporaryDirectory(prefix="cotenant-study-") as folder:
-        SimulatedServer.create(Path(folder), f"1x{simulated}")
-        backend = SimulatedBackend(Path(folder))
-        (gpu,) = backend.inventory()
+    with simulated_study_gpu(simulated) as (backend, gpu, env):
         yield CampaignSetup(
             out=out,
             python=sys.executable,
@@ -176,5 +178,5 @@ def _collocation_setup(
             gpu_name=f"simulated {gpu.name}",
             probe=Path(simulated_job.__file__),
             is_simulated=True,
-            env={"COTENANT_SIM_SERVER": folder},
+            env=env,
         )

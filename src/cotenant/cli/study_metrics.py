@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, note, print_line
 from cotenant.cli.parameter_types import number
-from cotenant.cli.study_options import out_option, python_option, resume_option
+from cotenant.cli.study_options import out_option, python_option, resume_option, simulated_study_gpu
 from cotenant.core.errors import UsageError
 from cotenant.measurement.result_table import read_rows
 
@@ -108,16 +107,11 @@ def _metrics_study(
             out=out, load=load, env=env, sources=sources, shapes=tuple(shapes), seconds=seconds, gpu=gpu.name
         )
         return
-    from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
-
-    with TemporaryDirectory(prefix="cotenant-study-") as folder:
-        SimulatedServer.create(Path(folder), f"1x{simulated}")
-        backend = SimulatedBackend(Path(folder))
-        (gpu,) = backend.inventory()
+    with simulated_study_gpu(simulated) as (backend, gpu, env):
         yield MetricsStudy(
             out=out,
             load=(sys.executable, "-m", "cotenant.study.simulated_load"),
-            env={"COTENANT_SIM_SERVER": folder},
+            env=env,
             sources=(BackendSource("simulated", backend, gpu),),
             shapes=tuple(shapes),
             seconds=seconds,

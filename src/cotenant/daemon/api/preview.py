@@ -11,7 +11,7 @@ from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.placement.snapshot_adapter import make_placer
+from cotenant.scheduling.placement.snapshot_adapter import make_placer, place_snapshot
 
 
 def preview(
@@ -53,9 +53,5 @@ def preview(
 def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:
     """The decision of the policy now, with the manager's history."""
     placer = make_placer(policy, manager.history)
-    for gpu in manager.server_snapshot(at_s).gpus:
-        placer.update(gpu)
-    for queued in (*manager.queue(), job):
-        placer.add(queued)
-    place = next((placed for placed in placer.decide(at_s) if placed.job_id == job.id), None)
-    return place or placer.explain(job.id, at_s)
+    placed = place_snapshot(placer, (*manager.queue(), job), manager.server_snapshot(at_s))
+    return placed.get(job.id) or placer.explain(job.id, at_s)

@@ -16,6 +16,7 @@ from cotenant.scheduling.placement.gpu_index import LINEAR_SCAN_MAX_GPUS
 from cotenant.scheduling.placement.incremental import IncrementalPlacer
 from cotenant.scheduling.placement.pairing import LearningPairingRule
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
+from cotenant.scheduling.placement.snapshot_adapter import place_snapshot
 
 __all__ = ["AfterOom", "Collocation", "Ranked"]
 
@@ -36,10 +37,6 @@ class Ranked(Composition):
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Deferral]:
         """One answer per job, in the order considered. A deferral shows the GPUs as this decision leaves them."""
         placer = self.placer()
-        for gpu in server.gpus:
-            placer.update(gpu)
-        for job in queue:
-            placer.add(job)
-        placed = {placement.job_id: placement for placement in placer.decide(server.at_s)}
+        placed = place_snapshot(placer, queue, server)
         considered = sorted(queue, key=lambda job: self.order(job, NO_PREDICTIONS))
         return [placed.get(job.id) or placer.explain(job.id, server.at_s) for job in considered]

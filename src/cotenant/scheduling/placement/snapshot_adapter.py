@@ -1,7 +1,8 @@
-"""A placer for policies that decide over whole snapshots only."""
+"""A placer for policies that decide over whole snapshots only, and one decision of a placer over a snapshot."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from cotenant.core.gpu import GpuSnapshot, Resident, ServerSnapshot
@@ -14,6 +15,15 @@ from cotenant.scheduling.prediction.interference import GpuActivity
 def make_placer(policy: Policy, predictions: JobPredictions = NO_PREDICTIONS) -> Placer:
     """The placer of `policy`: its own if it has one, else an adapter that calls `decide`."""
     return policy.placer(predictions) if isinstance(policy, IncrementalPolicy) else SnapshotPolicyAdapter(policy)
+
+
+def place_snapshot(placer: Placer, queue: Iterable[Job], server: ServerSnapshot) -> dict[int, Placement]:
+    """The jobs of `queue` that an empty placer starts on the GPUs of `server`. It can explain the others afterwards."""
+    for gpu in server.gpus:
+        placer.update(gpu)
+    for job in queue:
+        placer.add(job)
+    return {placement.job_id: placement for placement in placer.decide(server.at_s)}
 
 
 class SnapshotPolicyAdapter:

@@ -20,6 +20,7 @@ from cotenant.core.gpu import GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Placer
+from cotenant.scheduling.placement.snapshot_adapter import place_snapshot
 from cotenant.scheduling.prediction.interference import GpuActivity as PolicyActivity
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
@@ -142,11 +143,7 @@ class OraclePolicy:
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Deferral]:
         """One answer per job. `server` must be empty: its residents are not jobs of the trace."""
         placer = self.placer()
-        for gpu in server.gpus:
-            placer.update(gpu)
-        for job in queue:
-            placer.add(job)
-        placed: dict[int, Placement | Deferral] = {answer.job_id: answer for answer in placer.decide(server.at_s)}
+        placed = place_snapshot(placer, queue, server)
         return [placed.get(job.id) or placer.explain(job.id, server.at_s) for job in queue]
 
 
