@@ -1,11 +1,14 @@
 """Compares estimates with PyTorch's CUDA build on a null GPU, allocation by allocation.
 
-    python -m benchmarks.estimator.oracle --python VENV/bin/python [--select GLOB ...] [--first N] [--again] [--write]
+    python -m benchmarks.estimator.oracle --python VENV/bin/python [--select GLOB ...] [--page PAGE ...] [--first N]
+        [--again] [--forks] [--write]
 
 VENV has a CUDA build of torch 2.8 or newer, torchvision, timm and transformers. Each job of `oracle_jobs.py` runs for
 three optimizer steps on both sides in the same environment, so that the estimate queries the same cuDNN. One job runs
 at a time. What the null GPU counted and each row of the table are files below `--folder` as soon as they are known, and
-a second run continues: `--again` makes the estimates anew and takes the null GPU's side from the files.
+a second run continues: `--again` makes the estimates anew and takes the null GPU's side from the files. `--page` takes
+the jobs of an earlier result page, and says how many of them it lacks. `--forks` runs both sides in forks of processes
+with the libraries loaded, in a third of the time.
 
 The table has reserved bytes and their difference, the share of PyTorch's allocations that the estimate has in the same
 order, and the first difference with the place on both sides. Sizes are compared as blocks, rounded up to 512 bytes.
@@ -16,12 +19,14 @@ ends the script at the third step.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import fnmatch
 import hashlib
 import json
 import os
 import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,20 +35,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
+from benchmarks.estimator.oracle_forks import NullGpuForks
 from benchmarks.estimator.oracle_jobs import OracleJob, all_jobs
 from cotenant.core.errors import CotenantError
+from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import format_bytes
-from cotenant.estimators.api import explain
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import (
     NullGpuLibraries,
     RequestHistory,
+    TrainingRun,
     build_libraries,
     find_wheels,
     read_history,
     run_script,
     write_history,
 )
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path.home() / ".cache" / "cotenant" / "null-gpu"
@@ -75,6 +85,7 @@ class Comparison:
     equal_allocations: int = 0
     first_difference: str = ""
     commit: str = ""
+    torch: str = ""
 
     @property
     def error(self) -> float:
@@ -85,8 +96,9 @@ class Comparison:
 class NullGpuSide:
     """What the null GPU counted, from a file where it was counted before."""
 
-    def __init__(self, libraries: NullGpuLibraries, folder: Path) -> None:
+    def __init__(self, libraries: NullGpuLibraries, folder: Path, *, forks: bool = False) -> None:
         self._libraries, self._folder = libraries, folder
+        self._forks = NullGpuForks(libraries, environment()) if forks else None
         folder.mkdir(parents=True, exist_ok=True)
 
     def path_of(self, job: OracleJob) -> Path:
@@ -98,37 +110,69 @@ class NullGpuSide:
         """The history, and the peaks and the torch version as a dict; a script that raised has an `error`."""
         path = self.path_of(job)
         if not path.exists():
-            spec = gpu_spec(job.gpu)
-            total = None if job.free_bytes is None else job.free_bytes + spec.context.typical_bytes
-            found = run_script(
-                self._libraries, spec, [str(ROOT / job.script), *job.arguments], steps=STEPS, record=True, workdir=ROOT,
-                env=environment(job), total_bytes=total,
-            )  # fmt: skip
+            found = self._counted(job)
             about = {
                 "job": job.name, "command": job.command, "gpu": job.gpu, "env": dict(job.env), "torch": found.torch,
                 "cudnn": list(self._libraries.wheels.cudnn), "steps": found.steps, "ended": found.ended,
                 "error": found.error, "peak_allocated_bytes": found.peak_allocated_bytes,
                 "peak_reserved_bytes": found.peak_reserved_bytes, "free_bytes": job.free_bytes,
+                "forked": self._forks is not None,
             }  # fmt: skip
             write_history(path, found.history, about, with_places=True)
         return read_history(path)
 
+    def close(self) -> None:
+        """End the process that forks."""
+        if self._forks is not None:
+            self._forks.close()
 
-def environment(job: OracleJob) -> dict[str, str]:
+    def _counted(self, job: OracleJob) -> TrainingRun:
+        spec, command = gpu_spec(job.gpu), [str(ROOT / job.script), *job.arguments]
+        total = None if job.free_bytes is None else job.free_bytes + spec.context.typical_bytes
+        if self._forks is not None:
+            return self._forks.run(job.gpu, command, steps=STEPS, env=environment(job), workdir=ROOT, total_bytes=total)
+        return run_script(
+            self._libraries, spec, command, steps=STEPS, record=True, workdir=ROOT, env=environment(job),
+            total_bytes=total,
+        )  # fmt: skip
+
+
+class EstimateSide:
+    """Estimates in the environment of `python`; `forks`: one fork server for each setting of the allocator."""
+
+    def __init__(self, python: str, *, forks: bool = False) -> None:
+        self._python, self._forks = python, forks
+        self._servers: dict[str, ForkServerClient] = {}
+
+    def run(self, job: OracleJob) -> TracedResult:
+        server = None
+        if self._forks:
+            server = self._servers.setdefault(repr(sorted(job.env.items())), ForkServerClient())
+        request = EstimateRequest(
+            command=(str(ROOT / job.script), *job.arguments), workdir=str(ROOT), env=environment(job), gpu=job.gpu,
+            timeout_s=600,
+        )  # fmt: skip
+        return TracedEstimator(steps=STEPS, python=self._python, forkserver=server).explain(request)
+
+    def close(self) -> None:
+        """End the fork servers."""
+        for server in self._servers.values():
+            server.close()
+
+
+def environment(job: OracleJob | None = None) -> dict[str, str]:
     """The scripts of the generators import this package, which the environment need not have."""
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **job.env}
+    own = {} if job is None else job.env
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **own}
 
 
-def compare(null_side: NullGpuSide, job: OracleJob, python: str) -> Comparison:
+def compare(null_side: NullGpuSide, estimates: EstimateSide, job: OracleJob) -> Comparison:
     """Both sides of a job; what stopped either of them is the `problem`."""
     try:
         null, about = null_side.run(job)
         if about["ended"] == "raised":
             return Comparison(job.name, job.kind, f"null GPU: {' '.join(str(about['error']).split())[-200:]}")
-        ours = explain(
-            ROOT / job.script, job.arguments, gpu=job.gpu, python=python, workdir=ROOT, timeout_s=600, steps=STEPS,
-            env=environment(job), cache=False,
-        )  # fmt: skip
+        ours = estimates.run(job)
     except CotenantError as error:
         return Comparison(job.name, job.kind, " ".join(str(error).split())[-200:])
     events = [event for event in ours.replay_input.events if event.action == "alloc" and event.bytes > 0]
@@ -152,6 +196,7 @@ def compare(null_side: NullGpuSide, job: OracleJob, python: str) -> Comparison:
         equal_allocations=equal,
         first_difference="" if first is None else difference_text(null, events, *first),
         commit=commit(),
+        torch=str(about["torch"]),
     )
 
 
@@ -224,6 +269,22 @@ def commits_of(rows: Sequence[Comparison]) -> str:
     return "Estimates by commit: " + ", ".join(f"{number} of {name}" for name, number in counts.items()) + "."
 
 
+def jobs_of_page(path: Path) -> list[str]:
+    """Names of the jobs in the table of a result page, in order."""
+    return re.findall(r"^\| `(.+?)` \|", path.read_text(), re.MULTILINE)
+
+
+def chosen_jobs(select: Sequence[str], pages: Sequence[Path]) -> tuple[list[OracleJob], int]:
+    """Jobs whose name matches a pattern or is on a page, in their order; how many of the pages' exist no longer."""
+    jobs = all_jobs()
+    named = {name for page in pages for name in jobs_of_page(page)}
+    patterns = select or ([] if pages else ["*"])
+    chosen = [
+        job for job in jobs if job.name in named or any(fnmatch.fnmatchcase(job.name, pattern) for pattern in patterns)
+    ]
+    return chosen, len(named - {job.name for job in jobs})
+
+
 class Rows:
     """Rows on disk, one JSON line each, appended as they are known; the last line of a job counts."""
 
@@ -242,9 +303,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="a Python with a CUDA build of torch 2.8 or newer")
     parser.add_argument("--select", action="append", help="jobs whose name matches; may be repeated (default: all)")
+    parser.add_argument("--page", action="append", type=Path, help="jobs of an earlier page; may be repeated")
     parser.add_argument("--first", type=int, help="at most so many of them")
     parser.add_argument("--folder", type=Path, default=CACHE / "oracle", help="of the files (default: %(default)s)")
     parser.add_argument("--again", action="store_true", help="make estimates anew; the null GPU's side is kept")
+    parser.add_argument("--forks", action="store_true", help="run both sides in forks")
     parser.add_argument("--until", type=float, help="start no job after so many seconds")
     parser.add_argument("--quick", action="store_true", help="one perceptron")
     add_write_option(parser)
@@ -253,30 +316,45 @@ def main() -> int:
         print("needs --python: a Python with a CUDA build of torch; nothing compared")
         return 0
     libraries = build_libraries(find_wheels(args.python), CACHE)
-    patterns = ["examples/mlp.py on A100-40GB"] if args.quick else args.select or ["*"]
-    chosen = [job for job in all_jobs() if any(fnmatch.fnmatchcase(job.name, pattern) for pattern in patterns)]
+    patterns = ["examples/mlp.py on A100-40GB"] if args.quick else args.select or []
+    chosen, unknown = chosen_jobs(patterns, args.page or [])
     chosen = chosen[: args.first]
-    null_side, rows = NullGpuSide(libraries, args.folder), Rows(args.folder / "rows.jsonl")
-    started = time.monotonic()
-    for job in chosen:
-        if job.name in rows.found and not args.again:
-            continue
-        if args.until is not None and time.monotonic() - started > args.until:
-            break
-        row = compare(null_side, job, args.python)
-        rows.add(row)
-        outcome = f"{row.error:+.2%}, {row.equal_allocations} of {row.null_allocations} allocations"
-        print(f"{job.name}: {row.problem or outcome}", flush=True)
+    rows = Rows(args.folder / "rows.jsonl")
+    missing = [job for job in chosen if args.again or job.name not in rows.found]
+    with (
+        contextlib.closing(NullGpuSide(libraries, args.folder, forks=args.forks)) as null_side,
+        contextlib.closing(EstimateSide(args.python, forks=args.forks)) as estimates,
+    ):
+        judge(missing, null_side, estimates, rows, until_s=args.until)
     found = [(job, rows.found[job.name]) for job in chosen if job.name in rows.found]
     lines = list(report_lines([replace(row, not_judged=job.not_judged) for job, row in found]))
     print("\n".join(lines))
     if args.write:
         cudnn = ".".join(map(str, libraries.wheels.cudnn))
-        versions = f"CUDA {libraries.wheels.cuda_major}, cuDNN {cudnn}, Python {platform.python_version()}"
+        torch = ", ".join(sorted({row.torch for _, row in found if row.torch}))
+        versions = f"torch {torch}, cuDNN {cudnn}, Python {platform.python_version()}"
         head = f"Commit {commit()}; {versions}; no GPU. {commits_of([row for _, row in found])}"
         repeat = "Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --write`."
+        if args.page:
+            absent = len(chosen) - len(found) + unknown
+            repeat += f" Jobs of earlier pages that were not judged again: {absent}."
         write_result("oracle", "\n".join([f"# Estimates beside a null GPU, {today()}", "", head, repeat, "", *lines]))
     return 0
+
+
+def judge(
+    jobs: Sequence[OracleJob], null_side: NullGpuSide, estimates: EstimateSide, rows: Rows, *, until_s: float | None
+) -> None:
+    """Compare the jobs one after the other; none is begun after `until_s` seconds."""
+    began_s = time.monotonic()
+    for job in jobs:
+        started_s = time.monotonic()
+        if until_s is not None and started_s - began_s > until_s:
+            break
+        row = compare(null_side, estimates, job)
+        rows.add(row)
+        outcome = f"{row.error:+.2%}, {row.equal_allocations} of {row.null_allocations} allocations"
+        print(f"{time.monotonic() - started_s:.1f} s, {job.name}: {row.problem or outcome}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ know, and where the line to NVIDIA's own checks is: decision 0053.
 from cotenant.nullgpu.build import NullGpuLibraries, build_for_cudnn, build_libraries, check_compiler
 from cotenant.nullgpu.device import device_text
 from cotenant.nullgpu.history import RequestHistory, read_history, write_history
-from cotenant.nullgpu.run import TrainingRun, environment_of, run_script
+from cotenant.nullgpu.run import TrainingRun, environment_of, read_answer, run_script
 from cotenant.nullgpu.wheels import CudaWheels, NullGpuError, find_wheels
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "device_text",
     "environment_of",
     "find_wheels",
+    "read_answer",
     "read_history",
     "run_script",
     "write_history",

@@ -119,7 +119,12 @@ def run_script(
         if not answer.exists():
             how = f"did not end within {timeout_s:g} s" if code is None else f"ended with code {code}"
             raise NullGpuError(f"the script on the null GPU {how}: {last_words}")
-        found = json.loads(answer.read_text())
+        return read_answer(answer)
+
+
+def read_answer(path: Path) -> TrainingRun:
+    """What the process on the null GPU wrote at its end (`child.py`)."""
+    found = json.loads(path.read_text())
     lists = {name: tuple(members) for name, members in found["history"].items()}
     return TrainingRun(**{**found, "history": RequestHistory(**lists)})
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.estimator.oracle import Comparison, cause_of, matching, report_lines, rounded
+from benchmarks.estimator.oracle import (
+    Comparison,
+    cause_of,
+    chosen_jobs,
+    jobs_of_page,
+    matching,
+    report_lines,
+    rounded,
+)
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)])
@@ -48,3 +56,32 @@ def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
     row = Comparison("job", "example", first_difference="59: null GPU: 32,768 in _expand_mask (masks.py:194)")
     assert cause_of(row).startswith("the null GPU reads a mask")
     assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
+
+
+PAGE = """# Estimates
+
+| job | null |
+| --- | ---: |
+| `examples/mlp.py on A100-40GB` | 766.0 MiB |
+| `examples/gone.py on A100-40GB` | - |
+
+| kind | jobs |
+| --- | ---: |
+| all | 1 |
+"""
+
+
+def test_jobs_of_an_earlier_page_are_judged_again_and_those_that_are_gone_counted(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert jobs_of_page(page) == ["examples/mlp.py on A100-40GB", "examples/gone.py on A100-40GB"]
+    chosen, gone = chosen_jobs([], [page])
+    assert ([job.name for job in chosen], gone) == (["examples/mlp.py on A100-40GB"], 1)
+
+
+def test_patterns_add_to_the_jobs_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    chosen, _ = chosen_jobs(["examples/gpt2.py on *"], [page])
+    assert {job.command for job in chosen} == {"examples/mlp.py", "examples/gpt2.py"}
+    assert len(chosen_jobs([], [])[0]) > 700
