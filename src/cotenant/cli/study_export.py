@@ -1,4 +1,4 @@
-"""`cotenant study export`: the runs of a study for other tools."""
+"""`cotenant study export`: the runs of a study for other tools. One file for each verb."""
 
 from __future__ import annotations
 

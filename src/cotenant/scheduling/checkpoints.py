@@ -1,10 +1,10 @@
-"""Attempts that are stopped so that their job goes on later or elsewhere, with its state saved if it can.
+"""Attempts that are stopped so that their job continues later or elsewhere, from a saved state if it has one.
 
-A job that can save its state has a `JobSpec.checkpoint_signal`. It says that its state is saved by the exit code 85,
-which HTCondor uses for the same. With any other code its job is queued again, too, but the work is lost; with 0 it had
-just completed. `recovery` has the other ends of attempts.
+A job that can save its state has a `JobSpec.checkpoint_signal`, and reports a saved state by exit code 85, as in
+HTCondor. After any other code its job is queued again, too, but the work is lost; after 0 it had just completed.
 
-A module of its own: `recovery` is full, and most that need this need no more.
+A module of its own: `recovery` decides what follows an exit; the orders, the simulator and the web page only need to
+know which stops these are.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ GOES_ON = (MOVE_STOP, REQUEUE, TIME_SLICE_STOP)
 """How the reasons of stops begin after which a job is queued again."""
 
 EXIT_SAVED = 85
-"""Exit code by which a job says that it has saved its state. Source: HTCondor's manual, `checkpoint_exit_code`."""
-
+"""Exit code by which a job reports a saved state. Source: HTCondor's manual, `checkpoint_exit_code`."""
 
 REST_S = 2.0
 """A job that was moved is offered to the policy after this: whatever it made room for comes first."""
@@ -47,7 +46,7 @@ def is_moved(attempt: Attempt) -> bool:
 
 
 def is_saved(attempt: Attempt) -> bool:
-    """Whether it was stopped and said that its state is saved."""
+    """Whether it was stopped and reported that its state is saved."""
     end = attempt.exit
     return end is not None and end.reason == "stopped" and end.exit_code == EXIT_SAVED
 

@@ -1,4 +1,7 @@
-"""Dry runs: what would happen to a job if it were submitted now. Changes nothing."""
+"""Dry runs: what would happen to a job if it were submitted now.
+
+A module of its own: it answers by a placer that it makes for the purpose, and changes nothing.
+"""
 
 from __future__ import annotations
 

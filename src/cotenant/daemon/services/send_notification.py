@@ -1,4 +1,4 @@
-"""Sends one notification over HTTP: a script on the standard library alone, run as the user who is notified.
+"""Sends one notification over HTTP. A program of its own on the standard library, run as the user who is notified.
 
 python -I -S send_notification.py < '{"url": ..., "message": ..., "timeout_s": ...}'
 """

@@ -4,7 +4,7 @@ A job joins the residents whose SM activities have the smallest sum, unless all 
 than the residents are now. Gandiva packs, watches the aggregate rate, and unpacks where it fell; a placement here is
 final, so the predictor is consulted before. No migration, no time slicing by suspension.
 
-Source: Xiao et al., Gandiva.
+Source: Xiao et al., Gandiva. One file for each policy.
 """
 
 from __future__ import annotations

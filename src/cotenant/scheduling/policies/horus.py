@@ -4,7 +4,7 @@ A job's utilization is predicted before it runs: by the history of its workload,
 graph). Of the GPUs where the SM activities of the residents and the job add up to at most `utilization_cap`, the one
 with the smallest sum is taken.
 
-Source: Yeung et al., Horus (2022).
+Source: Yeung et al., Horus (2022). One file for each policy.
 """
 
 from __future__ import annotations

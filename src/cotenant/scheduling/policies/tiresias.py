@@ -4,7 +4,7 @@ Service is GPUs x time of earlier attempts, in levels that begin at `first_level
 level, first come, first served. Tiresias preempts running jobs to keep that order at all times; here it orders the
 queue only, so a job that was requeued or retried goes behind those with less service.
 
-Source: Gu et al., Tiresias, discretized 2D-LAS.
+Source: Gu et al., Tiresias, discretized 2D-LAS. One file for each policy.
 """
 
 from __future__ import annotations

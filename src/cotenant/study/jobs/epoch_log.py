@@ -1,8 +1,9 @@
 """Trains and records epochs for `cotenant study`: one JSON line per epoch.
 
 A script of your own does the same: append `{"began_s": ..., "ended_s": ...}`, in seconds since the epoch (time.time),
-to the file that the variable COTENANT_STUDY_EPOCHS names. Imports the standard library only, since it runs in the job's
-Python.
+to the file that the variable COTENANT_STUDY_EPOCHS names.
+
+A module of its own: it runs in the job's Python, and imports the standard library only.
 """
 
 from __future__ import annotations

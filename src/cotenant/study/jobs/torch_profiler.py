@@ -1,4 +1,4 @@
-"""Runs a script under torch.profiler: `python torch_profiler.py TRACE.json SCRIPT [ARGS...]`.
+"""A program of its own that runs a script under torch.profiler: `python torch_profiler.py TRACE.json SCRIPT [ARGS...]`.
 
 The whole run is profiled, with shapes and memory, and exported as a Chrome trace, as the study of table 3.2 did.
 """

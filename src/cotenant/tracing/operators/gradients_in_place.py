@@ -5,6 +5,8 @@ C++ on a gradient that it has just filled with zeros is answered with that gradi
 Source: torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native, `areAnyTensorSubclassLike` in
 `gather_backward`, `index_select_backward_symint`, `value_selecting_reduction_backward_symint`, `cummaxmin_backward`,
 `take_backward`, `index_backward`.
+
+A module of its own: one rule of autograd, for operators of several modules.
 """
 
 from __future__ import annotations

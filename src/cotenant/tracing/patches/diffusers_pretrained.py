@@ -1,7 +1,7 @@
 """Models of diffusers whose weights are not on this machine: built from their configuration, which decides all sizes.
 
 Pipelines load their parts by the same method, so they need nothing else. Schedulers are configurations alone.
-Source: diffusers/models/modeling_utils.py, `ModelMixin.from_pretrained` (0.30 to 0.39).
+Source: diffusers/models/modeling_utils.py, `ModelMixin.from_pretrained` (0.30 to 0.39). One file for each library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""PyTorch's own fake tensors: they leave CUDA uninitialized, and threads of the script enter the dispatch mode."""
+"""PyTorch's own fake tensors: they leave CUDA uninitialized, and threads of the script enter the dispatch mode.
+
+One file for each part of PyTorch, or library, that is patched.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of jobs: filtered by state, user and name, newest first."""
+"""Lists of jobs: filtered by state, user and name, newest first. One file for each page."""
 
 from __future__ import annotations
 
