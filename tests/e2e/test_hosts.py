@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -80,6 +81,38 @@ def test_a_killed_agent_loses_no_job_and_runs_none_twice(site):
     (site.root / "runs2.open").touch()
     assert site.wait(goes_on)["state"] == "COMPLETED"
     assert [len(lines(site.root / name)) for name in ("runs", "runs.ends", "runs2", "runs2.ends")] == [1, 1, 1, 1]
+
+
+def runner_of(site, job_id):
+    claim = site.root / "state" / "cotenant" / "attempts" / str(job_id) / "1" / "claim"
+    return json.loads(claim.read_text())["process"]["pid"]
+
+
+@pytest.mark.parametrize("daemon", ["runs", "is started later"])
+def test_a_host_that_ends_its_processes_loses_its_attempts_and_cancels_no_job(site, daemon):
+    """Slurm without cgroups ends an allocation so: a signal to the job, to its runner, and to the agent."""
+    paths = {requeue: site.root / f"runs{requeue}" for requeue in (True, False)}
+    ids = {
+        requeue: site.submit(GATE.format(path), declared_bytes=2**30, requeue=requeue)
+        for requeue, path in paths.items()
+    }
+    until(lambda: all(lines(path) for path in paths.values()), "both run")
+    if daemon == "is started later":
+        site.kill()
+        until(lambda: not agents(site), "no agent is left")
+    runners = [runner_of(site, job_id) for job_id in ids.values()]
+    jobs = [int(lines(path)[0]) for path in paths.values()]
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+        for pid in (*runners, *(jobs if number == signal.SIGTERM else ())):
+            os.kill(pid, number)
+    if daemon == "is started later":
+        site.start(simulate=None)
+    until(lambda: len(lines(paths[True])) == 2, "the job that asks for it runs again")
+    view = site.wait(ids[False])
+    assert (view["state"], view["reason"]) == ("LOST", "lost: its host or allocation ended: SIGTERM to its runner")
+    (site.root / "runsTrue.open").touch()
+    assert site.wait(ids[True])["state"] == "COMPLETED"
+    assert lines(site.root / "runsTrue.ends") == ["end"]
 
 
 def test_a_killed_daemon_adopts_its_jobs_on_hosts(site):

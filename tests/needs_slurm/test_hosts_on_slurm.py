@@ -7,7 +7,7 @@ from pathlib import Path
 
 from host_sites import agents, kill_agents
 from places import until
-from slurm_sites import all_heard_of, end_site, hosts_on_slurm
+from slurm_sites import all_heard_of, allocate, end_site, hosts_on_slurm
 
 GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 
@@ -47,3 +47,22 @@ def test_jobs_on_nodes_survive_agents_our_daemon_and_a_controller(cluster):
             Path(f"{path}.open").touch()
         assert [site.wait(job_id)["state"] for job_id in ids] == ["COMPLETED", "COMPLETED"]
         assert [(len(lines(path)), len(lines(Path(f"{path}.ends")))) for path in paths] == [(1, 1), (1, 1)]
+
+
+def test_jobs_of_an_allocation_that_slurm_ends_are_lost_and_requeued_not_failed(cluster):
+    with daemon_on_two_nodes(cluster) as site:
+        paths = {requeue: site.root / f"runs{requeue}" for requeue in (True, False)}
+        ids = {
+            requeue: site.submit(GATE.format(path), requeue=requeue, declared_bytes=30 * 2**30)
+            for requeue, path in paths.items()
+        }
+        until(lambda: all(lines(path) for path in paths.values()), "a job runs on each node")
+        cluster.slurm("scancel", *cluster.slurm("squeue", "-h", "-o", "%A").split())
+        for node in cluster.nodes:  # a host that is silent says nothing of its jobs
+            allocate(cluster, node)
+        until(lambda: site.client.job(ids[False])["state"] == "LOST", "it is lost")
+        until(lambda: len(lines(paths[True])) == 2, "it runs again")
+        assert not Path(f"/proc/{lines(paths[True])[0]}").exists()
+        Path(f"{paths[True]}.open").touch()
+        assert site.wait(ids[True])["state"] == "COMPLETED"
+        assert lines(Path(f"{paths[True]}.ends")) == ["end"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import signal
 from pathlib import Path
 
 from places import until
+from running import is_running
 from slurm_sites import end_site, pilot_on_slurm
 
 GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
@@ -161,3 +165,44 @@ def test_nothing_is_decided_while_slurm_does_not_answer(cluster):
         view = site.wait(job_id)
         assert view["state"] == "COMPLETED", view
         until(lambda: not queued(cluster), "it is given back")
+
+
+ALONE = "exec 9>>{0}.lock; flock -n 9 || echo twice >>{0}.twice; " + GATE
+
+
+@contextlib.contextmanager
+def forgetful_controller(cluster):
+    """Gives a function that brings slurmctld back as it was at the start of the block, without `node`'s slurmd."""
+    cluster.kill_controller()
+    shutil.copytree(cluster.folder / "state", cluster.folder / "older-state")
+    cluster.slurm("slurmctld")
+    cluster.until(lambda: "idle" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
+
+    def forget(node):
+        for name in (f"slurmd.{node}.pid", "slurmctld.pid"):
+            pid = int((cluster.folder / name).read_text())
+            os.kill(pid, signal.SIGKILL)
+            cluster.until(lambda pid=pid: not is_running(pid), f"{name} has ended")
+        shutil.rmtree(cluster.folder / "state")
+        shutil.copytree(cluster.folder / "older-state", cluster.folder / "state")
+        cluster.slurm("slurmctld")
+
+    try:
+        yield forget
+    finally:
+        shutil.rmtree(cluster.folder / "older-state")
+
+
+def test_an_allocation_that_slurm_forgets_is_over_when_its_attempts_have_been_stopped(cluster):
+    with forgetful_controller(cluster) as forget, pilot_site(cluster, max_allocations=2) as site:
+        site.start(simulate=None)
+        path = site.root / "runs"
+        job_id = site.submit(ALONE.format(path), declared_bytes=BIG, requeue=True)
+        until(lambda: lines(path), "it runs")
+        (host,) = [gpu["server"] for gpu in site.client.gpus()]
+        forget(host.partition(".")[0])  # so nobody ends its processes
+        until(lambda: len(lines(path)) == 2, "it runs again")
+        assert not Path(f"/proc/{lines(path)[0]}").exists()
+        Path(f"{path}.open").touch()
+        assert site.wait(job_id)["state"] == "COMPLETED"
+        assert not Path(f"{path}.twice").exists()

@@ -168,15 +168,16 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
 
 def _allocations(config: Any) -> AllocationSource:
     """Where the pilot gets GPUs."""
+    from cotenant.daemon.setup import pilot_folder, state_folder
+
+    notes = pilot_folder(state_folder(config))
     if config.pilot.ray:
-        from cotenant.daemon.setup import pilot_folder, state_folder
         from cotenant.ray import allocations as ray_allocations
 
-        notes, grace_s = pilot_folder(state_folder(config)), config.scheduling.stop_grace_s
-        return ray_allocations.open_allocations(config.pilot.ray, notes, grace_s=grace_s)
+        return ray_allocations.open_allocations(config.pilot.ray, notes, grace_s=config.scheduling.stop_grace_s)
     from cotenant.slurm import pilot_allocations
 
-    return pilot_allocations.open_allocations(config.pilot.sbatch)
+    return pilot_allocations.open_allocations(config.pilot.sbatch, notes)
 
 
 def _detach(config: Any, socket: Path, *, json: bool) -> None:

@@ -19,7 +19,7 @@ from cotenant.core import codec
 from cotenant.core.errors import BackendError
 from cotenant.osutil import atomic
 
-AllocationState = Literal["pending", "running", "ending", "ended"]
+AllocationState = Literal["pending", "running", "ending", "stopping", "ended"]
 ALLOCATION_ID = "{allocation}"
 
 
@@ -29,7 +29,7 @@ class AllocationReport:
 
     Attributes:
         job_id: its number there.
-        state: `ending`: processes of it may still live.
+        state: `ending`: processes of it may still live. `stopping`: it is over, and its keeper ends what still lives.
         word: the workload manager's own word for it, e.g. `TIMEOUT`.
         reason: why it is pending.
         node: where it runs; empty before.

@@ -14,8 +14,9 @@ from cotenant.core.job import AttemptExit
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.hosts.keeper import ALLOCATION_ENDED
 
-ENDED_BY_SLURM = (ALLOCATION_ENDED, "SIGTERM to its runner")
-"""How the ends of attempts begin that nobody here has ordered: by the keeper, and where Slurm signals all processes."""
+UNORDERED_STOP = "SIGTERM to its runner"
+"""What a runner writes that was signalled and finds no order: Slurm without cgroups, or a host that is shut down."""
+HOST_ENDED = f"its host or allocation ended: {UNORDERED_STOP}"
 
 
 def is_doubtful(event: AttemptExited) -> bool:
@@ -23,12 +24,17 @@ def is_doubtful(event: AttemptExited) -> bool:
     return event.exit.reason == "exited" and event.exit.exit_code != 0
 
 
-def as_loss(event: AttemptExited) -> AttemptExited:
-    """A stop by the end of an allocation is a loss: the job may be requeued, as after a crash of its host."""
+def as_loss(event: AttemptExited, *, is_ordered: bool = False) -> AttemptExited:
+    """A stop that nobody here has ordered is a loss: the job may be requeued, as after a crash of its host.
+
+    `is_ordered`: a stop of it was; a runner cannot read why where the disk was full.
+    """
     end = event.exit
-    if end.reason != "stopped" or not end.detail.startswith(ENDED_BY_SLURM):
-        return event
-    return replace(event, exit=replace(end, reason="lost", detail=ALLOCATION_ENDED))
+    if end.reason == "stopped" and end.detail.startswith(ALLOCATION_ENDED):
+        return replace(event, exit=replace(end, reason="lost", detail=ALLOCATION_ENDED))
+    if end.reason == "stopped" and end.detail.startswith(UNORDERED_STOP) and not is_ordered:
+        return replace(event, exit=replace(end, reason="lost", detail=HOST_ENDED))
+    return event
 
 
 def last_end(attempt_dir: AttemptDir, why: str, cause: str) -> AttemptExited:

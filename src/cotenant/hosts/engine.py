@@ -303,7 +303,7 @@ class HostsEngine:
                 self._doubted[ref] = exited
             return RecoveredAttempt(ref=ref, started=attempt_dir.started(CAUSE), exited=None)
         if exited is not None or buried or runner is None:
-            exited = exited if exited is None or host in self._configured else as_loss(exited)
+            exited = None if exited is None else as_loss(exited)
             return RecoveredAttempt(ref=ref, started=attempt_dir.started(CAUSE), exited=exited)
         # It was claimed, so it runs or ran, on a host that says more when its agent is there.
         started = attempt_dir.started(CAUSE)
@@ -354,11 +354,10 @@ class HostsEngine:
             event = AttemptDir(self._root, ref).exited_by(result, CAUSE) if isinstance(result, dict) else None
             if event is None:
                 raise MalformedMessage("an end has no result")
-            if link.host not in self._configured:
-                event = as_loss(event)
-                if is_doubtful(event):
-                    self._doubt(ref, replace(event, at_s=link.our_time(event.at_s, not_before_s=found.since_s)))
-                    return
+            event = as_loss(event, is_ordered=found.stop is not None)
+            if link.host not in self._configured and is_doubtful(event):
+                self._doubt(ref, replace(event, at_s=link.our_time(event.at_s, not_before_s=found.since_s)))
+                return
             with self._lock:
                 if self._open.pop(ref, None) is None:
                     return  # its host was dropped meanwhile

@@ -1,16 +1,19 @@
 """What the allocation of a pilot runs: `python -m cotenant.hosts.keeper --state-dir DIR --note FILE ...`.
 
-It waits. When the allocation is about to end (SIGTERM), or its note is gone, it stops the attempts of this allocation.
-Where Slurm does not track processes by cgroup (proctrack/linuxproc), a runner outlives the allocation, and its job
-would run twice. An agent comes and goes with the daemon; this process is there as long as the allocation is.
+It waits. When the allocation is about to end (SIGTERM), its note is gone, or the pilot asks for its end, it stops the
+attempts of this allocation. Where Slurm does not track processes by cgroup (proctrack/linuxproc), a runner outlives the
+allocation, and its job would run twice. An agent comes and goes with the daemon; the keeper outlives both.
 
-A manager that kills without a warning starts it with `--held`: then it outlives its parent, whose end it sees by the
-end of its stdin, and a file beside the note says that it has not finished.
+It is no descendant of the process that the workload manager started, whose end it sees by the end of its stdin: the
+manager may kill without a warning. A file beside the note is there until the keeper has finished, and is touched while
+it lives, so that a pilot can tell an allocation that still runs from one that is gone with its node. With `--held` its
+stdin and stdout are pipes of the process that it outlives; otherwise it makes that process itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -26,7 +29,10 @@ from cotenant.engines.local import LocalEngine
 ALLOCATION_ENDED = "its allocation ended"
 """Why the attempts were stopped; the daemon requeues them by it."""
 NOTE_CHECK_S = 5.0
+SLOW_END_S = 10.0
+"""After the grace of an attempt, until its runner has written its end on a machine that is busy."""
 POLL_S = 0.05
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,27 +44,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--grace-s", type=float, default=10.0)
     parser.add_argument("--held", action="store_true", help="its stdin and stdout are pipes of what holds the GPUs")
     options = parser.parse_args(argv)
-    numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGCONT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if not options.held and (pipes := _fork_held()) is not None:
+        return _wait_for_keeper(*pipes)
+    _leave_parent()
+    mark = mark_of(options.note)
+    mark.write_text(options.host_suffix.removeprefix("."))
+    threading.Thread(target=_touch, args=(mark,), name="mark", daemon=True).start()
     if options.held:
-        _leave_parent()
-        mark_of(options.note).write_text(options.host_suffix.removeprefix("."))
         os.write(1, b"kept\n")
     absent = 0
-    while absent < 2:  # a network file system may miss it once, while it is replaced
-        got = signal.sigtimedwait(numbers, NOTE_CHECK_S)
+    while (
+        absent < 2 and not end_of(options.note).exists()
+    ):  # a network file system may miss a note while it is replaced
+        got = signal.sigtimedwait(SIGNALS, NOTE_CHECK_S)
         if got is not None and got.si_signo != signal.SIGCONT:  # scancel sends SIGCONT first
             break
         absent = 0 if _exists(options.note) else absent + 1
     stop_attempts(options.state_dir, options.host_suffix, grace_s=options.grace_s)
-    if options.held:
-        mark_of(options.note).unlink(missing_ok=True)
+    mark.unlink(missing_ok=True)
     return 0
 
 
 def mark_of(note: Path) -> Path:
-    """The file that is there while the keeper of an allocation is held."""
+    """The file that is there until the keeper of an allocation has finished; it has the allocation's number."""
     return note.with_suffix(".kept")
+
+
+def end_of(note: Path) -> Path:
+    """The file by which a pilot ends the keeper of an allocation that the workload manager has forgotten."""
+    return note.with_suffix(".end")
 
 
 def stop_attempts(state_dir: Path, host_suffix: str, *, grace_s: float) -> None:
@@ -69,7 +84,7 @@ def stop_attempts(state_dir: Path, host_suffix: str, *, grace_s: float) -> None:
     for ref in refs:
         AttemptDir(root, ref).tombstone()  # what has not started does not start
         engine.stop(ref, reason=ALLOCATION_ENDED, grace_s=grace_s)
-    give_up_s = time.monotonic() + grace_s + 2.0
+    give_up_s = time.monotonic() + grace_s + SLOW_END_S
     while refs and time.monotonic() < give_up_s:
         time.sleep(POLL_S)
         refs = [ref for ref in refs if _is_open(AttemptDir(root, ref))]
@@ -90,18 +105,51 @@ def _is_open(attempt_dir: AttemptDir) -> bool:
     )
 
 
+def _fork_held() -> tuple[int, int] | None:
+    """Fork: None in the child, whose stdin is a pipe of the parent; to the parent that pipe, and one of the child."""
+    (stdin, held), (finished, kept) = os.pipe(), os.pipe()
+    if os.fork():
+        os.close(stdin)
+        os.close(kept)
+        return held, finished
+    os.close(held)
+    os.close(finished)
+    os.dup2(stdin, 0)
+    os.close(stdin)
+    return None
+
+
+def _wait_for_keeper(held: int, finished: int) -> int:
+    """Wait until the keeper has finished; a signal of the workload manager tells it to."""
+    threading.Thread(target=_follow, args=(finished,), name="keeper", daemon=True).start()
+    while signal.sigwait(SIGNALS) == signal.SIGCONT:
+        pass
+    os.close(held)
+    os.read(finished, 1)
+    return 0
+
+
 def _leave_parent() -> None:
-    """Outlive the parent: Ray kills the children of a worker that it ends. The end of stdin acts as SIGTERM."""
+    """Outlive the parent: Ray kills the children of a worker that it ends, Slurm the descendants of a step."""
     if os.fork():
         os._exit(0)
     os.setsid()
-    threading.Thread(target=_follow_stdin, name="stdin", daemon=True).start()
+    threading.Thread(target=_follow, args=(0,), name="stdin", daemon=True).start()
 
 
-def _follow_stdin() -> None:
-    while os.read(0, 4096):
+def _follow(pipe: int) -> None:
+    """The end of a pipe acts as SIGTERM."""
+    while os.read(pipe, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _touch(mark: Path) -> None:
+    """Show that this process lives."""
+    while True:
+        time.sleep(NOTE_CHECK_S)
+        with contextlib.suppress(OSError):  # a network file system that does not answer; it is gone at the end
+            os.utime(mark)
 
 
 def _exists(path: Path) -> bool:

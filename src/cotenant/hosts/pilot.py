@@ -178,6 +178,10 @@ class Pilot:
             note = allocation.note = self._notes.write(note, job_id=report.job_id)
         if report.state == "ended":
             self._ended(allocation, report.word)
+        elif report.state == "stopping":
+            self._enter(allocation, "released")
+            if note.host:  # an agent that Slurm has forgotten would start more
+                self._engine.retire_host(note.host, even_used=True)
         elif note.is_returned:
             self._enter(allocation, "released")
             if report.state != "ending":
@@ -189,8 +193,11 @@ class Pilot:
 
     def _follow_running(self, allocation: _Allocation, report: AllocationReport) -> None:
         note = allocation.note
-        if not note.host and report.node:
-            note = allocation.note = self._notes.write(note, host=f"{report.node}.{report.job_id}")
+        host = f"{report.node}.{report.job_id}"
+        # A slurmctld that has forgotten an allocation may give its number to the next: not before the first is over.
+        is_free = all(item.note.host != host for item in self._allocations.values())
+        if not note.host and report.node and is_free:
+            note = allocation.note = self._notes.write(note, host=host)
             logger.info("an allocation has started", extra={"fields": {"job": note.job_id, "host": note.host}})
             self._add_host(note)
         if not note.is_usable and self._engine.is_heard(note.host):

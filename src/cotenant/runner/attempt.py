@@ -14,11 +14,13 @@ from cotenant.runner import child, files, oom_evidence, procfs, progress
 from cotenant.runner.output import CHECK_S, OutputFiles
 
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = {signal.SIGCHLD, *STOP_SIGNALS}
 EXIT_OOM = 77
 EXIT_TIMEOUT = 124
 EXIT_NOT_STARTED = 127
 EXIT_CLAIMED = 0
+UNORDERED_STOP = "SIGTERM to its runner"
 CLEANUP_TIMEOUT_S = 2.0  # between SIGTERM and SIGKILL for what is left of a job that ended
 MAX_WAIT_S = 86400.0  # of one sigtimedwait(2), which refuses more than 292 years
 UNKILLABLE_S = 20.0  # a process in uninterruptible sleep (state D) outlives SIGKILL; the result then says so
@@ -26,6 +28,9 @@ UNKILLABLE_S = 20.0  # a process in uninterruptible sleep (state D) outlives SIG
 # identity of the job's first process. A job that is over sooner than this needs none: it costs a twentieth of a launch.
 RECORD_AFTER_S = 0.05
 RESULT_RETRY_S = 24 * 3600.0
+# Slurm without cgroups ends an allocation by signals to all its processes: a job's may die before its runner gets one.
+SIGNALLED_WITHIN_S = 0.5
+KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)  # the second two by a shell
 
 
 def main(argv: list[str]) -> int:
@@ -90,6 +95,7 @@ class Supervisor:
         self.user_s = self.system_s = 0.0  # of what was reaped
         self.max_rss_bytes = 0
         self.is_saving = False  # stopped by its own signal, to save its state
+        self.is_signalled = False  # while the job ended by itself, or by the same signal
         self.is_clean = True  # nothing of the attempt is left in this process or among its children
 
     def run(self) -> int:
@@ -110,6 +116,7 @@ class Supervisor:
             self.reason, self.detail = "not-started", f"its command or a file name cannot be used: {error}"
             return self._finish({})
         self._wait()
+        self._await_own_signal()
         self._clear_leftovers()
         self.output.enforce_limit()
         return self._finish(self._oom_evidence())
@@ -158,8 +165,9 @@ class Supervisor:
             got = _next_signal(due)
             self._reap()
             if self.pid is None:
+                self.is_signalled = got in STOP_SIGNALS
                 return
-            if got in (signal.SIGTERM, signal.SIGINT):
+            if got in STOP_SIGNALS:
                 self._stop_requested()
             now_s = time.monotonic()
             if self.record_at_s is not None and now_s >= self.record_at_s:
@@ -179,7 +187,7 @@ class Supervisor:
     def _stop_requested(self) -> None:
         request = self._read_stop_request()
         grace_s = request.get("grace_s")
-        reason = str(request.get("reason") or "SIGTERM to its runner")
+        reason = str(request.get("reason") or UNORDERED_STOP)
         own = self.spec.get("checkpoint_signal") if request.get("checkpoint") else None
         self._begin_stop("stopped", reason, None if grace_s is None else float(grace_s), own)
 
@@ -206,6 +214,20 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, own)
                 os.kill(pid, signal.SIGCONT)
+
+    def _await_own_signal(self) -> None:
+        """Call it a stop, and no failure of the job, if whoever ended the job signals this runner as well.
+
+        SIGKILL in the meantime leaves no result, and the engine calls the attempt lost.
+        """
+        if self.status is None or self.status == 0 or self.reason != "exited":
+            return
+        is_killed = os.waitstatus_to_exitcode(self.status) in KILLED
+        due_s = time.monotonic() + (SIGNALLED_WITHIN_S if is_killed else 0.0)
+        while not self.is_signalled and (got := _next_signal(due_s)) is not None:
+            self.is_signalled = got in STOP_SIGNALS
+        if self.is_signalled and not os.path.exists(f"{self.folder}/stop.json"):
+            self.reason, self.detail = "stopped", UNORDERED_STOP
 
     def _clear_leftovers(self) -> None:
         """End what the job left running: its GPU memory must be free when the attempt is reported as ended."""

@@ -131,6 +131,67 @@ def test_sigterm_alone_stops_with_the_grace_of_the_spec(attempt, tmp_path):
     assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
 
 
+KILL_JOB_AND_RUNNER = """
+runner=$PPID; job=$$
+(kill -STOP $runner; kill -{0} $job; kill -{1} $runner; kill -CONT $runner) &
+sleep 1000
+"""
+
+
+@pytest.mark.parametrize("number", ["TERM", "KILL"])
+def test_a_signal_to_the_job_and_to_its_runner_at_once_is_a_stop(attempt, tmp_path, number):
+    command = attempt("sh", "-c", KILL_JOB_AND_RUNNER.format(number, "TERM"))
+    subprocess.run(command, check=False, timeout=TIMEOUT_S)
+    assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
+
+
+PATIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cotenant.runner import attempt
+attempt.SIGNALLED_WITHIN_S = {seconds}
+sys.exit(attempt.main(sys.argv[2:]))
+"""
+
+
+def run_patient(command, seconds):
+    """Start a runner that waits so long for a signal of its own."""
+    python, _, _, _, folder = command
+    package = str(Path(cotenant.__file__).parent.parent)
+    return subprocess.Popen([python, "-c", PATIENT.format(seconds=seconds), package, folder])
+
+
+@pytest.mark.parametrize("script", ["kill -TERM $$", "kill -KILL $$", "exit 143", "exit 137"])
+def test_a_runner_that_is_signalled_after_its_job_calls_it_a_stop(attempt, tmp_path, script):
+    runner = run_patient(attempt("sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"), 2 * TIMEOUT_S)
+    job = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    wait_until(lambda: not Path(f"/proc/{job}").exists())
+    assert not (tmp_path / "attempt/result.json").exists()
+    runner.send_signal(signal.SIGTERM)
+    runner.wait(TIMEOUT_S)
+    assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
+
+
+def test_a_runner_that_is_killed_after_its_job_leaves_no_result(attempt, tmp_path):
+    runner = run_patient(attempt("sh", "-c", f"echo $$ >{tmp_path}/pid; kill -KILL $$"), 2 * TIMEOUT_S)
+    job = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    wait_until(lambda: not Path(f"/proc/{job}").exists())
+    runner.kill()
+    runner.wait(TIMEOUT_S)
+    assert not (tmp_path / "attempt/result.json").exists()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_only_an_end_by_a_signal_is_waited_after(attempt, tmp_path, code):
+    assert run_patient(attempt("sh", "-c", f"exit {code}"), 1e9).wait(TIMEOUT_S) == code
+    assert result(tmp_path)["reason"] == "exited"
+
+
+def test_a_job_that_is_signalled_alone_has_ended_by_itself(attempt, tmp_path):
+    subprocess.run(attempt("sh", "-c", "kill -TERM $$"), check=False, timeout=TIMEOUT_S)
+    assert (result(tmp_path)["reason"], result(tmp_path)["signal"], result(tmp_path)["detail"]) == ("exited", 15, "")
+
+
 def test_a_stop_before_the_runner_starts_is_honored(attempt, tmp_path):
     command = attempt("touch", str(tmp_path / "ran"))
     (tmp_path / "attempt/stop.json").write_text(json.dumps({"reason": "cancelled", "grace_s": 1}))
