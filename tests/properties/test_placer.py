@@ -13,6 +13,7 @@ from builders import a_job, a_resident, a_snapshot
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
+from cotenant.scheduling.demand import GpuSizes
 from cotenant.scheduling.placement import gates, orders, scores
 from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.incremental import IncrementalPlacer
@@ -48,32 +49,48 @@ class Plain:
 
     def decide(self, at_s: float) -> list[Placement]:
         placements = []
-        totals = sorted((view.total_bytes for view in self.views.values()), reverse=True)
+        gpus = [view.snapshot.gpu for view in self.views.values()]
+        sizes, is_timed = GpuSizes(gpus, one_node=self.policy.one_node), any(gpu.available_until_s for gpu in gpus)
         stopped = False
         for job in sorted(self.jobs.values(), key=lambda job: self.policy.order(job, NO_PREDICTIONS)):
-            demand = self.policy.demand(job, totals, None)
+            demand = self.policy.demand(job, sizes, None, is_timed=is_timed)
             if stopped and not demand.ignores_activity:
                 continue
-            admit = self.admitting(demand, at_s)
-            if len(admit) < demand.gpus:
-                stopped = stopped or (not self.policy.backfill and not job.attempts)
+            chosen = self.chosen(job, demand, at_s)
+            if not chosen:
+                may_ever = any(ends_in_time(view, job, at_s) for view in self.views.values())
+                stopped = stopped or (not self.policy.backfill and not job.attempts and may_ever)
                 continue
-            placements.append(self.place(job, demand, admit[: demand.gpus], at_s))
+            placements.append(self.place(job, demand, chosen, at_s))
         return placements
 
-    def admitting(self, demand, at_s) -> list[GpuView]:
-        """GPUs that admit it, best first."""
-        meets = [view for view in self.views.values() if meets_demand(view, demand, at_s)]
+    def chosen(self, job, demand, at_s) -> list[GpuView]:
+        """The GPUs that it gets, none if there are too few."""
+        meets = [
+            view for view in self.views.values() if meets_demand(view, demand, at_s) and ends_in_time(view, job, at_s)
+        ]
         is_open = [view for view in meets if not any(gate.check(view, at_s) for gate in self.gates_of(view))]
-        is_open.sort(key=lambda view: (self.policy.score.key(view), view.place))
-        if len(is_open) >= demand.gpus or not demand.ignores_activity:
-            return is_open
+        found = self.best(is_open, demand.gpus, self.policy.score.key)
+        if found or not demand.ignores_activity:
+            return found
         busy = [
             view
             for view in meets
             if not any(gate.check(view, at_s) for gate in self.gates_of(view) if not gate.is_of_activity)
         ]
-        return sorted(busy, key=lambda view: (view not in is_open, -view.available_bytes, view.place))
+        return self.best(busy, demand.gpus, lambda view: (view not in is_open, -view.available_bytes))
+
+    def best(self, views, count, key) -> list[GpuView]:
+        """The first of them in order, or those of the node that has as many of them first, with least to spare."""
+        groups = {view.server if self.policy.one_node and count > 1 else "": [] for view in views}
+        for view in sorted(views, key=lambda view: (key(view), view.place)):
+            groups[view.server if "" not in groups else ""].append(view)
+        enough = [group for group in groups.values() if len(group) >= count]
+        if not enough:
+            return []
+        worst = min(key(group[count - 1]) for group in enough)
+        tied = [[view for view in group if key(view) <= worst] for group in enough if key(group[count - 1]) == worst]
+        return min(tied, key=lambda group: (len(group), group[count - 1].place))[:count]
 
     def gates_of(self, view):
         return self.policy.gates if view.residents else ()
@@ -92,6 +109,11 @@ def meets_demand(view, demand, at_s) -> bool:
     return gpu_refusal(view, at_s) is None and demand_refusal(view, demand) is None
 
 
+def ends_in_time(view, job, at_s) -> bool:
+    until_s, limit_s = view.snapshot.gpu.available_until_s, job.spec.time_limit_s
+    return until_s is None or limit_s is None or at_s + limit_s <= until_s
+
+
 def an_attempt(gib: float) -> Attempt:
     """One that ran out of memory."""
     place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=int(gib * GiB))
@@ -102,7 +124,7 @@ def an_attempt(gib: float) -> Attempt:
 SIZES_GIB = (None, 0.3, 4, 8, 8, 12.3, 20, 39, 60)
 
 
-def some_job(rng: random.Random, job_id: int, at_s: float, sizes_gib=SIZES_GIB):
+def some_job(rng: random.Random, job_id: int, at_s: float, sizes_gib=SIZES_GIB, limits_s=(None,)):
     job = a_job(
         job_id,
         rng.choice(sizes_gib),
@@ -110,6 +132,7 @@ def some_job(rng: random.Random, job_id: int, at_s: float, sizes_gib=SIZES_GIB):
         gpus=rng.choice([1, 1, 1, 2, 3]),
         exclusive=rng.random() < 0.1,
         priority=rng.choice([0, 0, 0, 1]),
+        time_limit_s=rng.choice(limits_s),
     )
     attempts = (an_attempt(rng.choice([4, 8])),) if rng.random() < 0.2 else ()
     return replace(job, attempts=attempts, exclusive_retry=rng.random() < 0.1)
@@ -124,6 +147,14 @@ def some_gpu(rng: random.Random, place: int, at_s: float, residents):
         at_s=at_s,
         smact=rng.choice([None, 0.1, 0.3, 0.3, 0.6, 0.9]),
     )
+
+
+def confined(snapshot):
+    """The same in one of several nodes, whose GPUs are gone at different times."""
+    place = snapshot.gpu.index
+    until_s = (None, 200.0, 400.0, 300.0)[place % 4]
+    gpu = replace(snapshot.gpu, server=f"node-{place // 3}", available_until_s=until_s)
+    return replace(snapshot, gpu=gpu)
 
 
 def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
@@ -147,18 +178,26 @@ def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
     st.booleans(),
     st.booleans(),
     st.sampled_from([1, 5, 40]),
+    st.booleans(),
 )
-def test_incremental_decisions_equal_a_plain_loop(seed, score, backfill, gated, gpus):
+def test_incremental_decisions_equal_a_plain_loop(seed, score, backfill, gated, gpus, on_hosts):
     rng = random.Random(seed)
     policy = Ranked(
-        name="test", order=orders.fifo, score=SCORES[score], gates=GATES if gated else (), backfill=backfill
+        name="test",
+        order=orders.fifo,
+        score=SCORES[score],
+        gates=GATES if gated else (),
+        backfill=backfill,
+        one_node=on_hosts,
     )
+    limits_s = (None, 50.0, 150.0, 150.0, 1000.0) if on_hosts else (None,)
     plain = Plain(policy)
     placers = [policy.placer(linear_scan_max_gpus=limit) for limit in (0, 10**9)]
     at_s, last_id = 100.0, 0
 
     def update(place: int, residents) -> None:
         snapshot = some_gpu(rng, place, at_s, residents)
+        snapshot = confined(snapshot) if on_hosts else snapshot
         for placer in (plain, *placers):
             placer.update(snapshot)
 
@@ -168,12 +207,13 @@ def test_incremental_decisions_equal_a_plain_loop(seed, score, backfill, gated, 
         what = rng.random()
         if what < 0.5:
             last_id += 1
-            job = some_job(rng, last_id, at_s)
+            job = some_job(rng, last_id, at_s, limits_s=limits_s)
             plain.jobs[job.id] = job
             for placer in placers:
                 placer.add(job)
         elif what < 0.55 and plain.jobs:
-            job = replace(some_job(rng, rng.choice(sorted(plain.jobs)), at_s), submitted_at_s=100.0)
+            job = some_job(rng, rng.choice(sorted(plain.jobs)), at_s, limits_s=limits_s)
+            job = replace(job, submitted_at_s=100.0)
             plain.jobs[job.id] = job
             for placer in placers:
                 placer.add(job)

@@ -16,6 +16,7 @@ class Gpu:
         server: name of the host that it is in; empty where there is one server only.
         mig_parent: UUID of the GPU that holds this MIG instance, or None.
         mig_profile: e.g. `3g.20gb`, or None.
+        available_until_s: when the allocation that it is in ends, on the clock of the daemon; None: never.
     """
 
     uuid: str
@@ -25,6 +26,7 @@ class Gpu:
     mig_parent: str | None = None
     mig_profile: str | None = None
     server: str = ""
+    available_until_s: float | None = None
 
 
 def mig_slices(profile: str) -> int:

@@ -38,7 +38,7 @@ from cotenant.daemon.monitoring.monitor import Monitor
 from cotenant.daemon.monitoring.telemetry_checkpoint import SAVE_INTERVAL_S, PeriodicSaver, TelemetryFile
 from cotenant.daemon.pruning import OutputStore
 from cotenant.daemon.services.base import AttemptServices
-from cotenant.daemon.setup import ServiceSet, scaled_options, with_aging
+from cotenant.daemon.setup import ServiceSet, on_hosts, scaled_options, with_aging
 from cotenant.daemon.startup import recovered_reports, restore_manager, save_snapshot_if_due
 from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.daemon.web_process import WebProcess
@@ -48,6 +48,7 @@ from cotenant.hosts.engine import HostsEngine
 from cotenant.hosts.pilot import Pilot
 from cotenant.scheduling import policies
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.fit_check import Supply
 from cotenant.scheduling.idle_watch import IdlePolicy
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.overrun_watch import OverrunPolicy
@@ -115,7 +116,8 @@ class Daemon:
         self._resources = resources
         self._shutdown = Shutdown()
         options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
-        self._policy = with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
+        policy = with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
+        self._policy = on_hosts(policy) if isinstance(resources.engine, HostsEngine) else policy
         self._manager = Manager(self._policy, _manager_config(config))
         self._commands = restore_manager(self._manager, resources.journal)
         self._telemetry = TelemetryFile(resources.state_dir / TELEMETRY_FILE)
@@ -260,19 +262,19 @@ class Daemon:
             logger.info("attempts recovered", extra={"fields": {"running": alive, "ended": len(refs) - alive}})
         return recovered_reports(running, found, at_s=self._now())
 
-    def _scheduler_view(self) -> tuple[frozenset[int], frozenset[str]]:
+    def _scheduler_view(self) -> tuple[dict[int, float], frozenset[str]]:
         """Waiting jobs and hosts with GPUs. Called in the pilot's thread."""
         answer = self._loop.query(
             lambda manager: (
-                frozenset(job.id for job in manager.queue()),
+                {job.id: job.spec.time_limit_s or 0.0 for job in manager.queue()},
                 frozenset(gpu.server for gpu in manager.gpus if gpu.server),
             )
         )
         return answer.result(timeout=QUERY_TIMEOUT_S)
 
-    def _set_supply(self, why: str) -> None:
-        """Why waiting jobs get no GPUs. Called in the pilot's thread."""
-        self._loop.query(lambda manager: setattr(manager, "supply", why))
+    def _set_supply(self, why_none: str, longest_s: float) -> None:
+        """Called in the pilot's thread."""
+        self._loop.query(lambda manager: setattr(manager, "supply", Supply(why_none, longest_s)))
 
     def _telemetry_state(self) -> dict[str, Any]:
         return self._loop.query(lambda manager: manager.telemetry_state()).result(timeout=QUERY_TIMEOUT_S)

@@ -250,6 +250,11 @@ def scaled_options(name: str, given: dict[str, object], time_scale: float) -> di
     return {**given, **scaled}
 
 
+def on_hosts(policy: Policy) -> Policy:
+    """`policy` with the GPUs of each job on one host, where it is a composition."""
+    return replace(policy, one_node=True) if isinstance(policy, Ranked) else policy
+
+
 def with_aging(policy: Policy, points_per_hour: float) -> Policy:
     """`policy` with priorities that grow with waiting time.
 

@@ -33,6 +33,8 @@ class AllocationReport:
         word: the workload manager's own word for it, e.g. `TIMEOUT`.
         reason: why it is pending.
         node: where it runs; empty before.
+        length_s: for how long it runs in all; None: without an end, or not known.
+        ends_at_s: when that is over; None before it runs.
     """
 
     job_id: str
@@ -40,6 +42,8 @@ class AllocationReport:
     word: str
     reason: str = ""
     node: str = ""
+    length_s: float | None = None
+    ends_at_s: float | None = None
 
 
 class AllocationSource(Protocol):
@@ -92,6 +96,7 @@ class AllocationNote:
         host: the host that its agent is, once it has run; empty before.
         is_usable: its agent has answered once. is_used: an attempt has run there.
         is_returned: it was given back.
+        ends_at_s: as in `AllocationReport`.
     """
 
     name: str
@@ -101,6 +106,7 @@ class AllocationNote:
     is_usable: bool = False
     is_used: bool = False
     is_returned: bool = False
+    ends_at_s: float | None = None
 
 
 class AllocationNotes:

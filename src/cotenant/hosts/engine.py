@@ -68,11 +68,11 @@ class HostsEngine:
     # -- engine
 
     def start(self, on_event: EventListener) -> None:
-        """Remember the listener; hosts are connected after `recover`, which says what to ask them for."""
+        """Remember the listener; hosts are connected after `recover`, which gets the attempts to look for."""
         self._on_event = on_event
 
     def connect(self) -> None:
-        """Start the agents. What they tell needs the attempts that `recover` got."""
+        """Start the agents. Their messages are read against the attempts that `recover` got."""
         self._is_connected = True
         for link in self._links.values():
             link.start()
@@ -86,6 +86,10 @@ class HostsEngine:
             self._links = {**self._links, host: link}
         if self._is_connected:
             link.start()
+
+    def set_end(self, host: str, at_s: float | None) -> None:
+        """When the allocation of a host ends; None: never. Jobs that would not have ended by then are not placed."""
+        self._gpus.set_end(host, at_s)
 
     def retire_host(self, host: str, *, even_used: bool = False) -> bool:
         """List the GPUs of a host no more, and launch nothing there; False if it has attempts, which stay.
@@ -192,7 +196,7 @@ class HostsEngine:
             return
         try:
             note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Durable, and before the order: the next daemon must know whom to ask.
+            # Durable, and before the order: the next daemon must know which host has the attempt.
             atomic.write_bytes(str(note), host.encode(), durable=True)
         except OSError as error:
             raise BackendError(f"cannot write `{note}`: {error.strerror}") from error
@@ -240,7 +244,7 @@ class HostsEngine:
         return self._answers.wait(order_id)
 
     def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
-        """What the shared files say of attempts of an earlier daemon; the rest their agents tell later."""
+        """What the shared files show of attempts of an earlier daemon; their agents report the rest later."""
         return tuple(self._recovered(ref) for ref in refs)
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
@@ -343,7 +347,7 @@ class HostsEngine:
         with self._lock:
             found = self._open.get(ref)
         if found is None or found.host != link.host:
-            return  # it has ended: two agents may tell the same
+            return  # it has ended: two agents may report the same
         if message.get("say") == "started":
             at_s, process = message.get("started_at_s"), process_id_of(message.get("runner"))
             if not is_number(at_s) or process is None:

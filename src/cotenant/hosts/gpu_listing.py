@@ -23,11 +23,18 @@ class HostGpus:
         self._host_by_gpu: Mapping[str, str] = {}
         self._owners: Mapping[int, AttemptRef] = {}
         self._warned_of: set[str] = set()
+        self._ends_s: Mapping[str, float] = {}
+
+    def set_end(self, host: str, at_s: float | None) -> None:
+        """When the allocation of a host ends, by the workload manager; None: never, or its agent knows."""
+        others = {name: end_s for name, end_s in self._ends_s.items() if name != host}
+        self._ends_s = others if at_s is None else {**others, host: at_s}
 
     def inventory(self, links: Mapping[str, HostLink], retired: Collection[str]) -> tuple[Gpu, ...]:
         """GPUs of all hosts that have been heard of, in the order of `links`; retired hosts are left out."""
         listed: dict[str, Gpu] = {}
         left_out: dict[str, str] = {}
+        ends_s = self._ends_s
         for host, link in links.items():
             reading, _ = link.reading()
             for gpu in () if reading is None else reading.gpus:
@@ -36,7 +43,10 @@ class HostGpus:
                 elif listed.setdefault(gpu.uuid, gpu).server != host:
                     self._warn_of_twin(gpu, listed[gpu.uuid].server)
         self._host_by_gpu = {**left_out, **{gpu.uuid: gpu.server for gpu in listed.values()}}
-        self._listed = tuple(replace(gpu, index=index) for index, gpu in enumerate(listed.values()))
+        self._listed = tuple(
+            replace(gpu, index=index, available_until_s=ends_s.get(gpu.server, gpu.available_until_s))
+            for index, gpu in enumerate(listed.values())
+        )
         return self._listed
 
     def sample(

@@ -157,6 +157,8 @@ def _gpu(value: object, host: str) -> Gpu:
         raise MalformedMessage("the name of a GPU is empty, too long, or not printable")
     if not 0 <= gpu.index <= MAX_GPUS or not 0 < gpu.memory_total_bytes < 2**50:
         raise MalformedMessage(f"GPU `{gpu.uuid}` has index {gpu.index} and {gpu.memory_total_bytes} bytes")
+    if gpu.available_until_s is not None and not is_number(gpu.available_until_s):
+        raise MalformedMessage(f"GPU `{gpu.uuid}` has an end that is no time")
     return replace(gpu, server=host)
 
 

@@ -6,9 +6,10 @@ A turn first reads the state of the allocations. While the workload manager does
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ CLOSE_TIMEOUT_S = 15.0
 MIN_POLL_S = 1.0
 """Between two questions at least, however many jobs fail."""
 
-SchedulerView = Callable[[], tuple[frozenset[int], frozenset[str]]]
-"""Gives the ids of the jobs that could be placed if there were GPUs, and the hosts of the GPUs that may be used."""
+SchedulerView = Callable[[], tuple[Mapping[int, float], frozenset[str]]]
+"""Gives the jobs that could be placed if there were GPUs, and the hosts of the GPUs that may be used.
+
+The jobs are ids with time limits in seconds, 0 for a job without.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +49,17 @@ class _Allocation:
     refusal: str = ""
     idle_since_s: float | None = None
     misses: int = field(default=0)
+
+    def status(self, now_s: float) -> AllocationStatus:
+        """What a decision sees of it."""
+        ends_at_s = self.note.ends_at_s
+        return AllocationStatus(
+            name=self.note.name,
+            phase=self.phase,
+            since_s=self.since_s,
+            idle_since_s=self.idle_since_s,
+            left_s=math.inf if ends_at_s is None else ends_at_s - now_s,
+        )
 
 
 class Pilot:
@@ -73,9 +88,10 @@ class Pilot:
         self._allocations: dict[str, _Allocation] = {}
         self._record = Record(is_tried=self._notes.is_tried)
         self._failure = self._trouble = ""
-        self._scheduler_view: SchedulerView = lambda: (frozenset(), frozenset())
+        self._scheduler_view: SchedulerView = lambda: ({}, frozenset())
         self._listed: frozenset[str] = frozenset()
-        self._set_supply: Callable[[str], None] = lambda _: None
+        self._set_supply: Callable[[str, float], None] = lambda _why, _longest_s: None
+        self._longest_s = math.inf  # for which a job can have GPUs: what the newest allocation had left at first
         self._seen: frozenset[int] = frozenset()
         self._closing, self._wake = threading.Event(), threading.Event()
         engine.on_doubt = self._wake.set
@@ -85,8 +101,8 @@ class Pilot:
             if note.host and not note.is_returned:  # before `recover`, which looks for its host
                 self._add_host(note)
 
-    def start(self, scheduler_view: SchedulerView, set_supply: Callable[[str], None]) -> None:
-        """Start the thread. It calls `set_supply` with why jobs wait for GPUs, or with empty text, after every turn."""
+    def start(self, scheduler_view: SchedulerView, set_supply: Callable[[str, float], None]) -> None:
+        """Start the thread. After every turn it calls `set_supply`, with the values of a `Supply`."""
         self._scheduler_view, self._set_supply = scheduler_view, set_supply
         self._thread.start()
 
@@ -129,21 +145,21 @@ class Pilot:
         doubted = self._engine.doubted()  # before the question: what it answers is newer than these ends
         reports = self._source.report(list(self._allocations)) if self._allocations else {}
         self._say_trouble("")
+        if math.isinf(self._longest_s):
+            lengths_s = [report.length_s for report in reports.values() if report.length_s is not None]
+            self._longest_s = min(lengths_s, default=math.inf)
         for allocation in list(self._allocations.values()):
             report = reports.get(allocation.note.name)
             self._follow(allocation, report)
             if report is not None and report.state == "running":
                 self._engine.believe(allocation.note.host, doubted)
         # A job that has just been submitted may be placed by now where there are GPUs already.
-        count = len(waiting & self._seen if self._allocations else waiting)
-        self._seen = waiting
+        limits_s = [limit_s for job_id, limit_s in waiting.items() if job_id in self._seen or not self._allocations]
+        self._seen = frozenset(waiting)
         for allocation in self._allocations.values():
-            self._watch_idleness(allocation, count, now_s)
-        statuses = [
-            AllocationStatus(name=name, phase=item.phase, since_s=item.since_s, idle_since_s=item.idle_since_s)
-            for name, item in self._allocations.items()
-        ]
-        decision = decide(self._limits, count, statuses, self._record, now_s)
+            self._watch_idleness(allocation, len(limits_s), now_s)
+        statuses = [item.status(now_s) for item in self._allocations.values()]
+        decision = decide(self._limits, limits_s, statuses, self._record, now_s)
         for name in decision.silent:
             silent = self._allocations[name]
             self._failed(
@@ -152,13 +168,17 @@ class Pilot:
             self._give_back(silent)
         for name in decision.give_back:
             idle = self._allocations[name]
-            if count and idle.phase == "ready" and not idle.note.is_used:
+            left_s = idle.status(now_s).left_s
+            has_time = any(limit_s <= left_s for limit_s in limits_s)
+            if has_time and idle.phase == "ready" and not idle.note.is_used:
                 self._failed(f"no waiting job could use the GPUs of {self._called(idle.note)}")
             self._give_back(idle)
+        for name in decision.too_short:
+            self._give_back(self._allocations[name])
         for _ in range(decision.requests):
             if not self._request():
                 break
-        self._set_supply(self._why_waiting() if waiting else "")
+        self._set_supply(self._why_waiting() if waiting else "", self._longest_s)
 
     # -- what became of an allocation
 
@@ -193,6 +213,10 @@ class Pilot:
 
     def _follow_running(self, allocation: _Allocation, report: AllocationReport) -> None:
         note = allocation.note
+        if note.ends_at_s != report.ends_at_s:
+            note = allocation.note = self._notes.write(note, ends_at_s=report.ends_at_s)
+            if note.host:
+                self._engine.set_end(note.host, note.ends_at_s)
         host = f"{report.node}.{report.job_id}"
         # A slurmctld that has forgotten an allocation may give its number to the next: not before the first is over.
         is_free = all(item.note.host != host for item in self._allocations.values())
@@ -202,6 +226,7 @@ class Pilot:
             self._add_host(note)
         if not note.is_usable and self._engine.is_heard(note.host):
             note = allocation.note = self._notes.write(note, is_usable=True)
+            self._longest_s = max(0.0, allocation.status(self._now()).left_s)
             self._notes.set_tried()
             self._record, self._failure = Record(is_tried=True), ""
         self._enter(allocation, "ready" if note.is_usable else "starting")
@@ -213,6 +238,7 @@ class Pilot:
             if note.host in self._listed:
                 return  # the next turn
             self._engine.drop_host(note.host, f"{ALLOCATION_ENDED}: {self._called(note)}, {word}")
+            self._engine.set_end(note.host, None)
         logger.info("an allocation has ended", extra={"fields": {"job": note.job_id, "word": word}})
         if not note.is_usable and not note.is_returned:
             self._failed(f"{self._called(note)} ended before it gave GPUs: {word}")
@@ -236,6 +262,7 @@ class Pilot:
             allocation.phase, allocation.since_s, allocation.idle_since_s = phase, self._now(), None
 
     def _add_host(self, note: AllocationNote) -> None:
+        self._engine.set_end(note.host, note.ends_at_s)  # before it is listed
         self._engine.add_host(note.host, [*self._source.launcher(note), *self._agent])
 
     def _forget(self, name: str) -> None:

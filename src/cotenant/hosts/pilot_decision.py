@@ -6,6 +6,7 @@ one is under way at a time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -45,12 +46,19 @@ class AllocationStatus:
         since_s: when it got into its phase.
         idle_since_s: since when nobody has needed it: it has no attempts, or, while under way, no job waits; None: it
             is needed.
+        left_s: how long it goes on; infinite if it has no end, or has not started.
     """
 
     name: str
     phase: Phase
     since_s: float
     idle_since_s: float | None
+    left_s: float = math.inf
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its GPUs can be used, and nobody uses them."""
+        return self.phase == "ready" and self.idle_since_s is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +89,26 @@ class Decision:
         requests: how many more allocations to request.
         give_back: names of allocations that nobody needs.
         silent: names of allocations whose agents never answered: these are failures, and given back.
+        too_short: names of empty allocations that end before any waiting job would, and are given back for others.
     """
 
     requests: int = 0
     give_back: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    too_short: tuple[str, ...] = ()
 
 
 def decide(
-    limits: PilotLimits, waiting: int, allocations: Sequence[AllocationStatus], record: Record, now_s: float
+    limits: PilotLimits,
+    waiting: Sequence[float],
+    allocations: Sequence[AllocationStatus],
+    record: Record,
+    now_s: float,
 ) -> Decision:
-    """What to do at `now_s` with `waiting` jobs that could be placed if there were GPUs."""
+    """What to do at `now_s` with jobs that could be placed if there were GPUs.
+
+    `waiting`: the time limit of each job; 0 for one without, which may start in an allocation that is about to end.
+    """
     silent = tuple(
         item.name for item in allocations if item.phase == "starting" and now_s - item.since_s >= START_TIMEOUT_S
     )
@@ -104,8 +121,14 @@ def decide(
     ]
     surplus = max(0, len(held) - limits.min_allocations)
     give_back = tuple(name for _, name in sorted(idle)[:surplus])
-    requests = _new_requests(limits, waiting, allocations, held, record, now_s)
-    return Decision(requests=requests, give_back=give_back, silent=silent)
+    # What waits although an allocation is empty, with time enough, would not start in another one either.
+    empty = [item for item in held if item.is_empty]
+    short_of_time = [limit_s for limit_s in waiting if all(item.left_s < limit_s for item in empty)]
+    requests = _new_requests(limits, len(short_of_time), allocations, held, record, now_s)
+    too_short: list[str] = []
+    if short_of_time and len(allocations) >= limits.max_allocations:
+        too_short = [item.name for item in empty if item.left_s < min(waiting) and item.name not in give_back]
+    return Decision(requests=requests, give_back=give_back, silent=silent, too_short=tuple(too_short))
 
 
 def _new_requests(
@@ -119,10 +142,7 @@ def _new_requests(
     if record.is_paused or (record.failures and now_s < record.failed_at_s + _pause_s(limits, record)):
         return 0
     under_way = sum(1 for item in held if item.phase in QUEUED)
-    # What waits although an allocation is empty would not start in another one either.
-    is_one_empty = any(item.phase == "ready" and item.idle_since_s is not None for item in held)
-    for_jobs = 0 if is_one_empty else waiting - under_way
-    wanted = max(for_jobs, limits.min_allocations - len(held))
+    wanted = max(waiting - under_way, limits.min_allocations - len(held))
     backlog = limits.backlog if record.is_tried and not record.failures else 1
     return max(0, min(wanted, backlog - under_way, limits.max_allocations - len(allocations)))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from cotenant.core.gpu import Gpu
 from cotenant.core.job import Job, SharingRequest
 from cotenant.core.units import MiB, format_bytes
 from cotenant.scheduling.recovery import effective_sharing, has_precedence
@@ -33,7 +34,10 @@ class Demand:
         ignores_activity: the job ran out of memory, as samples bear out, and is retried: rules on GPU activity do not
             hold it back.
         profile: what the pairing rule of the policy compares.
+        time_limit_s: a GPU that is available for less is not admitted; None: any is.
+        one_node: all GPUs must be of one node.
         bytes_per_gpu: `bytes` and headroom.
+        is_confined: `time_limit_s` or `one_node` is set, which no index of GPUs knows of.
     """
 
     gpus: int
@@ -45,15 +49,20 @@ class Demand:
     sharing: SharingRequest = "auto"
     ignores_activity: bool = False
     profile: Hashable = None
+    time_limit_s: float | None = None
+    one_node: bool = False
     bytes_per_gpu: int = field(init=False, compare=False)
+    is_confined: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_confined", self.one_node or self.time_limit_s is not None)
         object.__setattr__(self, "bytes_per_gpu", (self.bytes or 0) + self.headroom_bytes)
 
     @property
     def text(self) -> str:
         """`2 GPUs with 13.1 GiB available each`, `1 empty GPU`."""
         noun = ("MIG instance" if self.sharing == "mig" else "GPU") + ("" if self.gpus == 1 else "s")
+        noun += " of one host" if self.one_node else ""
         empty = "empty " if self.exclusive else ""
         if self.bytes is None:
             return f"{self.gpus} {empty}{noun}"
@@ -82,14 +91,45 @@ def capacity_bytes(totals_bytes: Sequence[int], gpus: int) -> int | None:
     return totals_bytes[gpus - 1] if 0 < gpus <= len(totals_bytes) else None
 
 
-def never_fits(job: Job, totals_bytes: Sequence[int]) -> str | None:
-    """Why these GPUs can never take `job`, even empty; None if they may.
+class GpuSizes:
+    """Memory of the GPUs that jobs may get. Two are equal if they offer the same.
+
+    `one_node`: all GPUs of a job must be of one node.
+    """
+
+    def __init__(self, gpus: Iterable[Gpu] = (), *, one_node: bool = False) -> None:
+        by_node: dict[str, list[int]] = {}
+        for gpu in gpus:
+            by_node.setdefault(gpu.server if one_node else "", []).append(gpu.memory_total_bytes)
+        self.one_node = one_node
+        self._by_node = [sorted(sizes, reverse=True) for sizes in by_node.values()]
+        self._all = sorted((size for sizes in self._by_node for size in sizes), reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GpuSizes) and sorted(self._by_node) == sorted(other._by_node)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def of(self, gpus: int) -> Sequence[int]:
+        """Bytes of each GPU that a job of so many may get, largest first: of the node with most for it, or of all."""
+        if gpus <= 1 or len(self._by_node) <= 1:
+            return self._all
+        return max(self._by_node, key=lambda sizes: (capacity_bytes(sizes, gpus) or 0, len(sizes)))
+
+
+def never_fits(job: Job, totals_bytes: Sequence[int], *, one_node: bool = False) -> str | None:
+    """Why these GPUs can never take `job`, even empty; None if they may. `totals_bytes`: as `GpuSizes.of` gives them.
 
     For a job that requests a MIG instance, `totals_bytes` are those of the instances.
     """
     capacity = capacity_bytes(totals_bytes, job.spec.gpus)
     if capacity is None and job.spec.sharing == "mig":
         return "needs a MIG instance, the server has none"
+    if capacity is None and one_node:
+        return f"needs {job.spec.gpus} GPUs of one host, no host has more than {len(totals_bytes)}"
     if capacity is None:
         return f"needs {job.spec.gpus} GPUs, the server has {len(totals_bytes)}"
     likely = _likely_bytes(job)

@@ -36,7 +36,7 @@ from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.scheduling.admission import AdmissionControl
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.explain import CoRunStatus, explanation
-from cotenant.scheduling.fit_check import FitCheck
+from cotenant.scheduling.fit_check import FitCheck, Supply
 from cotenant.scheduling.idle_watch import IdleWatch
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.move_watch import MoveWatch
@@ -63,14 +63,14 @@ class Manager:
 
     def __init__(self, policy: Policy, config: ManagerConfig | None = None) -> None:
         self._policy, self._config = policy, config or ManagerConfig()
-        self.supply = ""  # why there are no more GPUs yet, for `explain`
+        self.supply = Supply()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything, as before the first event. `restore` may follow."""
         self._table = JobTable(self._config)
         self._admission = AdmissionControl(self._table, self._config)
-        self._fit_check = FitCheck(self._table)
+        self._fit_check = FitCheck(self._table, one_node=getattr(self._policy, "one_node", False))
         self._watched_attempts: dict[int, int] = {}  # attempt number by id of live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
@@ -290,7 +290,7 @@ class Manager:
             job,
             refusal=self._admission.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
             wait=self._driver.explain(job_id),
-            supply=self.supply,
+            supply=self.supply.why_none,
             pending=lambda: self._admission.pending(job_id),
             indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if is_live else {},
             peak_bytes=(is_live and self.observed_bytes(job)) or 0,
@@ -384,7 +384,7 @@ class Manager:
 
     def _hold_unsatisfiable(self, at_s: float) -> None:
         """Hold queued jobs that fit on no GPU of the server; queue held ones again if a new GPU fits them."""
-        if self._fit_check.update(self._telemetry.gpus, at_s):
+        if self._fit_check.update(self._telemetry.gpus, at_s, self.supply.longest_s):
             self._propagate_changes(at_s)
             self._fit_check.done()
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from cotenant.core.gpu import GpuSnapshot
 from cotenant.core.job import Attempt, Job
 from cotenant.scheduling.checkpoints import MOVE_STOP, is_moved, is_saved
-from cotenant.scheduling.demand import Demand
+from cotenant.scheduling.demand import Demand, GpuSizes
 from cotenant.scheduling.placement.composition import Composition, MoveRule
 from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.orders import ASSUMED_DURATION_S
@@ -103,7 +103,7 @@ class MovePlanner:
         if not movable or any(gpu.gpu.mig_profile is not None for gpu in gpus):
             return None
         places = [self._place(gpu) for gpu in gpus]
-        queue = self._queue(waiting, [gpu.gpu.memory_total_bytes for gpu in gpus])
+        queue = self._queue(waiting, GpuSizes((gpu.gpu for gpu in gpus), one_node=self._policy.one_node))
         best: tuple[float, Move] | None = None
         for place in places:
             if all(resident.job_id in running for resident in place.view.residents):
@@ -131,12 +131,12 @@ class MovePlanner:
         activities = [co_runner.activity for co_runner in co_runners]
         return sum([1.0 / slowdown for slowdown in self._history.interference.slowdowns(activities)])
 
-    def _queue(self, waiting: Sequence[Job], totals_bytes: Sequence[int]) -> list[_Waiting]:
+    def _queue(self, waiting: Sequence[Job], sizes: GpuSizes) -> list[_Waiting]:
         history, pairing = self._history, self._pairing
         first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
         found = []
         for job in first:
-            demand = self._policy.demand(job, sorted(totals_bytes, reverse=True), history.demand_bytes(job))
+            demand = self._policy.demand(job, sizes, history.demand_bytes(job), is_timed=True)
             profile = None if pairing is None else pairing.profile(job, history)
             found.append(_Waiting(job, demand if profile is None else replace(demand, profile=profile)))
         return found
@@ -166,7 +166,7 @@ class MovePlanner:
         staying = [*place.co_runners[:index], *place.co_runners[index + 1 :]]
         lost = place.speed - self._speed(staying)
         others = [other for other in places if other is not place]
-        apart = max((self._gain_at(other, place, index, at_s) for other in others), default=0.0)
+        apart = max((self._gain_at(leaver.job, other, place, index, at_s) for other in others), default=0.0)
         best: tuple[float, Move] | None = None
         if apart - lost >= rule.min_gain and (apart - lost) * left_s >= cost_s:
             text = f"{MOVE_STOP}: {apart - lost:+.2f} jobs' worth of speed on another GPU"
@@ -185,13 +185,14 @@ class MovePlanner:
                 best = (worth, Move(leaver.job.id, f"{MOVE_STOP}: room for job {waits.job.id}, {gain:+.2f} of speed"))
         return best
 
-    def _gain_at(self, other: _Shared, place: _Shared, index: int, at_s: float) -> float:
+    def _gain_at(self, leaver: Job, other: _Shared, place: _Shared, index: int, at_s: float) -> float:
         """Speed gained on another GPU by a job that goes there; 0 if it may not."""
         resident, co_runner = place.view.residents[index], place.co_runners[index]
         if resident.sharing == "exclusive" and other.view.residents:
             return 0.0
         demand = Demand(bytes=resident.promised_bytes, gpus=1, exclusive=resident.sharing == "exclusive")
-        demand = replace(demand, profile=co_runner._replace(gpu_memory_bytes=None))
+        profile = co_runner._replace(gpu_memory_bytes=None)
+        demand = replace(demand, profile=profile, time_limit_s=leaver.spec.time_limit_s)
         if not self._rules.admits(other.view, demand, resident.job_id, at_s):
             return 0.0
         return self._speed([*other.co_runners, co_runner]) - other.speed
@@ -207,6 +208,8 @@ class MovePlanner:
     ) -> float | None:
         """Speed of a job that could start if this resident left; None if it could not, or can without that."""
         demand, job_id = waits.demand, waits.job.id
+        if demand.one_node:
+            others = [other for other in others if other.view.server == place.view.server]
         have = sum([self._rules.admits(other.view, demand, job_id, at_s) for other in others])
         if have != demand.gpus - 1 or self._rules.admits(place.view, demand, job_id, at_s):
             return None

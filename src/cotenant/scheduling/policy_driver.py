@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
-from cotenant.core.units import format_bytes
+from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
@@ -140,6 +140,8 @@ class PolicyDriver:
         gpus = [self._gpus[uuid] for uuid in placement.gpu_uuids if uuid in self._gpus]
         server = ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(gpu, at_s) for gpu in gpus))
         broken = "placed twice" if job is None else broken_promise(server, placement, job.spec.gpus)
+        if broken is None and job is not None and job.spec.time_limit_s is not None:
+            broken = _too_short(gpus, job.spec.time_limit_s, at_s)
         if broken is None:
             return True
         if job is not None:
@@ -223,3 +225,11 @@ def broken_promise(server: ServerSnapshot, placement: Placement, gpus: int) -> s
         if is_held or (placement.sharing == "exclusive" and snapshot.residents):
             return f"{uuid} cannot be shared with job {placement.job_id}"
     return None
+
+
+def _too_short(gpus: Sequence[Gpu], limit_s: float, at_s: float) -> str | None:
+    """Why a job with a time limit would not end before its GPUs are gone; None if it would."""
+    end_s = min((gpu.available_until_s for gpu in gpus if gpu.available_until_s is not None), default=math.inf)
+    if at_s + limit_s <= end_s:
+        return None
+    return f"its time limit is {format_duration(limit_s)}, and its GPUs have {format_duration(end_s - at_s)} left"

@@ -18,9 +18,12 @@ from cotenant.core.errors import UsageError
 from cotenant.hosts.allocations import ALLOCATION_ID, AllocationNote, AllocationReport, AllocationState
 from cotenant.hosts.keeper import NOTE_CHECK_S, end_of, mark_of
 from cotenant.slurm.installation import SlurmInstallation, find_installation, split_rows, without_allocation
+from cotenant.slurm.pack import parse_time_left
 
-COLUMNS = ("job_id", "name", "state", "node", "reason")
-FORMAT = "%A|%j|%T|%N|%r"
+COLUMNS = ("job_id", "name", "state", "node", "length", "end", "reason")
+FORMAT = "%A|%j|%T|%N|%l|%e|%r"
+TIMES_IN_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
+"""squeue(1): a strftime(3) format, here seconds since the epoch."""
 STATES: Mapping[str, AllocationState] = {
     "PENDING": "pending",
     "CONFIGURING": "pending",  # its node is being powered up
@@ -78,7 +81,8 @@ class SlurmAllocations:
         """What squeue lists, also of those that ended in the last minutes (MinJobAge), and what their keepers show."""
         wanted = list(names)
         words = ("-h", "-t", "all", "-u", str(os.getuid()), "-n", ",".join(wanted), "-o", FORMAT)
-        rows = split_rows(self._slurm.output("squeue", *words, env=without_allocation(os.environ)), COLUMNS)
+        env = {**without_allocation(os.environ), **TIMES_IN_SECONDS}
+        rows = split_rows(self._slurm.output("squeue", *words, env=env), COLUMNS)
         listed = {
             row["name"]: AllocationReport(
                 job_id=row["job_id"],
@@ -86,6 +90,8 @@ class SlurmAllocations:
                 word=row["state"],
                 reason=row["reason"],
                 node=row["node"],
+                length_s=parse_time_left(row["length"]) or None,
+                ends_at_s=float(row["end"]) if row["state"] != "PENDING" and row["end"].isdecimal() else None,
             )
             for row in rows
         }

@@ -61,7 +61,7 @@ class JobsApi(Handlers):
         if any(spec.priority > 0 for spec in specs):
             self._context.access.check_admin(peer, "raise a priority above 0")
         check_available(specs, self._context.refusals())
-        check_gpus(specs, self._context.hosts)
+        check_gpus(specs, self._context.policy, self._context.hosts)
         await self._check_output(specs[0].uid)
         if body.get("dry_run"):
             return json_response({"jobs": [await self._preview(spec) for spec in specs]})
@@ -147,7 +147,7 @@ class JobsApi(Handlers):
         if verb.takes_fields:
             spec = verb.new_spec(job, fields)
             self._check_notify([spec] if "notify" in fields else [])
-            check_gpus([spec], self._context.hosts)
+            check_gpus([spec], self._context.policy, self._context.hosts)
             check_available([spec] if "sharing" in fields else [], self._context.refusals())
         cause = _cause(verb, peer, body)
         self._context.access.note(peer, verb.name, job)

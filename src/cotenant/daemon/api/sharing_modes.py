@@ -46,17 +46,18 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
             )
 
 
-def check_gpus(specs: Sequence[JobSpec], hosts: int) -> None:
-    """Check how many GPUs jobs request: an attempt runs on one host, and no policy keeps a gang on one of several.
+def check_gpus(specs: Sequence[JobSpec], policy: Policy, hosts: int) -> None:
+    """Check how many GPUs jobs request: an attempt runs on one host, and a policy of another package may not know it.
 
     Raises:
-        UsageError: more than one, where the daemon has several hosts.
+        UsageError: more than one, where the daemon has several hosts and such a policy.
     """
     most = max((spec.gpus for spec in specs), default=1)
-    if hosts > 1 and most > 1:
+    if hosts > 1 and most > 1 and not (isinstance(policy, Ranked) and policy.one_node):
         raise UsageError(
-            f"a job requests {most} GPUs, and this daemon has {hosts} hosts: it places no job across hosts",
-            hint="ask for one GPU, or submit to a daemon with one host",
+            f"a job requests {most} GPUs, and this daemon has {hosts} hosts: policy `{policy.name}` does not place all "
+            "GPUs of a job on one host",
+            hint="request one GPU, or submit to a daemon with one host",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
-from cotenant.scheduling.demand import Demand, demand_of
+from cotenant.scheduling.demand import Demand, GpuSizes, demand_of
 from cotenant.scheduling.placement import orders
 from cotenant.scheduling.placement.gates import AdmissionGate
 from cotenant.scheduling.placement.orders import Order
@@ -57,6 +57,7 @@ class Composition:
         window_s: the window of samples that its gates and score look at, where it is longer than the configured one.
         uses_history: whether the need of a job may come from earlier jobs of its workload.
         moves: when running jobs that can save their state are moved; None: never.
+        one_node: all GPUs of a job must be of one node.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Composition:
     window_s: float | None = None
     uses_history: bool = True
     moves: MoveRule | None = None
+    one_node: bool = False
 
     def __post_init__(self) -> None:
         after_s = self.reserve_after_s
@@ -87,8 +89,14 @@ class Composition:
         """Whether it uses predictions of interference or of durations."""
         return self.pairing is not None or self.order not in (orders.fifo, orders.retries_first)
 
-    def demand(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> Demand:
-        """What a job demands of each of its GPUs under this policy."""
+    def demand(self, job: Job, sizes: GpuSizes, learned_bytes: int | None, *, is_timed: bool = False) -> Demand:
+        """What a job demands of each of its GPUs under this policy. `is_timed`: some GPUs are available for a time."""
+        demand = self._demand(job, sizes.of(job.spec.gpus), learned_bytes)
+        if is_timed and job.spec.time_limit_s is not None:
+            demand = replace(demand, time_limit_s=job.spec.time_limit_s)
+        return replace(demand, one_node=True) if self.one_node and demand.gpus > 1 else demand
+
+    def _demand(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> Demand:
         if not self.uses_history:
             learned_bytes = None
         demand = demand_of(job, totals_bytes, learned_bytes=learned_bytes, unknown_bytes=self.unknown_bytes)

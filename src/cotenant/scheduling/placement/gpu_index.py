@@ -7,8 +7,9 @@ linear scan, which is the fastest for a handful of GPUs, and sorted structures f
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Protocol
 
 from cotenant.scheduling.demand import Demand
@@ -38,6 +39,10 @@ class GpuIndex(Protocol):
 
         Several are packed onto the fewest nodes that ties allow, see `node_packing`.
         """
+        ...
+
+    def ranked(self, demand: Demand) -> Iterable[tuple[Hashable, GpuView]]:
+        """All GPUs that meet `demand` in memory, size and pairing, in order, each with a rank that ties share."""
         ...
 
     def taken(self, view: GpuView) -> None:
@@ -96,6 +101,9 @@ class LinearScan:
                     best, best_key = view, key
         return () if best is None else (best,)
 
+    def ranked(self, demand: Demand) -> Iterable[tuple[Hashable, GpuView]]:
+        return [(rank[:2], self._views[rank[-1]]) for rank in sorted(self._ranked(demand))]
+
     def _ranked(self, demand: Demand) -> list[tuple[float, float, int, int]]:
         """Those that will do: cost, key, how far behind the turn, and place."""
         views, turn, profile = self._views, self._turn, demand.profile
@@ -139,8 +147,11 @@ class TiedIndex:
             return self._first(demand)
         if self._nodes is not None and not demand.bytes_per_gpu and not demand.min_gpu_bytes:
             return self._nodes.best(count)
-        ranked = ((0, view) for view in self._walk(demand))
+        ranked = self.ranked(demand)
         return pack_fewest_nodes(ranked, count) if self._node_count > 1 else _first(ranked, count)
+
+    def ranked(self, demand: Demand) -> Iterator[tuple[int, GpuView]]:
+        return ((0, view) for view in self._walk(demand))
 
     def _first(self, demand: Demand) -> Sequence[GpuView]:
         place = self._eligible.find(1, self._turn)  # mostly the first of all
@@ -191,6 +202,9 @@ class ScoreIndex(SortedGpus):
             return () if view is None else (view,)
         ranked = self.walk(demand)
         return pack_fewest_nodes(ranked, count) if self._node_count > 1 else _first(ranked, count)
+
+    def ranked(self, demand: Demand) -> Iterator[tuple[int, GpuView]]:
+        return self.walk(demand)
 
     def taken(self, view: GpuView) -> None:
         if self._rotates:
@@ -255,6 +269,18 @@ class PairingIndex:
         if is_gang:
             return pack_fewest_nodes([(rank[:2], self._views[rank[-1]]) for rank in ranked], count)
         return [self._views[rank[-1]] for rank in ranked[:count]]
+
+    def ranked(self, demand: Demand) -> Iterable[tuple[Hashable, GpuView]]:
+        key, turn, total = self._score.key, self._turn, len(self._views)
+        found: list[tuple[float, float, int, GpuView]] = []
+        for gpu_class, members in self._classes.items():
+            cost = self._judge(demand.profile, gpu_class)
+            if not isinstance(cost, Refusal):
+                found += [
+                    (cost, _number(key(view)), (view.place - turn) % total, view) for _, view in members.walk(demand)
+                ]
+        found.sort(key=itemgetter(0, 1, 2))
+        return [(rank[:2], rank[-1]) for rank in found]
 
     def taken(self, view: GpuView) -> None:
         if self._score.rotates:

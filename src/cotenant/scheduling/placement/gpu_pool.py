@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from math import inf as INFINITE  # noqa: N812 -- a constant
 
 from cotenant.core.gpu import GpuSnapshot
+from cotenant.scheduling.demand import GpuSizes
 from cotenant.scheduling.placement.composition import Composition
 from cotenant.scheduling.placement.gpu_index import LINEAR_SCAN_MAX_GPUS, GpuIndex, make_index
 from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView, NewResident
@@ -23,8 +24,9 @@ class GpuPool:
 
     Attributes:
         rules: those of the policy.
-        views: in display order; `totals_bytes`: of each, largest first.
-        needs_rebuild: GPUs were added, or changed their size; `rebuild` has to be called.
+        views: in display order; `sizes`: their memory.
+        is_timed: some are available for a time, see `Gpu.available_until_s`.
+        needs_rebuild: GPUs were added, or changed their size or end; `rebuild` has to be called.
         shared, exclusive: indexes of the GPUs that admit a job that shares, or one that needs them exclusively. The
             first is not updated for a policy without sharing.
         improved: places of GPUs that may admit a job now that they did not admit before.
@@ -45,7 +47,8 @@ class GpuPool:
         self._placed: dict[int, Sequence[GpuView]] = {}
         self.timers: list[tuple[float, int]] = []  # when gates open, with the place of the GPU
         self.views: list[GpuView] = []
-        self.totals_bytes: list[int] = []
+        self.sizes = GpuSizes()
+        self.is_timed = False
         self.needs_rebuild = True
         self.shared: GpuIndex = make_index([], policy.score, policy.pairing)
         self.exclusive: GpuIndex = self.shared
@@ -64,7 +67,10 @@ class GpuPool:
             self._by_uuid[view.uuid] = view
             self.needs_rebuild = True
             return
-        if view.total_bytes != snapshot.gpu.memory_total_bytes:
+        gpu, before = snapshot.gpu, view.snapshot.gpu
+        if gpu is not before and (
+            gpu.memory_total_bytes != before.memory_total_bytes or gpu.available_until_s != before.available_until_s
+        ):
             self.needs_rebuild = True
         available, residents, smact = view.available_bytes, view.residents, view.smact
         view.refresh(snapshot)
@@ -179,7 +185,8 @@ class GpuPool:
         """Make new indexes of all GPUs."""
         policy, most = self._policy, self._linear_scan_max_gpus
         self.needs_rebuild = False
-        self.totals_bytes = sorted((view.total_bytes for view in self.views), reverse=True)
+        self.sizes = GpuSizes((view.snapshot.gpu for view in self.views), one_node=policy.one_node)
+        self.is_timed = any(view.snapshot.gpu.available_until_s is not None for view in self.views)
         self.shared = make_index(self.views, policy.score, policy.pairing, linear_scan_max_gpus=most)
         self.exclusive = make_index(self.views, policy.score, None, linear_scan_max_gpus=most)
         for view in self.views:

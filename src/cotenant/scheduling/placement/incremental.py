@@ -26,8 +26,8 @@ from cotenant.scheduling.placement.pending_queue import (
     demand_key,
 )
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
-from cotenant.scheduling.placement.reservation import Reservation, include_busy, mig_instances
-from cotenant.scheduling.placement.rules import head_of_line_wait
+from cotenant.scheduling.placement.reservation import Reservation, confined, include_busy, mig_instances
+from cotenant.scheduling.placement.rules import has_time, head_of_line_wait
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.scheduling.recovery import is_first
 
@@ -94,7 +94,9 @@ class IncrementalPlacer:
         # A policy's demand after a failure may depend on every attempt: then only demands are compared.
         if job.attempts and self._policy.after_oom is not None:
             return self._new_class(job, learned, profile)
-        key = demand_key(job, learned, profile)
+        key: Hashable = demand_key(job, learned, profile)
+        if self._pool.is_timed:
+            key = (key, job.spec.time_limit_s)
         demand_class = self._class_by_key.get(key)
         if demand_class is None:
             demand_class = self._new_class(job, learned, profile)
@@ -104,7 +106,8 @@ class IncrementalPlacer:
         return demand_class
 
     def _new_class(self, job: Job, learned_bytes: int | None, profile: Hashable) -> DemandClass:
-        demand = self._policy.demand(job, self._pool.totals_bytes, learned_bytes)
+        pool = self._pool
+        demand = self._policy.demand(job, pool.sizes, learned_bytes, is_timed=pool.is_timed)
         return self._queue.demand_class(demand if profile is None else replace(demand, profile=profile))
 
     def remove(self, job_id: int) -> None:
@@ -200,7 +203,7 @@ class IncrementalPlacer:
             placements.append(placement)
 
     def _place_in_order(self, at_s: float, placements: list[Placement]) -> None:
-        """One after the other. The first that is not placed blocks the rest, unless it is a retry.
+        """One after the other. The first that is not placed blocks the rest, see `_stops_others`.
 
         A job that ran out of memory and is retried is not blocked by others.
         """
@@ -212,7 +215,7 @@ class IncrementalPlacer:
                 placements.append(placement)
                 continue
             self._queue.block(pending.demand_class)
-            if not pending.is_retry or self._policy.retries_block:
+            if self._stops_others(pending, at_s):
                 break
             passed.append(in_order.pop())
         for pending in passed:
@@ -228,6 +231,13 @@ class IncrementalPlacer:
             else:
                 placements.append(placement)
 
+    def _stops_others(self, pending: PendingJob, at_s: float) -> bool:
+        """Whether the first job, which was not placed, blocks the rest: it does not if no time will change that."""
+        demand = pending.demand_class.demand
+        if pending.is_retry and not self._policy.retries_block:
+            return False
+        return demand.time_limit_s is None or any(has_time(view, demand, at_s) for view in self._pool.views)
+
     def _place(self, pending: PendingJob, at_s: float) -> Placement | None:
         pool, demand_class, job_id = self._pool, pending.demand_class, pending.job.id
         demand, reserved_for = demand_class.demand, self._reservation.job_id
@@ -235,11 +245,16 @@ class IncrementalPlacer:
             others = pool.exclusive if demand.exclusive else pool.shared
             chosen = self._reservation.best(pending, pool.views, others, at_s)
         elif not demand.exclusive:
-            chosen = pool.shared.best(demand, demand.gpus)
+            if demand.is_confined:
+                chosen = confined(pool.shared, demand, at_s)
+            else:
+                chosen = pool.shared.best(demand, demand.gpus)
             if not chosen and demand.ignores_activity:
                 chosen = include_busy(pool.rules, pending, pool.views, at_s)
         elif demand.sharing == "mig":
             chosen = mig_instances(pool.rules, pending, pool.views, at_s)
+        elif demand.is_confined:
+            chosen = confined(pool.exclusive, demand, at_s)
         else:
             chosen = pool.exclusive.best(demand, demand.gpus)
         if not chosen:
@@ -283,13 +298,17 @@ class IncrementalPlacer:
         if due_at_s > pool.now_s:
             heappush(self._due_s, due_at_s)
             return
-        for view in self._reservation.begin(pending, pool.views):
+        for view in self._reservation.begin(pending, pool.views, pool.now_s):
             pool.reindex(view)
+        if self._reservation.expires_at_s < math.inf:
+            heappush(self._due_s, self._reservation.expires_at_s)
 
     def _reserve_for_overdue(self, at_s: float) -> None:
         """Blocked jobs may have waited for too long."""
         while self._due_s and self._due_s[0] <= at_s:
             heappop(self._due_s)
+        if self._reservation.job_id is not None and self._reservation.expires_at_s <= at_s:
+            self._end_reservation(self._reservation.job_id)
         if self._reservation.job_id is None:
             heads = [head for demand_class in self._queue.blocked if (head := demand_class.head()) is not None]
             for pending in sorted(heads, key=lambda head: head.key):
@@ -317,7 +336,7 @@ class IncrementalPlacer:
         head = None if policy.backfill else self._queue.in_order.head()
         is_behind = head is not None and head.demand_class.blocked and head.key < pending.key
         is_blocked = is_behind and not demand.ignores_activity
-        if head is not None and is_blocked and (not head.is_retry or policy.retries_block):
+        if head is not None and is_blocked and self._stops_others(head, at_s):
             return head_of_line_wait(job_id, head.job.id, pool.views)
         if self._reservation.job_id == job_id:
             return pool.rules.deferral(demand, job_id, pool.views, at_s)

@@ -36,6 +36,29 @@ def pack_fewest_nodes(ranked: Iterable[tuple[Hashable, GpuView]], count: int) ->
     return [*preferred, *_pack_tied(tied, wanted, {view.server for view in preferred})]
 
 
+def pack_one_node(ranked: Iterable[tuple[Hashable, GpuView]], count: int) -> Sequence[GpuView]:
+    """`count` GPUs of one node; empty if none has as many.
+
+    It is the node whose `count`-th GPU comes first in the order of preference; among ties for that, the one with least
+    to spare.
+    """
+    by_node: dict[str, list[GpuView]] = {}
+    complete: list[list[GpuView]] = []
+    last: Hashable = None
+    ties = 0
+    for rank, view in ranked:
+        if complete:
+            ties += 1
+            if rank != last or ties > MAX_TIED:
+                break
+        last = rank
+        found = by_node.setdefault(view.server, [])
+        found.append(view)
+        if len(found) == count:
+            complete.append(found)
+    return min(complete, key=len)[:count] if complete else ()
+
+
 def _pack_tied(tied: Sequence[GpuView], wanted: int, used: set[str]) -> list[GpuView]:
     """`wanted` of them, in the same order, first from nodes that are `used`, then from the fewest others."""
     by_node: dict[str, list[int]] = {}

@@ -1,16 +1,21 @@
-"""Searches over every GPU, for the few jobs that no index serves; and reservations, which are one reason for them."""
+"""Searches over every GPU, for the few jobs that no index serves; and reservations, which are one reason for them.
+
+The indexes know neither of the ends of GPUs, because time passes without a change, nor of gangs on one node.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 
+from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement.gpu_index import GpuIndex
 from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView
-from cotenant.scheduling.placement.node_packing import pack_fewest_nodes
+from cotenant.scheduling.placement.node_packing import pack_fewest_nodes, pack_one_node
 from cotenant.scheduling.placement.pending_queue import PendingJob
 from cotenant.scheduling.placement.refusal import Refusal
-from cotenant.scheduling.placement.rules import AdmissionRules, fitting
+from cotenant.scheduling.placement.rules import AdmissionRules, fitting, has_time, latest_start_s
 from cotenant.scheduling.recovery import is_first
 
 
@@ -22,7 +27,7 @@ def mig_instances(
     empty = [view for view in views if view.eligible_modes & EXCLUSIVE]
     ranked = [(view.total_bytes, view) for view in _admitting(rules, pending, empty, at_s)]
     ranked.sort(key=lambda item: (item[0], item[1].place))
-    return pack_fewest_nodes(ranked, demand.gpus)
+    return _chosen(ranked, demand)
 
 
 def include_busy(
@@ -38,7 +43,17 @@ def include_busy(
 
     ranked = [(rank(view), view) for view in _admitting(rules, pending, views, at_s)]
     ranked.sort(key=lambda item: (item[0], item[1].place))
-    return pack_fewest_nodes(ranked, demand.gpus)
+    return _chosen(ranked, demand)
+
+
+def confined(index: GpuIndex, demand: Demand, at_s: float) -> Sequence[GpuView]:
+    """The best GPUs of an index for a demand with a time limit, or for GPUs of one node; empty if there are too few."""
+    ranked = ((rank, view) for rank, view in index.ranked(demand) if has_time(view, demand, at_s))
+    return _chosen(ranked, demand) if demand.gpus > 1 else [view for _, view in islice(ranked, 1)]
+
+
+def _chosen(ranked: Iterable[tuple[Hashable, GpuView]], demand: Demand) -> Sequence[GpuView]:
+    return (pack_one_node if demand.one_node else pack_fewest_nodes)(ranked, demand.gpus)
 
 
 def _admitting(rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuView], at_s: float) -> list[GpuView]:
@@ -55,9 +70,10 @@ class Reservation:
     Attributes:
         job_id: the job they are reserved for, or None.
         retry_pending: that job may be placed now although it could not when it was last tried.
+        expires_at_s: from then on a reserved GPU is available for less than its time limit; infinite if none ends.
     """
 
-    __slots__ = ("_after_s", "_rules", "_views", "job_id", "retry_pending")
+    __slots__ = ("_after_s", "_rules", "_views", "expires_at_s", "job_id", "retry_pending")
 
     def __init__(self, rules: AdmissionRules, reserve_after_s: float | None) -> None:
         self._rules = rules
@@ -65,6 +81,7 @@ class Reservation:
         self._views: Sequence[GpuView] = ()
         self.job_id: int | None = None
         self.retry_pending = False
+        self.expires_at_s = math.inf
 
     def due_at_s(self, pending: PendingJob, gpus: int) -> float | None:
         """From when on GPUs may be reserved for a job, on a server of `gpus`; None while there is a reservation.
@@ -77,7 +94,7 @@ class Reservation:
         at_once = (pending.has_precedence or demand.ignores_activity) and demand.gpus < gpus
         return -math.inf if at_once else pending.since_s + self._after_s
 
-    def begin(self, pending: PendingJob, views: Sequence[GpuView]) -> Sequence[GpuView]:
+    def begin(self, pending: PendingJob, views: Sequence[GpuView], at_s: float) -> Sequence[GpuView]:
         """Reserve those of `views` with the fewest residents, and return them; none if too few will ever do."""
         demand = pending.demand_class.demand
         least = max(demand.min_gpu_bytes, demand.bytes or 0)
@@ -86,13 +103,16 @@ class Reservation:
             for view in views
             if view.available_bytes is not None and view.total_bytes >= least and view.reserved_for is None
             if demand.sharing != "mig" or view.snapshot.gpu.mig_profile is not None
+            if has_time(view, demand, at_s)
         ]
-        if len(suitable) < demand.gpus:
+        suitable.sort(key=lambda view: (len(view.residents), view.place))
+        chosen = _chosen([(len(view.residents), view) for view in suitable], demand)
+        if len(chosen) < demand.gpus:
             return ()
         self.job_id = pending.job.id
         self.retry_pending = True
-        suitable.sort(key=lambda view: (len(view.residents), view.place))
-        self._views = pack_fewest_nodes([(len(view.residents), view) for view in suitable], demand.gpus)
+        self._views = chosen
+        self.expires_at_s = min(latest_start_s(view, demand) for view in chosen)
         reason = "which ran out of memory and needs more" if pending.has_precedence else "which has waited long"
         if is_first(pending.job):
             reason = "which lost its memory to a neighbor"
@@ -103,7 +123,7 @@ class Reservation:
     def end(self) -> Sequence[GpuView]:
         """Cancel the reservation; the GPUs that were reserved."""
         released, self._views = self._views, ()
-        self.job_id = None
+        self.job_id, self.expires_at_s = None, math.inf
         for view in released:
             view.reserved_for = None
         return released
@@ -122,7 +142,7 @@ class Reservation:
         ]
         ranked = [(view.reserved_for is None, view) for view in _admitting(self._rules, pending, candidates, at_s)]
         ranked.sort(key=lambda item: (item[0], item[1].place))
-        return pack_fewest_nodes(ranked, demand.gpus)
+        return _chosen(ranked, demand)
 
     def _may_suffice(self, pending: PendingJob, others: GpuIndex) -> bool:
         """Whether the reserved GPUs and those of the index may be enough, without a look at each."""

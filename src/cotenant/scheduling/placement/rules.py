@@ -2,13 +2,15 @@
 
 A decision and its explanation run the same rules, in this order:
 
+0. The GPU is available for as long as the time limit of the job.
 1. Rules on the GPU alone: samples are fresh, the GPU is not reserved, no resident has it exclusively.
 2. Rules on the GPU and the demand: it is a MIG instance where one is requested, large enough and empty where that is
    needed, and has enough memory available.
 3. The gates of the policy (`gates`), on GPUs with residents.
 4. The pairing rule of the policy (`pairing`), on the job and the residents.
 
-A GPU pool caches the outcome of 1 and 3, which no demand changes, until the GPU changes or `Refusal.opens_at_s`.
+A GPU pool caches the outcome of 1 and 3, which no demand changes, until the GPU changes or `Refusal.opens_at_s`. That
+of 0 changes with time, and is never cached.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf as INFINITE  # noqa: N812 -- a constant
 from typing import Any
 
+from cotenant.core.gpu import Gpu
 from cotenant.core.placement import Deferral, Rejection
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.demand import Demand
@@ -50,6 +53,31 @@ def _stale_text(view: GpuView, at_s: float) -> str:
     if latest.used_bytes is None:
         return "memory in use could not be read"
     return f"memory in use is not known, the newest sample is {format_duration(at_s - latest.at_s)} old"
+
+
+def latest_start_s(view: GpuView, demand: Demand) -> float:
+    """Until when a job of this demand may start there; infinite if it has no time limit, or the GPU no end."""
+    until_s = view.snapshot.gpu.available_until_s
+    return INFINITE if until_s is None or demand.time_limit_s is None else until_s - demand.time_limit_s
+
+
+def has_time(view: GpuView, demand: Demand, at_s: float) -> bool:
+    """Whether a job that starts now reaches its time limit, if it has one, before the GPU is gone."""
+    return at_s <= latest_start_s(view, demand)
+
+
+def time_refusal(view: GpuView, demand: Demand, at_s: float) -> Refusal | None:
+    """Why a job would not end before the GPU is gone."""
+    if demand.time_limit_s is None or has_time(view, demand, at_s):
+        return None
+    return Refusal("insufficient_time", _time_text, INFINITE, view.snapshot.gpu, demand.time_limit_s, at_s)
+
+
+def _time_text(gpu: Gpu, limit_s: float, at_s: float) -> str:
+    left_s = max(0.0, (gpu.available_until_s or 0.0) - at_s)
+    where = gpu.server or f"GPU {gpu.index}"
+    limit, left = format_duration(limit_s), format_duration(left_s)
+    return f"its time limit of {limit} is longer than the {left} that {where} has left"
 
 
 def demand_refusal(view: GpuView, demand: Demand) -> Refusal | None:
@@ -129,7 +157,7 @@ class AdmissionRules:
 
     def refusal(self, view: GpuView, demand: Demand, job_id: int, at_s: float) -> Refusal | None:
         """The first rule that refuses a job, or None if the GPU admits it now."""
-        refusal = gpu_refusal(view, at_s, job_id) or demand_refusal(view, demand)
+        refusal = time_refusal(view, demand, at_s) or gpu_refusal(view, at_s, job_id) or demand_refusal(view, demand)
         if refusal is not None:
             return refusal
         for gate in self.gates if view.residents else ():
@@ -149,7 +177,8 @@ class AdmissionRules:
     def deferral(self, demand: Demand, job_id: int, views: Sequence[GpuView], at_s: float) -> Deferral:
         """Why a job is not placed: one rejection per GPU, and a sentence about the GPU that comes closest."""
         refusals = [self.refusal(view, demand, job_id, at_s) for view in views]
-        too_few = Refusal("too_few_gpus", lambda: f"qualifies, but {demand.gpus} GPUs are needed at once")
+        wanted = f"{demand.gpus} GPUs{' of one host' if demand.one_node else ''}"
+        too_few = Refusal("too_few_gpus", lambda: f"qualifies, but {wanted} are needed at once")
         rejections = tuple(_rejection(view, refusal or too_few) for view, refusal in zip(views, refusals, strict=True))
         refused = [(view, refusal) for view, refusal in zip(views, refusals, strict=True) if refusal is not None]
         if not refused:
@@ -178,6 +207,7 @@ _STAGES = {
     rule: stage
     for stage, rule in enumerate(
         (
+            "insufficient_time",
             "stale_telemetry",
             "gpu_too_small",
             "no_mig_instance",

@@ -77,7 +77,7 @@ def test_a_reservation_is_due_after_reserve_after_s_or_an_oom(reserve_after_s, o
 )
 def test_a_reservation_says_why(oom_gib, reason):
     gpus = views(0)
-    Reservation(RULES, 600.0).begin(an_entry(oom_gib=oom_gib), gpus)
+    Reservation(RULES, 600.0).begin(an_entry(oom_gib=oom_gib), gpus, 0.0)
     refusal = gpu_refusal(gpus[0], 0.0, 2)
     assert refusal is not None
     assert refusal.reason == f"reserved for job 1, {reason}"
@@ -85,14 +85,14 @@ def test_a_reservation_says_why(oom_gib, reason):
 
 def test_no_second_reservation_while_one_is_active():
     reservation = Reservation(RULES, 600.0)
-    reservation.begin(an_entry(), views(0))
+    reservation.begin(an_entry(), views(0), 0.0)
     assert reservation.job_id == 1
     assert reservation.due_at_s(an_entry(), 4) is None
 
 
 def test_gpus_with_the_fewest_residents_are_reserved_and_released():
     reservation, gpus = Reservation(RULES, 600.0), views(2, 0, 1)
-    assert [each.place for each in reservation.begin(an_entry(gpus=2), gpus)] == [1, 2]
+    assert [each.place for each in reservation.begin(an_entry(gpus=2), gpus, 0.0)] == [1, 2]
     assert [each.reserved_for for each in gpus] == [None, 1, 1]
     assert reservation.retry_pending
     assert [each.place for each in reservation.end()] == [1, 2]
@@ -105,7 +105,7 @@ def test_gpus_with_the_fewest_residents_are_reserved_and_released():
 )
 def test_no_reservation_if_the_gpus_cannot_satisfy_the_job(entry):
     reservation, gpus = Reservation(RULES, 600.0), views(0, 0)
-    assert reservation.begin(entry, gpus) == ()
+    assert reservation.begin(entry, gpus, 0.0) == ()
     assert (reservation.job_id, reservation.retry_pending, [each.reserved_for for each in gpus]) == (
         None,
         False,
@@ -116,7 +116,7 @@ def test_no_reservation_if_the_gpus_cannot_satisfy_the_job(entry):
 def test_the_job_gets_reserved_gpus_first_and_then_others():
     reservation, gpus = Reservation(RULES, 600.0), views(1, 0, 0)
     entry = an_entry(gpus=2)
-    reservation.begin(entry, gpus[1:])
+    reservation.begin(entry, gpus[1:], 0.0)
     gpus[1].take(a_resident(36, job_id=7))
     assert [each.place for each in reservation.best(entry, gpus, others(gpus), 0.0)] == [2, 0]
 
@@ -124,6 +124,6 @@ def test_the_job_gets_reserved_gpus_first_and_then_others():
 def test_a_reservation_places_nothing_until_enough_gpus_qualify():
     reservation, gpus = Reservation(RULES, 600.0), views(1, 0)
     entry = an_entry(gpus=2)
-    reservation.begin(entry, gpus)
+    reservation.begin(entry, gpus, 0.0)
     gpus[0].take(a_resident(36, job_id=7))
     assert reservation.best(entry, gpus, others(gpus), 0.0) == ()

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_job, a_resident
+from builders import a_gpu, a_job, a_resident
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
+from cotenant.scheduling.demand import GpuSizes
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policies import create
 from cotenant.sim import cluster, traces
@@ -102,8 +103,9 @@ def test_the_window_of_the_preset_is_that_of_the_daemon_and_of_the_simulator():
 
 def test_nothing_is_learned_from_earlier_runs():
     policy = create("thesis-owf")
-    assert policy.demand(a_job(1, 6), [40 * GiB], learned_bytes=20 * GiB).bytes == 6 * GiB
-    assert replace(policy, uses_history=True).demand(a_job(1, 6), [40 * GiB], 20 * GiB).bytes == 20 * GiB
+    sizes = GpuSizes([a_gpu()])
+    assert policy.demand(a_job(1, 6), sizes, learned_bytes=20 * GiB).bytes == 6 * GiB
+    assert replace(policy, uses_history=True).demand(a_job(1, 6), sizes, 20 * GiB).bytes == 20 * GiB
 
 
 def test_a_replay_of_the_thesis_trace_ends_with_every_preset():
