@@ -106,9 +106,9 @@ def _list_items(incomplete: str, words: Iterable[str]) -> list[CompletionItem]:
 def command(context: click.Context, shell: str, *, install: bool, json: bool) -> None:
     """Print the completion script of a shell: verbs, options, ids of jobs, GPUs, policies.
 
-    eval "$(cotenant completion bash)"
-    cotenant completion zsh > ~/.zfunc/_cotenant
-    cotenant completion fish --install
+    $ eval "$(cotenant completion bash)"
+    $ cotenant completion zsh > ~/.zfunc/_cotenant
+    $ cotenant completion fish --install
     """
     script = completion_script(shell, context.find_root().command)
     path = install_path(shell, os.environ)

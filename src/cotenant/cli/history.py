@@ -97,20 +97,23 @@ def command(
 ) -> None:
     """List finished jobs, oldest first, with what they requested and what they used.
 
-    PROMISED is the memory reserved on each GPU for the last attempt, PEAK the most that it used, EFF their ratio: where
-    it is low, other jobs could have had the rest. WAITED is the time in the queue, before retries too, TIME the run
-    time of the last attempt. GPU-H are GPU hours of all attempts; SMACT and ENERGY are the job's share of its GPUs'
-    activity and energy.
+    Columns of jobs:
+
+      PROMISED       memory reserved on each GPU for the last attempt
+      PEAK, EFF      the most it used, and the ratio of PEAK to PROMISED
+      WAITED, TIME   time in the queue, retries included; run time of the last attempt
+      GPU-H          GPU hours of all attempts
+      SMACT, ENERGY  its share of its GPUs' activity and energy
 
     --by user prints sums of all jobs, running ones included. GPU-H counts an hour for each GPU and job; SHARE-H divides
     an hour that n jobs share by n; IDLE is the part of the energy that idle GPUs would have used.
 
-    --by workload prints what was learned of each workload, alone and beside others. SENSITIVITY is how much more it
-    slows down than its SM activity predicts, AGGRESSIVENESS how much more it slows down others; beside others, the
-    slowdown itself.
+    --by workload prints what the daemon has learned of each workload, alone and beside others. SENSITIVITY is how much
+    more it slows down than its SM activity predicts, AGGRESSIVENESS how much more it slows down its neighbors. Rows of
+    pairs show the slowdown itself.
 
-    --advice prints a line for each thing that a run says about how to submit the job next time: that it declared too
-    much, would fit a MIG instance, or shared well with another.
+    --advice prints what to change when you submit the job again: a job that declared too much, would fit a MIG
+    instance, or shared well with another.
 
       cotenant history -n 20
       cotenant history --since "2days ago" -s F,OOM

@@ -40,7 +40,7 @@ def command() -> None:
 @command.command("manifest")
 @cli_argument("file", type=PATH, metavar="FILE", help="A manifest with pods; `-` is stdin.")
 @_sharing
-@cli_option("--gpu", default=DEFAULT_GPU, metavar="NAME", help=f"GPU to estimate for.  [default: {DEFAULT_GPU}]")
+@cli_option("--gpu", default=DEFAULT_GPU, metavar="NAME", help="GPU to estimate for.")
 @cli_option(
     "--gpu-mem", type=Parsed("size", parse_bytes), metavar="SIZE", help="Memory on each GPU; nothing is estimated."
 )
@@ -141,8 +141,10 @@ def _local(word: str, root: str, source: Path) -> str:
 @_sharing
 @cli_option("--cert", type=PATH, required=True, metavar="FILE", help="Certificate of the service, PEM.")
 @cli_option("--key", type=PATH, required=True, metavar="FILE", help="Its key.")
-@cli_option("--bind", default="0.0.0.0", metavar="ADDRESS", help="Address.  [default: all]")  # noqa: S104 (a pod's)
-@cli_option("--port", type=integer(minimum=0, maximum=65535), default=8443, metavar="PORT", help="Port; 0: any.")
+@cli_option("--bind", default="0.0.0.0", metavar="ADDRESS", help="Address to listen on.")  # noqa: S104 (a pod's)
+@cli_option(
+    "--port", type=integer(minimum=0, maximum=65535), default=8443, metavar="PORT", help="Port to listen on; 0: any."
+)
 @json_option
 def webhook(*, sharing: Sharing | None, cert: Path, key: Path, bind: str, port: int, json: bool) -> None:
     """Serve the admission webhook: pods with our annotation get what sharing in the cluster needs.

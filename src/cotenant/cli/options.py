@@ -150,12 +150,12 @@ def sections_of(command: click.Command, ctx: click.Context) -> list[tuple[str, l
 
 
 def mark_examples(text: str) -> str:
-    r"""`text` with click's mark `\b`, which keeps its line breaks, before each paragraph of command lines."""
+    r"""`text` with click's mark `\b`, which keeps its line breaks, before paragraphs of commands or indented lines."""
     return "\n\n".join(_marked(paragraph) for paragraph in text.split("\n\n"))
 
 
 def _marked(paragraph: str) -> str:
-    if not paragraph.lstrip().startswith(("cotenant ", "$ ")):
+    if not paragraph.startswith(("cotenant ", "$ ", "  ")):
         return paragraph
     indent = "" if paragraph.startswith(" ") else "  "
     return "\n".join(["\b", *(indent + line for line in paragraph.split("\n"))])

@@ -44,8 +44,8 @@ DEPENDENCIES = ("after", "after_any", "after_failed", "singleton")
     "words",
     nargs=-1,
     type=click.UNPROCESSED,
-    metavar="[OPTIONS] [FILE | -a INDICES SCRIPT [ARGS]...]",
-    help="Options, and a file with one job a line; without one it is read from stdin.",
+    metavar="[FILE | -a INDICES SCRIPT [ARGS]...]",
+    help="A file with one job a line; without one it is read from stdin.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON value instead of text.")
 @click.option("--help", "wants_help", is_flag=True, help="Show this message and exit.")
@@ -53,21 +53,26 @@ DEPENDENCIES = ("after", "after_any", "after_failed", "singleton")
 def command(ctx: click.Context, words: Sequence[str], *, json: bool, wants_help: bool) -> int:
     """Run a list of jobs that share the GPUs of one allocation of Slurm, or of this machine.
 
-    A line of the file holds what follows `cotenant submit`: a script or a command, and options before it, such as
-    --gpu-mem 8G. Empty lines and lines that begin with # are left out. With -a the words after the options are the one
-    job, an array.
+    Each line of the file is what follows `cotenant submit`: a script or a command, after options such as --gpu-mem 8G.
+    Empty lines and lines that begin with # are skipped. With -a, the words after the options are one job, an array.
 
-    Where there is a Slurm, one job is submitted to it, with the options of sbatch that are given here, by default
-    --gres=gpu:1. Inside an allocation (sbatch, srun, salloc), with --here, or without a Slurm, the jobs start at once,
-    under a daemon of their own, which uses the GPUs in CUDA_VISIBLE_DEVICES and no others, and ends with them.
+    Where Slurm is installed, pack submits one job to it, with the sbatch options given here (default: --gres=gpu:1).
+    Inside an allocation (sbatch, srun, salloc), with --here, or without Slurm, the jobs start at once, under a daemon
+    of their own. It uses only the GPUs in CUDA_VISIBLE_DEVICES, and stops after the last job.
 
-    What is done is recorded in a folder, jobs.pack for jobs.txt, beside the output of the jobs: the same command does
-    what is left. A margin before the time limit of the allocation, jobs get SIGTERM to write a checkpoint, and the
-    allocation is requeued for them. Exit code: 0 if all completed, 1 if one failed, 75 if some are left.
+    A folder, jobs.pack for jobs.txt, holds the output of the jobs and records which have ended: the same command runs
+    the others. --margin before the time limit of the allocation, jobs get SIGTERM to write a checkpoint, and the
+    allocation is requeued. Exit code: 0 if all completed, 1 if one failed, 75 if some have not ended.
 
-    Own options are --folder DIR, --margin TIME (2:00), --policy NAME, --policy-options NAME=VALUE,..., --simulate GPUS,
-    --part I/N (this process takes every N-th job, by default of the tasks of srun), --to slurm|daemon, --here,
-    --dry-run, --json.
+    Own options:
+
+      --folder DIR                    folder of output and records
+      --margin TIME                   before the time limit  [default: 2:00]
+      --policy NAME                   as of the daemon; --policy-options NAME=VALUE,...
+      --simulate GPUS                 simulated GPUs, e.g. 1xA100-40GB
+      --part I/N                      run every N-th job; by default by the tasks of srun
+      --to slurm|daemon, --here       submit to Slurm; run here and now
+      --dry-run                       print the sbatch command
 
       cotenant pack jobs.txt
       cotenant pack -t 4:00:00 -p gpu --gres=gpu:2 jobs.txt

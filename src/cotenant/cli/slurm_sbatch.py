@@ -54,8 +54,8 @@ OWN = {
     "words",
     nargs=-1,
     type=click.UNPROCESSED,
-    metavar="[OPTIONS] [SCRIPT [ARGS]...]",
-    help="Options of sbatch, and a batch script; without one it is read from stdin.",
+    metavar="[SCRIPT [ARGS]...]",
+    help="A batch script; without one it is read from stdin.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON value instead of text.")
 @click.option("--socket", metavar="PATH", help="Socket of the daemon; also $COTENANT_SOCKET.")
@@ -64,21 +64,30 @@ OWN = {
 def command(ctx: click.Context, words: Sequence[str], *, json: bool, socket: str | None, wants_help: bool) -> int:
     """Queue a batch script as Slurm's sbatch does: its options, its #SBATCH lines, its answer.
 
-    Options with an effect are -a -b -c -d -D -e -G -H -J -n -o -t --exclusive --export --gpus-per-node --gpus-per-task
-    --gres --nice --requeue --wrap, and --parsable -Q -W --test-only. All others are taken, with a warning that says why
-    they have none. Of our own, --gpu-mem --estimator --sharing --max-slowdown --notify --progress --retries --slurm-env
-    --socket --host --json are read.
+    Options of sbatch with an effect; all others are accepted with a warning that says why they have none:
+
+      -a -b -c -d -D -e -G -H -J -n -o -t -Q -W --exclusive --export --gpus-per-node
+      --gpus-per-task --gres --nice --parsable --requeue --test-only --wrap
+
+    Options of `cotenant submit`:
+
+      --gpu-mem --estimator --sharing --max-slowdown --notify --progress --retries
+      --slurm-env --socket --host --json
 
     The command line wins over variables such as SBATCH_TIMELIMIT, and these win over the script's #SBATCH lines.
 
-    A shell script is copied when it is queued, so that it may change afterwards. Its output goes to slurm-ID.out in the
-    folder where sbatch was called.
+    A shell script is copied at submission, so you may change it afterwards. Its output goes to slurm-ID.out in the
+    current folder.
 
-    With --to slurm, or where no daemon but a Slurm is found, the script goes to that Slurm, with all options of its
-    sbatch. The Python commands in it are estimated, and what is added to the options is printed: shards in place of a
-    whole GPU where the site has them, and a comment. --add shards|comment|nothing limits that, --gpu NAME or
-    --shard-size SIZE say what a shard is, --dry-run prints the line, --no-estimate and --no-watch leave out the
-    estimate and the process that watches the script. A script that runs out of GPU memory is submitted again with more.
+    With --to slurm, or where Slurm is installed and no daemon answers, the script goes to Slurm, with all options of
+    its sbatch. The Python commands in it are estimated; sbatch then requests shards of a GPU in place of a whole one,
+    where the site has shards, adds a comment, and prints both. A script that runs out of GPU memory is submitted again
+    with more.
+
+      --add shards|comment|nothing    what to add to the request
+      --gpu NAME, --shard-size SIZE   the memory of a shard
+      --dry-run                       print the command, submit nothing
+      --no-estimate, --no-watch       no estimate; no process that watches the script
 
       cotenant sbatch train.sh
       cotenant sbatch --parsable -a 1-10%2 --gres=gpu:1 sweep.sh
