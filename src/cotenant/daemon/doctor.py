@@ -11,25 +11,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Literal
 
 import cotenant
-from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
-from cotenant.core.gpu import Gpu
+from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.core.units import GiB, format_bytes
 from cotenant.daemon.auth.impersonation import why_root_only
 from cotenant.daemon.client import Client
 from cotenant.daemon.config import loader as configuration
 from cotenant.daemon.config import paths
 from cotenant.daemon.config.validation import check_config
+from cotenant.daemon.doctor_gpus import Diagnosis, gpus, sharing, suspension
 from cotenant.daemon.setup import state_folder
-from cotenant.gpu_specs import gpu_spec_for_nvml
-from cotenant.gpus.mps import COMMAND as MPS_COMMAND
-
-Grade = Literal["ok", "optional", "warning", "problem"]
 
 MIN_TORCH = (2, 4)
 MIN_FREE_BYTES = GiB
@@ -37,22 +31,6 @@ MIN_OPEN_FILES = 1024
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "afs"}
 """On these, SQLite's locks and its write-ahead log cannot be relied on. Source: sqlite.org/wal.html and faq.html."""
 EXTRAS = {"matplotlib": "plots", "sklearn": "learn", "scipy": "sim", "textual": "top"}
-DEFAULT_MPS_PIPE = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's own default)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """The result of one check.
-
-    Attributes:
-        grade: `optional` is absent and not needed; `warning` works with limits; `problem` keeps something from working.
-        advice: what to do, or empty.
-    """
-
-    subject: str
-    grade: Grade
-    detail: str
-    advice: str = ""
 
 
 def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[Diagnosis]:
@@ -61,8 +39,9 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         ("cotenant", _versions),
         ("estimates", _torch),
         ("null GPU", _null_gpu),
-        ("GPUs", _gpus),
-        ("sharing", _sharing),
+        ("GPUs", gpus),
+        ("sharing", sharing),
+        ("suspension", suspension),
         ("configuration", lambda: _configuration(env)),
         ("daemon", lambda: _daemon(socket_file)),
         ("state", lambda: _state(_state_folder(env))),
@@ -139,72 +118,6 @@ def _null_gpu() -> Iterator[Diagnosis]:
         )
     else:
         yield Diagnosis(subject="null GPU", grade="ok", detail=detail)
-
-
-def _gpus() -> Iterator[Diagnosis]:
-    from cotenant import gpus
-
-    try:
-        backend = gpus.create("nvml")
-    except BackendError as error:
-        yield Diagnosis(
-            subject="GPUs",
-            grade="warning",
-            detail=f"none: {error.message}",
-            advice="try it without: cotenant daemon --simulate 4xA100-40GB",
-        )
-        return
-    try:
-        found = backend.inventory()
-        samples = backend.sample(0.0)
-    finally:
-        backend.close()
-    if not found:
-        yield Diagnosis(subject="GPUs", grade="warning", detail="NVML lists none")
-        return
-    for gpu in found:
-        yield _gpu(gpu, readable=gpu.uuid in samples)
-    silent = [gpu.index for gpu in found if gpu.uuid in samples and samples[gpu.uuid].smact is None]
-    if silent:
-        yield Diagnosis(
-            subject="SM activity",
-            grade="warning",
-            detail=f"not known on GPU {', '.join(map(str, silent))}: policies with an SMACT limit share none of these",
-            advice="install DCGM (datacenter-gpu-manager) and start nvidia-dcgm, or set policy.options.smact_limit = 1",
-        )
-
-
-def _gpu(gpu: Gpu, *, readable: bool) -> Diagnosis:
-    name = f"GPU {gpu.index}"
-    size = f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}"
-    if not readable:
-        return Diagnosis(
-            subject=name, grade="problem", detail=f"{size}: cannot be read", advice="see `nvidia-smi`, `dmesg`"
-        )
-    if gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes) is None:
-        return Diagnosis(
-            subject=name,
-            grade="warning",
-            detail=f"{size}: no device profile, its context is a guess",
-            advice="cotenant calibrate",
-        )
-    return Diagnosis(subject=name, grade="ok", detail=size)
-
-
-def _sharing() -> Iterator[Diagnosis]:
-    if shutil.which(MPS_COMMAND) is None:
-        yield Diagnosis(
-            subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs can be shared by time slicing only"
-        )
-    elif (DEFAULT_MPS_PIPE / "control").exists():
-        yield Diagnosis(
-            subject="MPS",
-            grade="warning",
-            detail=f"a control daemon of another user or program runs at {DEFAULT_MPS_PIPE}: jobs become its clients",
-            advice="stop it, or ask its owner to; cotenant starts its own in other folders",
-        )
-    else:
-        yield Diagnosis(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
 
 
 def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:

@@ -86,6 +86,8 @@ def serve(
         stack.callback(engine.close)
         if isinstance(engine, LocalEngine):
             engine.output_budget = output_budget(config.output, state_dir)
+            if config.engine.cuda_checkpoint is not None:
+                engine.suspender.use(config.engine.cuda_checkpoint)
         daemon = Daemon(
             config,
             Resources(

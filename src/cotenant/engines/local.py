@@ -21,6 +21,7 @@ from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
 from cotenant.engines import process_signals
 from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.cuda_suspension import CudaSuspender
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
 from cotenant.engines.leftovers import exit_without_runner, kill_leftovers
 from cotenant.engines.output_budget import OutputBudget
@@ -66,6 +67,7 @@ class LocalEngine:
 
     def __init__(self, state_dir: Path) -> None:
         self.output_budget = OutputBudget()  # of the output files in attempts' folders
+        self.suspender = CudaSuspender(self._with_runner, self.stop)
         self._root = Path(state_dir).resolve() / "attempts"
         self._lock = threading.Lock()
         self._watched: dict[AttemptRef, _WatchedAttempt] = {}
@@ -132,6 +134,8 @@ class LocalEngine:
         attempt_dir = AttemptDir(self._root, ref)
         if attempt_dir.read("result.json") is not None:
             return
+        if checkpoint:
+            self.suspender.resume(ref)  # off its GPU it could not save its state
         with contextlib.suppress(OSError):  # on a full disk, or in a folder that was removed: it stops without a reason
             request = {"reason": reason, "grace_s": grace_s, "checkpoint": checkpoint}
             attempt_dir.write("stop.json", request, durable=False)
@@ -150,11 +154,11 @@ class LocalEngine:
 
     def pause(self, ref: AttemptRef) -> None:
         """Suspend the processes of an attempt, but not its runner."""
-        self._with_runner(ref, process_signals.pause)
+        self.suspender.pause(ref)
 
     def resume(self, ref: AttemptRef) -> None:
         """Let a paused attempt continue."""
-        self._with_runner(ref, process_signals.resume)
+        self.suspender.resume(ref)
 
     def send_signal(self, ref: AttemptRef, number: int, target: SignalTarget, *, uid: int) -> int:
         """Signal the processes of an attempt that the user `uid` could signal; returns how many."""

@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.core.units import GiB
-from cotenant.daemon import doctor
+from cotenant.daemon import doctor, doctor_gpus
 from fake_pynvml import FakeDriver, FakeGpu
 
 MOUNTS = "\n".join(
@@ -152,9 +152,9 @@ def test_activity_of_all_gpus_is_checked(found, monkeypatch):
 
 
 def test_mps_is_checked(found, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "DEFAULT_MPS_PIPE", tmp_path / "pipe")
+    monkeypatch.setattr(doctor_gpus, "DEFAULT_MPS_PIPE", tmp_path / "pipe")
     assert graded(found(), "MPS") == "optional"
-    program = tmp_path / doctor.MPS_COMMAND
+    program = tmp_path / doctor_gpus.MPS_COMMAND
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert graded(found(), "MPS") == "ok"
@@ -268,3 +268,41 @@ def test_null_gpu_is_optional_and_the_doctor_says_what_it_lacks(found, monkeypat
     )
     monkeypatch.setattr("cotenant.estimators.null_gpu.why_unavailable", lambda python: ("", "", "CUDA 13"))
     assert (found()["null GPU"].grade, found()["null GPU"].detail) == ("ok", "CUDA 13")
+
+
+NEW = "#!/bin/sh\necho --get-state --pid, --action lock\n"
+DRIVER = "NVRM version: NVIDIA UNIX {kind}  {version}  Wed Jan 15 2025\nGCC version:  gcc 12\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "program", "detail"),
+    [
+        pytest.param(None, None, "no NVIDIA driver, no `cuda-checkpoint`: paused attempts keep", id="nothing"),
+        pytest.param("545.23.08", NEW, "driver 545.23.08, 550 is the first with `cuda-checkpoint`", id="old driver"),
+        pytest.param("550.54.15", NEW, "driver 550.54.15, which does not tell the state of a process; 570", id="550"),
+        pytest.param("570.86.10", None, "no `cuda-checkpoint`: paused attempts keep", id="no program"),
+        pytest.param(
+            "570.86.10", "#!/bin/sh\necho --toggle\n", "cuda-checkpoint` has no --get-state", id="old program"
+        ),
+        pytest.param("570.86.10", NEW, "driver 570.86.10: paused attempts can leave their GPUs; unproven", id="both"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["x86_64 Kernel Module", "Open Kernel Module for x86_64"])
+def test_what_suspension_lacks_is_named(found, tmp_path, monkeypatch, driver, program, detail, kind):
+    monkeypatch.setattr(doctor_gpus, "DRIVER_FILE", tmp_path / "version")
+    if driver is not None:
+        (tmp_path / "version").write_text(DRIVER.format(kind=kind, version=driver))
+    if program is not None:
+        (tmp_path / "cuda-checkpoint").write_text(program)
+        (tmp_path / "cuda-checkpoint").chmod(0o755)
+    finding = found()["suspension"]
+    assert detail in finding.detail
+    assert finding.grade == ("ok" if "can leave" in detail else "optional")
+    assert ("engine.cuda_checkpoint" in finding.advice) == ("can leave" in detail)
+
+
+def test_criu_is_found(found, tmp_path):
+    assert found()["CRIU"].detail == "no `criu`; cotenant does not use it yet"
+    (tmp_path / "criu").write_text("#!/bin/sh\necho Version: 4.0\n")
+    (tmp_path / "criu").chmod(0o755)
+    assert found()["CRIU"].detail == "criu 4.0; cotenant does not use it yet"

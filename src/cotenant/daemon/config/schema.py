@@ -65,6 +65,11 @@ class EngineSection:
     """`[engine]`: what launches attempts."""
 
     name: str = key("local", "`local`, or an engine of another package")
+    cuda_checkpoint: str | None = key(
+        None,
+        'with `overrun = "pause"`: the program `cuda-checkpoint` of driver 570 or newer, which brings device memory of '
+        "paused attempts to host memory; unproven: tested with a stand-in only; none: they keep it",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
