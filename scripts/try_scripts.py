@@ -1,8 +1,9 @@
 """Estimates published training scripts by the commands of their READMEs, and writes docs/explanation/tried-scripts.md.
 
 `benchmarks/tried_scripts/records.json` lists what was tried, and what came of it; none of the scripts is in this
-repository. `--checkouts DIR` runs them again: DIR holds a checkout for each repository, by its name. Without it, only
-the page is written.
+repository. `--checkouts DIR` runs them again: DIR/OWNER/NAME is a checkout of each repository. Without it, only the
+page is written. A record that has a repository, a commit, a folder, options and a command, and no more, is a command
+that has not been run yet.
 
     python scripts/try_scripts.py
     python scripts/try_scripts.py --checkouts ~/checkouts --python ~/env/bin/python --only karpathy/nanoGPT
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -34,29 +36,55 @@ TIMEOUT_S = 400
 GiB = 2**30
 
 
-def run(record: dict[str, Any], checkouts: Path, python: str) -> dict[str, Any]:
-    """The record with the outcome of its command now."""
-    folder = checkouts / record["repository"].split("/")[1] / record["folder"]
+def run(record: dict[str, Any], checkouts: Path, python: str, by: str) -> dict[str, Any]:
+    """The record with the outcome of its command now, and `by`, the commit of cotenant that made it."""
+    folder = checkouts / record["repository"] / record["folder"]
     command = [sys.executable, "-m", "cotenant", "estimate", "--json", "--no-cache", "--python", python]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     options = shlex.split(record["options"])
     words = [*command, *options, "--", *shlex.split(record["command"])]
     env = {**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    try:
+        done = subprocess.run(
+            words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        answer = {"error": {"message": f"no answer within {TIMEOUT_S} s"}}
+    except json.JSONDecodeError:
+        answer = {"error": {"message": f"exit code {done.returncode}: {done.stderr[-200:]}"}}
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    answer = json.loads(done.stdout)
-    found: dict[str, Any] = {"cpu_s": round(cpu_s, 1)}
+    found: dict[str, Any] = {"by": by, "cpu_s": round(cpu_s, 1)}
     if "error" in answer:
         found["message"] = answer["error"]["message"].replace(str(checkouts), "")[:300]
         # What an error is, a person decides: until then it is a failure.
-        same = record.get("message") == found["message"]
-        found["outcome"] = record["outcome"] if same else "failed"
+        is_known = _without_paths(record.get("message", "")) == _without_paths(found["message"])
+        found["outcome"] = record["outcome"] if is_known else "failed"
     else:
         found |= {"outcome": "answer", "reserved_bytes": answer["peak_reserved_bytes"]}
         found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
     kept = {key: record[key] for key in ("repository", "commit", "folder", "options", "command")}
     return {**kept, **found}
+
+
+def _without_paths(message: str) -> str:
+    return re.sub(r"[\w.~/-]*/", "", message)
+
+
+def _commit() -> str:
+    """The commit of cotenant that runs, whose files have not been changed.
+
+    Raises:
+        SystemExit: they have.
+    """
+    git = ["git", "-C", str(ROOT)]
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src"], check=False).returncode
+    if changed:
+        raise SystemExit(f"files of `{ROOT / 'src'}` are not committed: run this in a clean clone")
+    return subprocess.run(
+        [*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def page(records: list[dict[str, Any]]) -> str:
@@ -105,14 +133,16 @@ def main() -> None:
     parser.add_argument("--checkouts", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only", metavar="REPOSITORY")
+    parser.add_argument("--missing", action="store_true", help="run what this commit of cotenant has not run yet")
     options = parser.parse_args()
     records = json.loads(RECORDS.read_text())
     if options.checkouts:
+        by = _commit()
         for index, record in enumerate(records):
-            if options.only in (None, record["repository"]):
-                records[index] = run(record, options.checkouts, options.python)
+            if options.only in (None, record["repository"]) and not (options.missing and record.get("by") == by):
+                records[index] = made = run(record, options.checkouts, options.python, by)
                 RECORDS.write_text(json.dumps(records, indent=1) + "\n")
-                print(f"{record['repository']}: {records[index]['outcome']}", flush=True)
+                print(f"{index} {made['repository']}: {made['outcome']} {made.get('message', '')}", flush=True)
     PAGE.write_text(page([record for record in records if "outcome" in record]))
 
 

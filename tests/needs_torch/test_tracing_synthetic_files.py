@@ -189,3 +189,26 @@ def test_a_missing_hdf5_file_has_rows_of_the_sample(tmp_path):
         assert file["lr"].shape[1:] == (8, 16) and file["lr"][:4].dtype == "float32"
     """
     assert any("data/train.h5" in warning for warning in trained(tmp_path, source, synthetic_data=["8x16"]).warnings)
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("arguments", "is_there"),
+    [
+        pytest.param(["--data_dir", "path/to/images"], True, id="of data"),
+        pytest.param(["--dataroot=path/to/images"], True, id="after a sign"),
+        pytest.param(["--dataset", "path/to/images"], False, id="maybe a hub's name"),
+        pytest.param(["--output_dir", "path/to/images"], False, id="written to"),
+    ],
+)
+def test_a_relative_folder_of_an_option_is_listed_by_libraries_too(tmp_path, arguments, is_there):
+    source = f"""
+    library = {{}}
+    exec(compile("import os; names = os.listdir; walk = os.walk", "/site-packages/library.py", "exec"), library)
+    if {is_there}:
+        assert len(library["names"]("path/to/images")) == 2000 and os.listdir("path/to") == ["images"]
+        assert library["names"](".") and not os.path.exists("path/to/others")
+    else:
+        assert not os.path.exists("path/to/images")
+    """
+    trained(tmp_path, source, *arguments, synthetic_data=["3x8x16:uint8:7"])

@@ -122,8 +122,12 @@ class FileMaker:
             return False
         return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
 
-    def _is_made(self, full: str) -> bool:
+    def is_named(self, path: str) -> bool:
         """Whether a path is, or is below, a folder that does not exist and that the script's arguments name."""
+        full = self._overlay.path_of(path)
+        return full is not None and self._is_made(full)
+
+    def _is_made(self, full: str) -> bool:
         return any(full == folder or full.startswith(folder + os.sep) for folder in self._named_folders)
 
     @functools.cached_property
@@ -157,17 +161,17 @@ class FileMaker:
 
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
-    """How scripts look for files. Libraries, which look for files of their own, are left alone."""
+    """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
     maker = FileMaker(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
-    def before(*prepare: Callable[[str], bool]) -> Callable[[Any], Any]:
-        return functools.partial(_preparing, prepare)
+    def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
+        return functools.partial(_preparing, prepare, named)
 
     asking = before(maker.make_folder, maker.make_text)
     return [
         *(
-            Patch(target=target, replacement=before(maker.fill), source=source, **common)
+            Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
             for target, source in (
                 ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
                 ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
@@ -203,14 +207,18 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     ]  # fmt: skip
 
 
-def _preparing(prepare: Sequence[Callable[[str], bool]], original: Any) -> Any:
-    """The function, which finds what `prepare` makes of its path where it found nothing, called by the user's files."""
+def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], bool] | None, original: Any) -> Any:
+    """The function, which finds what `prepare` makes of its path where it found nothing.
+
+    Called by the user's files, or by a library with a path that is `named`.
+    """
 
     @functools.wraps(original)
     def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(path, (str, os.PathLike)) and script_location.is_called_by_user():
+        if isinstance(path, (str, os.PathLike)):
             text = os.fsdecode(path)
-            if not _found(original, path, args, kwargs):
+            is_data = script_location.is_called_by_user() or (named is not None and named(text))
+            if is_data and not _found(original, path, args, kwargs):
                 any(make(text) for make in prepare)
         return original(path, *args, **kwargs)
 

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
+from cotenant.tracing.assumptions.ranked_choices import RANKED, assumed_indices
 from cotenant.tracing.operators import sparse
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import copy_strides, is_non_overlapping_and_dense
@@ -45,6 +46,10 @@ def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
         return assumed if isinstance(assumed, bool) else ctx.loops.truth(likely=assumed == "likely")
     if dtype.is_complex:
         return complex(1.0)
+    ranked = assumed_indices(args[0])
+    if ranked is not None:
+        ctx.warn_assumed(RANKED)
+        return ranked.item()
     return ctx.loops.number() if dtype.is_floating_point else 1
 
 
@@ -153,6 +158,8 @@ def broadcasts_to(source: torch.Tensor, target: torch.Tensor) -> bool:
 def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tensor:
     """Fill `target`, on the CPU, with the known values of `source`; without them, with 1 for a scalar, else zeros.
 
+    Indices of `topk` and `sort` are assumed to be distinct.
+
     A source with gaps is copied on the GPU first.
 
     A large target is not filled: a new one is zero already (see `_empty_on_cpu`), and the script's own stays as it is.
@@ -165,6 +172,10 @@ def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tenso
         return target.copy_(value)
     if target.dtype is torch.bool and booleans.assumed(source) in (True, "likely"):
         return target.fill_(1)
+    ranked = assumed_indices(source)
+    if ranked is not None:
+        ctx.warn_assumed(RANKED)
+        return target.copy_(ranked)
     if target.numel() > _MAX_ZEROED_NUMEL:
         return target
     return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)

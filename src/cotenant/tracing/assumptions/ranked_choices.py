@@ -1,0 +1,51 @@
+"""Indices that `topk` and `sort` return, where a script reads them on the CPU: assumed to be distinct.
+
+Which elements rank first depends on values that are not computed, but two ranks never have one index. Zeros, which an
+unknown tensor reads as otherwise, would be one element ranked several times; scripts divide by an index, too, as those
+of time series do that turn the strongest frequencies into periods.
+
+The first of `topk` is index 1: index 0 of a spectrum is the mean of the series, which such scripts set to zero. Small
+frequencies are long periods, which pad a series most, so the sizes that follow are large ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+
+operators = OperatorTable()
+
+RANKED = "which elements rank first depends on values that are not computed; assumed: those after the first, in order"
+"""The warning of it: what a script makes of the indices in Python is unknown, sizes included."""
+
+_CHOICES_ATTRIBUTE = "_cotenant_ranked"
+_MAX_READ = 1 << 16  # more indices are not read one by one
+
+
+@operators.assumption_for("aten::topk", "aten::sort", "aten::sort.stable")
+def _mark(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Note where the indices of a result come from; nothing is computed until they are read."""
+    indices, source = out[1], args[0]
+    if not isinstance(indices, FakeTensor) or not source.dim() or indices.numel() > _MAX_READ:
+        return
+    position = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim")
+    dim = int(args[position] if len(args) > position else kwargs.get("dim", -1)) % source.dim()
+    first = 1 if func._opname == "topk" else 0
+    setattr(indices.untyped_storage(), _CHOICES_ATTRIBUTE, (indices.shape, dim, source.shape[dim], first))
+
+
+def assumed_indices(tensor: Any) -> torch.Tensor | None:
+    """Assumed values of a tensor that is, or is a view of, the indices of a `topk` or `sort`; None of any other."""
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or tensor.dtype is not torch.int64:
+        return None
+    shape, dim, choices, first = getattr(tensor.untyped_storage(), _CHOICES_ATTRIBUTE, (None, 0, 0, 0))
+    if shape is None:
+        return None
+    ranks = (first + torch.arange(shape[dim])) % choices
+    full = ranks.reshape([-1 if index == dim else 1 for index in range(len(shape))]).expand(shape).contiguous()
+    return full.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

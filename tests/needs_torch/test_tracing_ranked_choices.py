@@ -1,0 +1,59 @@
+"""Indices of `topk` and `sort` that a script reads on the CPU, retyped small after models of time series."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import traced
+
+TRAIN = """
+import torch
+layer = torch.nn.Linear(96, 96).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+series = layer(torch.zeros(4, 96, device="cuda"))
+def train():
+    for _ in range(4):
+        layer(torch.zeros(4, 96, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def trained(folder, source):
+    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n")
+
+
+def test_periods_of_the_strongest_frequencies_are_no_zeros(tmp_path):
+    source = """
+    strength = torch.fft.rfft(series, dim=1).abs().mean(0)
+    strength[0] = 0
+    _, strongest = torch.topk(strength, 5)
+    periods = series.shape[1] // strongest.detach().cpu().numpy()
+    assert len(set(periods)) == 5 and min(periods) > 0, periods
+    for period in periods:
+        series[:, : 96 // period * period].reshape(4, -1, int(period))
+    """
+    warnings = trained(tmp_path, source).warnings
+    assert any("rank first" in warning for warning in warnings), warnings
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        pytest.param("series.topk(3, dim=0)[1].tolist()", "[[1] * 96, [2] * 96, [3] * 96]", id="of columns"),
+        pytest.param("series.topk(3, dim=0)[1][1:, 2].cpu().tolist()", "[2, 3]", id="a part"),
+        pytest.param("series.mean(0).argsort()[:4].tolist()", "[0, 1, 2, 3]", id="argsort"),
+        pytest.param("series.mean(0).sort(descending=True)[1].cpu()[:2].tolist()", "[0, 1]", id="sort"),
+    ],
+)
+def test_ranks_are_distinct(tmp_path, read, found):
+    source = f"""
+    layer.requires_grad_(False)
+    read = {read}
+    assert read == {found}, read
+    layer.requires_grad_(True)
+    """
+    trained(tmp_path, source)
