@@ -1,9 +1,9 @@
 """Events in the names of earlier versions, brought to the names of today when they are read.
 
-The journal is append-only, so no row is ever rewritten. Its table `event_formats` says from which event on bodies have
-the names of which schema; those before the first entry have the names of schema 4. Whoever renames a class or a field
-that is stored in events adds a schema: a step in `store.schema.MIGRATIONS`, an entry in `UPGRADES`, and a golden
-journal (tests/golden/journal).
+The journal is append-only, so no row is ever rewritten. Its table `event_formats` says from which event on bodies
+have the names of which schema; those before the first entry have the names of schema 4. Whoever renames a class or a
+field that is stored in events, or changes a field's default, adds a schema: a step in `store.schema.MIGRATIONS`, an
+entry in `UPGRADES`, and a golden journal (tests/golden/journal).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotenant.core.codec import decode, to_json, to_json_with
+from cotenant.core.codec import decode, to_json, to_lean_json_with
 from cotenant.core.events import JobSubmitted, JobUpdated, Journaled
 from cotenant.core.job import JobSpec
 
@@ -67,7 +67,11 @@ def _to_format_6(_: dict[str, Any]) -> None:
     """The environment of a spec is a key of `environments`, or as before the environment itself: both are read."""
 
 
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], None]] = {5: _to_format_5, 6: _to_format_6}
+def _to_format_7(_: dict[str, Any]) -> None:
+    """Fields that have their defaults are left out, or as before are there: both are read."""
+
+
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], None]] = {5: _to_format_5, 6: _to_format_6, 7: _to_format_7}
 """What changes an event's body, in place, from the format before to this one."""
 
 NEWEST_FORMAT = max(UPGRADES)
@@ -113,12 +117,15 @@ Environments = Callable[[str], Mapping[str, str]]
 def encode_event(event: Journaled, environment_key: Callable[[Mapping[str, str]], str]) -> str:
     """The body of an event, in the newest format; `environment_key` gives the key of the environment in it.
 
+    Fields that have their defaults are left out, so a default that changes needs a format whose upgrade adds the old
+    one: a test compares all defaults with recorded ones.
+
     Raises:
         CodecError, ValueError: it has no JSON form.
     """
     if isinstance(event, (JobSubmitted, JobUpdated)):
-        return to_json_with(event, JobSpec, "env", environment_key(event.spec.env))
-    return to_json(event)
+        return to_lean_json_with(event, JobSpec, "env", environment_key(event.spec.env))
+    return to_json(event, lean=True)
 
 
 def decode_event(

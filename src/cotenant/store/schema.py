@@ -73,6 +73,11 @@ def _add_checkpoint_fields(_: sqlite3.Connection) -> None:
     """Version 9. Specs say how a job saves its state, exits how long it took; the tables are unchanged."""
 
 
+def _leave_defaults_out(db: sqlite3.Connection) -> None:
+    """Version 10. Bodies of events without the fields that have their defaults."""
+    event_format.begin(db, 7)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -83,6 +88,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _compress_bodies,
     _add_idle_events,
     _add_checkpoint_fields,
+    _leave_defaults_out,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
-from cotenant.core.codec import CodecError
+from cotenant.core.codec import CodecError, encode
 from cotenant.core.events import Journaled
 from cotenant.store import event_format
 from cotenant.store.schema import MIGRATIONS, migrate
@@ -70,6 +71,7 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_7", SCHEMA_6),
         ("schema_8", SCHEMA_8),
         ("schema_9", NEWEST),
+        ("schema_10", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
@@ -90,6 +92,12 @@ def test_the_newest_golden_journal_is_what_is_written_today(tmp_path):
     golden = tmp_path / "golden"
     golden.mkdir()
     assert content(tmp_path / "journal.db") == content(restored(golden, f"schema_{len(MIGRATIONS)}"))
+
+
+def test_defaults_that_bodies_leave_out_are_those_of_the_newest_format():
+    """A default that changes would change what old events say: it needs a format whose upgrade adds the old one."""
+    golden = GOLDEN / f"defaults_{event_format.NEWEST_FORMAT}.json"
+    assert defaults_of(Journaled) == json.loads(golden.read_text())
 
 
 def test_events_appended_to_an_old_journal_are_in_the_new_format_beside_the_old_ones(tmp_path):
@@ -142,6 +150,28 @@ def restored(folder, golden):
     db.executescript((GOLDEN / f"{golden}.sql").read_text())
     db.close()
     return path
+
+
+def defaults_of(annotation):
+    """The defaults of every dataclass in an annotation, and below it: {class: {field: plain JSON}}."""
+    found, left = {}, [annotation]
+    while left:
+        kind = left.pop()
+        left += get_args(kind)
+        if dataclasses.is_dataclass(kind) and kind.__name__ not in found:
+            left += get_type_hints(kind).values()
+            found[kind.__name__] = {
+                field.name: encode(default_of(field)) for field in dataclasses.fields(kind) if has_default(field)
+            }
+    return found
+
+
+def has_default(field):
+    return (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+
+
+def default_of(field):
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def bodies(path):

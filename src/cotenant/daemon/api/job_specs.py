@@ -112,25 +112,21 @@ def _check(spec: JobSpec) -> None:
         raise UsageError("the job has no command")
     _check_texts(spec)
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
-    sizes = [len(text) for text in texts]
+    sizes = list(map(len, texts))
     if max(sizes) >= MAX_ARG_CHARS or sum(sizes) > MAX_ARGS_CHARS:
         raise UsageError(
             f"the command and the environment have {sum(sizes)} characters, the longest word {max(sizes)}: the kernel "
             f"takes {MAX_ARGS_CHARS} and {MAX_ARG_CHARS - 1}",
             hint="leave out variables with --export",
         )
-    if any(not variable or "=" in variable for variable in spec.env):
+    if "" in spec.env or "=" in "".join(spec.env):
         raise UsageError("the job has an environment variable without a name, or with `=` in it")
     for path in (spec.workdir, spec.stdin_path, spec.stdout_path, spec.stderr_path, spec.model_summary):
         if path is not None and not path.startswith("/"):
             raise UsageError(f"`{path}` is not an absolute path")
-    for what, count, least, most in (
-        (f"requests {spec.gpus} GPUs", spec.gpus, 1, MAX_GPUS),
-        (f"may be tried {spec.max_attempts} times", spec.max_attempts, 1, MAX_ATTEMPTS),
-        (f"may be retried {spec.retries} times", spec.retries, 0, MAX_ATTEMPTS),
-    ):
-        if not least <= count <= most:
-            raise UsageError(f"the job {what}, wanted {least} to {most}")
+    _check_count("requests {} GPUs", spec.gpus, 1, MAX_GPUS)
+    _check_count("may be tried {} times", spec.max_attempts, 1, MAX_ATTEMPTS)
+    _check_count("may be retried {} times", spec.retries, 0, MAX_ATTEMPTS)
     _check_words(spec)
     if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
         raise UsageError(f"priority {spec.priority} is beyond {MAX_PRIORITY}")
@@ -144,6 +140,11 @@ def _check(spec: JobSpec) -> None:
         # Written so that NaN fails too.
         if value is not None and not 0 < value < 2**60:
             raise UsageError(f"`{name}` is {value}, wanted a number above zero")
+
+
+def _check_count(what: str, count: int, least: int, most: int) -> None:
+    if not least <= count <= most:
+        raise UsageError(f"the job {what.format(count)}, wanted {least} to {most}")
 
 
 def _check_durations(spec: JobSpec) -> None:
