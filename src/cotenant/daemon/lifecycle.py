@@ -34,7 +34,7 @@ from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
 from cotenant.daemon.inbox import Inbox
 from cotenant.daemon.messages import Report
-from cotenant.daemon.monitoring.monitor import Monitor
+from cotenant.daemon.monitoring.monitor import INVENTORY_EVERY, Monitor
 from cotenant.daemon.monitoring.telemetry_checkpoint import SAVE_INTERVAL_S, PeriodicSaver, TelemetryFile
 from cotenant.daemon.pruning import OutputStore
 from cotenant.daemon.services.base import AttemptServices
@@ -133,6 +133,8 @@ class Daemon:
             now=self._now,
             emit=self._sampled,
             observe=self._services.observe,
+            # Hosts come and go, and their inventory costs nothing: agents send it with every sample.
+            inventory_every=1 if isinstance(resources.engine, HostsEngine) else INVENTORY_EVERY,
         )
         largest = max(self._monitor.gpus, key=lambda gpu: gpu.memory_total_bytes, default=None)
         self._estimates = EstimatePool(

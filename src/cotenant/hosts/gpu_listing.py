@@ -43,10 +43,12 @@ class HostGpus:
                 elif listed.setdefault(gpu.uuid, gpu).server != host:
                     self._warn_of_twin(gpu, listed[gpu.uuid].server)
         self._host_by_gpu = {**left_out, **{gpu.uuid: gpu.server for gpu in listed.values()}}
-        self._listed = tuple(
+        found = tuple(
             replace(gpu, index=index, available_until_s=ends_s.get(gpu.server, gpu.available_until_s))
             for index, gpu in enumerate(listed.values())
         )
+        if found != self._listed:  # the same object shows that nothing has changed
+            self._listed = found
         return self._listed
 
     def sample(

@@ -310,6 +310,7 @@ class Pilot:
                 "state": item.phase,
                 "reason": item.report.reason if item.report is not None and item.phase == "pending" else "",
                 "host": item.note.host or None,
+                "ends_at_s": item.note.ends_at_s,
             }
             for item in list(self._allocations.values())
         ]

@@ -220,6 +220,7 @@ class PilotAllocationView(Answer):
     state: Literal["requested", "pending", "starting", "ready", "released"]
     reason: Annotated[str, "of Slurm, why it is pending"]
     host: Annotated[str | None, "where it runs; null before"]
+    ends_at: Annotated[str | None, "when its time limit is reached; null without one, or before it runs"]
 
 
 class PilotView(Answer):

@@ -16,6 +16,7 @@ from cotenant.core.job import Job
 from cotenant.daemon.api.context import Handlers, peer_of
 from cotenant.daemon.api.gpu_views import GpuViews
 from cotenant.daemon.api.job_specs import user_name
+from cotenant.daemon.api.job_words import rfc3339
 from cotenant.daemon.api.metrics import CONTENT_TYPE
 from cotenant.daemon.api.queries import JobFilter
 from cotenant.daemon.api.requests import json_response, read_number
@@ -90,7 +91,7 @@ class ServerApi(Handlers):
                 "caller": {"name": user_name(peer.uid), "uid": peer.uid, "admin": access.is_admin(peer)},
                 "sharing_modes": available_modes(self._context.refusals()),
                 "jobs": jobs,
-                "pilot": self._context.pilot(),
+                "pilot": _pilot_view(self._context.pilot()),
                 "journal_error": None if error is None else error.message,
             }
         )
@@ -112,3 +113,14 @@ class ServerApi(Handlers):
         from cotenant.daemon.api.openapi_document import openapi
 
         return json_response(openapi())
+
+
+def _pilot_view(status: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The status of a pilot with times as all answers have them."""
+    if status is None:
+        return None
+    allocations = [
+        {**{name: value for name, value in item.items() if name != "ends_at_s"}, "ends_at": rfc3339(item["ends_at_s"])}
+        for item in status["allocations"]
+    ]
+    return {**status, "allocations": allocations}

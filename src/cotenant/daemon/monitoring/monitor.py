@@ -36,6 +36,7 @@ class Monitor:
         now: Callable[[], float],
         emit: Callable[[ServerSampled], None],
         observe: Callable[[AttemptRef], StepRate | None] = lambda _: None,
+        inventory_every: int = INVENTORY_EVERY,
     ) -> None:
         self._backend = backend
         self._engine = engine
@@ -43,6 +44,7 @@ class Monitor:
         self._now = now
         self._emit = emit
         self._observe = observe
+        self._inventory_every = inventory_every
         self._gpus = backend.inventory()
         self._readings = 0
         self._failing = False
@@ -83,7 +85,7 @@ class Monitor:
         samples: Mapping[str, GpuSample] = {}
         observed: tuple[AttemptSample, ...] = ()
         try:
-            if self._failing or self._readings % INVENTORY_EVERY == 0:
+            if self._failing or self._readings % self._inventory_every == 0:
                 self._gpus = self._backend.inventory()
             samples = self._backend.sample(at_s)
             if {gpu.uuid for gpu in self._gpus} != samples.keys():  # a host came or went, or a GPU fails
