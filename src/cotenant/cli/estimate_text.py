@@ -29,11 +29,11 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     lines = [
         ("peak allocated", estimate.peak_allocated_bytes, "live tensors, rounded up to blocks"),
         ("peak reserved", estimate.peak_reserved_bytes, f"held by the caching allocator{_spread(result)}"),
-        ("device", estimate.device_bytes, f"as nvidia-smi shows it: with {context} of CUDA context"),
+        ("device", estimate.device_bytes, f"what nvidia-smi shows: reserved plus {context} of CUDA context"),
         (
             "bound",
             estimate.bound_bytes,
-            f"to find free: with a margin of {margin}, for {estimate.coverage * 100:.3g}% of jobs",
+            f"require this much free: margin {margin}, {estimate.coverage * 100:.3g}% of jobs stay below",
         ),
     ]
     for name, value, meaning in lines:
@@ -127,7 +127,7 @@ def _spread(result: TracedResult | None) -> str:
         low, high = (_range(*state) for state in interval.states)
         return f"; two states: {low}, or {high}"
     bounds = _range(interval.low_bytes, interval.high_bytes)
-    return f"; {bounds} if small things differ" if " to " in bounds else ""
+    return f"; {bounds} if allocations differ slightly" if " to " in bounds else ""
 
 
 def _range(low_bytes: int, high_bytes: int) -> str:

@@ -172,7 +172,7 @@ class EstimateOutput(EstimateFields, total=False):
     """`cotenant estimate`. The optional fields are those of a traced estimate and of its reports."""
 
     interval: Annotated[
-        dict[str, Any], "range of the reserved bytes if small things differ: `low_bytes`, `high_bytes`, `states`"
+        dict[str, Any], "range of the reserved bytes if allocations differ: `low_bytes`, `high_bytes`, `states`"
     ]
     fit: Annotated[dict[str, Any], "the verdict for the GPU: `verdict` is `fits`, `tight`, `unsure` or `no`"]
     nccl: Annotated[dict[str, Any] | None, "NCCL's part of the context: a range of bytes, channels, `parts`"]

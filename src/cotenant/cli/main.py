@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
 import sys
@@ -119,8 +120,10 @@ def _hint(error: click.ClickException, context: click.Context | None) -> str:
     takes_script_arguments = any(parameter.metavar == "[-- ARGS]" for parameter in context.command.params)
     if takes_script_arguments:
         return f"options of the script follow `--`: `{where} train.py -- {error.option_name}`; see `{where} --help`"
-    if error.possibilities:
-        return f"did you mean `{sorted(error.possibilities)[0]}`? see `{where} --help`"
+    # click suggests at a ratio of 0.6, where `--polcy` becomes `--hold`.
+    close = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.7)
+    if close:
+        return f"did you mean `{close[0]}`? see `{where} --help`"
     return f"see `{where} --help`"
 
 

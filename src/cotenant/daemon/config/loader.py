@@ -108,7 +108,10 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read `{path}`: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+        raise UsageError(
+            f"{path}: not TOML: {str(error)[:1].lower()}{str(error)[1:]}",
+            hint="see `cotenant config show` for sections and keys",
+        ) from error
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
