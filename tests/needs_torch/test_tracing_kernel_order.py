@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from traced_calls import HEAD, MARK, requests_of_calls
 from traced_scripts import traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-HEAD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-one = torch.ones(1, device="cuda", requires_grad=True)
-optimizer = torch.optim.SGD([one], lr=0.1)
-def made(*shape, **kind):
-    return torch.randn(*shape, device="cuda", **kind).requires_grad_()
-def marked(call):
-    torch.empty(MARK, device="cuda", dtype=torch.uint8)
-    return call()
-"""
-MARK = 7777  # a size that nothing else has; it stands before each call
-
 
 @pytest.fixture(scope="module")
 def requests_of(tmp_path_factory):
-    """Sizes in the order of their allocation, for each call by its name; one process traces all."""
-    lines = [HEAD.replace("MARK", str(MARK))]
-    for setup, call in CALLS.values():
-        lines += [setup, f"kept = marked(lambda: {call})", "del kept", "marked(lambda: None)"]
-    lines.append("one.sum().backward()\noptimizer.step()")
-    trace = traced(tmp_path_factory.mktemp("order"), "\n".join(lines))
-    found: dict[str, list[int]] = {}
-    names = iter(CALLS)
-    inside = False
-    for event in trace.events:
-        if event.action == "alloc" and event.bytes == MARK:
-            inside = not inside
-            if inside:
-                sizes = found[next(names)] = []
-        elif event.action == "alloc" and event.bytes and inside:
-            sizes.append(event.bytes)
-    return found
+    return requests_of_calls(tmp_path_factory.mktemp("order"), CALLS)
 
 
 IMAGE = 4 * 8 * 6 * 6 * 4
@@ -335,10 +306,22 @@ WANTED = {
     "different integers": [800_000, 844_543, 800_000, 8, 1279],
     "different numbers": [16_000_000, 16_517_631, 16_000_000, 8, 7935],
     "largest of short rows": [600, 1200],
-    "largest of long rows": [5120, 10_240, 1024, 2048, 2048, 524_288, 262_144, 4096, 4096, 1279],
-    "largest integers": [320, 320, 64, 64, 128, 323_584, 8192, 2528, 2528, 1279],
-    "largest of columns": [160, 320, 32, 64, 64, 323_584, 8192, 2528, 2528, 1279],
-    "largest of many rows": [100_000, 200_000, 20_000, 40_000, 40_000, 2_560_000, 5_120_000, 20_000, 20_000, 1279],
+    "largest of long rows": [5120, 10_240, 1024, 2048, 2048, 524_288, 262_144, 4096, 4096, 1279, 1279],
+    "largest integers": [320, 320, 64, 64, 128, 323_584, 8192, 2528, 2528, 1279, 1279],
+    "largest of columns": [160, 320, 32, 64, 64, 323_584, 8192, 2528, 2528, 1279, 1279],
+    "largest of many rows": [
+        100_000,
+        200_000,
+        20_000,
+        40_000,
+        40_000,
+        2_560_000,
+        5_120_000,
+        20_000,
+        20_000,
+        1279,
+        1279,
+    ],
     # Five results again, and four gradients: both of `h` are added in place.
     "reentrant checkpoint": [4, *[15_400] * 9],
     "LSTM": [8192, 8192, 81_920, 8192, 8192, 13_341_984, 409_856],

@@ -23,6 +23,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "host_copies": "cotenant.tracing.operators.host_copies:operators",
         "convolutions": "cotenant.tracing.operators.convolutions:operators",
         "dynamic_shapes": "cotenant.tracing.operators.dynamic_shapes:operators",
+        "unique": "cotenant.tracing.operators.unique:operators",
         "rnn": "cotenant.tracing.operators.rnn:operators",
         "losses": "cotenant.tracing.operators.losses:operators",
         "missing_meta_kernels": "cotenant.tracing.operators.missing_meta_kernels:operators",

@@ -16,6 +16,12 @@ _SHORT_TILE_ALONE = 8064
 """The same for keys of 4 bytes without values."""
 _SCAN_TILES = {2: 3840, 4: 1920, 8: SCAN_TILE}
 _SELECT_TILE = 2304
+_INDEX_SCAN_TILE, _RUN_TILE = 3840, 384
+"""Items for each thread block of a sum of int32 into int64, and of a run-length encoding."""
+_THRUST_SCAN_TILE, _THRUST_UNIQUE_TILE, _THRUST_UNIQUE_BY_KEY_TILE, _THRUST_REDUCE_BY_KEY_TILE = 3136, 640, 2688, 2304
+"""Of Thrust's algorithms on int64, which have other tuning; and of its sums of equal keys."""
+_THRUST_COUNT_BYTES = 256
+_MERGE_THREADS, _MERGE_ITEMS = 512, 17
 _UNIQUE_TILES = {4: 4608, 8: 1920}
 """Items for each thread block of a scan of a row and of a search for neighbors that differ, by the bytes of an item."""
 _REDUCE_BLOCKS = 108 * 8 * 5
@@ -31,10 +37,13 @@ _MAX_ONE_BLOCK = 2048
 """Up to so many items one block sorts, without storage; between 500 and 3,072 items this was not seen."""
 
 
-def radix_sort_bytes(items: int, key_bytes: int, *, key_bits: int, value_bytes: int | None = None) -> int:
+def radix_sort_bytes(
+    items: int, key_bytes: int, *, key_bits: int, value_bytes: int | None = None, alignment: int = _ALIGNMENT
+) -> int:
     """Temporary storage of CUB's radix sort of pairs: a second buffer for both, histograms, and counts of the tiles.
 
-    `value_bytes`: of what is sorted by the keys; by default as those, 0 for keys alone.
+    `value_bytes`: of what is sorted by the keys; by default as those, 0 for keys alone. `alignment`: of the second
+    buffers, 128 where Thrust sorts.
 
     Source: cub/device/dispatch/dispatch_radix_sort.cuh, `InvokeOnesweep`.
     """
@@ -43,7 +52,8 @@ def radix_sort_bytes(items: int, key_bytes: int, *, key_bits: int, value_bytes: 
     passes = -(-key_bits // _RADIX_BITS)
     bins = 1 << _RADIX_BITS
     second = (
-        _aligned(items * key_bytes) + _aligned(items * (key_bytes if value_bytes is None else value_bytes))
+        _aligned(items * key_bytes, alignment)
+        + _aligned(items * (key_bytes if value_bytes is None else value_bytes), alignment)
         if passes > 1
         else 0
     )
@@ -59,6 +69,16 @@ def segmented_sort_bytes(items: int, key_bytes: int, value_bytes: int) -> int:
     Source: cub/device/dispatch/dispatch_radix_sort.cuh, `DispatchSegmentedRadixSort`.
     """
     return _aligned(items * key_bytes) + _aligned(items * value_bytes) + _ALIGNMENT - 1
+
+
+def merge_sort_bytes(items: int, key_bytes: int, value_bytes: int = 0) -> int:
+    """Temporary storage of CUB's merge sort: a second buffer for both, and where each tile begins.
+
+    Source: cub/device/dispatch/dispatch_merge_sort.cuh, `DispatchMergeSort`.
+    """
+    tile = _MERGE_THREADS * min(_MERGE_ITEMS, _MERGE_ITEMS * 4 // key_bytes)
+    starts = 8 * (-(-items // tile) + 1)
+    return _aligned(items * key_bytes) + _aligned(items * value_bytes) + _aligned(starts) + _ALIGNMENT - 1
 
 
 def scan_bytes(items: int, tile: int, *, state_bytes: int = _TILE_STATE_BYTES) -> int:
@@ -91,10 +111,36 @@ def unique_bytes(items: int, item_bytes: int) -> int:
     return scan_bytes(items, _UNIQUE_TILES[max(4, item_bytes)], state_bytes=8)
 
 
+def index_scan_bytes(items: int) -> int:
+    """Temporary storage of a sum of int32 into int64 (ATen/cuda/cub.cuh, `inclusive_sum_truncating`)."""
+    return scan_bytes(items, _INDEX_SCAN_TILE, state_bytes=8)
+
+
+def run_length_bytes(items: int) -> int:
+    """Temporary storage of a run-length encoding, whatever the items."""
+    return scan_bytes(items, _RUN_TILE, state_bytes=8)
+
+
+def thrust_scan_bytes(items: int) -> int:
+    """Temporary storage of Thrust's `inclusive_scan` of int64."""
+    return scan_bytes(items, _THRUST_SCAN_TILE)
+
+
+def thrust_unique_bytes(items: int, *, by_key: bool) -> int:
+    """Temporary storage of Thrust's `unique` and `unique_by_key` of int64, with a count."""
+    tile = _THRUST_UNIQUE_BY_KEY_TILE if by_key else _THRUST_UNIQUE_TILE
+    return scan_bytes(items, tile) + _THRUST_COUNT_BYTES
+
+
+def thrust_reduce_by_key_bytes(items: int) -> int:
+    """Temporary storage of Thrust's `reduce_by_key`, with a count."""
+    return scan_bytes(items, _THRUST_REDUCE_BY_KEY_TILE) + _THRUST_COUNT_BYTES
+
+
 def count_bytes(items: int) -> int:
     """Temporary storage of a count: a number for each thread block. Source: dispatch_reduce.cuh, `InvokePasses`."""
     return 1 if items <= _MAX_ONE_COUNT else _aligned(4 * _REDUCE_BLOCKS) + _ALIGNMENT - 1
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+def _aligned(nbytes: int, alignment: int = _ALIGNMENT) -> int:
+    return -(-nbytes // alignment) * alignment

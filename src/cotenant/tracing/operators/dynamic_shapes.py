@@ -1,9 +1,7 @@
 """Operators whose output shape depends on values.
 
 Where the values are known (see `known_values`), the shape is exact. Where they are not, the largest possible result is
-assumed, with a warning: every element is found, every box is kept, all values are different.
-
-Not modeled: the scratch memory of `unique` with inverse indices or counts, a few times its input.
+assumed, with a warning: every element is found, every box is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
-_COUNT_BYTES, _LENGTH_BYTES = 4, 8  # of how many positions and how many values were found
+_COUNT_BYTES = 4  # of how many positions were found
 _BOXES_PER_MASK_WORD = 64  # of torchvision/csrc/ops/cuda/nms_kernel.cu: `sizeof(unsigned long long) * 8`
 
 
@@ -159,60 +157,6 @@ def _masked_select(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs)
     positions = _positions(ctx, func, mask)
     ctx.record(positions)
     return ctx.empty_strided((positions.shape[0],), (1,), source.dtype, whole.device)
-
-
-@operators.shape_of("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive")
-def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(values, inverse indices, counts); the latter two are empty unless requested."""
-    source = args[0]
-    bound = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
-    dim = bound.get("dim")
-    value = ctx.known_values.of(source)
-    max_count = source.numel() if dim is None else source.shape[dim]
-    if value is None:
-        _warn_assumed_size(ctx, func, "all values are different")
-        count = max_count
-    else:
-        count = func(value, *args[1:], **kwargs)[0].shape[0 if dim is None else dim]
-    if dim is None:
-        shape: tuple[int, ...] = (count,)
-        inverse_shape = tuple(source.shape)
-    else:
-        shape = tuple(count if i == dim % source.dim() else size for i, size in enumerate(source.shape))
-        inverse_shape = (max_count,)
-    default_inverse = func._opname == "unique_dim"
-    inverse = inverse_shape if bound.get("return_inverse", default_inverse) else (0,)
-    counts = (count,) if bound.get("return_counts", default_inverse) else (0,)
-    is_plain = func._opname == "_unique2" and inverse == counts == (0,) and source.dtype is not torch.bool
-    if is_plain and source.device.type == "cuda" and source.numel():
-        out = _values_alone(ctx, source).narrow(0, 0, count)
-    else:
-        out = ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device)
-    return (out, _empty_ints(ctx, inverse, source), _empty_ints(ctx, counts, source))
-
-
-def _values_alone(ctx: OpContext, source: torch.Tensor) -> FakeTensor:
-    """The storage of the different values, which has room for all, as it is resized once they are counted.
-
-    Source: aten/src/ATen/native/cuda/UniqueCub.cu, `unique_cuda_template`, `compute_unique`.
-    """
-    items, item = source.numel(), source.element_size()
-    copies = [] if source.is_contiguous() else [ctx.scratch(items * item, source.device)]
-    ordered = ctx.scratch(items * item, source.device)
-    storage = ctx.scratch(cub_buffers.radix_sort_bytes(items, item, key_bits=8 * item, value_bytes=0), source.device)
-    del storage
-    out = ctx.empty_strided((items,), (1,), source.dtype, source.device)
-    ctx.record(out)
-    length = ctx.scratch(_LENGTH_BYTES, source.device)
-    storage = ctx.scratch(cub_buffers.unique_bytes(items, item), source.device)
-    del storage, length, ordered, copies
-    return out
-
-
-@operators.shape_of("aten::_unique")
-def _unique_without_counts(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """The older operator, without counts, which the derivative of `index_fill` calls."""
-    return _unique(ctx, func, args, kwargs)[:2]
 
 
 @operators.shape_of("aten::repeat_interleave.Tensor")

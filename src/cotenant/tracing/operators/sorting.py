@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import cub_buffers
+from cotenant.tracing.operators.kernel_scratch import contiguous_copies
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
-_INDEX_BYTES = 8
+_INDEX_BYTES, _INT_BYTES = 8, 4
 _SHORT_KEY_BITS = 32
 _MAX_SMALL_SORT = 4096
 """Rows of up to so many elements are sorted in place by one thread block each."""
@@ -35,7 +37,11 @@ def _sort(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     if x.device.type != "cuda" or not x.numel() or not x.dim():
         return
     names = [argument.name for argument in func._schema.arguments]
-    dim = (dict(zip(names, args, strict=False)) | kwargs).get("dim", -1) % x.dim()
+    _sort_scratch(ctx, x, (dict(zip(names, args, strict=False)) | kwargs).get("dim", -1) % x.dim())
+
+
+def _sort_scratch(ctx: OpContext, x: torch.Tensor, dim: int) -> None:
+    """What is allocated beside values and places, until the operator is over."""
     length, item = x.shape[dim], x.element_size()
     rows = x.numel() // length
 
@@ -79,14 +85,29 @@ _PREFIX_BYTES = 1279
 def _topk(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Long rows are divided over thread blocks, each of which counts the digits of its part.
 
-    Not modeled: sorting more than 4,096 of the largest. Source: ATen/native/cuda/TensorTopK.cu,
-    `should_use_multiblock`, `get_items_per_thread`, mbtopk's `launch`.
+    Many of the largest are sorted beside the results, and copied there. Source: ATen/native/cuda/TensorTopK.cu,
+    `should_use_multiblock`, `get_items_per_thread`, mbtopk's `launch`; TensorTopK.cpp, TORCH_IMPL_FUNC(topk_out_cuda).
     """
     x = args[0]
     ctx.record(out)
     if x.device.type != "cuda" or not x.numel() or not x.dim():
         return
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.get("dim", -1) % x.dim()
+    _digits(ctx, x, dim)
+    values = out[0]
+    if given.get("sorted", True) and values.shape[dim] > _MAX_SMALL_SORT:
+        places_bytes = values.numel() * _INDEX_BYTES
+        ctx.keep_until_done(
+            [ctx.scratch(nbytes, x.device) for nbytes in (places_bytes, values.numel() * values.element_size())]
+        )
+        _sort_scratch(ctx, values, dim)
+        ctx.keep_until_done([ctx.scratch(places_bytes, x.device)])
+
+
+def _digits(ctx: OpContext, x: torch.Tensor, dim: int) -> None:
+    """Buffers of the search by several thread blocks, if it is one."""
     length = x.shape[dim]
     rows = x.numel() // length
     if length < next((least for most, least in _SEVERAL_BLOCKS if rows <= most), _SEVERAL_BLOCKS_ELSE):
@@ -100,8 +121,79 @@ def _topk(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
         blocks * 4,
         blocks * 4,
     ]
-    ctx.keep_until_done([ctx.scratch(nbytes, x.device) for nbytes in sizes])
-    ctx.keep_until_done([ctx.scratch(_PREFIX_BYTES, x.device)])
+    buffers = [ctx.scratch(nbytes, x.device) for nbytes in sizes]
+    for _ in ("larger ones", "equal ones"):
+        prefix = ctx.scratch(_PREFIX_BYTES, x.device)
+        del prefix
+    del buffers
+
+
+@operators.shape_of("aten::median", "aten::nanmedian")
+def _median(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Of all elements, which are sorted. Source: ATen/native/cuda/Sorting.cpp, `median_impl`."""
+    x = args[0]
+    if not isinstance(x, FakeTensor) or x.device.type != "cuda" or not x.numel():
+        return NotImplemented
+    with ctx:
+        ordered = x.flatten().sort()[0]
+        if func._opname == "median":
+            return torch.where(ordered[-1].isnan(), ordered[-1], ordered[(x.numel() - 1) // 2])
+        middle = torch.div(torch.rsub(ordered.isnan().sum(), x.numel() - 1), 2).to(torch.int64)
+        return torch.ops.aten.index.Tensor(ordered, [middle])
+
+
+@operators.recorder_of("aten::median.dim", "aten::nanmedian.dim", "aten::kthvalue")
+def _selected(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input, contiguous, before the results. Source: ATen/native/cuda/Sorting.cpp, `median_with_indices_impl`."""
+    contiguous_copies(ctx, args[0])
+    ctx.record(out)
+
+
+_MAX_FUSED_MODE = 2048
+"""Rows of up to so many elements are searched by one thread block each."""
+_THRUST_ALIGNMENT = 128
+_MAXIMUM_BYTES, _FIND_BYTES = 767, 69_391
+"""Storage of Thrust's search for the largest count, and for where the value is."""
+
+
+@operators.recorder_of("aten::mode")
+def _mode(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Long rows are sorted one after the other, in a copy; the values of a row are assumed to be different.
+
+    Not modeled: the storage of a count of booleans, 34 KiB; for bytes the sort's has up to 2.2 MiB too much.
+
+    Source: ATen/native/cuda/TensorModeKernel.cpp, `mode_kernel_impl`; TensorModeKernel.cu, `ModeImpl`.
+    """
+    x = args[0]
+    ctx.record(out)
+    if x.device.type != "cuda" or not x.numel() or not x.dim():
+        return
+    dim = (args[1] if len(args) > 1 else kwargs.get("dim", -1)) % x.dim()
+    length, item, device = x.shape[dim], x.element_size(), x.device
+    is_copied = not x.transpose(dim, -1).is_contiguous()
+    if length == 1 or (length <= _MAX_FUSED_MODE and not is_copied):
+        return
+    ctx.keep_until_done([ctx.scratch(x.numel() * item, device)])
+    if length <= _MAX_FUSED_MODE or x.dtype is torch.bool:
+        return
+    if x.dtype.is_floating_point and item == 2:  # which Thrust compares, and does not sort by digits
+        sort_bytes = cub_buffers.merge_sort_bytes(length, item, _INDEX_BYTES)
+    else:
+        # Thrust has the second buffers even for one pass over 8 bits.
+        sort_bytes = cub_buffers.radix_sort_bytes(
+            length, item, key_bits=max(16, 8 * item), value_bytes=_INDEX_BYTES, alignment=_THRUST_ALIGNMENT
+        )
+    ctx.recorder.warn("what `mode` needs depends on the data; assumed: all values of a row are different")
+    for _ in range(x.numel() // length):
+        row = [ctx.scratch(length * _INDEX_BYTES, device)]
+        for nbytes in (sort_bytes, cub_buffers.count_bytes(length) + _INT_BYTES):
+            storage = ctx.scratch(nbytes, device)
+            del storage
+        row += [ctx.scratch(length * nbytes, device) for nbytes in (item, _INDEX_BYTES)]
+        for nbytes in (cub_buffers.thrust_reduce_by_key_bytes(length), _MAXIMUM_BYTES, _FIND_BYTES):
+            storage = ctx.scratch(nbytes, device)
+            del storage
+        del row
 
 
 @operators.recorder_of("aten::randperm", "aten::randperm.generator")
