@@ -20,9 +20,9 @@ from cotenant.core.errors import CotenantError
 from cotenant.daemon.client import Client
 from cotenant.demo.published import PublishedJob
 from cotenant.demo.run_summary import summarize_run
-from cotenant.demo.server import demo_server
+from cotenant.demo.server import demo_server, uninterrupted
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def a_submission(number=0, workload="mnist_bs32", mib="1776", declared=None) -> PublishedJob:
@@ -120,6 +120,19 @@ def test_an_interrupted_demo_leaves_nothing(folder, number):
     assert "Traceback" not in err
     assert list(folder.iterdir()) == []
     assert processes_of(folder) == []
+
+
+def test_a_signal_during_a_cleanup_ends_the_demo_after_it():
+    done = []
+
+    def clean_up():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("cleanup")
+
+    with pytest.raises(KeyboardInterrupt):
+        clean_up()
+    assert done == ["cleanup"]
 
 
 def await_running_job(folder: Path) -> None:

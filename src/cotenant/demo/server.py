@@ -158,9 +158,9 @@ class DemoServer:
         )
 
     def _cancel_all(self) -> None:
-        for job in self.client.records():
-            if not job.is_done:
-                self.client.cancel(job.id)
+        unfinished = [str(job.id) for job in self.client.records() if not job.is_done]
+        if unfinished:
+            self.client.change_many("cancel", unfinished)  # tolerates those that have ended meanwhile
         end_s = time.monotonic() + END_LIMIT_S
         while any(not job.is_done for job in self.client.records()) and time.monotonic() < end_s:
             time.sleep(0.05)
@@ -188,16 +188,24 @@ def demo_server(policy: str, *, time_scale: float, options: Mapping[str, object]
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM during a cleanup."""
+    """Put SIGINT and SIGTERM off to the end of a cleanup.
+
+    Raises:
+        KeyboardInterrupt: one of them came meanwhile.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if received:
+        raise KeyboardInterrupt
 
 
 def _own_env(folder: Path, time_scale: float) -> dict[str, str]:
