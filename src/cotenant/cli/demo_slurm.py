@@ -42,7 +42,7 @@ def show_slurm(jobs: Sequence[PublishedJob], say: Callable[[str], None], *, time
         say(f"\n2. srun -N {len(nodes)} --gres=gpu:{GPUS} cotenant pack jobs.txt: jobs share GPUs where memory allows.")
         packed = demo.run_packed(jobs, _progress(len(jobs), say), limit_s=LIMIT_S)
     _compare(whole, packed, say)
-    say("\nStarting a job takes the same real time as ever, which counts here as many times over, in both columns.")
+    say(f"\nStarting a job takes real time, which counts {time_scale:.0f} times over in both columns.")
     return {"whole_gpus": _run_json(whole), "pack": _run_json(packed)}
 
 
