@@ -75,7 +75,7 @@ def test_before_the_time_limit_jobs_save_and_the_rest_is_requeued(cluster):
     save = "trap 'touch state; exit 0' TERM; touch up; while :; do sleep 0.05; done"
     (cluster.work / "train.sh").write_text(f"[ -e state ] && echo goes on && exit 0\n{save}\n")
     listed(cluster, job("touch short"), "--gpu-mem 39G train.sh", "--gpu-mem 39G --wrap 'touch last'")
-    job_id = submitted(cluster, "-t", "1", "--margin", "0:30", "jobs.txt")  # 30 s
+    job_id = submitted(cluster, "-t", "1", "--margin", "0:45", "jobs.txt")  # 15 s each time
 
     hastened = set()
 
