@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,8 @@ from cotenant.engines.output_budget import OutputBudget
 from cotenant.gpus.visible import VisibleGpus
 from cotenant.hosts.messages import MAX_LINE_BYTES, VERSION, MalformedMessage, line_of, pair_of, parsed, ref_of
 
+END_ENV = "SLURM_JOB_END_TIME"
+"""When the allocation around an agent ends, in seconds since the epoch, by sbatch(1); Slurm 22.05 does not set it."""
 SIM_SERVER_ENV = "COTENANT_SIM_SERVER"
 """Folder of a simulated server, whose GPUs the agent then reads and its jobs use."""
 
@@ -48,6 +51,8 @@ class Agent:
         visible: str | None = None,
     ) -> None:
         simulated = os.environ.get(SIM_SERVER_ENV)
+        end = os.environ.get(END_ENV, "")
+        self._ends_at_s = float(end) if end.isdecimal() else None
         self._env = {} if simulated is None else {SIM_SERVER_ENV: simulated}
         options = gpus.BackendOptions(simulated_dir=None if simulated is None else Path(simulated))
         self._backend: GpuBackend = gpus.create("nvml" if simulated is None else "simulated", options)
@@ -88,7 +93,7 @@ class Agent:
         pids = {process.pid for sample in samples.values() for process in sample.processes}
         owners = self._engine.owners(pids) if pids else {}
         return {
-            "gpus": listed,
+            "gpus": [replace(gpu, available_until_s=self._ends_at_s) for gpu in listed],
             "samples": samples,
             "owners": {str(pid): pair_of(ref) for pid, ref in owners.items()},
             "clock_s": time.time(),

@@ -59,6 +59,8 @@ def changed(part, name, value):
         pytest.param(changed("gpus", "uuid", "x" * 200), id="long name"),
         pytest.param(changed("gpus", "memory_total_bytes", 0), id="no memory"),
         pytest.param(changed("gpus", "color", "red"), id="unknown field"),
+        pytest.param(changed("gpus", "available_until_s", -1.0), id="an end before 1970"),
+        pytest.param(changed("gpus", "available_until_s", 1e300), id="an end that never comes"),
         pytest.param(changed("samples", "used_bytes", -1), id="negative memory"),
         pytest.param(changed("samples", "power_w", 1e300), id="huge power"),
         pytest.param(changed("samples", "used_bytes", "7"), id="text for a number"),

@@ -110,6 +110,16 @@ def test_a_gpu_with_a_job_that_is_being_stopped_is_left_alone():
     assert plan(CROWDED, [running(1)]) is None
 
 
+def ending(snapshot, left_s):
+    return replace(snapshot, gpu=replace(snapshot.gpu, available_until_s=RAN_S + left_s))
+
+
+def test_no_job_is_moved_to_a_gpu_that_is_gone_before_its_time_limit():
+    jobs = [running(1, time_limit_s=7200.0), running(2, checkpoint_signal=None)]
+    assert plan((CROWDED[0], ending(CROWDED[1], 7199.0)), jobs) is None
+    assert plan((CROWDED[0], ending(CROWDED[1], 7200.0)), jobs) is not None
+
+
 def test_a_policy_may_move_nothing():
     assert move_planner(policies.create("marginal-gain", {"moves": False}), WorkloadHistory()) is None
     assert move_planner(policies.create("most-memory", {}), WorkloadHistory()) is None
@@ -128,6 +138,17 @@ def test_a_job_makes_room_for_a_gang_that_lacks_one_gpu():
     assert (move.job_id, move.reason) == (1, f"{MOVE_STOP}: room for job 9, +1.00 of speed")
     assert plan(gpus, [running(1)], [a_job(9, 10, gpus=3, exclusive=True)]) is None, "it lacks more than one"
     assert plan((*gpus, gpu(2)), [running(1)], [gang]) is None, "it can start as it is"
+
+
+def test_a_job_makes_room_for_a_gang_on_its_own_host_only():
+    def of(server, snapshot):
+        return replace(snapshot, gpu=replace(snapshot.gpu, server=server))
+
+    found = move_planner(replace(policies.create("marginal-gain", {}), one_node=True), WorkloadHistory())
+    gang = a_job(9, 10, gpus=2, exclusive=True)
+    held, jobs = of("n1", gpu(0, resident(1, sharing="exclusive"))), {1: running(1)}
+    assert found.plan((held, of("n2", gpu(1)), of("n3", gpu(2))), jobs, [gang], RAN_S) is None
+    assert found.plan((held, of("n1", gpu(1)), of("n2", gpu(2))), jobs, [gang], RAN_S) is not None
 
 
 def test_a_job_does_not_give_way_to_one_that_gains_as_much_as_it_loses():

@@ -103,7 +103,7 @@ class Reservation:
             for view in views
             if view.available_bytes is not None and view.total_bytes >= least and view.reserved_for is None
             if demand.sharing != "mig" or view.snapshot.gpu.mig_profile is not None
-            if has_time(view, demand, at_s)
+            if at_s < latest_start_s(view, demand)
         ]
         suitable.sort(key=lambda view: (len(view.residents), view.place))
         chosen = _chosen([(len(view.residents), view) for view in suitable], demand)
