@@ -45,7 +45,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "8"
+    version = "9"
 
     def __init__(
         self,

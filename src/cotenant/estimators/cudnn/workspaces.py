@@ -184,7 +184,9 @@ class ConvRule:
 
         Two kinds of guessed calls took far more than the rule in measured networks (decision 0011): input gradients of
         1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over few pixels,
-        for which the rule gives 0.
+        for which the rule gives 0. Where the kernel moves by its own size, as in the embedding of patches, every pixel
+        meets one element: of 273 such gradients (four GPUs, cuDNN 9.20) none takes more than 4.3 times its operands,
+        where the split of 16 by 16 elements would be 100 times that. Four parts are suspected there.
         """
         p: dict[str, Any] = dict(call.params)
         _, channels, *kernel = p["w"]
@@ -196,7 +198,8 @@ class ConvRule:
             return None
         sizes = _sizes(p)
         if few:
-            return sizes.x + sizes.y + elements * sizes.weight
+            are_patches = tuple(p["stride"]) == tuple(kernel) and not any(p["padding"]) and set(p["dilation"]) == {1}
+            return sizes.x + sizes.y + (min(elements, _SPLIT_PARTS) if are_patches else elements) * sizes.weight
         result, other = (p["y"], sizes.x) if p.get("transposed") else (p["x"], sizes.y)
         one: int = _item_bytes(p) * result[0] * _SUSPECTED_TILES * _WIDE_TILE * math.prod(result[2:])
         return elements * one + other + sizes.weight

@@ -308,6 +308,15 @@ def test_a_queried_call_is_not_guessed():
 
 
 WIDE = {"x": (200, 1500, 8, 8), "w": (512, 1500, 3, 3), "y": (200, 512, 8, 8)}
+PATCHES = {
+    "x": (8, 3, 224, 224),
+    "w": (768, 3, 16, 16),
+    "y": (8, 768, 14, 14),
+    "stride": (16, 16),
+    "padding": (0, 0),
+    "allow_tf32": False,
+}
+XP, YP, WP = 8 * 4 * 224 * 224, 8 * 768 * 196, 768 * 4 * 256
 SIX_TILES = 200 * 6 * 256 * 64  # elements of the result
 
 
@@ -325,6 +334,10 @@ SIX_TILES = 200 * 6 * 256 * 64  # elements of the result
             id="as an input gradient",
         ),
         pytest.param(conv("conv_wgrad"), X + Y + 9 * W, id="few pixels"),
+        pytest.param(conv("conv_wgrad", **PATCHES), XP + YP + 4 * WP, id="patches"),
+        pytest.param(
+            conv("conv_wgrad", **{**PATCHES, "padding": (1, 1)}), XP + YP + 256 * WP, id="patches with an edge"
+        ),
         pytest.param(large("conv_wgrad"), None, id="more pixels"),
         pytest.param(large("conv_dgrad"), None, id="fewer channels"),
         pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1280, 3, 3)}), None, id="five tiles"),
