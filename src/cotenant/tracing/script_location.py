@@ -6,6 +6,7 @@ import functools
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -74,6 +75,19 @@ def is_called_by_user() -> bool:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
         frame = frame.f_back
     return _is_user_file(frame.f_code.co_filename)
+
+
+def is_absence_an_error() -> bool:
+    """Whether the user's line that calls this raises where it finds nothing.
+
+    It is an `assert`, or an `if not ...:` whose first statement raises or exits.
+    """
+    for path, line in _callers(sys._getframe(1)):
+        if not path.startswith(PACKAGE_DIR):
+            text, following = linecache.getline(path, line).strip(), linecache.getline(path, line + 1).strip()
+            raises = re.match(r"if not .*:$", text) and re.match(r"raise\b|sys\.exit|exit\(", following)
+            return bool(raises or re.match(r"assert (?!not\b)", text))
+    return False
 
 
 _is_user_file = functools.cache(is_user_file)  # libraries ask for files thousands of times

@@ -3,9 +3,9 @@
 A sample is described by `SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`: its
 shape, its dtype, and the number of classes (of whole numbers: of values). It replaces missing files and data sets,
 never existing ones: data sets of torchvision and PyTorch Geometric, folders of timm, tables of Hugging Face and pandas,
-`numpy.load`, `torch.load`, images, texts, recordings, HDF5 files and files of tokens. Of several samples the first of
-whole numbers with one dimension is for text, the first with three dimensions for images, and the first of all for
-everything else.
+`numpy.load`, `torch.load`, images and archives of them, texts, recordings, HDF5 files and files of tokens. Of several
+samples the first of whole numbers with one dimension is for text, the first with three dimensions for images, and the
+first of all for everything else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    synthetic_archives,
     synthetic_columns,
     synthetic_files,
     synthetic_graphs,
@@ -119,6 +120,7 @@ def patches(context: PatchContext) -> list[Entry]:
         *synthetic_tables.patches(samples, warn),
         *synthetic_graphs.patches(warn),
         *synthetic_recordings.patches(samples, warn),
+        *synthetic_archives.patches(samples, warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(

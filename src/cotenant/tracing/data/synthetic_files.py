@@ -73,6 +73,7 @@ class FileMaker:
         self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
         self._overlay = overlay
         self._warn = warn
+        self._wanted: list[str] = []
 
     def make_matching(self, pattern: str) -> bool:
         """Make images that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
@@ -96,11 +97,20 @@ class FileMaker:
         return self._make_images(folder, ".jpg", None)
 
     def make_folder(self, folder: str) -> bool:
-        """Make a folder that is missing below one that an argument names, and that was made for it."""
+        """Make a folder that is missing below one that an argument names, and that was made for it.
+
+        Another one is made where the script raises without it, and its path looks like data.
+        """
         full = self._overlay.path_of(folder)
-        if full is None or Path(full).suffix or self._overlay.exists(full) or not self._is_made(str(Path(full).parent)):
+        if full is None or Path(full).suffix or self._overlay.exists(full):
+            return False
+        is_below = self._is_made(str(Path(full).parent))
+        is_wanted = self._image is not None and self._is_data(folder) and script_location.is_absence_an_error()
+        if not is_below and not is_wanted:
             return False
         Path(self._overlay.above(full)).mkdir(parents=True)
+        if not is_below:
+            self._wanted.append(full)
         return True
 
     def make_text(self, path: str) -> bool:
@@ -128,7 +138,8 @@ class FileMaker:
         return full is not None and self._is_made(full)
 
     def _is_made(self, full: str) -> bool:
-        return any(full == folder or full.startswith(folder + os.sep) for folder in self._named_folders)
+        made = (*self._named_folders, *self._wanted)
+        return any(full == folder or full.startswith(folder + os.sep) for folder in made)
 
     @functools.cached_property
     def _named_folders(self) -> list[str]:

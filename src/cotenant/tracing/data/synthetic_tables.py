@@ -24,15 +24,14 @@ _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
-    """Readers of pandas; none where no sample is a row of a table."""
+    """Readers of pandas. Without a sample that is a row, a table has those columns alone that the script reads."""
     lines = (sample for sample in samples if len(sample.shape) == 1)
     row = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
-    if row is None:
-        return []
+    columns = 0 if row is None else row.shape[0]
     return [
         Patch(
             target=f"pandas:{name}", phase=Phase.DATA, wraps=True, reason="It raises where the file is missing.",
-            replacement=functools.partial(_reading, row.shape[0], ColumnMaker.of(samples), warn),
+            replacement=functools.partial(_reading, columns, ColumnMaker.of(samples), warn),
             source="pandas/io/parsers/readers.py, `read_csv`",
         )
         for name in ("read_csv", "read_table", "read_parquet", "read_excel")
@@ -56,10 +55,10 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any]) -> Any:
     names = options.get("names")
     has_names = names is not None or options.get("header", "infer") is not None
     if names is None:
-        names = [*map(str, range(columns - 1)), _TARGET] if has_names else range(columns)
+        names = [*map(str, range(columns - 1)), _TARGET][:columns] if has_names else range(columns)
     hours = numpy.arange(TIME_STEPS, dtype=float)[:, None] % 24
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
-    if options.get("names") is None and has_names:
+    if options.get("names") is None and has_names and columns:
         table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
     table.attrs["cotenant_column"] = functools.partial(maker.column, rows=TIME_STEPS)
     index = options.get("index_col")
