@@ -92,6 +92,31 @@ def test_misspelled_command_is_named(capsys):
     assert capsys.readouterr().err.endswith("hint: did you mean `submit`?\n")
 
 
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [("--gpu-mme", "hint: did you mean `--gpu-mem`?"), ("--polcy", "hint: see `cotenant submit --help`")],
+)
+def test_misspelled_option_is_corrected_only_if_one_is_near(capsys, written, hint):
+    assert main(["submit", written, "x", "--", "sleep", "1"]) == 2
+    assert capsys.readouterr().err.splitlines()[1].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("    $ cat groups.toml", "    [[group]]", '    jobs = ["small", "small", "small"]'),
+        ('    $ eval "$(cotenant completion bash)"', "    $ cotenant completion zsh > ~/.zfunc/_cotenant"),
+        ("    --margin TIME                   before", "    --part I/N                      run"),
+    ],
+)
+def test_examples_and_lists_of_a_help_text_keep_their_lines(capsys, lines):
+    for words in (["study", "collocate"], ["completion"], ["pack"]):
+        main([*words, "--help"])
+    printed = capsys.readouterr().out.splitlines()
+    for line in lines:
+        assert any(found.startswith(line) for found in printed), line
+
+
 def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cotenant ")
