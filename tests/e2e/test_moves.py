@@ -78,6 +78,9 @@ def test_a_job_is_moved_to_make_room_for_a_gang_and_goes_on_behind_it(site):
     attempt = site.client.job(first)["attempt_list"][0]
     assert (attempt["moved"], attempt["saved"]) == (True, True)
     assert f"moved: room for job {gang}, +1.00 of speed" in site.cli("events", str(first)).stdout
+    (shown,) = [line for line in site.cli("show", str(first)).stdout.splitlines() if line.startswith("  moved ")]
+    assert ": GPU 0 -> GPU " in shown or ": GPU 1 -> GPU " in shown
+    assert shown.endswith(f"s to save: room for job {gang}, +1.00 of speed")  # no sample shows it on a GPU
 
 
 def test_a_daemon_killed_during_a_move_loses_nothing_and_runs_nothing_twice(site):

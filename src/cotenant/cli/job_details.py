@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from cotenant.cli.common import Connection, connection_options, gpu_names, job_argument, one_job
@@ -124,9 +125,23 @@ def _job_fields(view: Mapping[str, Any]) -> Fields:
     yield "requested", ", ".join(_requested(view))
     if view["move_cost"] is not None:
         yield "cost of a move", _move_cost(view["move_cost"])
+    for moved, after in zip_longest(view["attempt_list"], view["attempt_list"][1:]):
+        if moved["moved"]:
+            yield "moved", _move(moved, after)
     for title, key in (("output", "stdout_path"), ("errors", "stderr_path")):
         if view[key]:
             yield title, view[key]
+
+
+def _move(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> str:
+    """When, from where to where, what it cost, and why: `2026-..: GPU 0 -> GPU 1, 31s to save, 28s to start: ...`."""
+    parts = [f"GPU {gpu_names(before)} -> " + ("it waits" if after is None else f"GPU {gpu_names(after)}")]
+    if before["stopping_s"] is not None:
+        parts.append(f"{format_duration(before['stopping_s'])} to save" + ("" if before["saved"] else ", not saved"))
+    if after is not None and after["startup_s"] is not None:
+        parts.append(f"{format_duration(after['startup_s'])} to start")
+    why = before["exit"]["detail"].partition(": ")[2]
+    return f"{before['ended_at']}: {', '.join(parts)}" + (f": {why}" if why else "")
 
 
 def _move_cost(cost: Mapping[str, Any]) -> str:

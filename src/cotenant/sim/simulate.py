@@ -18,7 +18,7 @@ from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.history_feed import HistoryFeed
-from cotenant.sim.engine.records import COMPLETED, GpuMoment, GpuTotals, JobColumns
+from cotenant.sim.engine.records import COMPLETED, GpuMoment, GpuRun, GpuTotals, JobColumns
 from cotenant.sim.engine.simulation import Simulation
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.memory_source import JobFactory
@@ -32,7 +32,7 @@ class SimulationResult:
     Attributes:
         policy, estimator: names, for reports.
         columns: what became of each job; `totals`: sums of each GPU.
-        moments: use of each GPU over time, if `config.record` is set.
+        moments: use of each GPU over time, if `config.record` is set; `runs`: attempts of each GPU, by their ends.
         idle_while_waiting_s: GPU seconds in which a GPU was empty while a job was pending.
         event_count: events that changed something; `decisions`: how often the policy decided.
         wall_s: wall-clock time of the simulation.
@@ -49,6 +49,7 @@ class SimulationResult:
     event_count: int
     decisions: int
     moments: tuple[tuple[GpuMoment, ...], ...] | None = None
+    runs: tuple[tuple[GpuRun, ...], ...] | None = None
     wall_s: float = field(default=0.0)
 
     def digest(self) -> str:
@@ -139,5 +140,6 @@ def simulate(
         event_count=simulation.event_count,
         decisions=simulation.decisions,
         moments=tuple(tuple(gpu.moments or ()) for gpu in simulation.gpus) if config.record else None,
+        runs=tuple(tuple(gpu.runs or ()) for gpu in simulation.gpus) if config.record else None,
         wall_s=time.perf_counter() - began_s,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from cotenant.core.errors import BackendError
@@ -216,3 +218,22 @@ def test_a_program_that_is_not_there_or_too_old_is_refused(bench, tmp_path, text
         (tmp_path / "other").chmod(0o755)
     with pytest.raises(BackendError, match=match):
         bench.engine.suspender.use(str(tmp_path / "other"))
+
+
+def test_a_program_that_is_still_at_work_is_waited_for(bench, cuda, pid, tmp_path, monkeypatch):
+    """As after a daemon that was killed while the program waited for the lock."""
+    cuda.let("hang-lock")
+    with subprocess.Popen([cuda.program, "--action", "lock", "--pid", str(pid)]) as program:
+        wait_until(lambda: cuda.has("at-lock"))
+        mark(tmp_path).touch()
+        found, looked = bench.engine.suspender._is_being_changed, []
+        monkeypatch.setattr(bench.engine.suspender, "_is_being_changed", lambda pid: looked.append(pid) or found(pid))
+        bench.engine.resume(ref())
+        wait_until(lambda: len(looked) > 1 or is_idle(bench))
+        is_waiting = mark(tmp_path).exists()
+        cuda.mend("hang-lock")
+        assert program.wait(TIMEOUT_S) == 0
+    assert is_waiting
+    wait_until(lambda: is_idle(bench))
+    assert (cuda.states, cuda.log) == ({pid: "running"}, ["lock", "unlock"])
+    assert makes_steps(cuda, pid)

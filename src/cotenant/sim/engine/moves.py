@@ -91,6 +91,7 @@ class Mover:
         attempt, reason = subject
         if attempt not in attempt.gpus[0].residents:
             return False
+        attempt.is_moved = True
         self._plans.moved(attempt, attempt.done_s)
         end(attempt, job_after_move(attempt, reason, at_s, self._config.save_s), at_s, 0.0)
         return True

@@ -50,6 +50,15 @@ class GpuTotals(NamedTuple):
     energy_j: float
 
 
+class GpuRun(NamedTuple):
+    """An attempt on a GPU, of the job `number`. `is_moved`: it saved its state, and its job goes on elsewhere."""
+
+    number: int
+    placed_s: float
+    ended_s: float
+    is_moved: bool
+
+
 class GpuMoment(NamedTuple):
     """State of a GPU from `at_s` until its next moment."""
 

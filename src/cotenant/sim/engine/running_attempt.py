@@ -45,6 +45,7 @@ class RunningAttempt:
         visible_s: the first reading that shows it; infinite before it works.
         milestone_s: the work at which it grows or ends.
         version: of its newest event in the queue; older events are stale.
+        is_moved: it has saved its state, so that its job goes on elsewhere.
         is_paused: its processes are suspended: it holds its memory and makes no progress.
         busy: share of time in which a GPU that it has alone is busy.
         predicted: what the history knows of its workload by now; None without a history.
@@ -63,6 +64,7 @@ class RunningAttempt:
         "held_bytes",
         "is_active",
         "is_full_size",
+        "is_moved",
         "is_paused",
         "job",
         "milestone_s",
@@ -99,7 +101,7 @@ class RunningAttempt:
         self.network_factor = 1.0
         self.relative_speed = 1.0
         self.is_active = False
-        self.is_paused = False
+        self.is_moved = self.is_paused = False
         self.visible_s = math.inf
         self.is_full_size = True
         self.milestone_s = 0.0

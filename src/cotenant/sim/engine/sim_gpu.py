@@ -10,7 +10,7 @@ from cotenant.core.gpu import GpuSnapshot
 from cotenant.gpus.power_model import PowerModel
 from cotenant.sim.cluster import Slot
 from cotenant.sim.engine.readings import Activity, GpuReadings
-from cotenant.sim.engine.records import GpuMoment, GpuTotals
+from cotenant.sim.engine.records import GpuMoment, GpuRun, GpuTotals
 from cotenant.sim.engine.running_attempt import RunningAttempt
 from cotenant.sim.engine.speeds import NO_LOAD, GpuLoad
 
@@ -52,6 +52,7 @@ class SimGpu:
         "moments",
         "power_w",
         "residents",
+        "runs",
         "server",
         "shared_s",
         "since_s",
@@ -85,6 +86,7 @@ class SimGpu:
         self.changes = 0
         self._readings = GpuReadings()
         self.moments: list[GpuMoment] | None = [GpuMoment(0.0, 0, 0, 0.0, self.power_w)] if record else None
+        self.runs: list[GpuRun] | None = [] if record else None
 
     def advance(self, at_s: float) -> None:
         """Add the time since the last call to the sums."""
@@ -134,6 +136,11 @@ class SimGpu:
             self.moments.append(GpuMoment(attempt.placed_s, 1, 0, 0.0, attached_w))
             self.moments.append(GpuMoment(at_s - active_s, 1, held_bytes, smact, active_w))
             self.moments.append(GpuMoment(at_s, 0, 0, 0.0, self.power_w))
+
+    def record_run(self, attempt: RunningAttempt, at_s: float) -> None:
+        """An attempt ends here."""
+        if self.runs is not None:
+            self.runs.append(GpuRun(attempt.number, attempt.placed_s, at_s, attempt.is_moved))
 
     def totals(self) -> GpuTotals:
         """Its sums until the last `advance`."""

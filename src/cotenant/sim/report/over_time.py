@@ -1,4 +1,4 @@
-"""Charts of GPU use over time: means over all GPUs, and one strip per GPU or group of GPUs."""
+"""Charts of GPU use over time: means over all GPUs, one strip per GPU or group of GPUs, and runs with their moves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 from cotenant.reporting.charts import Line, Strip, lines, strips
 from cotenant.reporting.page import Page
+from cotenant.reporting.schedule_chart import ScheduledRun, schedule
 from cotenant.sim.evaluation import Evaluation, PolicyResult
 from cotenant.sim.metrics import gpu_series
 
 STEPS = 240
 MAX_ROWS = 16
+MAX_JOBS = 500
+"""Of more jobs no single one could be seen."""
 
 Series = Sequence[Sequence[float]]
 """One sequence per GPU, one value per step."""
@@ -63,6 +66,28 @@ def add_charts_over_time(page: Page, evaluation: Evaluation, tones: Mapping[str,
         )
         page.figure(chart, result.policy)
     page.note("Darker is busier; white is idle. Each row ends at the makespan of its policy.")
+    _add_moves(page, recorded, longest_s, unit)
+
+
+def _add_moves(page: Page, recorded: Sequence[PolicyResult], longest_s: float, unit: TimeUnit) -> None:
+    """Add the runs of each GPU and the moves between them, for policies that moved jobs, where they can be drawn."""
+    moved = [result for result in recorded if any(run.is_moved for gpu in result.run.runs or () for run in gpu)]
+    moved = [result for result in moved if len(result.run.runs or ()) <= MAX_ROWS and len(result.run.trace) <= MAX_JOBS]
+    if not moved:
+        return
+    page.heading("Jobs on every GPU, and their moves")
+    for result in moved:
+        gpus = result.run.runs or ()
+        found = [
+            ScheduledRun(row, run.number, run.placed_s / unit.seconds, run.ended_s / unit.seconds, run.is_moved)
+            for row, runs in enumerate(gpus)
+            for run in runs
+        ]
+        names = [f"GPU {row}" for row in range(len(gpus))]
+        count = len({(run.number, run.ended_s) for runs in gpus for run in runs if run.is_moved})
+        chart = schedule(found, names, axis_end=longest_s / unit.seconds, unit=unit.short)
+        page.figure(chart, f"{result.policy}, {count} moves")
+    page.note("A bar is a run of a job. An arrow leads from where a job was moved away to where it goes on.")
 
 
 def _series(result: PolicyResult, step_s: float) -> tuple[Series, Series]:

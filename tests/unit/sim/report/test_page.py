@@ -126,3 +126,30 @@ def test_many_gpus_are_drawn_as_groups_of_neighbors():
     page = Page("t")
     add_charts_over_time(page, evaluate(unrecorded, ["exclusive"]), {})
     assert page.text() == Page("t").text()
+
+
+@pytest.mark.parametrize(
+    ("share", "bound", "is_drawn"),
+    [
+        pytest.param(1.0, 2.0, True, id="moves"),
+        pytest.param(0.0, 2.0, False, id="no job can be moved"),
+    ],
+)
+def test_moves_are_arrows_between_the_runs_of_a_job(share, bound, is_drawn):
+    config = SimulationConfig(record=True, movable_share=share)
+    trace = traces.load("t1")
+    found = evaluate(
+        Experiment(trace=trace, cluster=cluster.parse("4xA100-40GB"), config=config, max_slowdown=bound),
+        ["exclusive", "marginal-gain"],
+    )
+    page = Page("x")
+    add_charts_over_time(page, found, {"exclusive": "base", "marginal-gain": "t0"})
+    run = found.results[1].run
+    moves = sum(run.columns.attempts) - len(trace)
+    assert page.text().count('class="move"') == moves
+    assert (moves > 0) == is_drawn
+    assert (f"marginal-gain, {moves} moves" in page.text()) == is_drawn
+    assert ("Jobs on every GPU" in page.text()) == is_drawn
+    assert "exclusive, 0 moves" not in page.text()
+    ends_s = {number: max(r.ended_s for gpu in run.runs for r in gpu if r.number == number) for number in range(60)}
+    assert list(ends_s.values()) == pytest.approx(list(run.columns.end_s))
