@@ -239,18 +239,19 @@ def test_incremental_decisions_equal_a_plain_loop(seed, score, backfill, gated, 
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(policies()), st.sampled_from([3, 30]))
-def test_every_policy_places_the_same_by_linear_scan_and_by_index(seed, name, gpus):
+@given(st.integers(0, 2**32), st.sampled_from(policies()), st.sampled_from([3, 30]), st.booleans())
+def test_every_policy_places_the_same_by_linear_scan_and_by_index(seed, name, gpus, on_hosts):
     rng = random.Random(seed)
-    policy = create(name)
+    policy = replace(create(name), one_node=on_hosts)
+    limits_s = (None, 50.0, 150.0, 150.0, 1000.0) if on_hosts else (None,)
     placers = [IncrementalPlacer(policy, NO_PREDICTIONS, linear_scan_max_gpus=limit) for limit in (0, 10**9)]
     at_s, live = 100.0, []
     for place in range(gpus):
         snapshot = some_gpu(rng, place, at_s, ())
         for placer in placers:
-            placer.update(snapshot)
+            placer.update(confined(snapshot) if on_hosts else snapshot)
     for job_id in range(1, 80):
-        job = some_job(rng, job_id, at_s)
+        job = some_job(rng, job_id, at_s, limits_s=limits_s)
         job = replace(job, state=Queued(since_s=at_s))
         ending = [job_id for job_id in live if rng.random() < 0.1]
         for placer in placers:

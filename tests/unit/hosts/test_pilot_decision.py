@@ -95,6 +95,8 @@ def test_an_empty_allocation_makes_room_for_a_longer_one_where_there_may_be_no_m
     assert decide(two, [601.0, 0.0], [short, used], TRIED, NOW_S) == Decision(), "the other job may start there"
     assert decide(two, [601.0], [short], TRIED, NOW_S) == Decision(requests=1)
     assert decide(two, [600.0], [short, used], TRIED, NOW_S) == Decision()
+    long_idle = an_allocation("ready", idle_s=400.0, left_s=600.0)
+    assert decide(two, [601.0], [long_idle, used], TRIED, NOW_S) == Decision(give_back=("a",)), "once"
 
 
 def test_the_smallest_number_is_held_without_jobs():

@@ -76,6 +76,15 @@ def test_a_job_that_no_gpu_has_time_for_does_not_stop_those_behind_it():
     assert placer.explain(1, 0.0).rule == "insufficient_time"
 
 
+def test_one_behind_it_is_explained_by_what_it_waits_for_itself():
+    placer = replace(MEMORY_ONLY, backfill=False).placer()
+    placer.update(ending(a_snapshot(0, residents=BUSY), 500.0))
+    placer.add(a_job(1, 1, time_limit_s=600.0))
+    placer.add(a_job(2, 20, at_s=1.0))
+    assert placer.decide(0.0) == []
+    assert [placer.explain(job_id, 0.0).rule for job_id in (1, 2)] == ["insufficient_time", "insufficient_memory"]
+
+
 def test_one_that_waits_for_memory_does_stop_them():
     placer = replace(MEMORY_ONLY, backfill=False).placer()
     placer.update(ending(a_snapshot(0, residents=BUSY), 700.0))

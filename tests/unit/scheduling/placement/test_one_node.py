@@ -78,6 +78,16 @@ def test_gpus_are_reserved_on_one_node():
     assert [sorted(placement.gpu_uuids) for placement in placer.decide(102.0)] == [["GPU-1", "GPU-3"]]
 
 
+def test_a_gang_that_takes_all_of_its_node_is_alone_there():
+    """Larger GPUs of nodes that have one each are none for it."""
+    placer = replace(create("first-fit"), one_node=True).placer()
+    for place, (server, gib) in enumerate((("a", 80), ("b", 80), ("c", 40), ("c", 40))):
+        placer.update(of_node(a_snapshot(place, gib=gib), server))
+    placer.add(a_job(1, 39.5, gpus=2))
+    (placement,) = placer.decide(0.0)
+    assert (placement.gpu_uuids, placement.sharing) == (("GPU-2", "GPU-3"), "exclusive")
+
+
 def of_nodes(nodes, gib=40):
     return [replace(a_gpu(index, gib), server=node) for index, node in enumerate(nodes)]
 
@@ -96,5 +106,7 @@ def test_what_never_fits_is_compared_with_the_best_node_for_it():
     why = "needs 3 GPUs of one host, no host has more than 2"
     assert never_fits(a_job(1, 30, gpus=3), sizes.of(3), one_node=True) == why
     assert never_fits(a_job(1, 30, gpus=3), GpuSizes(gpus).of(3)) is None
+    smaller = [*of_nodes("aa"), *(replace(a_gpu(index, 24), server="b") for index in (5, 6, 7))]
+    assert list(GpuSizes(smaller, one_node=True).of(2)) == [40 * GiB, 40 * GiB], "not the node with most GPUs"
     assert sizes != GpuSizes(gpus)
     assert sizes == GpuSizes(reversed(gpus), one_node=True)
