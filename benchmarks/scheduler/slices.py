@@ -1,6 +1,6 @@
 """Policies on slices of Philly: thousands of jobs, gangs of up to eight GPUs, overloaded clusters and one that is not.
 
-    python -m benchmarks.scheduler.slices [--write] [--moves]
+    python -m benchmarks.scheduler.slices [--write] [--moves] [--slices ee9e8c,6c71a0]
 
 Needs `philly_jobs.csv.gz` of the shared data. A slice is the most representative window of a virtual cluster; its jobs
 get measured workloads of similar duration (seed 0). GPU counts are chosen so that jobs queue in the first three slices
@@ -50,6 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_write_option(parser)
     parser.add_argument("--moves", action="store_true", help="only `marginal-gain` with jobs that can be moved")
+    names = [name for name, _, _ in SLICES]
+    parser.add_argument("--slices", default=",".join(names), help="only these (default: %(default)s)")
     args = parser.parse_args()
     lines = ["# Policies on slices of Philly, simulated", ""]
     lines += [
@@ -60,7 +62,7 @@ def main() -> None:
     columns = ["slice", "jobs", "GPUs", "policy", "makespan", "mean JCT", "P95 JCT", "within 1.5"]
     columns += ["moves per 60 jobs"] if args.moves else []
     lines += [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
-    for name, count, text in SLICES:
+    for name, count, text in (found for found in SLICES if found[0] in args.slices.split(",")):
         window, gpus = window_of(name, count), cluster.parse(text)
         lines += moved_rows_of(name, window, gpus) if args.moves else rows_of(name, window, gpus)
     if args.write:

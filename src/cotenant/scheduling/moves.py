@@ -14,6 +14,7 @@ save its state. One job is moved at a time, because every move changes what the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,6 +32,8 @@ from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.placement.rules import AdmissionRules
 from cotenant.scheduling.prediction.history import WorkloadHistory
 
+MAX_GAIN = 1.0
+"""A job that comes to a GPU adds no more speed than it has alone."""
 MAX_WAITING = 32
 """So many jobs that wait are looked at, in the order of the policy."""
 
@@ -63,16 +66,25 @@ def running_job(
 
 
 class _Shared(NamedTuple):
-    """A GPU, its residents as co-runners, and the sum of their speeds."""
+    """A GPU, its number among all, its residents as co-runners, and the sum of their speeds."""
 
+    number: int
     view: GpuView
     co_runners: list[CoRunner]
     speed: float
 
 
 class _Waiting(NamedTuple):
+    """A job that waits.
+
+    Attributes:
+        admitted_by: numbers of the GPUs that admit it now; `by_server`: how many of them each server has.
+    """
+
     job: Job
     demand: Demand
+    admitted_by: frozenset[int]
+    by_server: Mapping[str, int]
 
 
 class MovePlanner:
@@ -102,8 +114,8 @@ class MovePlanner:
         movable = {job_id: found for job_id, found in running.items() if self._is_movable(found)}
         if not movable or any(gpu.gpu.mig_profile is not None for gpu in gpus):
             return None
-        places = [self._place(gpu) for gpu in gpus]
-        queue = self._queue(waiting, GpuSizes((gpu.gpu for gpu in gpus), one_node=self._policy.one_node))
+        places = [self._place(number, gpu) for number, gpu in enumerate(gpus)]
+        queue = self._queue(waiting, places, at_s)
         best: tuple[float, Move] | None = None
         for place in places:
             if all(resident.job_id in running for resident in place.view.residents):
@@ -121,24 +133,30 @@ class MovePlanner:
         moved = [attempt for attempt in job.attempts if is_moved(attempt)]
         return len(moved) < rule.max_moves and all(is_saved(attempt) for attempt in moved)
 
-    def _place(self, gpu: GpuSnapshot) -> _Shared:
+    def _place(self, number: int, gpu: GpuSnapshot) -> _Shared:
         view = GpuView(gpu)
         co_runners = co_runners_of(view)
         view.gpu_class = residents_key(co_runners)
-        return _Shared(view, co_runners, self._speed(co_runners))
+        return _Shared(number, view, co_runners, self._speed(co_runners))
 
     def _speed(self, co_runners: Sequence[CoRunner]) -> float:
         activities = [co_runner.activity for co_runner in co_runners]
         return sum([1.0 / slowdown for slowdown in self._history.interference.slowdowns(activities)])
 
-    def _queue(self, waiting: Sequence[Job], sizes: GpuSizes) -> list[_Waiting]:
+    def _queue(self, waiting: Sequence[Job], places: Sequence[_Shared], at_s: float) -> list[_Waiting]:
+        """The first jobs that wait, and where each could start: judged once, and not again for each resident."""
         history, pairing = self._history, self._pairing
+        gpus = (place.view.snapshot.gpu for place in places)
+        sizes = GpuSizes(gpus, one_node=self._policy.one_node)
         first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
         found = []
         for job in first:
             demand = self._policy.demand(job, sizes, history.demand_bytes(job), is_timed=True)
             profile = None if pairing is None else pairing.profile(job, history)
-            found.append(_Waiting(job, demand if profile is None else replace(demand, profile=profile)))
+            demand = demand if profile is None else replace(demand, profile=profile)
+            admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
+            numbers = frozenset(place.number for place in admitting)
+            found.append(_Waiting(job, demand, numbers, Counter(place.view.server for place in admitting)))
         return found
 
     def _left_s(self, found: RunningJob) -> float:
@@ -165,14 +183,16 @@ class MovePlanner:
             return None
         staying = [*place.co_runners[:index], *place.co_runners[index + 1 :]]
         lost = place.speed - self._speed(staying)
-        others = [other for other in places if other is not place]
-        apart = max((self._gain_at(leaver.job, other, place, index, at_s) for other in others), default=0.0)
+        apart = 0.0
+        if lost + rule.min_gain <= MAX_GAIN:
+            others = [other for other in places if other is not place]
+            apart = max((self._gain_at(leaver.job, other, place, index, at_s) for other in others), default=0.0)
         best: tuple[float, Move] | None = None
         if apart - lost >= rule.min_gain and (apart - lost) * left_s >= cost_s:
             text = f"{MOVE_STOP}: {apart - lost:+.2f} jobs' worth of speed on another GPU"
             best = ((apart - lost) * left_s, Move(leaver.job.id, text))
         for waits in queue:
-            gained = self._gain_of(waits, place, staying, index, others, at_s)
+            gained = self._gain_of(waits, place, staying, index, at_s)
             if gained is None:
                 continue
             gain, duration_s = gained - lost, self._history.duration_s(waits.job)
@@ -203,15 +223,12 @@ class MovePlanner:
         place: _Shared,
         staying: list[CoRunner],
         index: int,
-        others: Sequence[_Shared],
         at_s: float,
     ) -> float | None:
         """Speed of a job that could start if this resident left; None if it could not, or can without that."""
         demand, job_id = waits.demand, waits.job.id
-        if demand.one_node:
-            others = [other for other in others if other.view.server == place.view.server]
-        have = sum([self._rules.admits(other.view, demand, job_id, at_s) for other in others])
-        if have != demand.gpus - 1 or self._rules.admits(place.view, demand, job_id, at_s):
+        have = waits.by_server.get(place.view.server, 0) if demand.one_node else len(waits.admitted_by)
+        if have != demand.gpus - 1 or place.number in waits.admitted_by:
             return None
         snapshot = place.view.snapshot
         residents = (*snapshot.residents[:index], *snapshot.residents[index + 1 :])
