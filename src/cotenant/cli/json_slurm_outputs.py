@@ -156,6 +156,25 @@ class SlurmCheckOutput(TypedDict):
     findings: list[SiteFinding]
 
 
+class PrologOutput(TypedDict):
+    """`cotenant slurm prolog`.
+
+    Attributes:
+        job_id: Slurm's id of the job.
+        mps, record: whether MPS, and what writes its record, were started beside it.
+    """
+
+    job_id: str
+    mps: bool
+    record: bool
+
+
+class EpilogOutput(TypedDict):
+    """`cotenant slurm epilog`."""
+
+    job_id: str
+
+
 class ContainerMemory(TypedDict):
     """A container that requests GPUs, and what it needs on each; null where that is unknown."""
 
@@ -184,6 +203,8 @@ SLURM_OUTPUTS = {
     "sacct --to slurm": AccountedJobsOutput,
     "slurm config": SlurmConfigOutput,
     "slurm check": SlurmCheckOutput,
+    "slurm prolog": PrologOutput,
+    "slurm epilog": EpilogOutput,
     "k8s manifest": ManifestOutput,
     "k8s webhook": WebhookOutput,
 }

@@ -10,11 +10,13 @@ import click
 
 from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
 from cotenant.cli.output import emit_json
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import BackendError, UsageError
 from cotenant.gpu_specs import gpu_spec
+from cotenant.slurm.node_job import FOLDER, node_job
 from cotenant.slurm.site_files import GresTypeOf, NodeGroup, check_site, site_lines
 
 CONF_DIR = Path("/etc/slurm")
+FOLDER_HELP = "Folder on this node, where only root can write, for what runs beside jobs."
 
 
 @cli_group(no_args_is_help=True)
@@ -84,6 +86,53 @@ def check(*, slurm_conf: Path | None, gres_conf: Path | None, json: bool) -> int
         if not found:
             print(f"{path}: jobs can share GPUs by shards")
     return int(any(problem.grade == "problem" for problem in found))
+
+
+@command.command("prolog")
+@cli_option(
+    "--mps",
+    type=click.Choice(["requested", "always", "never"]),
+    default="requested",
+    help="Which jobs get MPS: those with the word `mps` in their comment, all, or none.",
+)
+@cli_option("--record/--no-record", default=True, help="Write GPU memory and energy into AdminComment while it runs.")
+@cli_option("--folder", type=Path, default=FOLDER, metavar="DIR", help=FOLDER_HELP)
+@cli_option("--simulate", type=Path, metavar="DIR", help="Folder of a simulated server in place of the driver's GPUs.")
+@json_option
+def prolog(*, mps: str, record: bool, folder: Path, simulate: Path | None, json: bool) -> None:
+    """Prepare a node for a job. slurmd calls it as root, by the script `prolog.sh` in the package's share/slurm.
+
+    A control daemon of MPS for the GPUs of the job runs as the job's user. `epilog` ends it.
+
+    $ SLURM_JOB_ID=17 SLURM_JOB_UID=1000 SLURM_JOB_GPUS=0 cotenant slurm prolog --mps always
+    """
+    from cotenant.slurm import prolog as node
+
+    job = node_job(os.environ, folder)
+    os.umask(0o022)
+    try:
+        with_mps = mps == "always" or (mps == "requested" and job.wants_mps)
+        started = node.begin(job, with_mps=with_mps, with_record=record, simulate=simulate)
+    except OSError as error:
+        raise BackendError(f"cannot write `{error.filename}`: {error.strerror}", hint="run it as root") from error
+    if json:
+        emit_json({"job_id": job.job_id, "mps": started.mps, "record": started.record})
+
+
+@command.command("epilog")
+@cli_option("--folder", type=Path, default=FOLDER, metavar="DIR", help=FOLDER_HELP)
+@json_option
+def epilog(*, folder: Path, json: bool) -> None:
+    """End what `prolog` has started for a job. slurmd calls it as root, by the script `epilog.sh`.
+
+    $ SLURM_JOB_ID=17 SLURM_JOB_UID=1000 cotenant slurm epilog
+    """
+    from cotenant.slurm import prolog as node
+
+    job = node_job(os.environ, folder)
+    node.end(job)
+    if json:
+        emit_json({"job_id": job.job_id})
 
 
 def _text(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,15 +24,18 @@ STALE_AFTER_S = 30.0
 
 
 class JobGpuUsage:
-    """Meters the processes below one process, on the GPUs that the job may see.
+    """Meters the processes of one job, on the GPUs that it may see.
+
+    Args:
+        own: gives those of some pids that are of the job.
 
     Attributes:
         peak_bytes: most that they held on one GPU; None before the first sample that shows them.
     """
 
-    def __init__(self, backend: GpuBackend, root_pid: int) -> None:
+    def __init__(self, backend: GpuBackend, own: Callable[[set[int]], Collection[int]]) -> None:
         self._backend = backend
-        self._root_pid = root_pid
+        self._own = own
         self._meter = UsageMeter(stale_after_s=STALE_AFTER_S)
         self._meter.watch(_KEY)
         spec = JobSpec(command=(), workdir="", env={}, user="", uid=os.getuid(), name="")
@@ -53,7 +56,7 @@ class JobGpuUsage:
             samples: Mapping[str, GpuSample] = self._backend.sample(time.monotonic())
         except CotenantError:
             return
-        own = {self._root_pid, *procfs.descendants(self._root_pid)}
+        own = self._own({process.pid for sample in samples.values() for process in sample.processes})
         for uuid, sample in samples.items():
             processes = [process for process in sample.processes if process.pid in own]
             held = sum(process.used_bytes or 0 for process in processes)
@@ -76,6 +79,7 @@ def open_job_usage(root_pid: int) -> JobGpuUsage | None:
     simulated = os.environ.get("COTENANT_SIM_SERVER")
     options = gpus.BackendOptions(simulated_dir=Path(simulated) if simulated else None)
     try:
-        return JobGpuUsage(gpus.create("simulated" if simulated else "auto", options), root_pid)
+        backend = gpus.create("simulated" if simulated else "auto", options)
+        return JobGpuUsage(backend, lambda _: {root_pid, *procfs.descendants(root_pid)})
     except (CotenantError, OSError):
         return None

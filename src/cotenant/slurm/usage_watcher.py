@@ -1,0 +1,117 @@
+"""Writes a job's GPU memory and energy into its record while it runs: `... usage_watcher FOLDER JOB UID GPUS [SIM]`.
+
+Prolog starts it, as root, Epilog ends it. The record is AdminComment, e.g. `cotenant:peak=9318M,energy=61234J`: the
+most that the job's processes held on one of its GPUs, and their share of the energy. Slurm refuses changes of a job
+that completes (seen with 22.05), so Epilog is too late for it; TaskEpilog has it written when the last task ends.
+
+A process is of a job that has its user and was started with SLURM_JOB_ID.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.units import MiB
+from cotenant.engines.leftovers import has_env_tag
+from cotenant.osutil import procfs
+from cotenant.slurm.gpu_usage import JobGpuUsage
+from cotenant.slurm.node_job import open_gpus
+
+OURS = "cotenant:"
+SAMPLE_S = 1.0
+FLUSH_POLL_S = 0.1
+MIN_WRITE_S = 10.0
+"""Between two writes that no end of a task asks for: each is a call of slurmctld."""
+MAX_WRITE_S = 60.0
+MIN_GROWTH = 1.01
+TIMEOUT_S = 30.0
+
+
+def main() -> int:
+    """Watch until the folder is gone or SIGTERM comes."""
+    folder, job_id, uid, visible, *simulate = sys.argv[1:]
+    backend = open_gpus(visible, Path(simulate[0]) if simulate else None)
+    usage = JobGpuUsage(backend, lambda pids: {pid for pid in pids if is_of_job(pid, job_id, int(uid))})
+    watch(Path(folder), usage, AdminComment(job_id))
+    return 0
+
+
+def is_of_job(pid: int, job_id: str, uid: int) -> bool:
+    """Whether a process is of a job of Slurm; users can set SLURM_JOB_ID, but not become another."""
+    return procfs.real_uid(pid) == uid and has_env_tag(pid, {"SLURM_JOB_ID": job_id}) is True
+
+
+class AdminComment:
+    """The field of a job that its user cannot change."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._is_free: bool | None = None
+
+    def write(self, text: str) -> None:
+        """Set it, unless the site uses it for something else; a slurmctld that does not answer gets the next one."""
+        if self._is_free is None:
+            found = _run("scontrol", "show", "job", self._job_id)
+            lines = [] if found is None else re.findall(r"^\s*AdminComment=(.*)$", found, re.MULTILINE)
+            self._is_free = None if found is None else all(line.startswith(OURS) for line in lines)
+        if self._is_free:
+            _run("scontrol", "update", f"JobId={self._job_id}", f"AdminComment={text}")
+
+
+def watch(folder: Path, usage: JobGpuUsage, comment: AdminComment, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Read and write until `folder` is gone."""
+    flush = folder / "flush" / "now"
+    sampled_s = written_s = -MAX_WRITE_S
+    written, written_peak = "", 0
+    while folder.exists():
+        is_asked = os.path.lexists(flush)
+        now_s = time.monotonic()
+        if is_asked or now_s - sampled_s >= SAMPLE_S:
+            usage.read()
+            sampled_s = now_s
+        text, peak = text_of(usage), usage.peak_bytes or 0
+        wait_s = MIN_WRITE_S if peak > written_peak * MIN_GROWTH else MAX_WRITE_S
+        if text not in ("", written) and (is_asked or now_s - written_s >= wait_s):
+            comment.write(text)
+            written, written_peak, written_s = text, peak, now_s
+        if is_asked:
+            with contextlib.suppress(OSError):
+                flush.unlink()
+        sleep(FLUSH_POLL_S)
+
+
+def text_of(usage: JobGpuUsage) -> str:
+    """The record; empty before the job's processes were seen on a GPU."""
+    if usage.peak_bytes is None:
+        return ""
+    energy = "" if usage.energy_j is None else f",energy={usage.energy_j:.0f}J"
+    return f"{OURS}peak={-(-usage.peak_bytes // MiB)}M{energy}"
+
+
+def _run(*command: str) -> str | None:
+    """What one of Slurm's commands prints; None if it fails."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=TIMEOUT_S, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr, flush=True)
+    return done.stdout if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CotenantError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

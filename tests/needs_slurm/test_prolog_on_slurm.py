@@ -1,0 +1,159 @@
+"""Prolog, Epilog and those of tasks, as shipped, on a real Slurm: MPS and the record of a job."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import fake_mps
+from cotenant.demo.slurm_cluster import why_no_cluster
+from cotenant.simserver.server import SimulatedServer
+from people import made_users, needs_users, public_python, python_path
+from slurm_clusters import SlurmCluster
+
+pytestmark = needs_users
+
+SHARE = Path(__file__).parents[2] / "share" / "slurm"
+HOOKS = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task_prolog", "TaskEpilog": "task_epilog"}
+JOB = """\
+echo "pipe $CUDA_MPS_PIPE_DIRECTORY"; ls -ld $CUDA_MPS_PIPE_DIRECTORY
+echo "folder $(ls {folder}/$SLURM_JOB_ID)"
+PYTHONPATH={path} COTENANT_SIM_SERVER={gpus} CUDA_VISIBLE_DEVICES={uuid} {python} -m cotenant.simserver.fake_job \
+    --delay 0.1 --duration {seconds} --peak-gib 3
+"""
+
+
+class HookedCluster(SlurmCluster):
+    """One node whose slurmd runs the shipped scripts; `gpus` is its simulated server, `run` the folder of jobs."""
+
+    def start(self):
+        super().start()
+        self.gpus, self.run, bin_folder = (self.folder / name for name in ("gpus", "run-jobs", "bin"))
+        bin_folder.mkdir()
+        self.mps_notes = fake_mps.put(bin_folder)
+        self.mps_notes.touch()
+        self.mps_notes.chmod(0o666)  # each user's control daemon writes it
+        self.server = SimulatedServer.create(self.gpus, "2xA100-40GB", time_scale=60)
+        python = Path(sys.executable).parent
+        conf = [(self.folder / "slurm.conf").read_text()]
+        for hook, name in HOOKS.items():
+            text = (SHARE / f"{name}.sh").read_text()
+            for found, put in (
+                ("PATH=/opt/cotenant/bin", f"PATH={bin_folder}:{python}"),
+                ("FOLDER=/run/cotenant-slurm", f"FOLDER={self.run}"),
+                ("slurm prolog ", f"slurm prolog --simulate {self.gpus} "),
+            ):
+                text = text.replace(found, put)
+            path = self.folder / f"{name}.sh"
+            path.write_text(text)
+            path.chmod(0o755)
+            conf.append(f"{hook}={path}\n")
+        (self.folder / "slurm.conf").write_text("".join(conf))
+        self.slurm("scontrol", "reconfigure")
+
+    def submit(self, account, seconds, *words):
+        """The number of a job of a user that holds 3 GiB of the first GPU, and the file of its output."""
+        job = JOB.format(
+            folder=self.run,
+            gpus=self.gpus,
+            uuid=self.server.uuids[0],
+            python=public_python(),
+            path=python_path(),
+            seconds=seconds,
+        )
+        output = Path(account.pw_dir) / "out"
+        user = (
+            "env",
+            "TMPDIR=/tmp",
+            "setpriv",
+            f"--reuid={account.pw_uid}",
+            f"--regid={account.pw_gid}",
+            "--init-groups",
+        )
+        line = ("sbatch", "--parsable", "-D", "/", "-o", str(output), "--gres=gpu:1", *words, "--wrap", job)
+        return self.slurm(*user, *line).strip(), output
+
+    def admin_comment(self, job_id):
+        found = re.search(r"AdminComment=(\S+)", self.slurm("scontrol", "show", "job", job_id))
+        return found and found[1]
+
+    def is_clean(self, job_id):
+        return not (self.run / job_id).exists()
+
+
+@pytest.fixture
+def hooked():
+    reason = why_no_cluster()
+    if reason is None and public_python() is None:
+        reason = "every Python with our packages is in a folder that only root may enter"
+    if reason is not None:
+        pytest.skip(reason)
+    cluster = HookedCluster(Path(tempfile.mkdtemp(prefix="cotenant-hooks-", dir="/tmp")), nodes=("n1",))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def test_a_job_has_mps_of_its_user_and_its_peak_and_energy_in_its_record(hooked):
+    with made_users(1) as (ann,):
+        job_id, output = hooked.submit(ann, 600, "--comment=mps")
+        assert hooked.ended(job_id) == "COMPLETED", output.read_text()
+        pipe, listed, folder = output.read_text().splitlines()[:3]
+        home = pipe.removeprefix("pipe ")
+        assert home.startswith(f"{hooked.run}/{job_id}/mps/"), (hooked.run / "log").read_text()
+        assert listed.split()[:3] == ["drwx------", "2", ann.pw_name]
+        assert "environment" in folder
+        assert re.fullmatch(r"cotenant:peak=3072M,energy=[1-9]\d*J", hooked.admin_comment(job_id))
+        hooked.until(lambda: hooked.is_clean(job_id), "Epilog has ended it")
+        notes = hooked.mps_notes.read_text().splitlines()
+        assert notes[0] == f"start {hooked.server.uuids[0]} {ann.pw_uid}"
+        assert f"quit {Path(home).parent.name}" in notes
+        assert not any(str(hooked.run).encode() in words for words in _command_lines())
+
+
+def test_a_job_that_does_not_ask_has_no_mps_and_a_cancelled_one_leaves_nothing(hooked):
+    with made_users(1) as (ann,):
+        job_id, output = hooked.submit(ann, 1e6, "--comment=amps")
+        hooked.until(
+            lambda: (
+                hooked.admin_comment(job_id) == "cotenant:peak=3072M"
+                or "energy" in (hooked.admin_comment(job_id) or "")
+            ),
+            "it is recorded while it runs",
+        )
+        assert output.read_text().splitlines()[0] == "pipe "
+        hooked.slurm("scancel", job_id)
+        assert hooked.ended(job_id) == "CANCELLED"
+        hooked.until(lambda: hooked.is_clean(job_id), "Epilog has ended it")
+        assert hooked.mps_notes.read_text() == ""
+        hooked.until(lambda: not any(str(hooked.run).encode() in words for words in _command_lines()), "no watcher")
+
+
+def test_a_comment_of_the_site_and_a_job_without_gpus_are_left_alone(hooked):
+    with made_users(1) as (ann,):
+        (hooked.folder / "work").chmod(0o777)
+        job_id, _ = hooked.submit(ann, 100, "--begin=now+1")
+        hooked.slurm("scontrol", "update", f"JobId={job_id}", "AdminComment=ours")
+        assert hooked.ended(job_id) == "COMPLETED"
+        assert hooked.admin_comment(job_id) == "ours"
+        plain = hooked.slurm("sbatch", "--parsable", "--wrap", f"ls {hooked.run} >{hooked.folder}/work/list").strip()
+        assert hooked.ended(plain) == "COMPLETED"
+        assert plain not in (hooked.folder / "work" / "list").read_text().split()
+
+
+def _command_lines():
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return [words for words in found if b"usage_watcher" in words]
