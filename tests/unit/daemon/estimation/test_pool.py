@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,9 @@ from cotenant.core.codec import encode
 from cotenant.core.estimate import MemoryProfile
 from cotenant.daemon.config.schema import EstimatesSection
 from cotenant.daemon.estimation.pool import EstimatePool, default_concurrency
-from cotenant.daemon.estimation.worker import TAG, WATCHDOG, EstimatorWorker, Submitter
+from cotenant.daemon.estimation.worker import TAG, WATCHDOG
 from cotenant.osutil import cgroups
+from estimator_programs import ECHO
 
 TIMEOUT_S = 60
 NO_USER = 4_000_000_000
@@ -227,14 +227,6 @@ def test_leash_ends_a_tree_when_its_owner_is_killed(tmp_path):
     assert ends(pid)
 
 
-ECHO = (
-    "import os, sys\n"
-    "for line in sys.stdin:\n"
-    '    print(\'{"error": {"message": "\' + str(os.getpid()) + \'"}}\', flush=True)\n'
-)
-"""Answers every request with its pid, until there are no more."""
-
-
 def answer_of(pool, answers, job_id):
     pool.request(job_id, spec_of())
     return answers.get(timeout=TIMEOUT_S).error
@@ -294,49 +286,6 @@ def test_the_log_of_a_request_is_its_own(tmp_path):
             answer_of(pool, answers, job_id)
         assert pool.log_path(1).read_text() == "warning 0\n"
         assert pool.log_path(2).read_text() == "warning 1\n"
-
-
-@pytest.fixture
-def a_worker(tmp_path):
-    """Makes a worker that runs a program."""
-    lifeline, life = os.pipe()
-    made = []
-
-    def make(code):
-        made.append(EstimatorWorker((sys.executable, "-c", code), lifeline=lifeline, folder=tmp_path, name="one"))
-        return made[-1]
-
-    yield make
-    for worker in made:
-        worker.dispose()
-    os.close(life)
-    os.close(lifeline)
-
-
-def pid_from(worker, request=b"{}"):
-    """The pid that `ECHO` answers."""
-    answer = worker.exchange(request, submitter=Submitter(os.geteuid()), timeout_s=TIMEOUT_S)
-    return int(json.loads(answer)["error"]["message"])
-
-
-def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(a_worker, monkeypatch):
-    """Its pipes are closed already, and nobody knows of its end yet."""
-    worker = a_worker(ECHO)
-    first = pid_from(worker)
-    process = worker._process
-    os.kill(first, signal.SIGKILL)
-    process.wait()
-    monkeypatch.setattr(process, "poll", lambda: None)
-    assert pid_from(worker) != first
-
-
-def test_what_another_process_writes_between_requests_answers_nobody(a_worker):
-    worker = a_worker(ECHO)
-    first = pid_from(worker)
-    Path(f"/proc/{first}/fd/1").write_text("{}\n")
-    second = pid_from(worker)
-    assert second != first
-    assert pid_from(worker) == second
 
 
 ESCAPES = (
