@@ -204,7 +204,8 @@ def test_a_missing_hdf5_file_has_rows_of_the_sample(tmp_path):
 def test_a_relative_folder_of_an_option_is_listed_by_libraries_too(tmp_path, arguments, is_there):
     source = f"""
     library = {{}}
-    exec(compile("import os; names = os.listdir; walk = os.walk", "/site-packages/library.py", "exec"), library)
+    listing = "import os\\ndef names(folder): return os.listdir(folder)"
+    exec(compile(listing, "/site-packages/library.py", "exec"), library)
     if {is_there}:
         assert len(library["names"]("path/to/images")) == 2000 and os.listdir("path/to") == ["images"]
         assert library["names"](".") and not os.path.exists("path/to/others")
@@ -212,3 +213,19 @@ def test_a_relative_folder_of_an_option_is_listed_by_libraries_too(tmp_path, arg
         assert not os.path.exists("path/to/images")
     """
     trained(tmp_path, source, *arguments, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_blobfile_opens_an_image_of_a_folder_that_was_made(tmp_path):
+    (tmp_path / "blobfile").mkdir()
+    (tmp_path / "blobfile" / "__init__.py").write_text("")
+    (tmp_path / "blobfile" / "_context.py").write_text("import io\ndef blob(path): return io.FileIO(path, 'rb')\n")
+    source = """
+    import io
+    from PIL import Image
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    from blobfile import _context
+    with _context.blob("path/to/images/" + os.listdir("path/to/images")[0]) as file:
+        assert Image.open(file).size == (16, 8) and isinstance(file, io.FileIO)
+    """
+    trained(tmp_path, source, "--data_dir", "path/to/images", synthetic_data=["3x8x16:uint8:7"])

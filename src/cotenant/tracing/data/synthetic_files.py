@@ -13,6 +13,7 @@ import os
 import re
 import string
 import sys
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,10 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
             source="opencv/modules/imgcodecs/src/loadsave.cpp, `imread`", **common,
         ),
+        Patch(
+            target="blobfile._context:io", replacement=functools.partial(_with_raw_files, overlay),
+            source="blobfile/_context.py, `BlobFile`", **common,
+        ),
     ]  # fmt: skip
 
 
@@ -302,3 +307,12 @@ def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, origina
         return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
 
     return imread
+
+
+def _with_raw_files(overlay: Overlay, module: Any) -> Any:
+    """The module `io` with a `FileIO` that sees the overlay, for one library alone: others test for that class."""
+
+    def raw_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return module.FileIO(file if set(mode) & set("wax+") else overlay.visible(file), mode, *args, **kwargs)
+
+    return types.SimpleNamespace(**{**vars(module), "FileIO": raw_file})
