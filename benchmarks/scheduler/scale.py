@@ -4,18 +4,18 @@
 
 For 1, 12, 125 and 1,250 hosts of 8 GPUs, each size in a process of its own: two jobs run on each GPU and two wait for
 each, and up to 2,000 small jobs a second come and go. Measured in CPU time: a sample of all GPUs (`ServerSampled`), the
-whole life of one more job (submitted, placed, started, ended), and reading one host's message; and the memory of the
-process.
+whole life of one more job (submitted, placed, started, ended), reading one host's message, and merging those of all
+hosts; and the memory of the process.
 
-There are no agents yet: the message is what one would have to send each second, the samples of its GPUs and of the
-attempts on them, as a line of JSON, alone and in one zlib stream that is flushed after each line. Last, Philly four
-times over on 1,250 simulated hosts.
+The messages are those of agents (`hosts/messages.py`), one a host and second, with its GPUs, their samples and the
+owners of processes; their bytes as they are, and in one zlib stream that is flushed after each line, which agents do
+not use. The jobs' own messages (launch, started, ended) are left out. Last, Philly four times over on 1,250 simulated
+hosts.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import json
 import os
@@ -27,6 +27,8 @@ import subprocess
 import sys
 import time
 import zlib
+from dataclasses import replace
+from typing import cast
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from cotenant.core.events import (
@@ -41,6 +43,9 @@ from cotenant.core.events import (
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.core.job import AttemptExit, JobSpec, ProcessId
 from cotenant.core.units import GiB
+from cotenant.hosts.gpu_listing import HostGpus
+from cotenant.hosts.link import HostLink
+from cotenant.hosts.messages import HostReading, line_of, parsed, reading_of
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 from cotenant.sim import cluster, traces
@@ -197,6 +202,21 @@ class FullCluster:
             ]
         return samples, observed
 
+    def message(self, host: int) -> bytes:
+        """The line that the agent of one host sends now."""
+        gpus = self.gpus[host * GPUS : (host + 1) * GPUS]
+        samples, _ = self.host_readings(host)
+        refs = {100_000 + job_id: [job_id, 1] for gpu in gpus for job_id in self.on_gpu[gpu.uuid]}
+        return line_of(
+            {
+                "say": "sample",
+                "gpus": [replace(gpu, index=index) for index, gpu in enumerate(gpus)],
+                "samples": {gpu.uuid: sample for gpu, sample in zip(gpus, samples, strict=True)},
+                "owners": {str(pid): ref for pid, ref in refs.items()},
+                "clock_s": self.at_s,
+            }
+        )
+
     def sampled(self) -> ServerSampled:
         """What all hosts measure in the next second."""
         self.at_s += 1.0
@@ -213,26 +233,29 @@ def launches(commands: list[Command]) -> list[Launch]:
     return [command for command in commands if isinstance(command, Launch)]
 
 
-def message(samples: list[GpuSample], observed: list[AttemptSample]) -> bytes:
-    """A line with the values in the order of the fields, which an agent would name once at its start."""
-    readings: list[GpuSample | AttemptSample] = [*samples, *observed]
-    rows = [dataclasses.astuple(reading) for reading in readings]
-    return json.dumps(rows, separators=(",", ":")).encode() + b"\n"
+class SilentLink:
+    """A host whose agent has sent one message."""
+
+    def __init__(self, reading: HostReading) -> None:
+        self._reading = reading
+
+    def reading(self) -> tuple[HostReading, float]:
+        return self._reading, self._reading.clock_s
 
 
-def read_message(line: bytes) -> tuple[list[GpuSample], list[AttemptSample]]:
-    """The readings again; the first `GPUS` rows are of GPUs."""
-    rows = json.loads(line)
-    gpu_fields = [field.name for field in dataclasses.fields(GpuSample)]
-    attempt_fields = [field.name for field in dataclasses.fields(AttemptSample)]
-    samples = []
-    for row in rows[:GPUS]:
-        values = dict(zip(gpu_fields, row, strict=True))
-        values["processes"] = tuple(
-            GpuProcess(pid=pid, used_bytes=used, sm=sm) for pid, used, sm in values["processes"]
-        )
-        samples.append(GpuSample(**values))
-    return samples, [AttemptSample(**dict(zip(attempt_fields, row, strict=True))) for row in rows[GPUS:]]
+def merging_s(readings: list[HostReading]) -> float:
+    """CPU seconds for one list of the GPUs and samples of all hosts, once the list is known."""
+    links = cast("dict[str, HostLink]", {reading.gpus[0].server: SilentLink(reading) for reading in readings})
+    hosts = {ref: reading.gpus[0].server for reading in readings for ref in reading.owners.values()}
+    merged = HostGpus()
+    merged.inventory(links, ())
+    began_s = time.process_time()
+    merged.inventory(links, ())
+    samples = merged.sample(readings[0].clock_s, links, hosts)
+    took_s = time.process_time() - began_s
+    if len(samples) != GPUS * len(readings):
+        raise SystemExit(f"{len(samples)} samples were merged: the setup is wrong")
+    return took_s
 
 
 def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
@@ -252,15 +275,13 @@ def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
     texts, stream, packed = [], zlib.compressobj(), []
     for _ in range(MESSAGES):
         full.at_s += 1.0
-        readings = full.host_readings(0)
-        texts.append(message(*readings))
+        texts.append(full.message(0))
         packed.append(len(stream.compress(texts[-1]) + stream.flush(zlib.Z_SYNC_FLUSH)))
-        if read_message(texts[-1]) != readings:
-            raise SystemExit("a message does not say what was measured: the setup is wrong")
     began_s = time.process_time()
     for text in texts:
-        read_message(text)
+        reading_of(parsed(text), "node-0000")
     read_s = (time.process_time() - began_s) / MESSAGES
+    merge_s = merging_s([reading_of(parsed(full.message(host)), f"node-{host:04d}") for host in range(hosts)])
     return {
         "hosts": hosts,
         "gpus": hosts * GPUS,
@@ -269,6 +290,7 @@ def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
         "tick_s": tick_s,
         "job_s": job_s,
         "read_s": read_s,
+        "merge_s": merge_s,
         "text_bytes": statistics.mean(map(len, texts)),
         "packed_bytes": statistics.mean(packed[1:]),
         "rss_mib": (after_kib - before_kib) / 1024,
@@ -304,6 +326,7 @@ def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str
         "one sample, ms",
         "a job, ms",
         "reading all messages, ms",
+        "merging them, ms",
     )
     names += ("messages, kB/s", "the same in zlib", "MiB")
     out = [f"| {' | '.join(names)} |", "|" + " ---: |" * len(names)]
@@ -311,7 +334,8 @@ def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str
         hosts = row["hosts"]
         out.append(
             f"| {hosts:,} | {row['gpus']:,} | {row['running']:,} | {row['waiting']:,} | {1e3 * row['tick_s']:.1f} | "
-            f"{1e3 * row['job_s']:.2f} | {1e3 * hosts * row['read_s']:.1f} | {hosts * row['text_bytes'] / 1e3:,.0f} | "
+            f"{1e3 * row['job_s']:.2f} | {1e3 * hosts * row['read_s']:.1f} | "
+            f"{1e3 * row['merge_s']:.1f} | {hosts * row['text_bytes'] / 1e3:,.0f} | "
             f"{hosts * row['packed_bytes'] / 1e3:,.0f} | {row['rss_mib']:,.0f} |"
         )
     return [*out, "", *told(rows[-1]), "", *told_of_philly(simulated)]
@@ -320,11 +344,12 @@ def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str
 def told(row: dict[str, float]) -> list[str]:
     """What is full first, for the largest size."""
     reading_s = row["hosts"] * row["read_s"]
-    telemetry_s = row["tick_s"] + reading_s
+    telemetry_s = row["tick_s"] + reading_s + row["merge_s"]
     out = [
         f"With a sample each second, {row['gpus']:,} GPUs take {telemetry_s:.2f} s of CPU a second:",
-        f"{row['tick_s']:.2f} in the manager, and {reading_s:.2f} to read {row['hosts']:,} messages of",
-        f"{row['text_bytes']:,.0f} bytes ({row['packed_bytes']:,.0f} in zlib). The control loop is one thread:",
+        f"{row['tick_s']:.2f} in the manager, {reading_s:.2f} to read {row['hosts']:,} messages of",
+        f"{row['text_bytes']:,.0f} bytes ({row['packed_bytes']:,.0f} in zlib), {row['merge_s']:.2f} to merge them.",
+        f"Agents send {row['hosts'] * row['text_bytes'] / 1e6:.1f} MB a second. Threads of one Python take turns:",
     ]
     left_s = 1.0 - telemetry_s
     if left_s > 0:
@@ -354,7 +379,7 @@ def write(report: str) -> None:
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
         f"Policy `{POLICY}`; on each GPU {RUNNING} jobs run and {WAITING} wait. Times are CPU time of one thread;",
-        "messages are those of all hosts in one second, as JSON. Memory is what the manager adds to the process.",
+        "messages are those of the agents of all hosts in one second. Memory is what the manager adds to the process.",
         "Repeat with `python -m benchmarks.scheduler.scale --write`.",
         "",
     ]
