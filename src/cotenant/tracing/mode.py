@@ -224,7 +224,7 @@ class TraceMode(TorchDispatchMode):
         self.known_values.propagate(func, args, kwargs, out)
         if isinstance(out, FakeTensor) and out.dtype in mask_counts.MASK_DTYPES:
             booleans.propagate(func, args, out)
-            mask_counts.propagate(func, args, out, self.known_values.of)
+            mask_counts.propagate(func, args, out, self.known_values.peek)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)
         else:

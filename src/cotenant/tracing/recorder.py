@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from cotenant.allocator.rounding import block_bytes
-from cotenant.core.trace import Action, LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.tracing.process.garbage_collection import collect_as_usual
+from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
 
 SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
 
@@ -56,7 +57,7 @@ class TraceRecorder:
         self.live_bytes: Counter[int] = Counter()
         self.peak_bytes: Counter[int] = Counter()
         self.layers: dict[int, list[LayerCall]] = {}
-        self._actions: list[tuple[Action, int, int, str, str, int, int]] = []
+        self._actions: list[RecordedAction] = []
         self._ids: dict[int, int] = {}  # of live storages, by address
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._devices: list[int] = []  # these three by id
@@ -65,6 +66,8 @@ class TraceRecorder:
         self._ops: list[LibraryCall] = []
         self._op_ids: dict[object, int] = {}
         self._modules: list[str] = []
+        self._paused: PausedSpan | None = None
+        self._carried: list[CarriedStorage] = []  # after the last pause
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
 
     # -- storages ---------------------------------------------------------------------------------------------
@@ -76,11 +79,14 @@ class TraceRecorder:
                 self.record_storage(part)
             return
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._ids:
+        if storage._cdata in self._ids:
+            return
+        if self._paused is not None:
+            self._paused.add(storage, tensor.device.index or 0)
+        else:
             self._record_alloc(storage, tensor.device.index or 0)
 
     def _record_alloc(self, storage: torch.UntypedStorage, device: int) -> None:
-        address = storage._cdata
         storage_id = len(self._sizes)
         nbytes = storage.nbytes()
         if self.limit is not None:
@@ -88,14 +94,18 @@ class TraceRecorder:
         if not self.cuda_used:
             self.cuda_used = True
             collect_as_usual()
-        self._ids[address] = storage_id
         self._sizes.append(nbytes)
         self._devices.append(device)
         self.live_bytes[device] += _block_bytes(nbytes)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
-        self._refs[address] = weakref.ref(storage, functools.partial(self._storage_freed, address))
+        self._bind(storage, storage_id)
         stream = self.streams.get(device, 0)
         self._actions.append(("alloc", storage_id, nbytes, self.phase, self._module(), stream, device))
+
+    def _bind(self, storage: torch.UntypedStorage, storage_id: int) -> None:
+        address = storage._cdata
+        self._ids[address] = storage_id
+        self._refs[address] = weakref.ref(storage, functools.partial(self._storage_freed, address))
 
     def _storage_freed(self, address: int, _: object) -> None:
         self._record_free(address)
@@ -103,10 +113,20 @@ class TraceRecorder:
     def _record_free(self, address: int) -> None:
         storage_id = self._ids.pop(address, None)
         self._refs.pop(address, None)
-        if storage_id is not None:
-            device = self._devices[storage_id]
-            self.live_bytes[device] -= _block_bytes(self._sizes[storage_id])
-            self._actions.append(("free", storage_id, 0, self.phase, "", self.streams.get(device, 0), device))
+        if storage_id is None:
+            return
+        if self._paused is not None:
+            self._paused.freed.append(storage_id)
+        else:
+            self._append_free(storage_id)
+
+    def _count_free(self, storage_id: int) -> None:
+        self.live_bytes[self._devices[storage_id]] -= _block_bytes(self._sizes[storage_id])
+
+    def _append_free(self, storage_id: int) -> None:
+        device = self._devices[storage_id]
+        self._count_free(storage_id)
+        self._actions.append(("free", storage_id, 0, self.phase, "", self.streams.get(device, 0), device))
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
         """Record that a known storage changed its size in place: its block is freed and another allocated."""
@@ -116,6 +136,9 @@ class TraceRecorder:
             return
         category = self._category.get(storage_id)
         self._record_free(address)
+        if self._paused is not None:
+            self._paused.add(storage, self._devices[storage_id])
+            return
         self._record_alloc(storage, self._devices[storage_id])
         if category:
             self._category[self._ids[address]] = category
@@ -148,15 +171,111 @@ class TraceRecorder:
         """Where the trace is now, for `events_since`."""
         return len(self._actions), len(self._sizes)
 
-    def events_since(self, position: tuple[int, int]) -> tuple[tuple[object, ...] | None, set[int]]:
-        """(events with storages numbered from 0, new storages that live); no events if an older one was freed."""
+    def live_since(self, first: int) -> set[int]:
+        """Numbers of live storages that are `first` or more."""
+        return {number for number in self._ids.values() if number >= first}
+
+    def pause(self) -> None:
+        """Record no events until `resume`."""
+        self._paused = PausedSpan(self.phase)
+
+    def resume(self, span: RecordedSpan | None = None) -> None:
+        """Record events again, and first those of `span`, which are as those that were not recorded.
+
+        Storages that are new since `pause` are those that live after the span; without one, they take the place of
+        storages of their size that were freed. What does not match is recorded as allocated and freed now.
+        """
+        paused, self._paused = self._paused, None
+        if paused is None:
+            return
+        if span is not None:
+            self._carried = self._append_span(span, sorted(paused.freed), paused.live())
+            return
+        if paused.phase != self.phase:
+            self._actions.append(("phase", -1, 0, self.phase, "", 0, 0))
+        self._carried = self._match(sorted(paused.freed), paused.live())
+
+    def repeat(self, span: RecordedSpan) -> None:
+        """Record a span once more, with the storages that lived after the last one."""
+        live = [(storage, device) for ref, device in self._carried if (storage := ref()) is not None]
+        self._carried = self._append_span(span, [self._ids.pop(storage._cdata) for storage, _ in live], live)
+
+    def span_since(self, position: tuple[int, int]) -> RecordedSpan:
+        """The events since a position."""
         actions, first = position
-        new = {number for number in self._ids.values() if number >= first}
-        events = []
+        return RecordedSpan(self._actions[actions:], first, len(self._sizes), sorted(self.live_since(first)))
+
+    def _append_span(self, span: RecordedSpan, freed: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:
+        """Record the events of `span` for other storages: of `freed` those that it frees, `live` those that it leaves.
+
+        Returns the latter.
+        """
+        shift = len(self._sizes) - span.first
+        self._sizes += self._sizes[span.first : span.end]
+        self._devices += self._devices[span.first : span.end]
+        for number in range(span.first, span.end):
+            if (category := self._category.get(number)) is not None:
+                self._category[number + shift] = category
+        for entry in span.actions:
+            action, number = entry[:2]
+            if action not in ("alloc", "free"):
+                self._actions.append(entry)
+            elif number >= span.first:
+                self._actions.append((action, number + shift, *entry[2:]))
+            elif (match := self._like(number, freed)) is not None:
+                freed.remove(match)
+                self._count_free(match)
+                self._actions.append((action, match, *entry[2:]))
+        left = [number + shift for number in span.left]
+        for number in left:
+            self.live_bytes[self._devices[number]] += _block_bytes(self._sizes[number])
+        return self._match([*freed, *left], live)
+
+    def _match(self, numbers: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:
+        """Give numbers to live storages of the same size, in order; the rest is recorded as freed and allocated."""
+        unmatched = []
+        for storage, device in live:
+            kind = (storage.nbytes(), device)
+            match = next((number for number in numbers if self._kind(number) == kind), None)
+            if match is None:
+                unmatched.append((storage, device))
+            else:
+                numbers.remove(match)
+                self._bind(storage, match)
+        for number in numbers:
+            self._append_free(number)
+        for storage, device in unmatched:
+            self._record_alloc(storage, device)
+        return [(weakref.ref(storage), device) for storage, device in live]
+
+    def _like(self, number: int, others: list[int]) -> int | None:
+        return next((other for other in others if self._kind(other) == self._kind(number)), None)
+
+    def _kind(self, number: int) -> tuple[int, int]:
+        return self._sizes[number], self._devices[number]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no events are recorded."""
+        return self._paused is not None
+
+    def events_since(
+        self, position: tuple[int, int], *, older: bool = False
+    ) -> tuple[tuple[object, ...] | None, set[int]]:
+        """(events with storages numbered from 0, new storages that live); no events if an older one was freed.
+
+        `older`: give the frees of older storages by size instead.
+        """
+        actions, first = position
+        new = self.live_since(first)
+        events: list[tuple[object, ...]] = []
         for action, number, nbytes, _, module, stream, device in self._actions[actions:]:
             is_storage = action in ("alloc", "free")
             if is_storage and number < first:
-                return None, new
+                if not older:
+                    return None, new
+                events.append((action, None, self._sizes[number], module, stream, device))
+                continue
             events.append((action, number - first if is_storage else number, nbytes, module, stream, device))
         return tuple(events), new
 
@@ -169,7 +288,8 @@ class TraceRecorder:
         if op_id is None:
             op_id = self._op_ids[key] = len(self._ops)
             self._ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
-        self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
+        if self._paused is None:
+            self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
 
     def note_runs_otherwise(self, kind: str) -> None:
         """On a GPU the script runs something of `kind` that the trace does not; see `TraceHeader.runs_otherwise`."""
@@ -179,13 +299,14 @@ class TraceRecorder:
     def enter_phase(self, phase: str) -> str:
         """Begin a phase; returns the one before."""
         before, self.phase = self.phase, phase
-        if before != phase:
+        if before != phase and self._paused is None:
             self._actions.append(("phase", -1, 0, phase, "", 0, 0))
         return before
 
     def empty_cache(self) -> None:
         """Record `torch.cuda.empty_cache()`."""
-        self._actions.append(("empty_cache", -1, 0, self.phase, "", 0, 0))
+        if self._paused is None:
+            self._actions.append(("empty_cache", -1, 0, self.phase, "", 0, 0))
 
     def warn(self, sentence: str) -> None:
         """Add a sentence for the user, unless it was added before."""

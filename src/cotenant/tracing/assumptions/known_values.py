@@ -11,6 +11,7 @@ Values belong to a storage, so that views and in-place writes see each other's.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,7 @@ class KnownValues:
     Attributes:
         max_assumed_elements: larger tensors get no assumed values.
         reads: how often values were wanted other than to compute further values.
+        read_log: gets the values of each such read as bytes, None for unknown ones; None: not wanted.
     """
 
     max_assumed_elements = _MAX_ASSUMED_ELEMENTS
@@ -57,10 +59,18 @@ class KnownValues:
     def __init__(self) -> None:
         self._written: dict[OpOverload, tuple[int, ...] | None] = {}
         self.reads = 0
+        self.read_log: list[bytes | None] | None = None
 
     def of(self, tensor: Any) -> torch.Tensor | None:
         """The values, as a CPU tensor with the same strides, not to be written to; None where they are not known."""
         self.reads += 1
+        values = self._values(tensor)
+        if self.read_log is not None:
+            self.read_log.append(None if values is None else digest(values))
+        return values
+
+    def peek(self, tensor: Any) -> torch.Tensor | None:
+        """The same, to compute further values: not a read."""
         return self._values(tensor)
 
     def _values(self, tensor: Any) -> torch.Tensor | None:
@@ -173,6 +183,12 @@ class KnownValues:
         if isinstance(value, dict):
             return {key: self._known(item) for key, item in value.items()}
         return value
+
+
+def digest(values: torch.Tensor) -> bytes:
+    """A digest of the values of a CPU tensor."""
+    flat = values.detach().contiguous().flatten().view(torch.uint8)
+    return hashlib.blake2b(flat.numpy().tobytes(), digest_size=16).digest()
 
 
 def has_known_values(tensor: Any) -> bool:

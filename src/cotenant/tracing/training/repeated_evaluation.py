@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,14 +20,17 @@ from torch.utils import _pytree
 from cotenant.tracing.assumptions.known_values import KnownValues, has_known_values
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.training.call_signature import signature
+from cotenant.tracing.training.repeated_batches import RepeatedBatches
 
 _MIN_ALIKE = 3
-_MAX_INPUTS = 64
 
 
 def patches(context: PatchContext) -> list[Patch]:
     """The call of modules."""
-    calls = RepeatedCalls(context.recorder, context.mode.known_values)
+    batches = RepeatedBatches(context.recorder, context.mode.known_values, context.observer.conditional_work)
+    context.observer.batches = batches
+    calls = RepeatedCalls(context.recorder, context.mode.known_values, batches)
     return [
         Patch(
             target="torch.nn:Module.__call__", phase=Phase.TRAINING, replacement=calls.replacing, wraps=True,
@@ -41,9 +43,10 @@ def patches(context: PatchContext) -> list[Patch]:
 class RepeatedCalls:
     """The latest calls of models, by module and inputs."""
 
-    def __init__(self, recorder: TraceRecorder, values: KnownValues) -> None:
+    def __init__(self, recorder: TraceRecorder, values: KnownValues, batches: RepeatedBatches) -> None:
         self._recorder = recorder
         self._values = values
+        self._batches = batches
         self._inside = False
         self._alike: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
 
@@ -52,9 +55,13 @@ class RepeatedCalls:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or module.training or torch.is_grad_enabled() or self._recorder.in_module:
+            if self._inside or self._recorder.in_module:
                 return original(module, *args, **kwargs)
-            key = _signature(module, args, kwargs)
+            if torch.is_grad_enabled():
+                return self._batches.call(original, module, args, kwargs)
+            if module.training or self._recorder.is_paused:
+                return original(module, *args, **kwargs)
+            key = signature(module, args, kwargs)
             if key is None:
                 return original(module, *args, **kwargs)
             known = self._alike.setdefault(module, {}).setdefault(key, _Repetition())
@@ -130,26 +137,3 @@ def _is_description(leaf: Any) -> bool:
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
     return tensor.storage_offset() == 0 and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-
-
-def _signature(module: torch.nn.Module, args: Any, kwargs: Any) -> object | None:
-    """What inputs and settings are, without values of tensors; None where they are too many, or of other types."""
-    leaves, structure = _pytree.tree_flatten((args, kwargs))
-    if len(leaves) > _MAX_INPUTS or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
-        return None
-    parts = list(_parts(leaves))
-    if None in parts:
-        return None
-    dtype = next((parameter.dtype for parameter in module.parameters()), None)
-    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return (structure, dtype, autocast, torch.is_inference_mode_enabled(), *parts)
-
-
-def _parts(leaves: list[Any]) -> Iterator[object]:
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            yield (tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device) if leaf.layout is torch.strided else None
-        elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
-            yield type(leaf), leaf
-        else:
-            yield None

@@ -25,6 +25,7 @@ from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
 from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
+from cotenant.tracing.training.repeated_batches import RepeatedBatches
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst asks for 11 with DDP, else 3
@@ -44,6 +45,7 @@ class TrainingObserver:
         self.ending_epoch = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
         self.empty_loader_reason = ""
+        self.batches: RepeatedBatches | None = None
         self._backward_passes = 0
         self._phase_around_step = "forward"
         self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
@@ -94,7 +96,8 @@ class TrainingObserver:
             ),
             *(
                 Patch(
-                    target=f"torch.autograd:{name}", phase=Phase.TRAINING, replacement=self._as_backward, wraps=True,
+                    target=f"torch.autograd:{name}", phase=Phase.TRAINING, wraps=True,
+                    replacement=functools.partial(self._as_backward, name),
                     reason="Autograd has no hook for the start and the end of a backward pass.",
                     source="torch/autograd/__init__.py, `backward`",
                 )
@@ -138,7 +141,7 @@ class TrainingObserver:
 
     # -- backward ---------------------------------------------------------------------------------------------
 
-    def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _as_backward(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.compiling:
                 return function(*args, **kwargs)
@@ -146,10 +149,14 @@ class TrainingObserver:
             self.conditional_work.record_call()
             self._count_without_optimizer()
             before = self.recorder.enter_phase("backward")
+            if self.batches is not None:
+                self.batches.begin_backward(name)
             try:
                 return function(*args, **kwargs)
             finally:
                 self.recorder.enter_phase("forward" if before == "load" else before)
+                if self.batches is not None:
+                    self.batches.end_backward()
 
         return call
 
@@ -182,6 +189,8 @@ class TrainingObserver:
             self._count_step(optimizer)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.batches is not None:
+            self.batches.close()
         if not self._in_parts:
             self._end_if_complete(optimizer)
         before = self.recorder.enter_phase("step")
@@ -212,6 +221,8 @@ class TrainingObserver:
 
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.recorder.steps += 1
+        if self.batches is not None:
+            self.batches.end_step()
         self.schedule.stepped(optimizer, self.recorder.steps)
         if self.recorder.steps < self._steps_wanted() - 1 or self.draining:
             return

@@ -1,0 +1,36 @@
+"""What decides the events of a model's call: shapes and types of its inputs, numbers among them, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree
+
+_MAX_INPUTS = 64
+_PLAIN = (bool, int, float, str, torch.dtype, torch.device)
+
+
+def signature(module: torch.nn.Module, args: Any, kwargs: Any) -> object | None:
+    """What inputs and settings are, without values of tensors; None where they are too many, or of other types."""
+    leaves, structure = _pytree.tree_flatten((args, kwargs))
+    if len(leaves) > _MAX_INPUTS or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
+        return None
+    parts = list(_parts(leaves))
+    if None in parts:
+        return None
+    dtype = next((parameter.dtype for parameter in module.parameters()), None)
+    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    return (structure, dtype, autocast, torch.is_inference_mode_enabled(), *parts)
+
+
+def _parts(leaves: list[Any]) -> Iterator[object]:
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield (tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device) if leaf.layout is torch.strided else None
+        elif leaf is None or isinstance(leaf, _PLAIN):
+            yield type(leaf), leaf
+        else:
+            yield None

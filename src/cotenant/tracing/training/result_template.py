@@ -1,0 +1,136 @@
+"""What a model returned, without its memory: to make another result like it.
+
+The copy has the same classes, so what a script reads of it is there; its tensors are new, share storages as those of
+the original do, and backward ends at them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.assumptions.known_values import has_known_values
+from cotenant.tracing.recorder import TraceRecorder
+
+_MAX_DEPTH = 6
+_MAX_TENSORS = 1024
+
+
+class _View(NamedTuple):
+    """A tensor of a result, as a view of one of its storages."""
+
+    storage: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    requires_grad: bool
+
+
+class _Slot:
+    """Stands in a template where the result has a tensor."""
+
+
+class _EndOfGraph(torch.autograd.Function):
+    """Gives a tensor a place in autograd's graph, behind which there is nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, None]:
+        return None, None
+
+
+class ResultTemplate:
+    """A result by its classes, plain values, views and storages.
+
+    Attributes:
+        storages: numbers of its storages in the trace.
+    """
+
+    def __init__(self, result: Any, slots: dict[int, _Slot], views: list[_View], blocks: dict[int, Any]) -> None:
+        self._result = result
+        self._slots = list(slots.values())
+        self._views = views
+        self._blocks = blocks
+        self.storages = frozenset(blocks)
+
+    @classmethod
+    def of(cls, result: Any, recorder: TraceRecorder, first: int) -> ResultTemplate | None:
+        """The template of a result; None where a tensor has known values or a storage older than `first`."""
+        tensors: dict[int, torch.Tensor] = {}
+        try:
+            for tensor in _tensors(result, 0):
+                tensors[id(tensor)] = tensor
+        except ValueError:
+            return None
+        views, blocks = [], {}
+        for tensor in tensors.values():
+            if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or has_known_values(tensor):
+                return None
+            number = recorder.storage_id(tensor)
+            if number is None or number < first:
+                return None
+            blocks[number] = tensor.untyped_storage().nbytes(), tensor.fake_device
+            views.append(_view_of(tensor, number))
+        slots = {key: _Slot() for key in tensors}
+        try:
+            copied = copy.deepcopy(result, dict(slots))
+        except Exception:  # noqa: BLE001 - a library's own class
+            return None
+        return cls(copied, slots, views, blocks)
+
+    def make(self) -> Any:
+        """A result like the original, with new storages in the order in which the original's were made."""
+        with torch.no_grad():
+            blocks = {
+                number: torch.empty(nbytes, dtype=torch.uint8, device=device)
+                for number, (nbytes, device) in sorted(self._blocks.items())
+            }
+            made = [
+                blocks[view.storage].view(view.dtype).as_strided(view.shape, view.strides, view.offset).data
+                for view in self._views
+            ]
+        anchor = torch.empty((), requires_grad=True)
+        tensors = [
+            _EndOfGraph.apply(anchor, tensor) if view.requires_grad else tensor
+            for tensor, view in zip(made, self._views, strict=True)
+        ]
+        return copy.deepcopy(
+            self._result, {id(slot): tensor for slot, tensor in zip(self._slots, tensors, strict=True)}
+        )
+
+
+def _view_of(tensor: FakeTensor, number: int) -> _View:
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    return _View(number, tensor.dtype, shape, strides, tensor.storage_offset(), tensor.requires_grad)
+
+
+def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    """The tensors in a result and in the objects that it consists of.
+
+    Raises:
+        ValueError: it is too deep.
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, (str, bytes, int, float, bool, type(None), type, torch.nn.Module)) or callable(value):
+        return
+    if depth == _MAX_DEPTH:
+        raise ValueError
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = list(value)
+    else:
+        parts = []
+    for part in [*parts, *vars(value).values()] if hasattr(value, "__dict__") else parts:
+        yield from _tensors(part, depth + 1)
