@@ -22,7 +22,8 @@ SHARE = Path(__file__).parents[2] / "share" / "slurm"
 HOOKS = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task_prolog", "TaskEpilog": "task_epilog"}
 JOB = """\
 echo "pipe $CUDA_MPS_PIPE_DIRECTORY"; ls -ld $CUDA_MPS_PIPE_DIRECTORY
-echo "folder $(ls {folder}/$SLURM_JOB_ID)"
+echo "gpus $CUDA_VISIBLE_DEVICES"
+srun --overlap --gres=gpu:1 sh -c 'echo "of a step: $CUDA_VISIBLE_DEVICES"'
 PYTHONPATH={path} COTENANT_SIM_SERVER={gpus} CUDA_VISIBLE_DEVICES={uuid} {python} -m cotenant.simserver.fake_job \
     --delay 0.1 --duration {seconds} --peak-gib 3
 """
@@ -59,7 +60,6 @@ class HookedCluster(SlurmCluster):
     def submit(self, account, seconds, *words):
         """The number of a job of a user that holds 3 GiB of the first GPU, and the file of its output."""
         job = JOB.format(
-            folder=self.run,
             gpus=self.gpus,
             uuid=self.server.uuids[0],
             python=public_python(),
@@ -104,17 +104,19 @@ def hooked():
 
 def test_a_job_has_mps_of_its_user_and_its_peak_and_energy_in_its_record(hooked):
     with made_users(1) as (ann,):
-        job_id, output = hooked.submit(ann, 600, "--comment=mps")
+        job_id, output = hooked.submit(ann, 600, "--comment=mps", "--gres=gpu:2")
         assert hooked.ended(job_id) == "COMPLETED", output.read_text()
-        pipe, listed, folder = output.read_text().splitlines()[:3]
+        pipe, listed, gpus, of_step = output.read_text().splitlines()[:4]
         home = pipe.removeprefix("pipe ")
         assert home.startswith(f"{hooked.run}/{job_id}/mps/"), (hooked.run / "log").read_text()
         assert listed.split()[:3] == ["drwx------", "2", ann.pw_name]
-        assert "environment" in folder
+        uuids = hooked.server.uuids
+        assert gpus == f"gpus {uuids[0]},{uuids[1]}"  # not numbers, which mean others to a client of MPS
+        assert of_step.removeprefix("of a step: ") in uuids
         assert re.fullmatch(r"cotenant:peak=3072M,energy=[1-9]\d*J", hooked.admin_comment(job_id))
         hooked.until(lambda: hooked.is_clean(job_id), "Epilog has ended it")
         notes = hooked.mps_notes.read_text().splitlines()
-        assert notes[0] == f"start {hooked.server.uuids[0]} {ann.pw_uid}"
+        assert notes[0] == f"start {uuids[0]},{uuids[1]} {ann.pw_uid}"
         assert f"quit {Path(home).parent.name}" in notes
         assert not any(str(hooked.run).encode() in words for words in _command_lines())
 

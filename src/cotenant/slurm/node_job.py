@@ -2,7 +2,8 @@
 
 The folder is root's, and the user may read it:
 
-    environment    lines for TaskProlog, e.g. where the control daemon of MPS listens
+    environment    lines for TaskProlog: where the control daemon of MPS listens
+    gpus           for TaskProlog: number and UUID of each GPU
     watcher.pid    of the process that reads the GPUs (`usage_watcher`)
     flush/         the user's: TaskEpilog makes `now` there, and waits until the watcher has removed it
     mps/           the control daemon's pipe and log

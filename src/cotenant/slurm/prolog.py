@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from cotenant.core.errors import BackendError
 from cotenant.gpus.mps import MpsServers
 from cotenant.osutil import procfs
 from cotenant.slurm.node_job import NodeJob, open_gpus
@@ -31,24 +32,22 @@ def begin(job: NodeJob, *, with_mps: bool, with_record: bool, simulate: Path | N
     """Prepare the node for a job with GPUs; without, nothing is started.
 
     Raises:
-        BackendError: its GPUs cannot be read, or MPS does not start. OSError: its folder cannot be written.
+        BackendError: its GPUs cannot be read, MPS does not start, or others can write the folder of all jobs.
+        OSError: it cannot be written.
     """
     end(job)  # one that slurmd could not end
     if not job.gpus:
         return StartedServices(mps=False, record=False)
-    for path, owner in ((job.folder.parent, 0), (job.folder, 0), (job.folder / "flush", job.uid)):
-        path.mkdir(exist_ok=True)
-        path.chmod(0o755)
-        if owner:
-            os.chown(path, owner, -1)
+    _make_folders(job)
     with_record = with_record and job.nodes == 1  # watchers of several nodes would overwrite each other
     if with_record:
         _start_watcher(job, simulate)
     if with_mps:
         backend = open_gpus(job.gpus, simulate)
-        uuids = ",".join(gpu.uuid for gpu in backend.inventory())
+        found = backend.inventory()
         backend.close()
-        env = MpsServers(job.folder / "mps").client_env(uuids, job.uid)
+        (job.folder / "gpus").write_text("".join(f"{gpu.index} {gpu.uuid}\n" for gpu in found))
+        env = MpsServers(job.folder / "mps").client_env(",".join(gpu.uuid for gpu in found), job.uid)
         (job.folder / "environment").write_text("".join(f"export {name}={value}\n" for name, value in env.items()))
     return StartedServices(mps=with_mps, record=with_record)
 
@@ -65,6 +64,21 @@ def end(job: NodeJob) -> None:
     if (job.folder / "mps").is_dir():
         MpsServers(job.folder / "mps").stop_all_but(())
     shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _make_folders(job: NodeJob) -> None:
+    root, flush = job.folder.parent, job.folder / "flush"
+    root.mkdir(mode=0o755, exist_ok=True)
+    status = root.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise BackendError(
+            f"`{root}` can be written by others: found uid {status.st_uid}, mode {status.st_mode & 0o777:o}",
+            hint="name a folder that only root can write",
+        )
+    for path in (job.folder, flush):
+        path.mkdir()
+        path.chmod(0o755)
+    os.chown(flush, job.uid, -1)
 
 
 def _start_watcher(job: NodeJob, simulate: Path | None) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import fake_mps
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import BackendError, UsageError
 from cotenant.osutil import procfs
 from cotenant.simserver.server import SimulatedServer
 from cotenant.slurm import prolog, usage_watcher
@@ -61,6 +61,14 @@ def test_no_watcher_without_gpus_or_on_several_nodes(tmp_path, env):
     job = node_job({**ENV, **env}, tmp_path / "jobs")
     assert prolog.begin(job, with_mps=False, with_record=True, simulate=None) == (False, False)
     assert not (job.folder / "watcher.pid").exists()
+
+
+def test_a_folder_that_others_can_write_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs").chmod(0o777)
+    with pytest.raises(BackendError, match=r"can be written by others: found uid .*, mode 777"):
+        prolog.begin(node_job(ENV, tmp_path / "jobs"), with_mps=True, with_record=True, simulate=None)
+    assert list((tmp_path / "jobs").iterdir()) == []
 
 
 def test_a_pid_that_was_given_again_is_not_killed(tmp_path):
