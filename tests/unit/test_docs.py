@@ -51,7 +51,7 @@ def leads_somewhere(page: Path, target: str) -> bool:
 
 def anchors_of(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -89,7 +89,7 @@ TESTS = {
     for path in (ROOT / "tests").rglob("test_*.py")
     for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")))
 }
-SECTIONS = {each.name: each.default_factory() for each in fields(Config)}
+SECTIONS = {field.name: field.default_factory() for field in fields(Config)}
 NO_MODULES = {"cotenant.service"}  # a unit of systemd
 GROUPS = set(
     re.findall(r"`(cotenant\.[a-z_]+)`", (ROOT / "docs" / "how-to" / "add-a-plugin.md").read_text(encoding="utf-8"))

@@ -30,8 +30,10 @@ def test_every_verb_and_option_is_on_the_page():
     page = PAGES[Path("docs/reference/cli.md")]
     for words, command, _ in write_reference.verbs():
         assert f"# cotenant {words}\n" in page
-        options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-        missing = [each.opts[-1] for each in options if not re.search(rf"(?<![\w-]){each.opts[-1]}(?![\w-])", page)]
+        options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+        missing = [
+            option.opts[-1] for option in options if not re.search(rf"(?<![\w-]){option.opts[-1]}(?![\w-])", page)
+        ]
         assert missing == [], words
 
 

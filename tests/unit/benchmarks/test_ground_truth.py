@@ -172,7 +172,7 @@ def test_each_library_has_its_constant_and_a_doubtful_row_none(modules):
         replace(results[1].row, loads="more"),
         replace(results[2].row, doubt="odd"),
     ]
-    results = [replace(each, row=row) for each, row in zip(results, rows, strict=True)]
+    results = [replace(result, row=row) for result, row in zip(results, rows, strict=True)]
     assert modules[0].outside_of(results) == {"": 10 * MIB, "more": 50 * MIB}
 
 
@@ -196,8 +196,8 @@ def test_rows_that_fit_the_constant_are_not_scored(modules):
     results = [a_result(modules, measured=number + 1, reserved=1) for number in range(4)]
     results.insert(1, a_result(modules, measured=9, reserved=0, problem="raised"))
     fitted, scored = modules[0].split(results, 2)
-    assert [each.row.measured_bytes // MIB for each in fitted] == [1, 2]
-    assert [each.row.measured_bytes // MIB for each in scored] == [3, 4]
+    assert [result.row.measured_bytes // MIB for result in fitted] == [1, 2]
+    assert [result.row.measured_bytes // MIB for result in scored] == [3, 4]
     assert modules[0].split(results, None)[0] == []
 
 

@@ -168,7 +168,7 @@ def test_one_command_runs_all_that_can_be_run(load, tmp_path, pythonpath, quick,
     programs = dict(load("all_estimates").commands(args, tmp_path))
     assert ("margins" in programs, "xmem" in programs) == (has_margins, has_xmem)
     assert "--ship" not in [word for rest in programs.values() for word in rest] or not quick
-    assert {each[0] for each in programs.values()} <= {
+    assert {program[0] for program in programs.values()} <= {
         path.stem for path in (ROOT / "benchmarks" / "estimator").glob("*.py")
     }
 
@@ -179,7 +179,7 @@ def test_pictures_show_measured_estimated_and_bound(load, tmp_path):
     row = {"problem": None, "measured_oom": False, "measured_bytes": 3 << 30, "reserved_bytes": 1 << 30}
     row |= {"outside_bytes": 1 << 30, "margin_bytes": 1 << 29, "family": FAMILIES[0]}
     bad = [{**row, "problem": "raised"}, {**row, "measured_oom": True}]
-    (tmp_path / "mlp.jsonl").write_text("\n".join(json.dumps(each) for each in [row, *bad]))
+    (tmp_path / "mlp.jsonl").write_text("\n".join(json.dumps(record) for record in [row, *bad]))
     rows = plots.read_dump(tmp_path / "mlp.jsonl")
     assert plots.points(rows) == {FAMILIES[0]: [(3.0, 2.0, 2.5)]}
     plots.draw(tmp_path / "mlp.svg", "mlp", rows)

@@ -72,7 +72,7 @@ def test_a_trace_counts_live_bytes_and_leaves_out_empty_storages():
             event("alloc", 4, 7, "temporary"),
         ]
     )
-    assert [(each.size, each.live_bytes) for each in found] == [(100, 100), (50, 150), (7, 57)]
+    assert [(item.size, item.live_bytes) for item in found] == [(100, 100), (50, 150), (7, 57)]
     assert found[0].where == "net.fc (parameter)"
 
 
@@ -92,7 +92,7 @@ def test_a_recorded_history_comes_back_with_phases_and_lines():
         {"action": "oom", "size": 5, "device_free": 0, "stream": 0, "time_us": 2_000_004, "frames": []},
     ]
     found = recorded_allocs(compact_history(entries, [("forward", 1.0)]))
-    assert [(each.size, each.live_bytes, each.phase, each.where) for each in found] == [
+    assert [(item.size, item.live_bytes, item.phase, item.where) for item in found] == [
         (700, 700, "load", "train.py:12 main"),
         (300, 1000, "forward", ""),
         (11, 311, "forward", ""),

@@ -72,7 +72,7 @@ DONE = Done(outcome="completed", at_s=1)
 def test_estimate_line_has_measured_estimated_and_error(result, wanted):
     line = estimate_line(result)
     assert line.startswith("net --batch-size 8 ")
-    assert line.split("  ", 1)[1].replace(" GiB", "_GiB").split() == [each.replace(" ", "_") for each in wanted]
+    assert line.split("  ", 1)[1].replace(" GiB", "_GiB").split() == [cell.replace(" ", "_") for cell in wanted]
 
 
 def test_estimate_line_names_the_problem():

@@ -37,7 +37,7 @@ class Daemon:
 
     def jobs(self, *, active):
         assert active
-        return [{"state": "PENDING", "gpus": 1, **each} for each in self._jobs]
+        return [{"state": "PENDING", "gpus": 1, **job} for job in self._jobs]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_mig_plan_as_json_has_the_layout(daemon, capsys):
     daemon(gpu(), jobs=JOBS)
     assert main(["mig", "plan", "0", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
-    assert [(each["profile"], each["start"], each["job_id"]) for each in output["instances"]] == [
+    assert [(instance["profile"], instance["start"], instance["job_id"]) for instance in output["instances"]] == [
         ("4g.20gb", 0, 3),
         ("3g.20gb", 4, 4),
     ]

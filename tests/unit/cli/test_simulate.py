@@ -47,7 +47,7 @@ def test_philly_has_its_own_jobs_and_cluster(run):
     args = ("--trace", "philly", "--policies", "exclusive", "--head", "40", "--cross-node-speed", "0.5", "--json")
     output = json.loads(run(*args)[1])
     assert (output["trace"]["jobs"], output["cluster"]["text"]) == (40, "400xA100-40GB")
-    assert any("of 82247 of Philly" in each for each in output["trace"]["steps"])
+    assert any("of 82247 of Philly" in step for step in output["trace"]["steps"])
     said = json.loads(run(*args, "--gpus", "2*8xV100-32GB")[1])
     assert said["cluster"]["gpus"] == 16
 
@@ -94,7 +94,7 @@ def test_an_unwritable_output_file_fails_before_the_simulation(run, tmp_path, fl
 
 def test_a_trace_without_workloads_gets_them_from_the_seed(run, tmp_path):
     path = tmp_path / "jobs.csv"
-    rows = "".join(f"{60 * each},{300 + each},1,lab\n" for each in range(6))
+    rows = "".join(f"{60 * number},{300 + number},1,lab\n" for number in range(6))
     path.write_text(f"submit_s,duration_s,n_gpus,vc\n{rows}")
     saved = tmp_path / "out.csv"
     args = ("--trace", str(path), "--gpus", "1xA100-40GB", "--policies", "first-fit", "--save-jobs", str(saved))
@@ -104,9 +104,9 @@ def test_a_trace_without_workloads_gets_them_from_the_seed(run, tmp_path):
     with saved.open() as file:
         found = list(csv.DictReader(file))
     assert len(found) == 12
-    assert {each["outcome"] for each in found} == {"completed"}
-    assert all(float(each["end_s"]) >= float(each["start_s"]) >= float(each["submit_s"]) for each in found)
-    assert all(each["workload"] for each in found)
+    assert {item["outcome"] for item in found} == {"completed"}
+    assert all(float(item["end_s"]) >= float(item["start_s"]) >= float(item["submit_s"]) for item in found)
+    assert all(item["workload"] for item in found)
 
 
 def test_policy_options_change_the_result(run):

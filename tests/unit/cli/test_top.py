@@ -49,7 +49,7 @@ class Daemon:
         return [a_gpu(0), a_gpu(1, used_bytes=None, available_bytes=None, residents=[])]
 
     def gpu_history(self, seconds):
-        points = [{"at_s": 1000.0 + each, "seconds": 1.0, "smact": each / 300} for each in range(300)]
+        points = [{"at_s": 1000.0 + number, "seconds": 1.0, "smact": number / 300} for number in range(300)]
         return [{"index": 0, "uuid": "GPU-0", "points": points}, {"index": 1, "uuid": "GPU-1", "points": []}]
 
     def overview(self, **_):
@@ -102,7 +102,7 @@ def test_top_shows_jobs_and_follows_changes():
             assert [row[0] for row in cells(screen, "#jobs")] == ["4", "5", "3"]  # what runs comes first
             await pilot.press("down", "e")
             await pilot.pause()
-            assert [each.message for each in screen._notifications] == ["5 waits\nGPU 0: full"]
+            assert [notification.message for notification in screen._notifications] == ["5 waits\nGPU 0: full"]
             daemon.down = True
             await screen.refresh_data()
             assert "the screen is stale" in str(screen.query_one("#title").render())

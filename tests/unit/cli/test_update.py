@@ -84,14 +84,16 @@ def test_update_refuses_options_that_cannot_change(updated, capsys, words, error
 @pytest.mark.parametrize("field", UPDATABLE_FIELDS)
 def test_every_updatable_field_has_an_option(field):
     """One table says what may change; the options of `update` set these fields, or are refused with a hint."""
-    options = {spelling: each for each in update.command.params for spelling in each.opts}
+    options = {spelling: param for param in update.command.params for spelling in param.opts}
     option = options[UPDATABLE_FIELDS[field].option]
-    names = {each.name for each in dataclasses.fields(JobRequest)} | {"checkpoint_grace_s"}  # of --checkpoint-signal
+    names = {job_field.name for job_field in dataclasses.fields(JobRequest)} | {
+        "checkpoint_grace_s"
+    }  # of --checkpoint-signal
     refused = option.hidden and option.callback is not None
     assert refused or field in names or field in parse_dependencies(None)
 
 
 def test_update_sets_no_field_that_the_daemon_refuses():
     special = {"gres", "nice", "dependency", "checkpointable"}
-    names = {each.name for each in dataclasses.fields(JobRequest)} - special
+    names = {field.name for field in dataclasses.fields(JobRequest)} - special
     assert names | set(parse_dependencies(None)) <= UPDATABLE_FIELDS.keys()

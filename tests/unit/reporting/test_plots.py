@@ -16,22 +16,22 @@ def shapes(svg, tag):
 def test_every_finite_value_is_in_one_bin():
     values = [0.5, 1.5, 1.5, 2.25, 9.75, float("nan"), float("inf")]
     bins = bins_of(values, count=4)
-    assert sum(each.size for each in bins) == 5
+    assert sum(column.size for column in bins) == 5
     assert (bins[0].low, bins[-1].high) == (0.5, 9.75)
-    assert [each.size for each in bins] == [4, 0, 0, 1]
+    assert [column.size for column in bins] == [4, 0, 0, 1]
 
 
 def test_bins_of_whole_numbers_hold_equally_many_of_them():
     bins = bins_of(range(1, 101))
-    assert {each.high - each.low for each in bins} == {3}
-    assert [each.size for each in bins] == [3] * 33 + [1]
+    assert {column.high - column.low for column in bins} == {3}
+    assert [column.size for column in bins] == [3] * 33 + [1]
     assert bins_of([3, 3, 3]) == [Bin(2.5, 3.5, 3)]
     assert bins_of([]) == []
 
 
 def test_logarithmic_bins_have_equal_ratios():
     bins = bins_of([1.0, 10.0, 99.0, 100.0], log=True, count=2)
-    assert [each.size for each in bins] == [1, 3]
+    assert [column.size for column in bins] == [1, 3]
     assert bins[0].high == pytest.approx(10.0)
 
 

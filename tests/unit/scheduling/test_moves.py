@@ -52,7 +52,7 @@ def resident(job_id, *, gib=10, smact=0.6, sharing="time-sliced"):
 
 
 def plan(gpus, jobs, waiting=(), **options):
-    return planner(**options).plan(gpus, {each.job.id: each for each in jobs}, waiting, RAN_S)
+    return planner(**options).plan(gpus, {job.job.id: job for job in jobs}, waiting, RAN_S)
 
 
 # One of two heavy neighbors goes to an empty GPU.
@@ -97,7 +97,7 @@ def test_a_job_that_is_nearly_done_stays():
         a_move(), started_at_s=0.0, ended_at_s=800.0, exit=AttemptExit(exit_code=0, signal=None, reason="exited")
     )
     found._history.learn(replace(job, attempts=(ended,)), {})
-    jobs = {each.job.id: each for each in (running(1), running(2, checkpoint_signal=None))}
+    jobs = {item.job.id: item for item in (running(1), running(2, checkpoint_signal=None))}
     assert found.plan(CROWDED, jobs, (), RAN_S) is None, "200 s are left, and a move costs 60"
 
 

@@ -15,7 +15,7 @@ from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 
 def a_view(*residents, smact=(0.1, 0.9)) -> GpuView:
     """A GPU read at 0 s, 10 s, ..."""
-    samples = tuple(GpuSample(at_s=10.0 * each, used_bytes=0, smact=value) for each, value in enumerate(smact))
+    samples = tuple(GpuSample(at_s=10.0 * second, used_bytes=0, smact=value) for second, value in enumerate(smact))
     return GpuView(replace(a_snapshot(residents=residents), samples=samples))
 
 
@@ -54,10 +54,10 @@ def test_activity_of_a_new_snapshot_with_the_same_samples_follows_the_residents(
 
 
 def test_removing_a_resident_frees_only_its_memory():
-    view = a_view(*(a_resident(8, job_id=each) for each in (1, 2, 3)))
+    view = a_view(*(a_resident(8, job_id=number) for number in (1, 2, 3)))
     view.leave(2)
     view.leave(7)
-    assert ([each.job_id for each in view.residents], view.available_bytes) == ([1, 3], 24 * GiB)
+    assert ([resident.job_id for resident in view.residents], view.available_bytes) == ([1, 3], 24 * GiB)
     view.leave(1)
     view.leave(3)
     assert (view.residents, view.available_bytes, view.is_empty) == ((), 40 * GiB, True)

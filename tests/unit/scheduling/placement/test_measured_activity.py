@@ -16,7 +16,7 @@ def beside_one(name, options, second):
     placer = create(name, options).placer()
     placer.update(a_snapshot())
     placer.add(a_job(1, 4))
-    assert [each.job_id for each in placer.decide(0.0)] == [1]
+    assert [placement.job_id for placement in placer.decide(0.0)] == [1]
     placer.mark_active(1, 1.0)
     placer.set_activity("GPU-0", BUSY)
     placer.add(second)
@@ -40,7 +40,7 @@ def test_a_pending_job_is_placed_when_the_activity_of_the_gpu_drops(name, option
     placer.set_activity("GPU-0", BUSY)
     assert placer.decide(3.0) == []
     placer.set_activity("GPU-0", CALM)
-    assert [each.job_id for each in placer.decide(4.0)] == [2]
+    assert [placement.job_id for placement in placer.decide(4.0)] == [2]
 
 
 def test_a_job_with_a_reservation_is_placed_when_the_activity_of_its_gpu_drops():
@@ -48,7 +48,7 @@ def test_a_job_with_a_reservation_is_placed_when_the_activity_of_its_gpu_drops()
     assert placer.decide(20.0) == []  # it has waited long: the GPU is kept for it from now on
     placer.add(a_job(3, 1))
     placer.set_activity("GPU-0", CALM)
-    assert [each.job_id for each in placer.decide(21.0)] == [2, 3]
+    assert [placement.job_id for placement in placer.decide(21.0)] == [2, 3]
 
 
 @pytest.mark.parametrize("gpus", [2, 20], ids=["looped over", "kept in order"])
@@ -59,14 +59,14 @@ def test_a_change_of_activity_reorders_gpus_that_stay_eligible(name, smact, gpus
         placer.update(a_snapshot(index))
     for number in range(1, gpus + 1):
         placer.add(a_job(number, 21))
-    placed = {each.gpu_uuids[0]: each.job_id for each in placer.decide(0.0)}
+    placed = {placement.gpu_uuids[0]: placement.job_id for placement in placer.decide(0.0)}
     assert len(placed) == gpus
     for uuid, job_id in placed.items():
         placer.mark_active(job_id, 1.0)
         placer.set_activity(uuid, GpuActivity(None, 0.4, 0.1, 0.1))
     placer.set_activity("GPU-1", GpuActivity(None, smact, 0.1, 0.1))  # no gate closes
     placer.add(a_job(1000, 4))
-    assert [each.gpu_uuids for each in placer.decide(2.0)] == [("GPU-1",)]
+    assert [placement.gpu_uuids for placement in placer.decide(2.0)] == [("GPU-1",)]
 
 
 def test_activity_seen_during_the_warm_up_replaces_its_earlier_timer():
@@ -82,4 +82,4 @@ def test_activity_seen_during_the_warm_up_replaces_its_earlier_timer():
     placer.set_activity("GPU-0", CALM)
     assert placer.decide(60.0) == []
     assert placer.wakes_at_s == 80.0
-    assert [each.job_id for each in placer.decide(80.0)] == [2]
+    assert [placement.job_id for placement in placer.decide(80.0)] == [2]

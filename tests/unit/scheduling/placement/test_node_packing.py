@@ -43,7 +43,7 @@ def views(*servers: str) -> list[GpuView]:
 
 
 def places(chosen) -> list[int]:
-    return [each.place for each in chosen]
+    return [view.place for view in chosen]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def places(chosen) -> list[int]:
 )
 def test_equally_ranked_gpus_are_taken_from_the_fewest_servers(servers, count, chosen):
     among = views(*servers)
-    assert places(pack_fewest_nodes([("alike", each) for each in among], count)) == chosen
+    assert places(pack_fewest_nodes([("alike", view) for view in among], count)) == chosen
     free = NodeIndex(among)
-    for each in among:
-        free.update(each.place, is_free=True)
+    for view in among:
+        free.update(view.place, is_free=True)
     assert places(free.best(count)) == chosen
 
 
@@ -74,7 +74,7 @@ def test_better_ranked_gpus_come_first_and_their_server_is_preferred_for_the_res
 
 def test_gpus_of_one_server_are_taken_in_display_order():
     among = views("", "", "", "")
-    assert places(pack_fewest_nodes([(0, each) for each in among], 3)) == [0, 1, 2]
+    assert places(pack_fewest_nodes([(0, view) for view in among], 3)) == [0, 1, 2]
 
 
 def test_no_equally_ranked_choice_uses_fewer_servers():
@@ -84,13 +84,13 @@ def test_no_equally_ranked_choice_uses_fewer_servers():
         keys = sorted(rng.choice([1, 1, 1, 2, 3]) for _ in among)
         count = rng.randint(1, len(among))
         chosen = pack_fewest_nodes(zip(keys, among, strict=True), count)
-        assert sorted(keys[each.place] for each in chosen) == keys[:count]
+        assert sorted(keys[view.place] for view in chosen) == keys[:count]
         fewest = min(
-            len({each.server for each in choice})
+            len({view.server for view in choice})
             for choice in combinations(among, count)
-            if sorted(keys[each.place] for each in choice) == keys[:count]
+            if sorted(keys[view.place] for view in choice) == keys[:count]
         )
-        assert len({each.server for each in chosen}) == fewest
+        assert len({view.server for view in chosen}) == fewest
 
 
 def test_node_index_tracks_allocated_and_freed_gpus():
@@ -102,11 +102,11 @@ def test_node_index_tracks_allocated_and_freed_gpus():
         free ^= {place}
         known.update(place, is_free=place in free)
         count = rng.randint(1, 6)
-        expected = pack_fewest_nodes([(0, among[each]) for each in sorted(free)], count)
+        expected = pack_fewest_nodes([(0, among[place]) for place in sorted(free)], count)
         assert places(known.best(count)) == places(expected)
 
 
-@pytest.mark.parametrize("score", SCORES, ids=lambda each: each.name)
+@pytest.mark.parametrize("score", SCORES, ids=lambda item: item.name)
 @pytest.mark.parametrize("policy", ["", "marginal-gain"])
 @pytest.mark.parametrize("together", [True, False])
 def test_indexes_agree_with_the_linear_scan(score, policy, together):
@@ -114,22 +114,22 @@ def test_indexes_agree_with_the_linear_scan(score, policy, together):
     pairing = create(policy).pairing if policy else None
     servers = [rng.choice("abcde") for _ in range(24)]
     among = views(*sorted(servers)) if together else views(*servers)
-    orders_of = [make_index(among, score, pairing, linear_scan_max_gpus=each) for each in (0, 10**9)]
+    orders_of = [make_index(among, score, pairing, linear_scan_max_gpus=view) for view in (0, 10**9)]
     for _ in range(200):
         view = rng.choice(among)
-        residents = tuple(a_resident(rng.choice([4, 8]), job_id=each) for each in range(rng.choice([0, 0, 1, 2])))
+        residents = tuple(a_resident(rng.choice([4, 8]), job_id=number) for number in range(rng.choice([0, 0, 1, 2])))
         view.refresh(a_gpu_of(view.server, view.place, residents=residents, smact=rng.choice([0.1, 0.4])))
         view.gpu_class = pairing.gpu_class(view) if pairing else None
         eligible = rng.random() < 0.7
         count, least = rng.choice([1, 2, 3, 5]), rng.choice([0, 0, 30]) * GiB
         profile = pairing.profile(a_job(1, 8), NO_PREDICTIONS) if pairing else None
-        for each in orders_of:
-            each.update(view, eligible)
-        few, many = [each.best(Demand(gpus=count, bytes=least, profile=profile), count) for each in orders_of]
+        for index in orders_of:
+            index.update(view, eligible)
+        few, many = [index.best(Demand(gpus=count, bytes=least, profile=profile), count) for index in orders_of]
         assert places(few) == places(many)
-        for each in orders_of:
+        for index in orders_of:
             for taken in few:
-                each.taken(taken)
+                index.taken(taken)
 
 
 def test_gpus_reserved_for_a_gang_are_of_one_server():
@@ -140,7 +140,7 @@ def test_gpus_reserved_for_a_gang_are_of_one_server():
     placer.add(a_job(1, 20, gpus=3, at_s=0.0))
     placer.decide(600.0)
     placer.add(a_job(2, 5, at_s=0.0))
-    assert [each.gpu_uuids for each in placer.decide(601.0)] == [("GPU-0",)], "the others are kept"
+    assert [placement.gpu_uuids for placement in placer.decide(601.0)] == [("GPU-0",)], "the others are kept"
 
 
 @pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain", "round-robin"])
@@ -150,7 +150,7 @@ def test_policies_place_a_gang_on_one_server_if_it_fits(policy):
         placer.update(a_gpu_of(server, place))
     placer.add(a_job(1, 8, gpus=4))
     placer.add(a_job(2, 8, gpus=2, at_s=1.0))
-    placed = {each.job_id: each.gpu_uuids for each in placer.decide(1.0)}
+    placed = {placement.job_id: placement.gpu_uuids for placement in placer.decide(1.0)}
     second = ("GPU-6", "GPU-7") if policy == "round-robin" else ("GPU-0", "GPU-1")
     assert placed == {1: ("GPU-2", "GPU-3", "GPU-4", "GPU-5"), 2: second}
 
@@ -158,6 +158,6 @@ def test_policies_place_a_gang_on_one_server_if_it_fits(policy):
 def test_fallback_searches_pack_onto_the_fewest_servers_too():
     entry = PendingJob(a_job(1, 8, gpus=2), (0.0,), DemandClass(Demand(gpus=2, bytes=GiB, ignores_activity=True)))
     assert places(include_busy(RULES, entry, views("a", "b", "b"), 0.0)) == [1, 2]
-    for each in (among := views("a", "b", "b")):
-        each.eligible_modes = EXCLUSIVE
+    for view in (among := views("a", "b", "b")):
+        view.eligible_modes = EXCLUSIVE
     assert places(mig_instances(RULES, entry, among, 0.0)) == [1, 2]

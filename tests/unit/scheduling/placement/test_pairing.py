@@ -15,7 +15,7 @@ def company(*residents, smact):
 
 def test_saturated_sms_leave_the_expectation_from_memory_unchanged():
     """SMs that are all in use say little of who uses them: then the expectation from memory stands."""
-    residents = [a_resident(12, job_id=100 + each, placed_at_s=0.0, first_active_at_s=0.0) for each in range(2)]
+    residents = [a_resident(12, job_id=100 + number, placed_at_s=0.0, first_active_at_s=0.0) for number in range(2)]
     (one, other) = company(*residents, smact=1.0)
     assert one.smact == other.smact >= 0.70
     (one, other) = company(*residents, smact=0.4)
@@ -25,7 +25,7 @@ def test_saturated_sms_leave_the_expectation_from_memory_unchanged():
 def test_a_resident_that_is_not_yet_active_counts_with_the_activity_expected_from_its_memory():
     seen, starting = a_resident(1, placed_at_s=0.0, first_active_at_s=0.0), a_resident(12, job_id=101, placed_at_s=0.0)
     found = company(seen, starting, smact=0.9)
-    assert [each.smact for each in found] == pytest.approx([0.22, 0.70])
+    assert [item.smact for item in found] == pytest.approx([0.22, 0.70])
 
 
 def test_a_lone_resident_is_attributed_the_whole_activity():
@@ -47,7 +47,9 @@ def test_attribution_uses_the_interference_expected_on_that_gpu():
     """On a small one the same jobs cost each other more, so the same reading says that they do more alone."""
     found = {}
     for gib in (10, 80):
-        residents = tuple(a_resident(4, job_id=100 + each, placed_at_s=0.0, first_active_at_s=0.0) for each in range(2))
+        residents = tuple(
+            a_resident(4, job_id=100 + number, placed_at_s=0.0, first_active_at_s=0.0) for number in range(2)
+        )
         snapshot = a_snapshot(gib=gib, residents=residents, at_s=100.0, smact=0.85)
         found[gib] = residents_of(GpuView(snapshot))[0].smact
     assert found[10] > found[80]

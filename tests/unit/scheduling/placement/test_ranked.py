@@ -17,11 +17,11 @@ BUSY = (a_resident(30, 30),)
 
 
 def placed(answers):
-    return {each.job_id: each.gpu_uuids for each in answers if isinstance(each, Placement)}
+    return {answer.job_id: answer.gpu_uuids for answer in answers if isinstance(answer, Placement)}
 
 
 def waits(answers):
-    return {each.job_id: each for each in answers if isinstance(each, Deferral)}
+    return {answer.job_id: answer for answer in answers if isinstance(answer, Deferral)}
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_equal_scores_go_by_display_order():
 def test_larger_priority_goes_first_then_age():
     queue = [a_job(1, 30, at_s=5), a_job(2, 30, at_s=1), a_job(3, 30, at_s=9, priority=1)]
     answers = MEMORY_ONLY.decide(queue, a_server(a_snapshot()))
-    assert [each.job_id for each in answers] == [3, 2, 1]
+    assert [answer.job_id for answer in answers] == [3, 2, 1]
     assert placed(answers) == {3: ("GPU-0",)}
 
 
 def test_a_shared_job_is_promised_its_bound_and_an_exclusive_one_the_whole_gpu():
     server = a_server(a_snapshot(0, foreign=1), a_snapshot(1))
     answers = MEMORY_ONLY.decide([a_job(1, 8, exclusive=True), a_job(2, 8)], server)
-    assert [(each.sharing, each.promised_bytes) for each in answers] == [
+    assert [(answer.sharing, answer.promised_bytes) for answer in answers] == [
         ("exclusive", 39 * GiB),
         ("time-sliced", 8 * GiB),
     ]
 
 
 def test_a_placement_reduces_the_memory_available_to_later_jobs_of_the_decision():
-    answers = MEMORY_ONLY.decide([a_job(each, 15) for each in (1, 2, 3)], a_server(a_snapshot()))
+    answers = MEMORY_ONLY.decide([a_job(number, 15) for number in (1, 2, 3)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-0",)}
     assert waits(answers)[3].rejections[0].reason == "needs 15.0 GiB, 10.0 GiB available"
 
@@ -67,7 +67,7 @@ def test_later_jobs_pass_a_pending_one_only_with_backfill():
     strict = replace(MEMORY_ONLY, backfill=False).decide(queue, server)
     assert placed(strict) == {}
     assert waits(strict)[2].reason == "job 1 is ahead, and this policy starts jobs in order"
-    assert [each.rule for each in waits(strict)[2].rejections] == ["head_of_line"]
+    assert [rejection.rule for rejection in waits(strict)[2].rejections] == ["head_of_line"]
 
 
 def test_a_retry_blocks_the_queue_only_with_retries_block():
@@ -98,7 +98,7 @@ def test_gpus_are_reserved_for_a_gang_that_waited_long():
     assert placed(answers) == {2: ("GPU-0",)}, "the two with fewest residents are kept for the gang"
     early = policy.decide(queue, replace(server, at_s=599.0))
     assert placed(early) == {2: ("GPU-0",)}
-    crowd = [queue[0], *(a_job(each, 20, at_s=1) for each in (2, 3, 4))]
+    crowd = [queue[0], *(a_job(number, 20, at_s=1) for number in (2, 3, 4))]
     assert len(placed(policy.decide(crowd, server))) == 1
     assert len(placed(policy.decide(crowd, replace(server, at_s=599.0)))) == 3
 
@@ -108,7 +108,7 @@ def test_only_one_job_at_a_time_has_a_reservation():
     server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
     answers = policy.decide([a_job(1, 20), a_job(2, 20, gpus=2), a_job(3, 4)], server)
     assert placed(answers) == {3: ("GPU-1",)}
-    assert [each.rule for each in waits(answers)[2].rejections] == ["reserved", "insufficient_memory"]
+    assert [rejection.rule for rejection in waits(answers)[2].rejections] == ["reserved", "insufficient_memory"]
 
 
 def test_a_gpu_filled_by_a_job_of_another_size_is_full_for_all():
@@ -119,7 +119,7 @@ def test_a_gpu_filled_by_a_job_of_another_size_is_full_for_all():
 
 def test_a_gpu_is_re_ranked_after_a_job_of_another_size_took_it():
     policy = replace(MEMORY_ONLY, score=scores.most_available_memory)
-    server = a_server(*(a_snapshot(each) for each in range(3)))
+    server = a_server(*(a_snapshot(number) for number in range(3)))
     answers = policy.decide([a_job(1, 4), a_job(2, 20), a_job(3, 4)], server)
     assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-1",), 3: ("GPU-2",)}
 
@@ -138,8 +138,8 @@ def test_a_reservation_excludes_later_jobs_of_an_already_searched_size():
 
 
 def test_two_hundred_distinct_sizes_are_all_placed():
-    server = a_server(*(a_snapshot(each) for each in range(4)))
-    queue = [a_job(1 + each, 0.1 + each % 100 / 100) for each in range(200)]
+    server = a_server(*(a_snapshot(number) for number in range(4)))
+    queue = [a_job(1 + number, 0.1 + number % 100 / 100) for number in range(200)]
     assert len(placed(MEMORY_ONLY.decide(queue, server))) == 200
 
 
@@ -184,7 +184,7 @@ def test_a_server_without_gpus_defers_the_job():
 def test_rejections_of_a_gang_are_in_display_order():
     server = a_server(a_snapshot(0), a_snapshot(1, residents=BUSY), a_snapshot(2))
     (wait,) = MEMORY_ONLY.decide([a_job(1, 20, gpus=3)], server)
-    assert [(each.gpu_uuid, each.rule) for each in wait.rejections] == [
+    assert [(rejection.gpu_uuid, rejection.rule) for rejection in wait.rejections] == [
         ("GPU-0", "too_few_gpus"),
         ("GPU-1", "insufficient_memory"),
         ("GPU-2", "too_few_gpus"),
@@ -219,9 +219,11 @@ def test_a_later_job_of_the_same_demand_inherits_the_reservation():
     assert placer.decide(600.0) == []
     placer.add(a_job(2, 36, at_s=600.0, priority=1))
     assert placer.decide(601.0) == []
-    reserved = next(each.gpu_uuid for each in placer.explain(2, 601.0).rejections if each.rule == "reserved")
+    reserved = next(
+        rejection.gpu_uuid for rejection in placer.explain(2, 601.0).rejections if rejection.rule == "reserved"
+    )
     placer.update(a_snapshot(int(reserved[-1])))
-    assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
+    assert [placement.job_id for placement in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
 
 
 def after_oom(job, seen_gib=20, **learned):
@@ -273,7 +275,7 @@ def test_a_reserved_gpu_is_taken_when_its_gate_opens():
     assert placer.decide(602.0) == []
     assert placer.explain(1, 601.0).rejections[0].rule == "warming_up"
     assert placer.wakes_at_s == 605.0
-    assert [each.job_id for each in placer.decide(605.0)] == [1]
+    assert [placement.job_id for placement in placer.decide(605.0)] == [1]
 
 
 def test_removing_the_job_releases_its_reservation():
@@ -283,7 +285,7 @@ def test_removing_the_job_releases_its_reservation():
     placer.add(a_job(2, 5, at_s=600.0))
     assert placer.decide(600.0) == [], "the only GPU is kept for the first"
     placer.remove(1)
-    assert [each.job_id for each in placer.decide(601.0)] == [2]
+    assert [placement.job_id for placement in placer.decide(601.0)] == [2]
 
 
 def test_placer_wakes_when_a_reservation_becomes_due():
@@ -294,7 +296,7 @@ def test_placer_wakes_when_a_reservation_becomes_due():
     placer.decide(10.0)
     assert placer.wakes_at_s == 600.0
     placer.add(a_job(2, 5, at_s=20.0))
-    assert [each.job_id for each in placer.decide(20.0)] == [2]
+    assert [placement.job_id for placement in placer.decide(20.0)] == [2]
     placer.decide(600.0)
     placer.add(a_job(3, 5, at_s=601.0))
     assert placer.decide(601.0) == []
@@ -305,9 +307,9 @@ def test_removed_jobs_do_not_accumulate_in_the_queue():
     placer.update(a_snapshot(0, residents=BUSY))
     placer.decide(0.0)
     placer.add(a_job(0, 36))
-    for each in range(1, 2000):
-        placer.add(a_job(each, 36))
-        placer.remove(each)
+    for number in range(1, 2000):
+        placer.add(a_job(number, 36))
+        placer.remove(number)
     (kind,) = placer._queue.blocked or placer._queue.ready
     assert len(kind.heap) < 200
     assert placer.waiting == 1
@@ -316,12 +318,12 @@ def test_removed_jobs_do_not_accumulate_in_the_queue():
 def test_memory_freed_by_an_exit_goes_to_a_pending_job():
     placer = MEMORY_ONLY.placer()
     placer.update(a_snapshot(0))
-    for each in (1, 2, 3):
-        placer.add(a_job(each, 15))
-    assert [each.job_id for each in placer.decide(0.0)] == [1, 2]
+    for number in (1, 2, 3):
+        placer.add(a_job(number, 15))
+    assert [placement.job_id for placement in placer.decide(0.0)] == [1, 2]
     assert placer.decide(1.0) == []
     placer.release(1)
-    assert [each.job_id for each in placer.decide(2.0)] == [3]
+    assert [placement.job_id for placement in placer.decide(2.0)] == [3]
 
 
 def test_a_job_with_a_reservation_starts_when_its_demand_shrinks():
@@ -332,4 +334,4 @@ def test_a_job_with_a_reservation_starts_when_its_demand_shrinks():
     placer.add(a_job(2, 20, at_s=600.0, priority=1))
     assert placer.decide(601.0) == []
     placer.add(long_wait(a_job(1, 20)))
-    assert [each.job_id for each in placer.decide(602.0)] == [1]
+    assert [placement.job_id for placement in placer.decide(602.0)] == [1]

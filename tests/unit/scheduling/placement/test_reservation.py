@@ -36,7 +36,9 @@ def an_entry(*, gpus: int = 1, gib: float = 8, since_s: float = 100.0, oom_gib: 
 def views(*residents: int) -> list[GpuView]:
     """GPUs of 40 GiB, with so many residents of 1 GiB each, all open."""
     found = [
-        GpuView(a_snapshot(place, residents=tuple(a_resident(1, job_id=100 * place + each) for each in range(count))))
+        GpuView(
+            a_snapshot(place, residents=tuple(a_resident(1, job_id=100 * place + number) for number in range(count)))
+        )
         for place, count in enumerate(residents, start=0)
     ]
     for place, view in enumerate(found):
@@ -92,11 +94,11 @@ def test_no_second_reservation_while_one_is_active():
 
 def test_gpus_with_the_fewest_residents_are_reserved_and_released():
     reservation, gpus = Reservation(RULES, 600.0), views(2, 0, 1)
-    assert [each.place for each in reservation.begin(an_entry(gpus=2), gpus, 0.0)] == [1, 2]
-    assert [each.reserved_for for each in gpus] == [None, 1, 1]
+    assert [view.place for view in reservation.begin(an_entry(gpus=2), gpus, 0.0)] == [1, 2]
+    assert [gpu.reserved_for for gpu in gpus] == [None, 1, 1]
     assert reservation.retry_pending
-    assert [each.place for each in reservation.end()] == [1, 2]
-    assert (reservation.job_id, [each.reserved_for for each in gpus]) == (None, [None, None, None])
+    assert [view.place for view in reservation.end()] == [1, 2]
+    assert (reservation.job_id, [gpu.reserved_for for gpu in gpus]) == (None, [None, None, None])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_gpus_with_the_fewest_residents_are_reserved_and_released():
 def test_no_reservation_if_the_gpus_cannot_satisfy_the_job(entry):
     reservation, gpus = Reservation(RULES, 600.0), views(0, 0)
     assert reservation.begin(entry, gpus, 0.0) == ()
-    assert (reservation.job_id, reservation.retry_pending, [each.reserved_for for each in gpus]) == (
+    assert (reservation.job_id, reservation.retry_pending, [gpu.reserved_for for gpu in gpus]) == (
         None,
         False,
         [None, None],
@@ -118,7 +120,7 @@ def test_the_job_gets_reserved_gpus_first_and_then_others():
     entry = an_entry(gpus=2)
     reservation.begin(entry, gpus[1:], 0.0)
     gpus[1].take(a_resident(36, job_id=7))
-    assert [each.place for each in reservation.best(entry, gpus, others(gpus), 0.0)] == [2, 0]
+    assert [view.place for view in reservation.best(entry, gpus, others(gpus), 0.0)] == [2, 0]
 
 
 def test_a_reservation_places_nothing_until_enough_gpus_qualify():

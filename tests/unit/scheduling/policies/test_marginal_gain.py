@@ -123,7 +123,7 @@ def test_invalid_patience_is_refused(patience):
 def test_least_work_orders_by_gpu_time_and_shortest_by_run_time():
     jobs = [a_job(1, name="too_few_gpus", gpus=4), a_job(2, name="single")]
     facts = Facts(durations_s={"too_few_gpus": 60.0, "single": 100.0}, gang=0.9, single=0.9)
-    gpus = [gpu(each) for each in range(4)]
+    gpus = [gpu(number) for number in range(4)]
     assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="shortest"), *jobs)) == [1]
     assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="least-work"), *jobs)) == [2]
 
@@ -176,8 +176,8 @@ def test_an_unknown_resident_must_warm_up_before_it_shares():
 def test_unattributed_activity_is_assigned_to_the_unknown_resident():
     unknown = a_resident(24, placed_at_s=0.0, first_active_at_s=0.0)
     light, heavy = (
-        placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
-        for each in (0.2, 0.95)
+        placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=smact), facts=Facts(me=0.1))
+        for smact in (0.2, 0.95)
     )
     assert decided(light, a_job(1, gib=4, name="me")) == {1: ("GPU-0",)}
     assert decided(heavy, a_job(1, gib=4, name="me")) == {}
@@ -214,7 +214,7 @@ def test_a_safety_factor_tightens_the_slowdown_bound():
 )
 def test_the_predicted_slowdown_is_weighted_by_the_overlap(neighbors, known, slower):
     """Shown by the limit that is broken."""
-    there = [busy(2, smact=0.3, job_id=100 + each) for each in range(neighbors)]
+    there = [busy(2, smact=0.3, job_id=100 + number) for number in range(neighbors)]
     everybody = [GpuActivity(None, 0.3, memory_bytes=2 * GiB)] * (neighbors + 1)
     predicted = PriorInterference().slowdowns(everybody)[0]
     work = placer("marginal-gain", gpu(0, *there), facts=Facts(**({"me": 0.3} if known else {})))
@@ -225,7 +225,7 @@ def test_the_predicted_slowdown_is_weighted_by_the_overlap(neighbors, known, slo
 
 
 def test_at_most_max_jobs_share_a_gpu():
-    crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
+    crowd = [busy(2, smact=0.02, job_id=100 + number) for number in range(4)]
     work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
     assert decided(work, a_job(1, name="me")) == {}
     assert verdict(work) == "max_jobs: 4 jobs on it, at most 4 share a GPU"

@@ -116,8 +116,8 @@ def test_aegis_does_not_lower_a_larger_learned_floor():
 
 def test_aegis_judges_by_risk():
     samples = tuple(
-        GpuSample(at_s=AT_S - 30 + each, used_bytes=0, smact=0.9 if each >= 20 else 0.5, smocc=0.4, drama=0.0)
-        for each in range(31)
+        GpuSample(at_s=AT_S - 30 + number, used_bytes=0, smact=0.9 if number >= 20 else 0.5, smocc=0.4, drama=0.0)
+        for number in range(31)
     )
     server = replace(gpu(0, busy()), samples=samples)
     view = GpuView(server)
@@ -140,7 +140,7 @@ def test_risk_score_of_a_series_of_readings(readings, risk):
 
 
 def test_every_preference_is_registered_under_its_name():
-    assert {create(each).score for each in PREFERENCES} == set(PREFERENCES.values())
+    assert {create(prefer).score for prefer in PREFERENCES} == set(PREFERENCES.values())
 
 
 # Horus, Lucid, Gandiva, SJF-BSBF, Tiresias, round robin and their like.
@@ -170,7 +170,7 @@ def test_horus_takes_the_least_loaded_under_a_cap():
     ],
 )
 def test_lucid_pairs_jobs_by_the_sum_of_their_labels(residents, newcomer, gpus, reason):
-    residents_there = [busy(smact=each, job_id=100 + place) for place, each in enumerate(residents)]
+    residents_there = [busy(smact=smact, job_id=100 + place) for place, smact in enumerate(residents)]
     work = placer("lucid", gpu(0, *residents_there), facts=Facts(me=newcomer))
     assert bool(decided(work, a_job(1, name="me", gpus=gpus))) == (reason is None)
     if reason is not None:
@@ -238,8 +238,8 @@ def test_tiresias_ranks_jobs_with_much_attained_service_last():
 
 
 def test_round_robin_continues_after_the_last_gpu():
-    work = placer("round-robin", *(gpu(each, smact=0.1) for each in range(3)), warmup_s=0.0)
-    jobs = [a_job(each, 4) for each in range(1, 6)]
+    work = placer("round-robin", *(gpu(number, smact=0.1) for number in range(3)), warmup_s=0.0)
+    jobs = [a_job(number, 4) for number in range(1, 6)]
     assert list(decided(work, *jobs).values()) == [("GPU-0",), ("GPU-1",), ("GPU-2",), ("GPU-0",), ("GPU-1",)]
 
 
@@ -263,4 +263,4 @@ def test_names_from_the_literature_are_aliases():
 def test_a_gang_is_deferred_with_the_rejection_of_the_pairing_rule():
     (wait,) = create("horus").decide([a_job(1, 4, gpus=2)], a_server(gpu(0, busy(smact=0.9)), gpu(1), at_s=AT_S))
     assert isinstance(wait, Deferral)
-    assert [each.rule for each in wait.rejections] == ["utilization_cap", "too_few_gpus"]
+    assert [rejection.rule for rejection in wait.rejections] == ["utilization_cap", "too_few_gpus"]

@@ -7,7 +7,7 @@ from cotenant.scheduling.policies import create, options, policies
 
 
 def test_a_policy_has_its_registered_name():
-    assert [create(each).name for each in policies()] == list(policies())
+    assert [create(policy).name for policy in policies()] == list(policies())
     assert "exclusive" in policies()
     assert "most-memory" in policies()
 
