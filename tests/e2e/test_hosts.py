@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
+from gated_jobs import GATE, lines
 from host_sites import agents, hosts_site, kill_agents
 from places import until
 
 STALE_S = 5.0  # scheduling.stale_after_s
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 HOLDS = (sys.executable, "-m", "cotenant.simserver.fake_job", "--delay", "0.1", "--duration", "100000", "--peak-gib")
 
 
@@ -32,10 +32,6 @@ def site(site_root):
 @pytest.fixture
 def site_root(tmp_path_factory):
     return tmp_path_factory.mktemp("h")  # a socket's path has 108 bytes
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def host_of(site, job_id):

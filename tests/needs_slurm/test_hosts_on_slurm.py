@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from gated_jobs import GATE, lines
 from host_sites import agents, kill_agents
 from places import until
 from slurm_sites import all_heard_of, allocate, end_site, hosts_on_slurm
-
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 
 
 @contextlib.contextmanager
@@ -22,10 +21,6 @@ def daemon_on_two_nodes(cluster):
         yield site
     finally:
         end_site(site)
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_jobs_on_nodes_survive_agents_our_daemon_and_a_controller(cluster):

@@ -8,11 +8,11 @@ import shutil
 import signal
 from pathlib import Path
 
+from gated_jobs import GATE, lines
 from places import until
 from running import is_running
 from slurm_sites import end_site, pilot_on_slurm
 
-GATE = "echo $$ >>{0}; until [ -e {0}.open ]; do sleep 0.05; done; echo end >>{0}.ends"
 BIG = 30 * 2**30  # no two fit on a GPU of 40 GiB
 
 
@@ -29,10 +29,6 @@ def pilot_site(cluster, **settings):
 
 def queued(cluster):
     return cluster.slurm("squeue", "-h", "-o", "%A").split()
-
-
-def lines(path):
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def all_of(cluster):
