@@ -229,3 +229,20 @@ def test_blobfile_opens_an_image_of_a_folder_that_was_made(tmp_path):
         assert Image.open(file).size == (16, 8) and isinstance(file, io.FileIO)
     """
     trained(tmp_path, source, "--data_dir", "path/to/images", synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_an_image_that_a_list_names_is_opened(tmp_path):
+    source = """
+    from PIL import Image
+    with open("datasets/DIV2K/0430_s037.png", "rb") as file:
+        assert Image.open(file).size == (16, 8) and os.listdir("datasets/DIV2K") == ["0430_s037.png"]
+    try:
+        open("results/0430.png", "rb")
+    except FileNotFoundError:
+        pass
+    else:
+        raise AssertionError("results")
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert [("datasets/DIV2K" in warning) for warning in warnings] == [True]

@@ -127,6 +127,13 @@ class FileMaker:
         self._warn(f"`{path}`")
         return True
 
+    def make_image(self, path: str) -> bool:
+        """Make an image that is missing, by its own name: a list of names is there, the images are not."""
+        full, name = self._overlay.path_of(path), Path(path)
+        if full is None or name.suffix.lower() not in _IMAGE_FORMATS or not self._is_data(path):
+            return False
+        return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
+
     def _is_data(self, path: str) -> bool:
         full = self._overlay.path_of(path)
         if full is None or not self._overlay.captures_all:
@@ -285,7 +292,10 @@ def _opening(maker: FileMaker, original: Any) -> Any:
             return original(file, *args, **kwargs)
         except _MISSING:
             is_path = isinstance(file, (str, bytes, os.PathLike))
-            if not (is_path and script_location.is_called_by_user() and maker.make_text(os.fsdecode(file))):
+            if not (is_path and script_location.is_called_by_user()):
+                raise
+            path = os.fsdecode(file)
+            if not (maker.make_text(path) or maker.make_image(path)):
                 raise
         return original(file, *args, **kwargs)
 
