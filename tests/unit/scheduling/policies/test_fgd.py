@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from builders import a_job
 from cotenant.core.units import GiB
 from cotenant.scheduling.placement.fragmentation import TypicalDemand, fragments, placement_score, unusable_room
+from cotenant.scheduling.policies.fgd import STEP_BYTES, FragmentationPairing, Room
 from placers import Facts, busy, decided, gpu, placer
 
 
@@ -77,3 +80,40 @@ def test_the_answer_is_the_same_on_many_gpus():
     indexed = decided(placer("fgd", *gpus[:16], *kept_full, facts=known), a_job(1, 3), a_job(2, 9), a_job(3, 6))
     assert scanned == indexed
     assert len(scanned) == 3
+
+
+def test_demands_are_rounded_up_and_free_room_down():
+    pairing, known = FragmentationPairing(), facts()
+    assert pairing.profile(a_job(1, 4), known) == 4 * GiB
+    assert pairing.profile(a_job(1, 4.01), known) == 4 * GiB + STEP_BYTES
+    assert pairing.profile(a_job(1, None), known) is None
+    view = SimpleNamespace(available_bytes=4 * GiB + STEP_BYTES - 1, total_bytes=40 * GiB)
+    assert pairing.gpu_class(view) == Room(4 * GiB, 40 * GiB)
+    assert pairing.gpu_class(SimpleNamespace(available_bytes=None, total_bytes=40 * GiB)) == Room(0, 40 * GiB)
+
+
+def test_what_history_knows_of_a_demand_counts():
+    known = facts()
+    known.demand_bytes = lambda job: 9 * GiB
+    assert FragmentationPairing().profile(a_job(1, 4), known) == 9 * GiB
+
+
+@pytest.mark.parametrize(
+    ("typical", "free_gib", "total_gib", "gradient"),
+    [
+        pytest.param([], 40, 40, 36 / 8 / 40, id="one assumed run of eight needs the whole GPU"),
+        pytest.param([(80, 10**6)], 40, 40, 36 / 40, id="who demands more than a GPU demands all of it"),
+        pytest.param([], 3, 40, -3 / 40, id="rounded, it needs more than is free"),
+        pytest.param([(5, 10**6)], 8, 40, 4 / 40, id="what is left is of no use"),
+        pytest.param([(4, 10**6)], 8, 40, 0.0, id="another one fits into what is left"),
+    ],
+)
+def test_the_cost_of_4_gib_is_by_how_much_fragments_grow(typical, free_gib, total_gib, gradient):
+    pairing = FragmentationPairing().with_predictions(facts(*typical))
+    assert pairing.judge(4 * GiB, Room(free_gib * GiB, total_gib * GiB)) == -placement_score(gradient)
+
+
+@pytest.mark.parametrize(("smact", "uuid"), [(0.79, "GPU-0"), (0.81, "GPU-1")])
+def test_a_busy_gpu_is_left_alone(smact, uuid):
+    work = placer("fgd", gpu(0, busy(20), smact=smact), gpu(1), facts=facts((40, 10_000)))
+    assert decided(work, a_job(1, 4)) == {1: (uuid,)}
