@@ -33,6 +33,18 @@ def test_a_captured_step_allocates_from_a_private_pool(tmp_path):
     assert [event.action for event in trace.events].count("empty_cache") == 1
 
 
+def test_a_capture_has_a_seed_and_an_offset_on_the_stream_that_it_runs_on(tmp_path):
+    """Each graph has its own, beside its pool: a segment for a stream that no other allocation is on."""
+    small = ("--width", "64", "--batch-size", "32")
+    trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
+    allocated = [event for event in trace.events if event.action == "alloc"]
+    first = next(i for i, event in enumerate(allocated) if event.stream < 0)
+    seed, offset = allocated[first - 2 : first]
+    assert (seed.bytes, offset.bytes) == (8, 8)
+    assert seed.stream == offset.stream > 0
+    assert [event.stream for event in allocated].count(seed.stream) == 2
+
+
 def test_graphed_callables_share_a_pool_and_continue_training(tmp_path):
     small = ("--what", "model", "--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)

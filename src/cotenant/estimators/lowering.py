@@ -22,6 +22,7 @@ Buffers = Callable[[LibraryCall], tuple[int, ...]]
 """Bytes of the buffers that a kernel allocates, in order."""
 
 _LT_BYTES = 1 * MiB
+_CAPTURE_STREAM = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,9 @@ def lower(
         if op.kind.startswith("gemm"):
             # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too
             # (`getCurrentCUDABlasLtHandle` of aten/src/ATen/cuda/CublasHandlePool.cpp).
-            handle = (op.thread, event.stream, event.device)
+            # Captures of CUDA graphs, in pools with negative numbers, run on one stream of their own
+            # (torch/cuda/graphs.py, `default_capture_stream`), whose workspace lies in the pool of the first.
+            handle = (op.thread, max(event.stream, _CAPTURE_STREAM), event.device)
             if handle not in handles and blas.handle_bytes:
                 handles.add(handle)
                 number += 1

@@ -48,6 +48,11 @@ def test_each_thread_and_each_stream_has_a_handle():
     assert lowered(events, [MAIN, AUTOGRAD]) == [("alloc", 100)] * 3
 
 
+def test_captures_of_cuda_graphs_share_a_handle_whatever_their_pool():
+    events = [event("op", 0), event("op", 0, stream=-1), event("op", 0, stream=-2)]
+    assert lowered(events, [MAIN]) == [("alloc", 100)] * 2
+
+
 def test_lt_shares_the_workspace_of_its_handle():
     assert lowered([event("op", 1), event("op", 0)], [MAIN, LT]) == [("alloc", 100)]
 

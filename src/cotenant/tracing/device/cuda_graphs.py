@@ -1,6 +1,7 @@
 """CUDA graphs: a capture runs the code once with a private memory pool; a replay allocates nothing.
 
 The pool is a stream with a negative number: the allocator neither releases its cached blocks nor uses them elsewhere.
+Captures run on a stream of their own, which has one cuBLAS workspace, in the pool of the first.
 Not modeled: the driver's memory for the graph, and the release of a pool with its last graph.
 Source: torch/cuda/graphs.py, whose `make_graphed_callables` runs unchanged; c10/cuda/CUDACachingAllocator.cpp,
 `PrivatePool`.
@@ -54,12 +55,15 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
         def __init__(self, *_: object, **__: object) -> None:
             self._pool: _PoolId | None = None
             self._before: Any = None
+            self._seed_and_offset: list[torch.Tensor] = []
 
         def capture_begin(self, pool: Any = None, *_: object, **__: object) -> None:
             """Allocate from the pool until `capture_end`."""
             recorder.warn(_CAPTURE_WARNING)
             self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
             self._before = torch.cuda.current_stream()
+            # The generator's, which each replay reads (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `register_graph`).
+            self._seed_and_offset = [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(2)]
             torch.cuda.set_stream(make_stream(-self._pool[1]))
 
         def capture_end(self) -> None:
@@ -93,8 +97,12 @@ def _capture_class(recorder: TraceRecorder) -> type:
     class Capture:
         """`torch.cuda.graph(...)`."""
 
-        def __init__(self, cuda_graph: Any, pool: Any = None, *_: object, **__: object) -> None:
-            self.cuda_graph, self._pool = cuda_graph, pool
+        default_capture_stream: Any = None
+
+        def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, *_: object, **__: object) -> None:
+            if stream is None:
+                stream = Capture.default_capture_stream = Capture.default_capture_stream or torch.cuda.Stream()
+            self.cuda_graph, self._pool, self._on_stream = cuda_graph, pool, torch.cuda.stream(stream)
 
         def __enter__(self) -> None:
             # `graph.__enter__` collects cyclic garbage and empties the cache, so that the pool can have the memory; the
@@ -102,9 +110,11 @@ def _capture_class(recorder: TraceRecorder) -> type:
             if getattr(getattr(torch.compiler, "config", None), "force_cudagraph_gc", True):
                 gc.collect()
             recorder.empty_cache()
+            self._on_stream.__enter__()
             self.cuda_graph.capture_begin(self._pool)
 
         def __exit__(self, *_: object) -> None:
             self.cuda_graph.capture_end()
+            self._on_stream.__exit__(None, None, None)
 
     return Capture
