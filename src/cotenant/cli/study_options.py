@@ -5,7 +5,7 @@ A module of its own: each verb is loaded alone, when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ class SimulatedStudyGpu(NamedTuple):
 
     backend: SimulatedBackend
     gpu: Gpu
-    env: Mapping[str, str]
+    env: dict[str, str]
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class CodecError(CotenantError):
     """A value does not fit the type that it is decoded as."""
 
 
-def encode(value: object, *, lean: bool = False) -> Any:
+def encode(value: Any, *, lean: bool = False) -> Any:
     """Plain JSON for a dataclass, mapping, sequence or scalar; `lean` omits fields that have their default."""
     if value is None or type(value) in _PLAIN:
         return value
@@ -106,13 +106,13 @@ def _shape(kind: type[Any]) -> _Shape | None:
     return _Shape(kind) if dataclasses.is_dataclass(kind) else None
 
 
-def _one_level(value: object) -> dict[str, Any]:
+def _one_level(value: Any) -> dict[str, Any]:
     """`value` in types that `json` can encode, one level deep: its encoder calls again for what is inside."""
     shape = _shape(type(value))
     return _plain_mapping(value) if shape is None else shape.fields(value)
 
 
-def _lean_level(value: object) -> dict[str, Any]:
+def _lean_level(value: Any) -> dict[str, Any]:
     """Like `_one_level`, without fields that have their defaults."""
     shape = _shape(type(value))
     return _plain_mapping(value) if shape is None else shape.non_defaults(value)
