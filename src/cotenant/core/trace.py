@@ -53,6 +53,11 @@ class MemoryEvent(NamedTuple):
     op_id: int = -1
 
 
+def part_of(category: str, module: str) -> str:
+    """The part of memory that a storage belongs to: its category, and the module that allocated it, if one ran."""
+    return f"{category} {module}".rstrip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
     """A library call that asks the allocator for a workspace on a real GPU.
@@ -121,6 +126,7 @@ class TraceHeader:
         backend: `trace`, or `null-gpu`: the events are PyTorch's own memory history, from its CUDA build on a null GPU.
         counted_reserved_bytes: what PyTorch's allocator reserved there at most.
         runs_otherwise: what the script does otherwise on a GPU than in the trace: `compiled` code, an `extension`.
+        lines: the script's line that allocated most of each part, such as `train.py, line 12`, by category and module.
         alloc_conf, cublas_workspace_config: the same two settings at the start of the trace.
     """
 
@@ -147,6 +153,7 @@ class TraceHeader:
     backend: str = "trace"
     counted_reserved_bytes: int | None = None
     runs_otherwise: tuple[str, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cotenant.core.text import printable
+from cotenant.core.trace import CATEGORIES, part_of
 from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.fit import COMPILED
 
@@ -42,7 +44,7 @@ def parts_at_peak(result: TracedResult) -> dict[str, int]:
     last = result.replay.peak_event_index
     for event in itertools.islice(result.replay_input.events, None if last is None else last + 1):
         if event.action == "alloc":
-            sizes[event.storage_id] = f"{event.category} {event.module}".rstrip(), event.bytes
+            sizes[event.storage_id] = part_of(event.category, event.module), event.bytes
         elif event.action == "free":
             sizes.pop(event.storage_id, None)
     parts: Counter[str] = Counter()
@@ -54,23 +56,38 @@ def parts_at_peak(result: TracedResult) -> dict[str, int]:
 def budget_report(result: TracedResult, limit_bytes: int, before: Mapping[str, int] | None = None) -> str:
     """Why an estimate exceeds a budget; empty if its bound does not.
 
-    The lines after the first name the largest parts at the peak, or, with the parts `before`, those that changed most.
+    The lines after the first name the categories, and then the largest parts at the peak with the script's lines that
+    allocate them; or, with the parts `before`, the categories and parts that changed most.
     """
     bound = result.estimate.bound_bytes
     if bound <= limit_bytes:
         return ""
-    parts = parts_at_peak(result)
-    if before is None:
-        large = ((name, nbytes) for name, nbytes in parts.items() if nbytes >= _MIN_CHANGE_BYTES)
-        lines = [f"  {format_bytes(nbytes):>11}  {name}" for name, nbytes in large]
-    else:
-        changes = {name: parts.get(name, 0) - before.get(name, 0) for name in {**parts, **before}}
-        ordered = sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))
-        lines = [
-            f"  {'+' if change > 0 else '-'}{format_bytes(abs(change)):>10}  {name}"
-            for name, change in ordered
-            if abs(change) >= _MIN_CHANGE_BYTES
-        ] or ["  no part changed by 1 MiB or more"]
-    what = "at the peak" if before is None else "changed at the peak"
+    parts, old = parts_at_peak(result), before or {}
+    changes = {name: parts.get(name, 0) - old.get(name, 0) for name in {**parts, **old}}
+    categories: Counter[str] = Counter()
+    for name, change in changes.items():
+        categories[_category_of(name)] += change
+    signed = before is not None
+    lines = [f"  {text}" for text in _largest(categories, {}, signed=signed)]
+    lines += [f"    {text}" for text in _largest(changes, result.trace.header.lines, signed=signed)]
+    if not lines:
+        lines = ["  no part changed by 1 MiB or more"]
+    what = "changed at the peak" if signed else "at the peak"
     head = f"needs {format_bytes(bound)} with its margin, the budget is {format_bytes(limit_bytes)}; {what}:"
-    return "\n".join([head, *lines[:_MAX_LINES]])
+    return "\n".join([head, *lines])
+
+
+def _largest(changes: Mapping[str, int], places: Mapping[str, str], *, signed: bool) -> list[str]:
+    """The largest of `changes` by name, in bytes, with their lines; those below 1 MiB are left out."""
+    ordered = sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))
+    large = [(name, change) for name, change in ordered if abs(change) >= _MIN_CHANGE_BYTES][:_MAX_LINES]
+    found = []
+    for name, change in large:
+        sign = ("+" if change > 0 else "-") if signed else ""
+        place = f"  ({places[name]})" if name in places else ""
+        found.append(f"{sign}{format_bytes(abs(change)):>{11 - len(sign)}}  {printable(name + place)}")
+    return found
+
+
+def _category_of(part: str) -> str:
+    return next((category for category in CATEGORIES if f"{part} ".startswith(f"{category} ")), part)

@@ -17,6 +17,7 @@ import torch
 
 from cotenant.allocator.rounding import block_bytes
 from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.tracing.allocation_lines import AllocationLines
 from cotenant.tracing.process.garbage_collection import collect_as_usual
 from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
 
@@ -66,6 +67,7 @@ class TraceRecorder:
         self._ops: list[LibraryCall] = []
         self._op_ids: dict[object, int] = {}
         self._modules: list[str] = []
+        self._lines = AllocationLines()
         self._paused: PausedSpan | None = None
         self._carried: list[CarriedStorage] = []  # after the last pause
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
@@ -99,6 +101,7 @@ class TraceRecorder:
         self.live_bytes[device] += _block_bytes(nbytes)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._bind(storage, storage_id)
+        self._lines.add(storage_id, nbytes, self.phase, self._module())
         stream = self.streams.get(device, 0)
         self._actions.append(("alloc", storage_id, nbytes, self.phase, self._module(), stream, device))
 
@@ -299,6 +302,7 @@ class TraceRecorder:
     def enter_phase(self, phase: str) -> str:
         """Begin a phase; returns the one before."""
         before, self.phase = self.phase, phase
+        self._lines.enter_phase(phase)
         if before != phase and self._paused is None:
             self._actions.append(("phase", -1, 0, phase, "", 0, 0))
         return before
@@ -364,7 +368,7 @@ class TraceRecorder:
         return MemoryTrace(
             events=tuple(events),
             ops=tuple(self._ops),
-            header=replace(self.header, steps=self.steps, layers=tuple(layers)),
+            header=replace(self.header, steps=self.steps, layers=tuple(layers), lines=self._lines.by_part(events)),
             warnings=tuple(self.warnings),
             partial=partial,
         )

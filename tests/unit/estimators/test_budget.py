@@ -38,17 +38,34 @@ def test_parts_are_those_held_at_the_peak_by_category_and_module():
     assert list(parts) == ["activation a", "parameter", "activation b"]
 
 
-def test_a_budget_names_what_grew_since_it_was_saved():
-    before = parts_at_peak(result_of(alloc(1, 200, "parameter", "load"), alloc(2, 150, "activation", "forward", "a")))
-    result = result_of(alloc(1, 190, "parameter", "load"), alloc(2, 450, "activation", "forward", "a"))
+def test_a_budget_names_what_grew_since_it_was_saved_by_category_and_line():
+    before = parts_at_peak(result_of(
+        alloc(1, 190, "parameter", "load"), alloc(2, 450, "activation", "forward", "a"),
+        alloc(3, 100, "activation", "forward", "b"),
+    ))  # fmt: skip
+    result = result_of(
+        alloc(1, 180, "parameter", "load"), alloc(2, 150, "activation", "forward", "a"),
+        alloc(4, 700, "activation", "forward", "c"), alloc(5, 90, "optimizer state", "load"),
+        lines={"activation c": "train.py, line 12"},
+    )  # fmt: skip
     bound = result.estimate.bound_bytes
     assert budget_report(result, bound) == ""
     head, *lines = budget_report(result, bound - 1, before).splitlines()
     assert "the budget is" in head
-    assert [line.split() for line in lines] == [
-        ["+", "300.0", "MiB", "activation", "a"], ["-", "10.0", "MiB", "parameter"]
-    ]  # fmt: skip
-    assert "450.0 MiB  activation a" in budget_report(result, bound - 1)
+    assert [" ".join(line.split()) for line in lines] == [
+        "+ 300.0 MiB activation",
+        "+ 90.0 MiB optimizer state",
+        "- 10.0 MiB parameter",
+        "+ 700.0 MiB activation c (train.py, line 12)",
+        "- 300.0 MiB activation a",
+        "- 100.0 MiB activation b",
+        "+ 90.0 MiB optimizer state",
+        "- 10.0 MiB parameter",
+    ]
+    report = budget_report(result, bound - 1)
+    assert "850.0 MiB  activation\n" in report
+    assert "700.0 MiB  activation c  (train.py, line 12)\n" in report
+    assert budget_report(result, bound - 1, parts_at_peak(result)).endswith("no part changed by 1 MiB or more")
 
 
 @pytest.mark.parametrize(

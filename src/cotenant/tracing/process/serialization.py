@@ -90,6 +90,7 @@ def _header_from_dict(value: dict[str, Any]) -> TraceHeader:
             "sources": None if sources is None else tuple((path, digest) for path, digest in sources),
             "site_folders": None if sites is None else tuple(sites),
             "runs_otherwise": tuple(value.get("runs_otherwise", ())),
+            "lines": dict(value.get("lines", {})),
         }
     )
 
