@@ -151,3 +151,16 @@ def test_synthetic_images_have_a_standard_deviation(tmp_path):
     transforms.Normalize([0, 0, 0], deviation.tolist())(images[0][0])
     """
     trained(tmp_path, source, synthetic_data=["3x32x32:uint8:10"])
+
+
+def test_no_device_is_chosen_unless_the_script_chooses_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    source = """
+    import ctypes, subprocess
+    c_getenv = ctypes.CDLL(None).getenv
+    c_getenv.restype = ctypes.c_char_p
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") is None and c_getenv(b"CUDA_VISIBLE_DEVICES") == b""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0" and torch.cuda.device_count() == 1
+    """
+    trained(tmp_path, source)

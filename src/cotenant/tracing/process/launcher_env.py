@@ -1,4 +1,4 @@
-"""Environment variables that a launcher sets for rank 0; `accelerate` also reads its own file of defaults."""
+"""Environment variables that a launcher sets for rank 0, and that a script sees; `accelerate` also reads its file."""
 
 from __future__ import annotations
 
@@ -60,3 +60,14 @@ def _names_a_backend(args: Any) -> bool:
 def _accelerate_settings(changed: Mapping[str, str]) -> dict[str, str]:
     """Variables of accelerate itself, which override those that we derive from its options."""
     return {name: value for name, value in changed.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
+
+
+def hide_empty_choice() -> None:
+    """Have the script see no `CUDA_VISIBLE_DEVICES` where it is empty, as it is for the libraries of this process.
+
+    Scripts count its commas: YOLOX, yolox/utils/dist.py, `get_num_devices`. The C library keeps the empty one, so that
+    no real GPU is found.
+    """
+    values: Any = os.environ
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del values._data[values.encodekey("CUDA_VISIBLE_DEVICES")]
