@@ -28,11 +28,11 @@ class CodecError(CotenantError):
     """A value does not fit the type that it is decoded as."""
 
 
-def encode(value: Any, *, lean: bool = False) -> Any:
+def encode(value: object, *, lean: bool = False) -> Any:
     """Plain JSON for a dataclass, mapping, sequence or scalar; `lean` omits fields that have their default."""
     if value is None or type(value) in _PLAIN:
         return value
-    shape = _shape(type(value))
+    shape = _shape(type(value))  # type: ignore[arg-type]  # a class is hashable; mypy looks at its instances
     if shape is not None:
         one_level = shape.non_defaults if lean else shape.fields
         return {name: encode(part, lean=lean) for name, part in one_level(value).items()}
@@ -106,15 +106,15 @@ def _shape(kind: type[Any]) -> _Shape | None:
     return _Shape(kind) if dataclasses.is_dataclass(kind) else None
 
 
-def _one_level(value: Any) -> dict[str, Any]:
+def _one_level(value: object) -> dict[str, Any]:
     """`value` in types that `json` can encode, one level deep: its encoder calls again for what is inside."""
-    shape = _shape(type(value))
+    shape = _shape(type(value))  # type: ignore[arg-type]  # a class is hashable; mypy looks at its instances
     return _plain_mapping(value) if shape is None else shape.fields(value)
 
 
-def _lean_level(value: Any) -> dict[str, Any]:
+def _lean_level(value: object) -> dict[str, Any]:
     """Like `_one_level`, without fields that have their defaults."""
-    shape = _shape(type(value))
+    shape = _shape(type(value))  # type: ignore[arg-type]  # a class is hashable; mypy looks at its instances
     return _plain_mapping(value) if shape is None else shape.non_defaults(value)
 
 
