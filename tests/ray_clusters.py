@@ -20,9 +20,8 @@ def why_no_ray():
     return None if importlib.util.find_spec("ray") else MISSING
 
 
-@contextlib.contextmanager
-def ray_cluster(*nodes):
-    """A cluster whose head has no GPU, and a connection to it; each of `nodes` has arguments of `Cluster.add_node`."""
+def set_environment():
+    """Set what Ray of tests needs in the environment; returns what was there before."""
     # Ray writes a token into the home folder otherwise, and phones home; its dashboard starts four processes.
     own = {
         "RAY_AUTH_MODE": "disabled",
@@ -32,6 +31,13 @@ def ray_cluster(*nodes):
     }
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
+    return before
+
+
+@contextlib.contextmanager
+def ray_cluster(*nodes):
+    """A cluster whose head has no GPU, and a connection to it; each of `nodes` has arguments of `Cluster.add_node`."""
+    before = set_environment()
     import ray
     from ray.cluster_utils import Cluster
 
