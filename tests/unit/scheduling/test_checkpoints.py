@@ -10,10 +10,10 @@ from builders import a_job
 from cotenant import checkpoint
 from cotenant.core.job import Attempt, AttemptExit, Done, Queued
 from cotenant.core.placement import Placement
-from cotenant.scheduling.checkpoints import EXIT_SAVED, MOVE_STOP, is_moved, is_saved
+from cotenant.scheduling.checkpoints import EXIT_SAVED, MOVE_STOP, REST_S, is_moved, is_saved, offered_from_s
 from cotenant.scheduling.placement.orders import fifo
 from cotenant.scheduling.prediction.history import WorkloadHistory
-from cotenant.scheduling.prediction.move_cost import ASSUMED_PART_S
+from cotenant.scheduling.prediction.move_cost import ASSUMED_PART_S, is_wasted, move_cost
 from cotenant.scheduling.recovery import after_exit
 
 
@@ -50,10 +50,24 @@ def test_a_job_that_completes_when_it_is_asked_to_save_has_completed():
     assert job.state.outcome == "completed"
 
 
-def test_a_job_that_is_cancelled_while_it_saves_is_cancelled():
-    job = after_exit(a_job(checkpoint_signal="TERM"), an_attempt(stop_reason="cancelled"))
+@pytest.mark.parametrize("code", [EXIT_SAVED, 0])
+def test_a_job_that_is_cancelled_while_it_saves_is_cancelled(code):
+    job = after_exit(a_job(checkpoint_signal="TERM"), an_attempt(code=code, stop_reason="cancelled"))
     assert isinstance(job.state, Done)
     assert job.state.outcome == "cancelled"
+
+
+def test_who_is_stopped_for_another_reason_is_not_moved():
+    assert not is_moved(an_attempt(detail="idle for 30 minutes"))
+    assert not is_moved(replace(an_attempt(), exit=None))
+
+
+def test_a_moved_job_rests_and_others_do_not():
+    moved = after_exit(a_job(checkpoint_signal="TERM"), an_attempt())
+    assert offered_from_s(moved) == 1600.0 + REST_S
+    assert offered_from_s(after_exit(a_job(checkpoint_signal="TERM", begin_at_s=9000.0), an_attempt())) == 9000.0
+    requeued = after_exit(a_job(checkpoint_signal="TERM"), an_attempt(detail="x", stop_reason="requeue"))
+    assert offered_from_s(requeued) is None
 
 
 def test_moves_count_against_no_limit_and_keep_the_jobs_place_in_the_queue():
@@ -101,6 +115,25 @@ def test_work_that_was_not_saved_is_no_part_of_the_duration():
     job = after_exit(job, completed(2, 300.0))
     history.learn(job, {1: job})
     assert history.duration_s(job) == 300.0
+
+
+def test_work_before_an_attempt_that_lost_its_state_is_not_counted():
+    """What a script goes on from after that is not known; the shorter duration is assumed."""
+    history = WorkloadHistory()
+    job = a_job(checkpoint_signal="TERM")
+    for number, code in enumerate((EXIT_SAVED, 1, EXIT_SAVED), start=1):
+        job = after_exit(job, an_attempt(number, code=code))
+    job = after_exit(job, completed(4, 300.0))
+    history.learn(job, {1: job})
+    assert history.duration_s(job) == 300.0 + 600.0 - 20.0 - 10.0
+
+
+def test_a_move_to_which_the_job_completed_wasted_nothing():
+    assert [is_wasted(an_attempt(code=code)) for code in (1, 0, EXIT_SAVED)] == [True, False, False]
+
+
+def test_costs_of_an_accelerated_server_are_in_gpu_time():
+    assert move_cost([], [], 0, pace=60.0).seconds == 2 * ASSUMED_PART_S / 60.0
 
 
 def test_the_helper_and_the_rule_have_the_same_exit_code():

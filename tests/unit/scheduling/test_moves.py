@@ -149,6 +149,16 @@ def test_a_job_makes_room_for_a_gang_on_its_own_host_only():
     held, jobs = of("n1", gpu(0, resident(1, sharing="exclusive"))), {1: running(1)}
     assert found.plan((held, of("n2", gpu(1)), of("n3", gpu(2))), jobs, [gang], RAN_S) is None
     assert found.plan((held, of("n1", gpu(1)), of("n2", gpu(2))), jobs, [gang], RAN_S) is not None
+    assert planner().plan((held, of("n2", gpu(1))), jobs, [gang], RAN_S) is not None, "gangs may span hosts"
+
+
+def test_no_job_leaves_a_gpu_that_would_take_the_waiting_job_beside_it():
+    """What the gang lacks is the other GPU, whose job cannot be moved."""
+    gpus = (gpu(0, resident(1, gib=4, smact=0.1)), gpu(1, resident(2, sharing="exclusive")))
+    jobs = [running(1), running(2, checkpoint_signal=None)]
+    small = a_job(9, 1, gpus=2)
+    assert plan(gpus, jobs, [small]) is None
+    assert plan((gpus[0], gpu(1)), jobs[:1], [small]) is None, "it can start as it is"
 
 
 def test_a_job_does_not_give_way_to_one_that_gains_as_much_as_it_loses():
