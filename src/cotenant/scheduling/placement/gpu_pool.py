@@ -18,18 +18,18 @@ from cotenant.scheduling.prediction.interference import GpuActivity
 
 
 class GpuPool:
-    """Caches for every GPU what the admission rules say that no demand changes.
+    """The GPUs of a policy, and for each the answers of its admission rules that are the same for every job.
 
     `linear_scan_max_gpus`: see `gpu_index`; other values are for tests.
 
     Attributes:
         rules: those of the policy.
         views: in display order; `sizes`: their memory.
-        is_timed: some are available for a time, see `Gpu.available_until_s`.
-        needs_rebuild: GPUs were added, or changed their size or end; `rebuild` has to be called.
+        is_timed: whether any is available for a limited time, see `Gpu.available_until_s`.
+        needs_rebuild: GPUs were added, or changed their size or end; call `rebuild`.
         shared, exclusive: indexes of the GPUs that admit a job that shares, or one that needs them exclusively. The
             first is not updated for a policy without sharing.
-        improved: places of GPUs that may admit a job now that they did not admit before.
+        improved: places of GPUs that may admit more jobs than before.
         changes: the number of changes until now.
         now_s: time of the decision; gates are open or closed as of then.
     """

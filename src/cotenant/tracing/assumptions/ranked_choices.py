@@ -6,6 +6,8 @@ of time series do that turn the strongest frequencies into periods.
 
 The first of `topk` is index 1: index 0 of a spectrum is the mean of the series, which such scripts set to zero. Small
 frequencies are long periods, which pad a series most, so the sizes that follow are large ones.
+
+A module of its own: one assumption, as the others here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What decides the events of a model's call: shapes and types of its inputs, numbers among them, and settings."""
+"""What decides the events of a model's call: shapes and types of its inputs, numbers among them, and settings.
+
+A module of its own: one rule, apart from `repeated_evaluation`, which records and replays the events.
+"""
 
 from __future__ import annotations
 
