@@ -15,13 +15,26 @@ from cotenant.osutil import procfs
 
 def kill_node(folder: Path, node: str, state_dir: Path | None = None) -> None:
     """Kill what runs on a node of the Slurm in `folder`, also attempts of the daemon with `state_dir`."""
+    stopped: set[int] = set()
+    # A look at /proc takes a while, and what is forked meanwhile would survive: until a look finds nothing new.
+    while found := _all_of(node, state_dir, folder) - stopped:
+        for pid in sorted(found, reverse=True):  # a job before its runner, or it would end and nobody write it down
+            _send(pid, signal.SIGSTOP)
+        stopped |= found
+    for pid in stopped:
+        _send(pid, signal.SIGKILL)
+
+
+def _all_of(node: str, state_dir: Path | None, folder: Path) -> set[int]:
     found = processes_of(node, state_dir, folder)
     with contextlib.suppress(OSError, ValueError):
         found.add(int((folder / f"slurmd.{node}.pid").read_text()))
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # all at once: nobody may report the end of another
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    return found
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def processes_of(node: str, state_dir: Path | None = None, folder: Path | None = None) -> set[int]:
