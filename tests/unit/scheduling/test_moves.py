@@ -166,6 +166,33 @@ def test_a_job_does_not_give_way_to_one_that_gains_as_much_as_it_loses():
     assert plan(whole, [running(1)], [a_job(9, 10, exclusive=True)]) is None
 
 
+@pytest.mark.parametrize(
+    ("duration_s", "sharing", "is_moved"),
+    [
+        pytest.param(100.0, "exclusive", True, id="short: a turn"),
+        pytest.param(2000.0, "exclusive", False, id="not so short"),
+        pytest.param(None, "exclusive", False, id="of unknown duration"),
+        pytest.param(100.0, "time-sliced", False, id="short, but it would slow down a neighbor that stays"),
+    ],
+)
+def test_a_job_gives_a_turn_to_one_that_needs_much_less_time(duration_s, sharing, is_moved):
+    found, short = planner(), a_job(9, 10, exclusive=sharing == "exclusive", command=("python", "short.py"))
+    if duration_s is not None:
+        ended = replace(a_move(), started_at_s=0.0, ended_at_s=duration_s)
+        ended = replace(ended, exit=AttemptExit(exit_code=0, signal=None, reason="exited"))
+        found._history.learn(replace(short, attempts=(ended,)), {})
+    residents = (
+        [resident(1, gib=30, sharing=sharing)]
+        if sharing == "exclusive"
+        else [resident(1, gib=20, smact=0.1), resident(2, gib=15, smact=0.5)]
+    )
+    jobs = {1: running(1), 2: running(2, checkpoint_signal=None)}
+    move = found.plan((gpu(0, *residents),), jobs, [short], RAN_S)
+    assert (move is not None) == is_moved
+    if move is not None:
+        assert move.reason == f"{MOVE_STOP}: room for job 9, +0.00 of speed"
+
+
 # In simulated time.
 
 
