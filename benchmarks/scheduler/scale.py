@@ -243,15 +243,16 @@ class SilentLink:
         return self._reading, self._reading.clock_s
 
 
-def merging_s(readings: list[HostReading]) -> float:
-    """CPU seconds for one list of the GPUs and samples of all hosts, once the list is known."""
-    links = cast("dict[str, HostLink]", {reading.gpus[0].server: SilentLink(reading) for reading in readings})
-    hosts = {ref: reading.gpus[0].server for reading in readings for ref in reading.owners.values()}
-    merged = HostGpus()
-    merged.inventory(links, ())
-    began_s = time.process_time()
-    merged.inventory(links, ())
-    samples = merged.sample(readings[0].clock_s, links, hosts)
+def merging_s(readings: list[HostReading], next_readings: list[HostReading]) -> float:
+    """CPU seconds for one list of the GPUs and samples of all hosts, as the daemon makes it at each tick."""
+    merged, began_s = HostGpus(), 0.0
+    for found in (readings, next_readings):
+        links = cast("dict[str, HostLink]", {reading.gpus[0].server: SilentLink(reading) for reading in found})
+        hosts = {ref: reading.gpus[0].server for reading in found for ref in reading.owners.values()}
+        began_s = time.process_time()
+        merged.inventory(links, ())
+        merged.inventory(links, ())
+        samples = merged.sample(found[0].clock_s, links, hosts)
     took_s = time.process_time() - began_s
     if len(samples) != GPUS * len(readings):
         raise SystemExit(f"{len(samples)} samples were merged: the setup is wrong")
@@ -281,7 +282,10 @@ def one(hosts: int, seed: int, *, quick: bool) -> dict[str, float]:
     for text in texts:
         reading_of(parsed(text), "node-0000")
     read_s = (time.process_time() - began_s) / MESSAGES
-    merge_s = merging_s([reading_of(parsed(full.message(host)), f"node-{host:04d}") for host in range(hosts)])
+    of_all, next_of_all = (
+        [reading_of(parsed(full.message(host)), f"node-{host:04d}") for host in range(hosts)] for _ in range(2)
+    )
+    merge_s = merging_s(of_all, next_of_all)
     return {
         "hosts": hosts,
         "gpus": hosts * GPUS,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from cotenant.core.errors import BackendError
+from cotenant.core.fast_constructor import fast_replace
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.ports import AttemptRef
 from cotenant.hosts.link import HostLink
@@ -24,6 +25,7 @@ class HostGpus:
         self._owners: Mapping[int, AttemptRef] = {}
         self._warned_of: set[str] = set()
         self._ends_s: Mapping[str, float] = {}
+        self._listed_from: tuple[Mapping[str, tuple[Gpu, ...]], frozenset[str], Mapping[str, float]] | None = None
 
     def set_end(self, host: str, at_s: float | None) -> None:
         """When the allocation of a host ends, by the workload manager; None: never, or its agent knows."""
@@ -32,12 +34,15 @@ class HostGpus:
 
     def inventory(self, links: Mapping[str, HostLink], retired: Collection[str]) -> tuple[Gpu, ...]:
         """GPUs of all hosts that have been heard of, in the order of `links`; retired hosts are left out."""
+        ends_s = self._ends_s
+        found_by_host = {host: _gpus_of(link) for host, link in links.items()}
+        state = (found_by_host, frozenset(retired), ends_s)
+        if state == self._listed_from:  # ten thousand GPUs, several times a second
+            return self._listed
         listed: dict[str, Gpu] = {}
         left_out: dict[str, str] = {}
-        ends_s = self._ends_s
-        for host, link in links.items():
-            reading, _ = link.reading()
-            for gpu in () if reading is None else reading.gpus:
+        for host, gpus in found_by_host.items():
+            for gpu in gpus:
                 if host in retired:
                     left_out[gpu.uuid] = host
                 elif listed.setdefault(gpu.uuid, gpu).server != host:
@@ -49,6 +54,7 @@ class HostGpus:
         )
         if found != self._listed:  # the same object shows that nothing has changed
             self._listed = found
+        self._listed_from = state
         return self._listed
 
     def sample(
@@ -69,8 +75,8 @@ class HostGpus:
             owners.update((base + pid, ref) for pid, ref in reading.owners.items() if hosts.get(ref) == host)
             for uuid, sample in reading.samples.items():
                 if servers.get(uuid) == host:
-                    raised = tuple(replace(process, pid=base + process.pid) for process in sample.processes)
-                    samples[uuid] = replace(sample, at_s=min(at_s, read_at_s), processes=raised)
+                    raised = tuple([fast_replace(process, pid=base + process.pid) for process in sample.processes])
+                    samples[uuid] = fast_replace(sample, at_s=min(at_s, read_at_s), processes=raised)
         self._owners = owners
         return samples
 
@@ -99,3 +105,8 @@ class HostGpus:
             self._warned_of.add(gpu.uuid)
             fields = {"gpu": gpu.uuid, "host": gpu.server, "other": other}
             logger.warning("a GPU is listed by two hosts; the second one is left out", extra={"fields": fields})
+
+
+def _gpus_of(link: HostLink) -> tuple[Gpu, ...]:
+    reading, _ = link.reading()
+    return () if reading is None else reading.gpus
