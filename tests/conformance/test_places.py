@@ -37,7 +37,7 @@ def output(case, job_id, stream="stdout"):
     return b"".join(case.client.logs(job_id, stream=stream)).decode()
 
 
-def test_ends_are_told_with_exit_code_signal_and_reason(case):
+def test_ends_are_reported_with_exit_code_signal_and_reason(case):
     scripts = ("true", "exit 3", "kill -SEGV $$", "no-such-program")
     views = [ended(case, job_id) for job_id in [submit(case, script) for script in scripts]]
     assert [(view["state"], view["exit_code"]) for view in views] == [

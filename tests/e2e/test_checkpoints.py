@@ -63,7 +63,7 @@ def steps(site):
     return path.read_text().split() if path.exists() else []
 
 
-def test_a_time_slice_asks_for_the_state_by_the_jobs_own_signal_and_no_step_is_made_twice(site, trainer):
+def test_a_time_slice_requests_the_state_by_the_jobs_own_signal_and_no_step_is_made_twice(site, trainer):
     site.start(simulate="1xA100-40GB")
     long = trainer(time_slice_s=0.5)
     has_made_steps(site, 3)
@@ -127,7 +127,7 @@ def test_the_options_of_the_command_line_and_of_the_script(site):
         assert what in answer.stderr
 
 
-def test_what_a_script_saves_is_told_at_submit_and_later(site):
+def test_what_a_script_saves_is_shown_at_submit_and_later(site):
     site.start(simulate="1xA100-40GB")
     (site.root / "train.py").write_text("from transformers import Trainer\nTrainer(model).train()\n")
     submitted = json.loads(site.cli("submit", "--hold", "--json", "train.py", "--save_steps", "50").stdout)

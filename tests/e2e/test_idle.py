@@ -22,7 +22,7 @@ def until(condition, what):
 
 
 @needs_users
-def test_an_idle_job_is_told_to_its_user_alone_and_parked_until_they_release_it(site):
+def test_an_idle_job_is_reported_to_its_user_alone_and_parked_until_they_release_it(site):
     site.env |= {f"COTENANT_IDLE__{name}": value for name, value in SETTINGS.items()}
     site.env["COTENANT_NOTIFICATIONS__ENABLED"] = "true"
     with made_users(2) as accounts:

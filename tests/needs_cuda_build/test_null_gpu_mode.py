@@ -77,7 +77,7 @@ def model(x):
     assert less == pytest.approx(saved_bytes, rel=0.1)
 
 
-def test_script_writes_no_file_and_asks_for_its_gpu(explain, tmp_path):
+def test_script_writes_no_file_and_requests_its_gpu(explain, tmp_path):
     result = explain(
         """
 import ctypes, os, subprocess, torch
@@ -150,7 +150,7 @@ assert (torch.cuda.device_count(), torch.distributed.get_world_size()) == (4, 4)
     assert result.replay.peak_reserved_bytes == result.trace.header.counted_reserved_bytes
 
 
-def test_script_that_wants_more_than_the_gpu_is_told_how_much(explain):
+def test_script_that_wants_more_than_the_gpu_is_reported_with_its_need(explain):
     big = "keep = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(20)]\n"
     result = explain(PERCEPTRON + big + STEPS, gpu="T4-16GB")
     assert result.fit.verdict == "no"

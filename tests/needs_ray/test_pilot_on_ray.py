@@ -110,7 +110,7 @@ def test_a_killed_worker_leaves_no_process_of_its_jobs_which_run_once_at_a_time(
         assert lines(Path(f"{path}.ends")) == ["end"]
 
 
-def test_a_killed_daemon_finds_its_allocations_again_and_asks_for_no_second_one(nodes, root):
+def test_a_killed_daemon_finds_its_allocations_again_and_requests_no_second_one(nodes, root):
     with pilot_site(nodes, root, max_allocations=1) as site:
         site.start(simulate=None)
         path = root / "runs"

@@ -79,7 +79,7 @@ def test_attempts_of_a_cancelled_allocation_are_requeued_and_run_once_at_a_time(
         assert lines(Path(f"{path}.ends")) == ["end"]
 
 
-def test_a_killed_daemon_finds_its_allocations_again_and_asks_for_no_second_one(cluster):
+def test_a_killed_daemon_finds_its_allocations_again_and_requests_no_second_one(cluster):
     with pilot_site(cluster, max_allocations=1) as site:
         site.start(simulate=None)
         path = site.root / "runs"

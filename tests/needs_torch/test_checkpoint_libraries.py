@@ -58,7 +58,7 @@ class Steps:
 @needs("transformers", "accelerate")
 @pytest.mark.parametrize("save_strategy", ["no", "steps"])
 @apart
-def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal, save_strategy):
+def test_trainer_saves_on_the_signal_and_continues_at_the_next_step(tmp_path, reset_signal, save_strategy):
     from transformers.utils import import_utils
 
     import_utils._torchvision_available = False  # a build for CUDA beside a torch for CPUs cannot be imported
@@ -108,7 +108,7 @@ def test_trainer_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset
 @pytest.mark.filterwarnings("ignore")
 @needs("lightning", "torchvision")  # torchmetrics imports it
 @apart
-def test_lightning_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal):
+def test_lightning_saves_on_the_signal_and_continues_at_the_next_step(tmp_path, reset_signal):
     import lightning.pytorch as lightning
 
     steps = Steps()
@@ -148,7 +148,7 @@ def test_lightning_saves_when_asked_and_continues_at_the_next_step(tmp_path, res
 
 @needs("accelerate")
 @apart
-def test_accelerate_saves_when_asked_and_continues_at_the_next_step(tmp_path, reset_signal):
+def test_accelerate_saves_on_the_signal_and_continues_at_the_next_step(tmp_path, reset_signal):
     import accelerate
 
     steps, weights = Steps(), []

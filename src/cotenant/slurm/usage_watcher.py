@@ -72,17 +72,17 @@ def watch(folder: Path, usage: JobGpuUsage, comment: AdminComment, sleep: Callab
     sampled_s = written_s = -MAX_WRITE_S
     written, written_peak = "", 0
     while folder.exists():
-        is_asked = os.path.lexists(flush)
+        flush_requested = os.path.lexists(flush)
         now_s = time.monotonic()
-        if is_asked or now_s - sampled_s >= SAMPLE_S:
+        if flush_requested or now_s - sampled_s >= SAMPLE_S:
             usage.read()
             sampled_s = now_s
         text, peak = text_of(usage), usage.peak_bytes or 0
         wait_s = MIN_WRITE_S if peak > written_peak * MIN_GROWTH else MAX_WRITE_S
-        if text not in ("", written) and (is_asked or now_s - written_s >= wait_s):
+        if text not in ("", written) and (flush_requested or now_s - written_s >= wait_s):
             comment.write(text)
             written, written_peak, written_s = text, peak, now_s
-        if is_asked:
+        if flush_requested:
             with contextlib.suppress(OSError):
                 flush.unlink()
         sleep(FLUSH_POLL_S)

@@ -49,7 +49,7 @@ def test_it_gives_up_where_nothing_agrees_any_more():
     assert "not compared after recorded 2" in "\n".join(describe(result))
 
 
-def test_the_first_drift_of_live_bytes_is_told_with_its_module():
+def test_the_first_drift_of_live_bytes_is_reported_with_its_module():
     ours = [Alloc(10, 10, "forward", "a"), Alloc(20, 30, "backward", "layer.1"), Alloc(5, 99, "step", "c")]
     theirs = [Alloc(10, 10, "forward", ""), Alloc(20, 10**8, "backward", "t.py:3 f"), Alloc(5, 0, "step", "")]
     result = compare(ours, theirs)

@@ -7,7 +7,7 @@ from cotenant.demo.published import demo_trace
 from cotenant.demo.slurm_runs import SlurmRun, add_results
 
 
-def test_attempts_that_ran_out_of_memory_and_failures_are_told():
+def test_attempts_that_ran_out_of_memory_and_failures_are_reported():
     low = next(job for job in demo_trace() if job.declared_mib)
     others = [job for job in demo_trace() if not job.declared_mib][:2]
     by_line = {1: low, 2: others[0], 3: others[1]}

@@ -43,7 +43,7 @@ class Tags(HTMLParser):
         self.elements.append((tag, dict(attrs)))
 
 
-def test_the_peak_is_told_by_module():
+def test_the_peak_is_reported_by_module():
     result = a_result()
     history = allocation_history(result.replay_input, result.capacity_bytes)
     assert peak_by_module(history) == [("net.a", 500 * MiB), (NAME, 100 * MiB)]

@@ -39,7 +39,7 @@ def requested(waiting, *allocations, limits=LIMITS, record=TRIED):
     return decide(limits, limits_s, allocations, record, NOW_S).requests
 
 
-def test_nothing_is_asked_for_while_nothing_waits():
+def test_nothing_is_requested_while_nothing_waits():
     assert decide(LIMITS, [], [], TRIED, NOW_S) == Decision()
 
 
@@ -75,12 +75,12 @@ def test_after_a_failure_it_waits_longer_each_time_then_tries_one_and_pauses_in_
     assert requested(9, record=Record(is_tried=True, failures=MAX_FAILURES, failed_at_s=0.0)) == 0
 
 
-def test_what_waits_beside_an_empty_allocation_asks_for_no_other_one():
+def test_what_waits_beside_an_empty_allocation_requests_no_other_one():
     assert requested(5, an_allocation("ready", idle_s=1.0)) == 0
     assert requested(5, an_allocation("ready")) == 4
 
 
-def test_what_would_outlast_an_empty_allocation_asks_for_another_one():
+def test_what_would_outlast_an_empty_allocation_requests_another_one():
     short = an_allocation("ready", idle_s=1.0, left_s=600.0)
     assert [requested([limit_s], short) for limit_s in (0.0, 600.0, 601.0)] == [0, 0, 1]
     assert requested([601.0, 0.0, 900.0], short) == 2

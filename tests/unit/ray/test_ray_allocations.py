@@ -84,7 +84,7 @@ def test_what_the_table_must_not_say(settings, message, tmp_path):
         open_allocations(settings, tmp_path, grace_s=1.0)
 
 
-def test_a_python_without_ray_is_told_at_the_start(tmp_path, monkeypatch):
+def test_a_python_without_ray_is_an_error_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(allocations.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="needs Ray in the daemon's Python"):
         open_allocations({"num_gpus": 1}, tmp_path, grace_s=1.0)

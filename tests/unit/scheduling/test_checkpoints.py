@@ -44,7 +44,7 @@ def test_a_moved_job_is_queued_again_whether_it_saved_or_not(code, signal, saved
     assert (is_moved(job.attempts[0]), is_saved(job.attempts[0])) == (True, saved)
 
 
-def test_a_job_that_completes_when_it_is_asked_to_save_has_completed():
+def test_a_job_that_completes_when_it_gets_the_signal_to_save_has_completed():
     job = after_exit(a_job(checkpoint_signal="TERM"), an_attempt(code=0))
     assert isinstance(job.state, Done)
     assert job.state.outcome == "completed"

@@ -24,7 +24,7 @@ ENV = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_GPUS"
     ("comment", "wanted"),
     [("mps", True), ("cotenant:mem=4M,mps", True), ("a mps b", True), ("amps", False), ("mpsx", False), ("", False)],
 )
-def test_a_job_asks_for_mps_by_a_word_of_its_comment(tmp_path, comment, wanted):
+def test_a_job_requests_mps_by_a_word_of_its_comment(tmp_path, comment, wanted):
     assert node_job({**ENV, "SLURM_JOB_COMMENT": comment}, tmp_path).wants_mps is wanted
 
 

@@ -80,7 +80,7 @@ def test_a_damaged_event_is_named_and_can_be_left_out(path, damage):
     journal.close()
 
 
-def test_an_event_that_no_release_knows_is_told_from_a_damaged_one(path):
+def test_an_event_that_no_release_knows_is_distinguished_from_a_damaged_one(path):
     written(path, hold(1))
     db = sqlite3.connect(path)
     body = '{"type":"JobBlessed","at_s":0.0,"cause":"","job_id":2}'

@@ -58,7 +58,7 @@ def fit(tmp_path):
     return lambda rows: fit_table(rows, source)
 
 
-def test_a_loud_and_a_quiet_job_are_told_apart(fit):
+def test_a_loud_and_a_quiet_job_are_distinguished(fit):
     rows = [alone("loud"), alone("quiet"), alone("other")]
     rows += together("time-sliced", loud=1.05, quiet=3.0) + together("time-sliced", loud=1.05, other=3.0)
     rows += together("time-sliced", quiet=1.1, other=1.1)
@@ -198,7 +198,7 @@ def test_a_failed_installation_leaves_the_old_table(fit, tmp_path):
         install_table(table, blocked, allow_simulated=False)
 
 
-def test_rows_of_a_simulated_gpu_are_installed_only_when_asked(fit, tmp_path):
+def test_rows_of_a_simulated_gpu_are_installed_only_on_request(fit, tmp_path):
     rows = [alone("a"), alone("b"), *together("mps", a=1.2, b=1.4)]
     table = fit([{**row, "gpu": "simulated A100-40GB"} for row in rows])
     with pytest.raises(UsageError, match="simulated A100-40GB"):

@@ -57,7 +57,7 @@ def test_only_cudnn_9_8_and_later_can_be_queried(site, minor, is_supported):
 
 
 @pytest.mark.parametrize(("version", "skips"), [("2.8.0+cu128", False), ("2.13.0+cu130", True), (None, False)])
-def test_the_worker_is_told_whether_torch_skips_engines(site, tmp_path, version, skips):
+def test_the_worker_learns_whether_torch_skips_engines(site, tmp_path, version, skips):
     if version is not None:
         (site / "version.py").write_text(f"__version__ = '{version}'\ndebug = False\n")
     text = ECHO.replace('[call["x"][0]]', '[int(query["skips_engines"])]')

@@ -257,18 +257,18 @@ _PAIRS = 512 * 256
         pytest.param("conv_wgrad", (7, 5), {"dtype": "float16"}, 6.5, 2 * 4352, id="but weight gradients on 7.5"),
     ],
 )
-def test_the_largest_plan_of_a_cudnn_that_is_not_asked(kind, capability, changes, copies, transformed):
+def test_the_largest_plan_of_a_cudnn_that_is_not_queried(kind, capability, changes, copies, transformed):
     rule, call = replace(A100, capability=capability), replace(conv(benchmark=True, **changes), kind=kind)
     item = 2 if changes.get("dtype") == "float16" else 4
     values = sum(math.prod(call.params[name]) for name in "xwy")
     assert rule.trial_bytes(call, 1 << 40) == int(copies * item * values) + transformed * _PAIRS
 
 
-def test_a_plan_that_is_not_asked_and_does_not_fit_is_left_out():
+def test_a_plan_that_is_not_queried_and_does_not_fit_is_left_out():
     assert A100.trial_bytes(conv(benchmark=True), 1 << 20) == 0
 
 
-def test_a_job_with_benchmark_is_told_what_is_not_known():
+def test_a_job_with_benchmark_gets_a_warning_of_what_is_not_known():
     known, other = conv(benchmark=True), conv(benchmark=True, groups=2, w=(512, 128, 3, 3))
     found = cudnn_workspaces(known, 5)
 
