@@ -254,7 +254,8 @@ def test_processes_started_by_hand_are_traced_as_one(tmp_path, head, device, wor
     assert trace.warnings == ("of the processes that the script starts for the GPU, only the first was traced",)
 
 
-def test_spawned_processes_are_traced_as_one(tmp_path):
+@pytest.mark.parametrize("start", ["spawn", "start_processes"])
+def test_spawned_processes_are_traced_as_one(tmp_path, start):
     trace = traced(
         tmp_path,
         """
@@ -268,8 +269,8 @@ def test_spawned_processes_are_traced_as_one(tmp_path):
                 model(torch.randn(2, 8).to(rank)).sum().backward()
                 optimizer.step()
         if __name__ == "__main__":
-            mp.spawn(work, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
-        """,
+            mp.START(work, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+        """.replace("START", start),
         gpus=4,
     )
     assert (trace.header.processes, trace.header.steps, trace.partial) == (4, 3, False)

@@ -47,11 +47,14 @@ def patches(context: PatchContext) -> list[Entry]:
     return [
         *entries,
         *group_patches(context.recorder, context.groups),
-        Patch(
-            target="torch.multiprocessing:spawn", phase=Phase.DISTRIBUTED,
-            replacement=functools.partial(_run_first, context.recorder),
-            reason="It starts one process per GPU; the first is traced, in this process.",
-            source="torch/multiprocessing/spawn.py, `spawn`",
+        *(
+            Patch(
+                target=f"torch.multiprocessing:{name}", phase=Phase.DISTRIBUTED,
+                replacement=functools.partial(_run_first, context.recorder),
+                reason="It starts one process per GPU; the first is traced, in this process.",
+                source=f"torch/multiprocessing/spawn.py, `{name}`",
+            )
+            for name in ("spawn", "start_processes")
         ),
         *pipelines.patches(context),
         *zero_consolidation.patches(context),
@@ -132,6 +135,6 @@ def _run_first(
     recorder: Any, fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
     start_method: str = "spawn",
 ) -> None:  # fmt: skip
-    """`torch.multiprocessing.spawn`: run the first process here."""
+    """`spawn` and `start_processes` of `torch.multiprocessing`: run the first process here."""
     recorder.header = replace(recorder.header, processes=nprocs)
     fn(0, *args)
