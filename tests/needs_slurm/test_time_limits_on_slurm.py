@@ -90,6 +90,9 @@ def test_a_job_that_would_outlast_all_allocations_that_may_be_had_says_so(cluste
         site.started(stays)
         first = held_allocation(site)
         change_limit(cluster, site, first, minutes=5)
+        site.kill()
+        site.start(simulate=None)  # the next daemon knows the end of its allocation by the note
+        assert held_allocation(site) == first
         long = site.submit("true", declared_bytes=SMALL, time_limit_s=600)
         until(lambda: "its time limit of 10m00s is longer than the 4m" in site.client.job(long)["reason"], "it says so")
         said = site.cli("explain", str(long)).stdout

@@ -146,7 +146,12 @@ class Pilot:
         reports = self._source.report(list(self._allocations)) if self._allocations else {}
         self._say_trouble("")
         if math.isinf(self._longest_s):
-            lengths_s = [report.length_s for report in reports.values() if report.length_s is not None]
+            lengths_s = [
+                report.length_s
+                for name, report in reports.items()
+                # The limit of one that is used may have been changed since, which says nothing of the next.
+                if report.length_s is not None and not self._allocations[name].note.is_usable
+            ]
             self._longest_s = min(lengths_s, default=math.inf)
         for allocation in list(self._allocations.values()):
             report = reports.get(allocation.note.name)
