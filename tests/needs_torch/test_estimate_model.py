@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 pytest.importorskip("transformers", reason="the models are those of transformers")
 
 from cotenant.estimators import train_model
-from traced_scripts import by_category, failing, traced
+from traced_scripts import by_category, failing, peak, traced
 
 SMALL = {
     "llama": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -25,9 +25,9 @@ SMALL = {
 LLAMA_PARAMETERS = 128 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
 
 
-def trained(tmp_path, model_type, task, length=32):
+def trained(tmp_path, model_type, task, length=32, **changed):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": model_type, **SMALL[model_type]}))
+    config.write_text(json.dumps({"model_type": model_type, **SMALL[model_type], **changed}))
     source = Path(train_model.__file__).read_text()
     words = {"--config": config, "--task": task, "--batch-size": 2, "--length": length}
     return traced(tmp_path, source, *(str(word) for pair in words.items() for word in pair))
@@ -59,3 +59,29 @@ def test_a_task_that_a_model_has_no_head_for_is_named(tmp_path):
 def test_more_tokens_than_positions_are_refused(tmp_path):
     with failing("raised", "`--length 65` is more than the 64 positions of `gpt2`"):
         trained(tmp_path, "gpt2", "sft", length=65)
+
+
+TRAINER = """
+import json
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainingArguments
+
+config = AutoConfig.for_model(**json.load(open("config.json")))
+model = (AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM).from_config(config)
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        tokens = torch.zeros(32, dtype=torch.long)
+        return {"input_ids": tokens, "attention_mask": torch.ones(32, dtype=torch.long), "labels": tokens}
+settings = TrainingArguments("out", per_device_train_batch_size=2, bf16=True, report_to=[], save_strategy="no")
+Trainer(model=model, args=settings, train_dataset=Texts()).train()
+"""
+
+
+@pytest.mark.parametrize("model_type", ["bert", "llama"])
+def test_the_peak_is_that_of_the_trainer_of_transformers(tmp_path, model_type):
+    """Most of it is logits here: the `Trainer` has them in bf16 and in fp32 at once."""
+    pytest.importorskip("accelerate", reason="the `Trainer` needs accelerate")
+    shipped = peak(trained(tmp_path, model_type, "pretrain", vocab_size=8000, hidden_size=32))
+    assert shipped == pytest.approx(peak(traced(tmp_path, TRAINER)), rel=0.001)

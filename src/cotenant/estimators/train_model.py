@@ -55,7 +55,12 @@ def main() -> None:
     for _ in range(_STEPS):
         batch = {name: tensor.cuda() for name, tensor in _batch(config, model, args).items()}
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(**batch).loss
+            output = model(**batch)
+        # Accelerate, and so transformers' `Trainer`, converts what a model returns under autocast to fp32.
+        # Source: accelerate/utils/operations.py, `convert_to_fp32`.
+        in_fp32 = [value.float() if isinstance(value, torch.Tensor) else value for value in output.values()]
+        loss = output.loss
+        del output, in_fp32
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
