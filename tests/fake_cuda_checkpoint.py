@@ -13,7 +13,10 @@ PROGRAM = """#!/bin/sh
 dir={folder}
 case "$1" in
 --help) echo "--get-state --pid <pid>  --action lock | checkpoint | restore | unlock  --toggle"; exit 0;;
---get-state) cat "$dir/$3" 2>/dev/null || {{ echo "Could not find restore thread"; exit 1; }}; exit 0;;
+--get-state)
+    touch "$dir/at-state"
+    while [ -e "$dir/hang-state" ]; do sleep 0.02; done
+    cat "$dir/$3" 2>/dev/null || {{ echo "Could not find restore thread"; exit 1; }}; exit 0;;
 esac
 action=$2 pid=$4
 touch "$dir/at-$action"

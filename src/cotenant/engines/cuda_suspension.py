@@ -110,13 +110,16 @@ class CudaSuspender:
             self._request(ref, paused=True)
 
     def resume(self, ref: AttemptRef) -> None:
-        """Let an attempt continue if it is paused; with a program, in the background."""
-        if self._program is not None:
-            self._request(ref, paused=False)
-        elif (folder := self._folder_of(ref)) is not None and is_suspended(folder):
+        """Let an attempt continue if it is paused; in the background if it is off its GPU, or is being paused."""
+        folder = self._folder_of(ref)
+        with self._lock:
+            is_served = ref in self._wanted
+        if not is_served and (folder is None or not is_suspended(folder)):
+            self._with_runner(ref, process_signals.resume)  # a start of the daemon resumes every attempt
+        elif self._program is None:
             self._lose(ref, "`engine.cuda_checkpoint` is no longer set")
         else:
-            self._with_runner(ref, process_signals.resume)
+            self._request(ref, paused=False)
 
     def _request(self, ref: AttemptRef, *, paused: bool) -> None:
         with self._lock:

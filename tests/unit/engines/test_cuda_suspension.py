@@ -156,6 +156,17 @@ def test_the_last_request_counts(bench, cuda, pid):
     assert makes_steps(cuda, pid)
 
 
+def test_a_resume_that_overtakes_a_pause_is_executed_after_it(bench, cuda, pid):
+    cuda.let("hang-state")
+    bench.engine.pause(ref())
+    wait_until(lambda: cuda.has("at-state"))
+    bench.engine.resume(ref())
+    cuda.mend("hang-state")
+    wait_until(lambda: is_idle(bench))
+    assert (cuda.states, cuda.log) == ({pid: "running"}, ALL)
+    assert makes_steps(cuda, pid)
+
+
 def test_an_attempt_without_cuda_is_only_paused(bench, cuda, tmp_path):
     bench.launch("sh", "-c", "while :; do sleep 0.01; done")
     bench.wait(AttemptStarted)
