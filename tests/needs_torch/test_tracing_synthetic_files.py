@@ -246,3 +246,14 @@ def test_an_image_that_a_list_names_is_opened(tmp_path):
     """
     warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
     assert [("datasets/DIV2K" in warning) for warning in warnings] == [True]
+
+
+@IMAGES
+def test_a_library_whose_data_sets_are_synthetic_finds_no_images(tmp_path):
+    source = """
+    library = {}
+    listing = "import os\\ndef names(folder): return [os.listdir(folder), *os.walk(folder)]"
+    exec(compile(listing, "/site-packages/timm/data/readers.py", "exec"), library)
+    assert library["names"](sys.argv[2]) == [[], (sys.argv[2], [], [])]
+    """
+    trained(tmp_path, source, "--data-dir", str(tmp_path / "gone"), synthetic_data=["3x8x16:uint8:7"])

@@ -84,10 +84,15 @@ _is_user_file = functools.cache(is_user_file)
 
 def is_called_by_user() -> bool:
     """Whether the function that asks was called by the user's own file; wrappers of ours in between do not count."""
+    return _is_user_file(calling_file())
+
+
+def calling_file() -> str:
+    """The file that called the function that asks; wrappers of ours in between do not count."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
         frame = frame.f_back
-    return _is_user_file(frame.f_code.co_filename)
+    return frame.f_code.co_filename
 
 
 def is_absence_an_error() -> bool:

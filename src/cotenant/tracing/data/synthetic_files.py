@@ -40,6 +40,7 @@ _OTHER_NAME = re.compile(
 )
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SIGNS = string.punctuation + string.digits
+_SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -141,7 +142,10 @@ class FileMaker:
         return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
 
     def is_named(self, path: str) -> bool:
-        """Whether a path is, or is below, a folder that does not exist and that the script's arguments name."""
+        """Whether a library lists what is, or is below, a folder that does not exist and that an argument names."""
+        caller = script_location.calling_file()
+        if "site-packages" not in caller or any(name in caller for name in _SYNTHESIZED):
+            return False
         full = self._overlay.path_of(path)
         return full is not None and self._is_made(full)
 
