@@ -110,6 +110,21 @@ def test_a_killed_worker_leaves_no_process_of_its_jobs_which_run_once_at_a_time(
         assert lines(Path(f"{path}.ends")) == ["end"]
 
 
+def test_a_job_that_outlives_its_worker_is_not_started_again_before_it_has_ended(nodes, root):
+    with pilot_site(nodes, root, max_allocations=1) as site:
+        site.env["COTENANT_SCHEDULING__STOP_GRACE_S"] = "6"  # several turns of the pilot
+        site.start(simulate=None)
+        path = root / "runs"
+        job_id = site.submit(f"trap '' TERM; {GATE.format(path)}", requeue=True)
+        until(lambda: lines(path), "it runs")
+        (worker,) = workers(root)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: len(lines(path)) == 2, "it runs again")
+        assert not is_running(int(lines(path)[0]))
+        Path(f"{path}.open").touch()
+        assert site.wait(job_id)["state"] == "COMPLETED"
+
+
 def test_a_killed_daemon_finds_its_allocations_again_and_requests_no_second_one(nodes, root):
     with pilot_site(nodes, root, max_allocations=1) as site:
         site.start(simulate=None)
