@@ -92,13 +92,19 @@ def page(records: list[dict[str, Any]]) -> str:
     counts = Counter(record["outcome"] for record in records)
     times = sorted(record["cpu_s"] for record in records if record["outcome"] == "answer")
     names = {record["repository"] for record in records}
+    made = Counter(record["by"] for record in records if "by" in record)
+    by = ", ".join(f"{commit} ({count})" for commit, count in made.most_common())
+    older = len(records) - made.total()
     lines = [
         "# Scripts that were tried",
         "",
         f"{len(records)} commands of {len(names)} public repositories, unmodified, after their READMEs, for an",
-        "A100-40GB. Data and weights were absent; `--synthetic-data` replaced data. The hub's cache had configurations",
-        "of well-known models, without weights and tokenizers. `scripts/try_scripts.py` runs them again and writes",
-        "this page from [its records](../../benchmarks/tried_scripts/records.json).",
+        "A100-40GB. Data and weights were absent; `--synthetic-data` replaced data. `scripts/try_scripts.py` runs them",
+        "again and writes this page from [its records](../../benchmarks/tried_scripts/records.json).",
+        "",
+        f"Commits of cotenant that made these records: {by or 'none is named'}. The other {older},",
+        "marked `older`, are of earlier commits, with configurations of well-known models in the hub's cache. Their",
+        "numbers may differ today, most of all where a script sets `cudnn.benchmark`.",
         "",
         "| outcome | commands |",
         "| --- | ---: |",
@@ -111,7 +117,7 @@ def page(records: list[dict[str, Any]]) -> str:
             f"CPU time of an answer: median {middle:.1f} s, P95 {late:.1f} s, on a shared machine of two cores, with",
             "the start of Python and the imports of the script.",
         ]
-    lines += ["", "| repository | command | outcome | CPU |", "| --- | --- | --- | ---: |"]
+    lines += ["", "| repository | command | outcome | CPU | by |", "| --- | --- | --- | ---: | --- |"]
     lines += map(_row, sorted(records, key=lambda record: (record["repository"].lower(), record["command"])))
     return "\n".join(lines) + "\n"
 
@@ -124,7 +130,7 @@ def _row(record: dict[str, Any]) -> str:
         text = f"{OUTCOMES[record['outcome']].partition(':')[0]}: {record['message']}".replace("|", "\\|")
     command = " ".join(filter(None, (record["options"], "--", record["command"]))).replace("|", "\\|")
     where = f"`{'/'.join(filter(None, (record['repository'], record['folder'])))}` {record['commit']}"
-    return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s |"
+    return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s | {record.get('by', 'older')} |"
 
 
 def main() -> None:
