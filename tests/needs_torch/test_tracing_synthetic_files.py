@@ -249,11 +249,12 @@ def test_an_image_that_a_list_names_is_opened(tmp_path):
 
 
 @IMAGES
-def test_a_library_whose_data_sets_are_synthetic_finds_no_images(tmp_path):
-    source = """
-    library = {}
+@pytest.mark.parametrize("folder", ["/site-packages", "/home/me/repository"])
+def test_a_library_whose_data_sets_are_synthetic_finds_no_images(tmp_path, folder):
+    source = f"""
+    library = {{}}
     listing = "import os\\ndef names(folder): return [os.listdir(folder), *os.walk(folder)]"
-    exec(compile(listing, "/site-packages/timm/data/readers.py", "exec"), library)
+    exec(compile(listing, "{folder}/timm/data/readers.py", "exec"), library)
     assert library["names"](sys.argv[2]) == [[], (sys.argv[2], [], [])]
     """
     trained(tmp_path, source, "--data-dir", str(tmp_path / "gone"), synthetic_data=["3x8x16:uint8:7"])

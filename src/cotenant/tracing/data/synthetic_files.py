@@ -244,7 +244,9 @@ def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], 
     def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
         if isinstance(path, (str, os.PathLike)):
             text = os.fsdecode(path)
-            is_data = script_location.is_called_by_user() or (named is not None and named(text))
+            # A repository may have timm in its own files, whose data sets are synthetic as a whole, too.
+            is_user = script_location.is_called_by_user() and "/timm/data/" not in script_location.calling_file()
+            is_data = is_user or (named is not None and named(text))
             if is_data and not _found(original, path, args, kwargs):
                 any(make(text) for make in prepare)
         return original(path, *args, **kwargs)
