@@ -41,7 +41,8 @@ class Case:
         (host,) = (gpu["server"] for gpu in self.client.gpus() if gpu["uuid"] == uuid)
         node = host.partition(".")[0]
         lost = ray_clusters.node_called(self._cluster, node)
-        found = processes_of(node, self.root / "state" / "cotenant")
+        of_this_ray = f"COTENANT_SIM_SERVER={self.root}/gpus-{node}"
+        found = processes_of(node, self.root / "state" / "cotenant", variable=of_this_ray)
         for number in (signal.SIGSTOP, signal.SIGKILL):  # all at once: nobody may report the end of another
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):

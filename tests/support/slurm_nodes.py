@@ -37,16 +37,19 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def processes_of(node: str, state_dir: Path | None = None, folder: Path | None = None) -> set[int]:
+def processes_of(
+    node: str, state_dir: Path | None = None, folder: Path | None = None, variable: str | None = None
+) -> set[int]:
     """Slurm's steps on a node and all below them; runners have environments of their own and outlive their agent.
 
-    `folder`: of one Slurm; otherwise nodes of that name of any.
+    `folder`: of one Slurm; otherwise nodes of that name of any. `variable`: `NAME=value` that only its processes have.
     """
     found = set() if state_dir is None else set(_runners(node, state_dir / "attempts"))
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             variables = path.read_bytes().split(b"\0")
             is_here = folder is None or f"SLURM_CONF={folder}/slurm.conf".encode() in variables
+            is_here = is_here and (variable is None or variable.encode() in variables)
             if is_here and f"SLURMD_NODENAME={node}".encode() in variables:
                 found |= {int(path.parent.name), *_step(int(path.parent.name))}
     return found.union(*(procfs.descendants(pid) for pid in found))
