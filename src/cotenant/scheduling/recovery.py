@@ -123,7 +123,7 @@ def next_step(job: Job) -> Retry | Finish:
     """Whether `job` is retried or ends after its last attempt."""
     attempt = job.attempts[-1]
     end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
-    if attempt.stop_reason is not None and end.reason != "lost" and not completed_while_saving(job, attempt):
+    if attempt.stop_reason is not None and not completed_while_saving(job, attempt):
         return Finish(outcome="cancelled", reason="on request")
     if _exceeded_time_limit(job, attempt, end):
         return Finish(outcome="timeout", code=end.exit_code, reason=_timeout_text(job, end))

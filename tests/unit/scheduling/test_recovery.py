@@ -85,6 +85,11 @@ def test_oom_evidence_is_retried(oom):
     assert isinstance(next_step(ended(an_exit(1, oom=oom))), Retry)
 
 
+def test_a_cancelled_job_whose_attempt_is_lost_does_not_run_again():
+    job = ended(an_exit(None, "lost"), stop_reason="cancelled", requeue=True, max_attempts=3)
+    assert next_step(job) == Finish(outcome="cancelled", reason="on request")
+
+
 @pytest.mark.parametrize("reason", ["timeout", "stopped", "lost", "not-started"])
 def test_only_an_exit_of_the_process_itself_counts_as_oom(reason):
     assert not ran_out_of_memory(an_exit(1, reason, oom=PROOF))
