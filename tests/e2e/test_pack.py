@@ -113,6 +113,14 @@ def test_a_signal_lets_jobs_save_and_leaves_the_rest(place):
     assert (code, answer["before"], answer["completed"]) == (0, 1, 2)
 
 
+def test_a_job_whose_runner_is_signalled_from_outside_is_left_for_the_next_pack(place):
+    listed(place, job("[ -e once ] && exit 0; touch once; kill $PPID; sleep 1000"))
+    code, answer = packed(place, "jobs.txt")
+    assert (code != 0, answer["completed"], answer["failed"], answer["left"]) == (True, 0, 0, 1)
+    code, answer = packed(place, "jobs.txt")
+    assert (code, answer["before"], answer["completed"], answer["left"]) == (0, 0, 1, 0)
+
+
 def test_a_pack_that_is_killed_leaves_no_process(place):
     listed(place, job("touch up; setsid sleep 1000 & sleep 1000"))
     process = running(place, "jobs.txt", started="up")

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
+from cotenant.hosts.attempt_ends import UNORDERED_STOP
 from cotenant.slurm.installation import SlurmInstallation
 from cotenant.slurm.pack_progress import PackLine, PackProgress
 from cotenant.slurm.private_daemon import PackSettings, PrivateDaemon, private_daemon
@@ -184,7 +185,9 @@ class Pack:
         """Add jobs that ended to the progress; those that were stopped are left."""
         entries = []
         for view in views:
-            if result.why and view["state"] == CANCELLED:
+            # Slurm signals all processes of an allocation at once: a runner may be stopped before this process is.
+            is_stopping = bool(result.why) or self._signal is not None or UNORDERED_STOP in view["reason"]
+            if is_stopping and view["state"] == CANCELLED:
                 continue
             line, task = ids[view["id"]]
             usage = view["usage"]
