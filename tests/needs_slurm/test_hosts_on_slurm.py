@@ -8,6 +8,7 @@ from pathlib import Path
 from gated_jobs import GATE, lines
 from host_sites import agents, kill_agents
 from places import until
+from running import is_running
 from slurm_sites import all_heard_of, allocate, end_site, hosts_on_slurm
 
 
@@ -57,7 +58,7 @@ def test_jobs_of_an_allocation_that_slurm_ends_are_lost_and_requeued_not_failed(
             allocate(cluster, node)
         until(lambda: site.client.job(ids[False])["state"] == "LOST", "it is lost")
         until(lambda: len(lines(paths[True])) == 2, "it runs again")
-        assert not Path(f"/proc/{lines(paths[True])[0]}").exists()
+        assert not is_running(lines(paths[True])[0])
         Path(f"{paths[True]}.open").touch()
         assert site.wait(ids[True])["state"] == "COMPLETED"
         assert lines(Path(f"{paths[True]}.ends")) == ["end"]

@@ -71,7 +71,7 @@ def test_attempts_of_a_cancelled_allocation_are_requeued_and_run_once_at_a_time(
         until(lambda: len(lines(path)) == 2, "it runs again")
         assert site.client.job(does_not)["state"] == "LOST"
         assert "allocation ended" in site.client.job(does_not)["reason"]
-        assert not Path(f"/proc/{lines(path)[0]}").exists()
+        assert not is_running(lines(path)[0])
         (second,) = queued(cluster)
         assert second != first
         Path(f"{path}.open").touch()
@@ -124,7 +124,7 @@ def test_an_allocation_without_a_note_ends_itself(cluster):
         (note,) = notes(site)
         note.unlink()
         cluster.until(lambda: not queued(cluster), "it has ended")
-        assert not Path(f"/proc/{lines(path)[0]}").exists()
+        assert not is_running(lines(path)[0])
 
 
 def test_refusals_pause_the_pilot_which_says_why(cluster):
@@ -198,7 +198,7 @@ def test_an_allocation_that_slurm_forgets_is_over_when_its_attempts_have_been_st
         (host,) = [gpu["server"] for gpu in site.client.gpus()]
         forget(host.partition(".")[0])  # so nobody ends its processes
         until(lambda: len(lines(path)) == 2, "it runs again")
-        assert not Path(f"/proc/{lines(path)[0]}").exists()
+        assert not is_running(lines(path)[0])
         Path(f"{path}.open").touch()
         assert site.wait(job_id)["state"] == "COMPLETED"
         assert not Path(f"{path}.twice").exists()

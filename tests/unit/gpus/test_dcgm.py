@@ -15,6 +15,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.gpus.dcgm import DcgmActivityBackend, DcgmReader, DcgmReading, DmonTable, parse_discovery
 from cotenant.gpus.nvml import NvmlBackend
 from fake_pynvml import FakeDriver, FakeGpu
+from running import is_running
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dcgmi"
 FIRST = "GPU-0a8f0f2e-1111-2222-3333-444455556666"
@@ -144,7 +145,7 @@ def test_close_ends_dcgmi(dcgmi, tmp_path):
     found = DcgmReader()
     until(found.read)
     found.close()
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert not is_running((tmp_path / "pid").read_text().strip())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 import cotenant
 from cotenant.runner import child, files, procfs
+from running import is_running
 
 RUNNER = Path(cotenant.__file__).parent / "runner"
 TIMEOUT_S = 60
@@ -165,7 +166,7 @@ def run_patient(command, seconds):
 def test_a_runner_that_is_signalled_after_its_job_calls_it_a_stop(attempt, tmp_path, script):
     runner = run_patient(attempt("sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"), 2 * TIMEOUT_S)
     job = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    wait_until(lambda: not Path(f"/proc/{job}").exists())
+    wait_until(lambda: not is_running(job))
     assert not (tmp_path / "attempt/result.json").exists()
     runner.send_signal(signal.SIGTERM)
     runner.wait(TIMEOUT_S)
@@ -175,7 +176,7 @@ def test_a_runner_that_is_signalled_after_its_job_calls_it_a_stop(attempt, tmp_p
 def test_a_runner_that_is_killed_after_its_job_leaves_no_result(attempt, tmp_path):
     runner = run_patient(attempt("sh", "-c", f"echo $$ >{tmp_path}/pid; kill -KILL $$"), 2 * TIMEOUT_S)
     job = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    wait_until(lambda: not Path(f"/proc/{job}").exists())
+    wait_until(lambda: not is_running(job))
     runner.kill()
     runner.wait(TIMEOUT_S)
     assert not (tmp_path / "attempt/result.json").exists()
