@@ -3,6 +3,8 @@
 A part is a category and a module. Small storages are left out, and a module's line is looked up once in each phase: it
 is the line that calls the module, or code around it. Autograd's thread has no Python below it, so what it allocates is
 of the line that started the backward pass.
+
+A module of its own: the recorder counts bytes, and only this part looks at the script's frames.
 """
 
 from __future__ import annotations
