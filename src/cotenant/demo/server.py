@@ -95,14 +95,17 @@ class DemoServer:
 
     def close(self) -> None:
         """Cancel unfinished jobs, stop the daemon, and wait until it has exited."""
-        with contextlib.suppress(CotenantError):
-            self._cancel_all()
-            self.client.shutdown()
         try:
+            with contextlib.suppress(CotenantError):
+                self._cancel_all()
+                self.client.shutdown()
             self._process.wait(END_LIMIT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            pass
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
 
     def _start(self, policy: str, options: Mapping[str, object]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "cotenant", "daemon", "--simulate", SERVER, "--policy", policy]
