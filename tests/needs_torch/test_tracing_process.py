@@ -50,7 +50,7 @@ def gone(pid: int) -> bool:
 TRAIN = """
 import os, sys, torch
 from helper import WIDTH
-assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and sys.argv[1:] == ["--lr", "1"] and __name__ == "__main__"
+assert os.environ["CUDA_VISIBLE_DEVICES"] == "0" and sys.argv[1:] == ["--lr", "1"] and __name__ == "__main__"
 assert open("data.txt").read() == "here" and os.environ["MINE"] == "kept"
 print("noise on stdout")
 model = torch.nn.Linear(WIDTH, WIDTH).cuda()
@@ -66,7 +66,7 @@ print("never reached")
 def test_a_script_runs_with_the_environment_of_python(tmp_path, capfd):
     (tmp_path / "helper.py").write_text("WIDTH = 8\n")
     (tmp_path / "data.txt").write_text("here")
-    found = run(tmp_path, TRAIN, "--lr", "1", env={**os.environ, "MINE": "kept", "CUDA_VISIBLE_DEVICES": "0"})
+    found = run(tmp_path, TRAIN, "--lr", "1", env={**os.environ, "MINE": "kept", "CUDA_VISIBLE_DEVICES": "3"})
     check_well_formed(found)
     assert found.header.steps == 3
     assert found.header.torch_version == torch.__version__

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+_MESSAGE = re.compile(r",\s*[frbFRB]*[\"']")  # where that of an `assert` begins
+
 PACKAGE_DIR = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
@@ -98,13 +100,14 @@ def calling_file() -> str:
 def is_absence_an_error() -> bool:
     """Whether the user's line that calls this raises where it finds nothing.
 
-    It is an `assert`, or an `if not ...:` whose first statement raises or exits.
+    It is an `assert` without a `not` in its condition, or an `if not ...:` whose first statement raises or exits.
     """
     for path, line in _callers(sys._getframe(1)):
         if not path.startswith(PACKAGE_DIR):
             text, following = linecache.getline(path, line).strip(), linecache.getline(path, line + 1).strip()
             raises = re.match(r"if not .*:$", text) and re.match(r"raise\b|sys\.exit|exit\(", following)
-            return bool(raises or re.match(r"assert (?!not\b)", text))
+            condition = _MESSAGE.split(text)[0]
+            return bool(raises or (condition.startswith("assert ") and not re.search(r"\bnot\b", condition)))
     return False
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cotenant.tracing.process.launchers import LaunchPlan, plan_launch
 
@@ -62,12 +62,16 @@ def _accelerate_settings(changed: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in changed.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
-def hide_empty_choice() -> None:
-    """Have the script see no `CUDA_VISIBLE_DEVICES` where it is empty, as it is for the libraries of this process.
+def show_visible_devices(text: str | None) -> None:
+    """Have the script see `text`, or nothing, as `CUDA_VISIBLE_DEVICES` where it is empty for this process's libraries.
 
     Scripts count its commas: YOLOX, yolox/utils/dist.py, `get_num_devices`. The C library keeps the empty one, so that
     no real GPU is found.
     """
-    values: Any = os.environ
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del values._data[values.encodekey("CUDA_VISIBLE_DEVICES")]
+    name, values = "CUDA_VISIBLE_DEVICES", cast("Any", os.environ)
+    if os.environ.get(name) != "":
+        return
+    if text is None:
+        del values._data[values.encodekey(name)]
+    else:
+        values._data[values.encodekey(name)] = values.encodevalue(text)

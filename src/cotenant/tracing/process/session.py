@@ -158,7 +158,7 @@ class TracingSession:
         program = self.request["program"]
         if self.options.synthetic_data:
             missing_folders.make_missing(self.overlay, program["args"])
-        launcher_env.hide_empty_choice()
+        launcher_env.show_visible_devices(self.request.get("visible_devices"))
         run_program(program)
         if "multiprocessing" in sys.modules:
             from cotenant.tracing.distributed.multiprocessing import run_waiting_processes

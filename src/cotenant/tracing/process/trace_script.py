@@ -65,6 +65,7 @@ def trace_script(
         UsageError: one of `options` cannot be parsed.
     """
     options = options or TraceOptions()
+    gpus = _gpus_of(program, gpu["count"])
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
         "launcher": list(program.launcher),
@@ -72,13 +73,14 @@ def trace_script(
         "options": asdict(options),
         "deadline": {"at_s": time.monotonic() + timeout_s, "timeout_s": timeout_s},
         "null_gpu": null_gpu is not None,
+        "visible_devices": _visible_devices(env, gpus),
     }
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         paths = {name: Path(folder, name) for name in ("request", "answer", "log")}
         paths["request"].write_text(json.dumps(request))
         offline = {} if options.allow_network else _OFFLINE
         device_env = {"CUDA_VISIBLE_DEVICES": ""} if null_gpu is None else null_gpu
-        sensors = nvidia_smi.install(Path(folder, "bin"), gpu, _gpus_of(program, gpu["count"]))
+        sensors = nvidia_smi.install(Path(folder, "bin"), gpu, gpus)
         path = f"{sensors}{os.pathsep}{env.get('PATH', os.defpath)}"
         child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
@@ -112,6 +114,11 @@ def _gpus_of(program: Program, count: int) -> int:
         return max(1, launchers.plan_launch(name, options, count).local)
     except UsageError:  # the tracing process raises it, too
         return count
+
+
+def _visible_devices(env: Mapping[str, str], gpus: int) -> str | None:
+    """`CUDA_VISIBLE_DEVICES` for the script: the GPUs that it finds, if the variable is set for the job at all."""
+    return ",".join(map(str, range(gpus))) if env.get("CUDA_VISIBLE_DEVICES") else None
 
 
 def _run_in_new_process(
