@@ -211,8 +211,12 @@ class GpuView:
         return self._means[measure]
 
     def _new_mean(self, measure: str) -> float | None:
+        samples = self.snapshot.samples
+        if len(samples) == 1:  # it counts, whoever is here; the simulator has no other case
+            newest = _reader(measure)(samples[0])
+            return None if newest is None or newest != newest else newest  # noqa: PLR0124 -- not NaN
         since_s = -math.inf
-        if len(self.snapshot.samples) > 1:  # else the newest counts, whoever is here
+        if samples:
             since_s = self._means_since_s = _newest_activity_s(self.residents)
         readings = self._readings(measure, since_s)
         return sum(readings) / len(readings) if readings else None
@@ -229,21 +233,24 @@ class GpuView:
 
     def _readings(self, measure: str, since_s: float) -> list[float]:
         """As `window`; `since_s` is when the newest resident was first active."""
-        read = _READERS.get(measure)
-        if read is None:
-            raise ValueError(f"no measure `{measure}` (known: {', '.join(_READERS)})")
+        read = _reader(measure)
         samples = self.snapshot.samples
         if not samples:
             return []
         newest = read(samples[-1])
         if newest is None or math.isnan(newest):
             return []
-        if len(samples) == 1:
-            return [newest]
-        if samples[-1].at_s < since_s:
+        if len(samples) == 1 or samples[-1].at_s < since_s:
             return [newest]
         since = [read(sample) for sample in samples if sample.at_s >= since_s]
         return [value for value in since if value is not None and value == value] or [newest]  # noqa: PLR0124 -- not NaN
+
+
+def _reader(measure: str) -> Callable[[GpuSample], float | None]:
+    try:
+        return _READERS[measure]
+    except KeyError:
+        raise ValueError(f"no measure `{measure}` (known: {', '.join(_READERS)})") from None
 
 
 def _newest_activity_s(residents: Iterable[AnyResident]) -> float:
