@@ -143,6 +143,7 @@ def test_a_signal_reaches_the_processes_that_it_is_meant_for(bench, tmp_path):
 
 def test_a_signal_reaches_a_command_without_children_and_leaves_our_own_process_alone(bench, tmp_path):
     progress = tmp_path / "progress"
+    progress.touch()  # as the daemon does; without it the process that counts steps ends at once
     wait_for_signal = "import signal; signal.signal(signal.SIGUSR1, lambda *_: exit(7)); print('up', flush=True)"
     program = f"{wait_for_signal}; signal.pause()"
     bench.launch(sys.executable, "-c", program, progress="tqdm", env={"COTENANT_PROGRESS": str(progress)})
