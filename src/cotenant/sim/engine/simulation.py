@@ -384,8 +384,7 @@ class Simulation:
     def _ended(self, attempt: RunningAttempt, at_s: float) -> None:
         for gpu in attempt.gpus:
             self._empty_gpus += not gpu.residents
-            if gpu.runs is not None:
-                gpu.record_run(attempt, at_s)
+            gpu.record_run(attempt, at_s)
         self._running -= 1
         self.columns.run_s[attempt.number] += at_s - attempt.placed_s
         self._placer.release(attempt.job.id)
