@@ -120,7 +120,7 @@ def _fork_held() -> tuple[int, int] | None:
 
 
 def _wait_for_keeper(held: int, finished: int) -> int:
-    """Wait until the keeper has finished; a signal of the workload manager tells it to."""
+    """Wait until the keeper has finished; a signal of the workload manager begins that."""
     threading.Thread(target=_follow, args=(finished,), name="keeper", daemon=True).start()
     while signal.sigwait(SIGNALS) == signal.SIGCONT:
         pass

@@ -140,7 +140,7 @@ class HostLink:
         unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         with self._lock:
             self._process, self._heard_s, self._unsent = process, time.monotonic(), unsent
-            if self._closing.is_set():  # `close` told the one before
+            if self._closing.is_set():  # `close` woke the writer of the process before
                 unsent.put(None)
         # A thread of its own: a stopped agent reads nothing, and whoever launches must not wait for it.
         writer = threading.Thread(

@@ -178,7 +178,7 @@ def _of_library(script: _Script, options: Mapping[str, str]) -> _Found | None:
         return _of_accelerate(script, options, is_ready=is_ours and script.has_call("for_accelerate"))
     if is_ours and script.has_call("install"):
         exits = script.has_call("exit_saved")
-        return "cotenant.checkpoint", "when it is asked to", True, () if exits else ("checkpoint.exit_saved()",)
+        return "cotenant.checkpoint", "on a signal", True, () if exits else ("checkpoint.exit_saved()",)
     if {("torch", "save"), ("torch", "load")} <= script.attributes:
         together = (
             "_together" if {"torch.distributed", "DistributedDataParallel"} & (script.modules | script.words) else ""
@@ -263,7 +263,7 @@ def _of_lightning(script: _Script, options: Mapping[str, str], *, has_callback: 
 
 def _of_accelerate(script: _Script, options: Mapping[str, str], *, is_ready: bool) -> _Found:
     if is_ready:
-        return "accelerate", "when it is asked to", True, ()
+        return "accelerate", "on a signal", True, ()
     saves = "" if script.has_call("save_state") else "never"
     steps = options.get("checkpointing_steps")
     if steps is not None and not saves:

@@ -104,8 +104,8 @@ def test_the_script_of_another_machine_is_not_read(folder):
     assert habit_view(job, is_remote=True) is None
     assert habit_view(job, is_remote=False) == {
         "library": "cotenant.checkpoint",
-        "saves": "when it is asked to",
+        "saves": "on a signal",
         "resumes": True,
         "missing": [],
-        "advice": "saves when it is asked to (cotenant.checkpoint) and resumes: with --checkpointable it can be moved",
+        "advice": "saves on a signal (cotenant.checkpoint) and resumes: with --checkpointable it can be moved",
     }

@@ -184,7 +184,7 @@ def test_a_launcher_needs_our_own_before_it():
     assert habit(OURS, launcher=("torchrun",), is_wrapped=True).missing == ()
 
 
-READY = "saves when it is asked to (cotenant.checkpoint) and resumes"
+READY = "saves on a signal (cotenant.checkpoint) and resumes"
 ADDED = "`python -m cotenant.checkpoint torchrun ...`"
 
 

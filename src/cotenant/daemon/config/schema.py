@@ -105,7 +105,7 @@ class HostsSection:
 class PilotSection:
     """`[pilot]`: allocations of Slurm or Ray, requested while jobs wait. Nodes must see the state folder."""
 
-    enabled: bool = key(default=False, text="ask for allocations, one node each, and run jobs there")
+    enabled: bool = key(default=False, text="request allocations, one node each, and run jobs there")
     sbatch: str = key("", "options of every allocation, e.g. `-p gpu -A lab --gres=gpu:2 -t 4:00:00`")
     ray: Mapping[str, object] = key(
         factory=dict,
