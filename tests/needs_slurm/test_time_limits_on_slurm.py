@@ -94,9 +94,11 @@ def test_a_job_that_would_outlast_all_allocations_that_may_be_had_says_so(cluste
         site.start(simulate=None)  # the next daemon knows the end of its allocation by the note
         assert held_allocation(site) == first
         long = site.submit("true", declared_bytes=SMALL, time_limit_s=600)
-        until(lambda: "its time limit of 10m00s is longer than the 4m" in site.client.job(long)["reason"], "it says so")
+        reason = f".{first} has left; the pilot has all 1 allocations that it may have"
+        until(lambda: reason in site.client.job(long)["reason"], "the pilot says why it asks for no allocation")
         said = site.cli("explain", str(long)).stdout
-        assert f".{first} has left; the pilot has all 1 allocations that it may have" in said
+        assert "its time limit of 10m00s is longer than the 4m" in said
+        assert reason in said
         assert "insufficient_time" in said
         change_limit(cluster, site, first, minutes=25)
         assert site.wait(long)["state"] == "COMPLETED"

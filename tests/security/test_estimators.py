@@ -54,8 +54,9 @@ FORGED = {
 def a_hanging_job(person):
     """Id of a held job whose estimate does not end by itself."""
     (person.home / "train.py").touch()
-    python = person.write("python", HANGING_PYTHON)
-    python.chmod(0o755)
+    written = person.write("python.new", HANGING_PYTHON)
+    written.chmod(0o755)
+    written.replace(person.home / "python")  # the estimate of another job may start the old one: "text file busy"
     done = person.cli("submit", "--parsable", "-H", "--", "./python", "train.py")
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
