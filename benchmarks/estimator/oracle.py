@@ -1,19 +1,19 @@
 """Compares estimates with PyTorch's CUDA build on a null GPU, allocation by allocation.
 
-    python -m benchmarks.estimator.oracle --python VENV/bin/python [--select GLOB ...] [--page PAGE ...] [--first N]
-        [--again] [--forks] [--write]
+    python -m benchmarks.estimator.oracle --python VENV/bin/python [--select GLOB ...] [--first N] [--forks] [--write]
 
-VENV has a CUDA build of torch 2.8 or newer, torchvision, timm and transformers. Each job of `oracle_jobs.py` runs for
-three optimizer steps on both sides in the same environment, so that the estimate queries the same cuDNN. One job runs
-at a time. What the null GPU counted and each row of the table are files below `--folder` as soon as they are known, and
-a second run continues: `--again` makes the estimates anew and takes the null GPU's side from the files. `--page` takes
-the jobs of an earlier result page, and says how many of them it lacks. `--forks` runs both sides in forks of processes
-with the libraries loaded, in a third of the time.
+VENV has a CUDA build of torch 2.8 or newer, torchvision, timm, transformers, accelerate and lightning. Each job of
+`oracle_jobs.py` runs for three optimizer steps on both sides in the same environment, so that the estimate queries the
+same cuDNN. One job runs at a time. What the null GPU counted and the row of each job are files below `--folder` as soon
+as they are known. A second run continues: it judges the jobs that were not judged with the same files of
+`src/cotenant`, the same script and the same libraries, and takes the null GPU's side from its files. `--forks` runs
+both sides in forks of processes with the libraries loaded, in a third of the time.
 
-The table has reserved bytes and their difference, the share of PyTorch's allocations that the estimate has in the same
-order, and the first difference with the place on both sides. Sizes are compared as blocks, rounded up to 512 bytes.
-Where all requests agree the estimate is replayed up to the last one: it goes on to the end of an epoch, the null GPU
-ends the script at the third step.
+The page has all rows that were judged with these files of `src/cotenant`, with a section for each other environment
+that was given as `--python`: reserved bytes and their difference, the share of PyTorch's allocations that the estimate
+has in the same order, and the first difference with the place on both sides. Sizes are compared as blocks, rounded up
+to 512 bytes. Where all requests agree the estimate is replayed up to the last one: it goes on to the end of an epoch,
+the null GPU ends the script at the third step.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ import contextlib
 import difflib
 import fnmatch
 import hashlib
-import json
 import os
 import platform
-import re
+import subprocess
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.estimator.oracle_forks import NullGpuForks
 from benchmarks.estimator.oracle_jobs import OracleJob, all_jobs
+from benchmarks.estimator.oracle_report import Comparison, Rows, page_lines, source_digest
 from cotenant.core.errors import CotenantError
 from cotenant.core.ports import EstimateRequest
-from cotenant.core.units import format_bytes
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
@@ -53,44 +51,14 @@ from cotenant.nullgpu import (
     run_script,
     write_history,
 )
+from cotenant.osutil.procfs import session_usage
 from cotenant.tracing.process.forkserver_client import ForkServerClient
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path.home() / ".cache" / "cotenant" / "null-gpu"
 STEPS = 3
-NEAR, FAR = 0.005, 0.02
-KNOWN_CAUSES = {
-    "_expand_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
-    "sdpa_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
-    "forward, no module, input": "the estimate's last step has the last batch of an epoch, the null GPU's has not",
-}
-"""Causes of first differences, by a part of their text."""
 MAX_COMPARED = 40_000
 """Allocations compared in order; the quadratic comparison of more takes minutes."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One job, on both sides; sizes in bytes."""
-
-    name: str
-    kind: str
-    problem: str = ""
-    not_judged: str = ""
-    null_reserved_bytes: int = 0
-    reserved_bytes: int = 0
-    null_allocated_bytes: int = 0
-    allocated_bytes: int = 0
-    null_allocations: int = 0
-    equal_allocations: int = 0
-    first_difference: str = ""
-    commit: str = ""
-    torch: str = ""
-
-    @property
-    def error(self) -> float:
-        """Relative error of the reserved bytes; positive if the estimate is too high."""
-        return (self.reserved_bytes - self.null_reserved_bytes) / max(1, self.null_reserved_bytes)
 
 
 class NullGpuSide:
@@ -101,14 +69,21 @@ class NullGpuSide:
         self._forks = NullGpuForks(libraries, environment()) if forks else None
         folder.mkdir(parents=True, exist_ok=True)
 
-    def path_of(self, job: OracleJob) -> Path:
-        wheels = self._libraries.wheels
-        key = f"{job.name} {wheels.cuda_major} {wheels.cudnn} {(ROOT / job.script).read_text()}"
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process that forks, if there is one."""
+        return () if self._forks is None or self._forks.pid is None else (self._forks.pid,)
+
+    def key_of(self, job: OracleJob) -> str:
+        """Digest of what decides a history: the job, the scripts beside its own, the null GPU, and the wheels."""
+        digest = hashlib.sha256(f"{job.name} {self._libraries.preload[0].parent.name}".encode())
+        for path in sorted((ROOT / job.script).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
 
     def run(self, job: OracleJob) -> tuple[RequestHistory, dict[str, Any]]:
         """The history, and the peaks and the torch version as a dict; a script that raised has an `error`."""
-        path = self.path_of(job)
+        path = self._folder / f"{self.key_of(job)}.json.gz"
         if not path.exists():
             found = self._counted(job)
             about = {
@@ -154,6 +129,11 @@ class EstimateSide:
         )  # fmt: skip
         return TracedEstimator(steps=STEPS, python=self._python, forkserver=server).explain(request)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The fork servers."""
+        return tuple(server.pid for server in self._servers.values() if server.pid is not None)
+
     def close(self) -> None:
         """End the fork servers."""
         for server in self._servers.values():
@@ -171,7 +151,7 @@ def compare(null_side: NullGpuSide, estimates: EstimateSide, job: OracleJob) -> 
     try:
         null, about = null_side.run(job)
         if about["ended"] == "raised":
-            return Comparison(job.name, job.kind, f"null GPU: {' '.join(str(about['error']).split())[-200:]}")
+            return Comparison(job.name, job.kind, f"null GPU: {' '.join(str(about['error']).split())[:200]}")
         ours = estimates.run(job)
     except CotenantError as error:
         return Comparison(job.name, job.kind, " ".join(str(error).split())[-200:])
@@ -195,8 +175,6 @@ def compare(null_side: NullGpuSide, estimates: EstimateSide, job: OracleJob) -> 
         null_allocations=len(sizes),
         equal_allocations=equal,
         first_difference="" if first is None else difference_text(null, events, *first),
-        commit=commit(),
-        torch=str(about["torch"]),
     )
 
 
@@ -225,88 +203,38 @@ def difference_text(null: RequestHistory, events: Sequence[Any], here: int, ther
     return f"{here}: {wanted}; estimate: {ours}"
 
 
-def report_lines(rows: Sequence[Comparison]) -> Iterator[str]:
-    yield "| job | null | estimate | error | allocations | equal | first difference (bytes) |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
-    for row in rows:
-        if row.problem:
-            yield f"| `{row.name}` | - | - | - | - | - | {row.problem} |"
-            continue
-        sizes = f"{format_bytes(row.null_reserved_bytes)} | {format_bytes(row.reserved_bytes)} | {row.error:+.2%}"
-        counts = f"{row.null_allocations:,} | {row.equal_allocations / max(1, row.null_allocations):.1%}"
-        yield f"| `{row.name}` | {sizes} | {counts} | {cause_of(row)} |"
-    yield from summary_lines(rows)
+def chosen_jobs(select: Sequence[str]) -> list[OracleJob]:
+    """Jobs whose name matches a pattern, those of the first pattern first; all without a pattern."""
+    jobs, chosen = all_jobs(), {}
+    for pattern in select or ["*"]:
+        chosen |= {job.name: job for job in jobs if fnmatch.fnmatchcase(job.name, pattern)}
+    return list(chosen.values())
 
 
-def cause_of(row: Comparison) -> str:
-    """Why a row differs: a known cause, or the first difference."""
-    if row.not_judged:
-        return f"not judged: {row.not_judged}"
-    known = next((cause for place, cause in KNOWN_CAUSES.items() if place in row.first_difference), "")
-    return known or row.first_difference
+class CpuClock:
+    """CPU seconds of this process, its ended children, and the sessions that `pids` lead."""
 
+    def __init__(self) -> None:
+        self._before_s: dict[int, float] = {}
 
-def summary_lines(rows: Sequence[Comparison]) -> Iterator[str]:
-    """Counts for each kind of job; rows that the null GPU cannot judge are left out, and counted."""
-    answered = [row for row in rows if not row.problem and not row.not_judged]
-    yield ""
-    yield "| kind | jobs | equal reserved bytes | within 0.5 % | above 2 % | equal allocations |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    for kind in (*sorted({row.kind for row in answered}), "all"):
-        of_kind = [row for row in answered if kind in (row.kind, "all")]
-        equal = sum(row.null_reserved_bytes == row.reserved_bytes for row in of_kind)
-        near, far = sum(abs(row.error) <= NEAR for row in of_kind), sum(abs(row.error) > FAR for row in of_kind)
-        alike = sum(row.equal_allocations for row in of_kind) / max(1, sum(row.null_allocations for row in of_kind))
-        yield f"| {kind} | {len(of_kind)} | {equal} | {near} | {far} | {alike:.2%} |"
-    yield ""
-    problems, others = sum(bool(row.problem) for row in rows), sum(bool(row.not_judged) for row in rows)
-    yield f"Not counted: {problems} jobs that either side could not run, {others} that the null GPU cannot judge."
-
-
-def commits_of(rows: Sequence[Comparison]) -> str:
-    """How many estimates were made at which commit, the latest rows' first."""
-    counts = Counter(row.commit or "an earlier one" for row in reversed(rows) if not row.problem)
-    return "Estimates by commit: " + ", ".join(f"{number} of {name}" for name, number in counts.items()) + "."
-
-
-def jobs_of_page(path: Path) -> list[str]:
-    """Names of the jobs in the table of a result page, in order."""
-    return re.findall(r"^\| `(.+?)` \|", path.read_text(), re.MULTILINE)
-
-
-def chosen_jobs(select: Sequence[str], pages: Sequence[Path]) -> tuple[list[OracleJob], int]:
-    """Jobs whose name matches a pattern or is on a page, in their order; how many of the pages' exist no longer."""
-    jobs = all_jobs()
-    named = {name for page in pages for name in jobs_of_page(page)}
-    patterns = select or ([] if pages else ["*"])
-    chosen = [
-        job for job in jobs if job.name in named or any(fnmatch.fnmatchcase(job.name, pattern) for pattern in patterns)
-    ]
-    return chosen, len(named - {job.name for job in jobs})
-
-
-class Rows:
-    """Rows on disk, one JSON line each, appended as they are known; the last line of a job counts."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.found = {row["name"]: Comparison(**row) for row in map(json.loads, lines)}
-
-    def add(self, row: Comparison) -> None:
-        self.found[row.name] = row
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+    def since_last_s(self, pids: Iterable[int]) -> float:
+        """Seconds since the last call; a process that was not known then counts from its start."""
+        own = os.times()
+        now_s = {0: own.user + own.system + own.children_user + own.children_system}
+        now_s |= {pid: session_usage(pid).cpu_s for pid in pids}
+        # A server that ended was waited for: its time is among our children's, and was counted in part before.
+        ended_s = sum(cpu_s for pid, cpu_s in self._before_s.items() if pid not in now_s)
+        found_s = sum(cpu_s - self._before_s.get(pid, 0.0) for pid, cpu_s in now_s.items()) - ended_s
+        self._before_s = now_s
+        return found_s
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="a Python with a CUDA build of torch 2.8 or newer")
     parser.add_argument("--select", action="append", help="jobs whose name matches; may be repeated (default: all)")
-    parser.add_argument("--page", action="append", type=Path, help="jobs of an earlier page; may be repeated")
     parser.add_argument("--first", type=int, help="at most so many of them")
     parser.add_argument("--folder", type=Path, default=CACHE / "oracle", help="of the files (default: %(default)s)")
-    parser.add_argument("--again", action="store_true", help="make estimates anew; the null GPU's side is kept")
     parser.add_argument("--forks", action="store_true", help="run both sides in forks")
     parser.add_argument("--until", type=float, help="start no job after so many seconds")
     parser.add_argument("--quick", action="store_true", help="one perceptron")
@@ -317,44 +245,56 @@ def main() -> int:
         return 0
     libraries = build_libraries(find_wheels(args.python), CACHE)
     patterns = ["examples/mlp.py on A100-40GB"] if args.quick else args.select or []
-    chosen, unknown = chosen_jobs(patterns, args.page or [])
-    chosen = chosen[: args.first]
-    rows = Rows(args.folder / "rows.jsonl")
-    missing = [job for job in chosen if args.again or job.name not in rows.found]
+    jobs = chosen_jobs(patterns)[: args.first]
+    rows = Rows(args.folder, source_digest(ROOT))
+    stack = ""
     with (
         contextlib.closing(NullGpuSide(libraries, args.folder, forks=args.forks)) as null_side,
         contextlib.closing(EstimateSide(args.python, forks=args.forks)) as estimates,
     ):
-        judge(missing, null_side, estimates, rows, until_s=args.until)
-    found = [(job, rows.found[job.name]) for job in chosen if job.name in rows.found]
-    lines = list(report_lines([replace(row, not_judged=job.not_judged) for job, row in found]))
+        stack = f"torch {torch_version(args.python)}, cuDNN {'.'.join(map(str, libraries.wheels.cudnn))}"
+        judge(jobs, null_side, estimates, rows, stack=stack, until_s=args.until)
+    lines = page_lines(rows.all(), all_jobs(), main_stack=stack)
     print("\n".join(lines))
     if args.write:
-        cudnn = ".".join(map(str, libraries.wheels.cudnn))
-        torch = ", ".join(sorted({row.torch for _, row in found if row.torch}))
-        versions = f"torch {torch}, cuDNN {cudnn}, Python {platform.python_version()}"
-        head = f"Commit {commit()}; {versions}; no GPU. {commits_of([row for _, row in found])}"
-        repeat = "Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --write`."
-        if args.page:
-            absent = len(chosen) - len(found) + unknown
-            repeat += f" Jobs of earlier pages that were not judged again: {absent}."
-        write_result("oracle", "\n".join([f"# Estimates beside a null GPU, {today()}", "", head, repeat, "", *lines]))
+        head = f"Commit {commit()}; {stack}, Python {platform.python_version()}; no GPU."
+        repeat = "Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --forks --write`."
+        title = f"# Estimates beside a null GPU, {today()}"
+        write_result("oracle", "\n".join([title, "", head, repeat, "", *lines]))
     return 0
 
 
 def judge(
-    jobs: Sequence[OracleJob], null_side: NullGpuSide, estimates: EstimateSide, rows: Rows, *, until_s: float | None
+    jobs: Sequence[OracleJob],
+    null_side: NullGpuSide,
+    estimates: EstimateSide,
+    rows: Rows,
+    *,
+    stack: str,
+    until_s: float | None,
 ) -> None:
-    """Compare the jobs one after the other; none is begun after `until_s` seconds."""
-    began_s = time.monotonic()
+    """Compare the jobs that have no row, one after the other; none is begun after `until_s` seconds."""
+    began_s, clock, made_at = time.monotonic(), CpuClock(), commit()
+    clock.since_last_s(())
     for job in jobs:
+        key = null_side.key_of(job)
+        if rows.get(key) is not None:
+            continue
         started_s = time.monotonic()
         if until_s is not None and started_s - began_s > until_s:
             break
         row = compare(null_side, estimates, job)
-        rows.add(row)
+        cpu_s = clock.since_last_s((*null_side.pids, *estimates.pids))
+        rows.add(key, replace(row, commit=made_at, stack=stack, cpu_s=round(cpu_s, 1)))
         outcome = f"{row.error:+.2%}, {row.equal_allocations} of {row.null_allocations} allocations"
-        print(f"{time.monotonic() - started_s:.1f} s, {job.name}: {row.problem or outcome}", flush=True)
+        times = f"{time.monotonic() - started_s:.1f} s, {cpu_s:.1f} s of CPU"
+        print(f"{times}, {job.name}: {row.problem or outcome}", flush=True)
+
+
+def torch_version(python: str) -> str:
+    """Of the environment of `python`, with the name of the build."""
+    found = [python, "-c", "import torch; print(torch.__version__)"]
+    return subprocess.run(found, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -42,6 +42,11 @@ class NullGpuForks:
         self._libraries, self._env = libraries, env
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process that forks, the leader of its session; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     def run(
         self,
         gpu: str,
@@ -100,6 +105,7 @@ class NullGpuForks:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
             )
             self._line(_START_S)
         return self._process

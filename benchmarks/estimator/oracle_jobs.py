@@ -12,6 +12,8 @@ ARCHITECTURE = "benchmarks/estimator/jobs/architecture.py"
 ENCODER = "benchmarks/estimator/jobs/transformer_row.py"
 PERCEPTRON = "benchmarks/estimator/jobs/mlp_row.py"
 CNN = "benchmarks/estimator/jobs/cnn_row.py"
+PUBLISHED_CNN = "benchmarks/estimator/jobs/xmem_cnn.py"
+PUBLISHED_LM = "benchmarks/estimator/jobs/xmem_lm.py"
 GPUS = ("A100-40GB", "H100-80GB", "RTX3060-12GB", "T4-16GB")
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 ALLOCATORS = (
@@ -27,7 +29,8 @@ class OracleJob:
     """A script with its arguments, on a GPU.
 
     Attributes:
-        kind: what it stands for: `example`, `torchvision`, `timm`, `transformers`, `encoder`, `perceptron`, `cnn`.
+        kind: what it stands for: `example`, `torchvision`, `timm`, `transformers`, `encoder`, `perceptron`, `cnn`,
+            `limited` (little more memory than its peak), `published` (scripts of published measurements).
         not_judged: why the null GPU does not know its sizes, empty if it does.
         free_bytes: of the GPU's memory, all that the job gets; None: the whole.
     """
@@ -54,29 +57,80 @@ class OracleJob:
         return shlex.split(self.command)[1:]
 
 
+IMAGENET = "--batch-size 16 --train-images 36 --workers 0"
+"""Three steps in an epoch, whose last batch is a quarter."""
 EXAMPLE_COMMANDS = (
     "mlp.py",
-    "resnet50.py --batch-size 32",
-    "bert_mlm.py --size base --batch-size 32",
-    "gpt2.py",
-    "hf_trainer_bf16.py",
-    "amp_gradscaler.py",
-    "accumulate_checkpoint.py",
+    f"resnet50.py {IMAGENET}",
+    "bert_mlm.py --size base --batch-size 4 --sequences 9",
+    "gpt2.py --batch-size 2 --sequences 6",
+    "hf_trainer_bf16.py --layers 2 --batch-size 4",
+    "amp_gradscaler.py --images 72 --workers 0",
+    "accumulate_checkpoint.py --layers 2 --sequences 48",
     "attention.py",
     "gan.py",
     "optimizers.py",
     "cuda_graph.py",
-    "segmentation.py",
-    "vgg16.py --batch-size 32",
-    "xception.py --batch-size 32",
-    "inception_v3.py --batch-size 32",
-    "efficientnet_b0.py --batch-size 32",
-    "mobilenet_v2.py --batch-size 64",
-    "cifar.py",
-    "accelerate_bert.py",
-    "finetune_llm.py",
-    "timm_train.py",
+    "segmentation.py --batch-size 2 --side 240",
+    f"vgg16.py {IMAGENET}",
+    f"xception.py {IMAGENET}",
+    f"inception_v3.py {IMAGENET}",
+    f"efficientnet_b0.py {IMAGENET}",
+    f"mobilenet_v2.py {IMAGENET}",
+    "cifar.py --train-images 72 --workers 0",
+    "accelerate_bert.py --layers 4 --batch-size 8",
+    "finetune_llm.py --layers 2",
+    "timm_train.py --batch-size 8",
+    "unet.py --batch-size 2 --image-size 256 --images 6 --workers 0",
+    "dlrm.py --batch-size 2048 --batches 3",
+    "llama.py --variant depth --layers 2 --seq-len 256",
+    "largest_batch.py --share 0.2",
+    "lightning_mlp.py",
 )
+"""One setting of each example, on each GPU."""
+EXAMPLE_VARIANTS = (
+    *(f"attention.py --how {how}" for how in ("padded", "grouped", "math", "efficient", "window")),
+    *(f"attention.py --how {how} --dtype float32" for how in ("causal", "padded", "math")),
+    "attention.py --how causal --dtype float16",
+    *(f"optimizers.py --optimizer {name}" for name in ("sgd", "adam", "amsgrad", "rmsprop", "adagrad", "adadelta")),
+    *(f"optimizers.py --optimizer {name}" for name in ("nadam", "lion", "adafactor")),
+    *(f"optimizers.py --optimizer adamw --kind {kind}" for kind in ("for-loop", "fused", "capturable")),
+    *(f"optimizers.py --zero-grad {when}" for when in ("after", "to-zero")),
+    "gpt2.py --batch-size 2 --sequences 6 --gradient-checkpointing",
+    "gpt2.py --batch-size 2 --sequences 6 --optimizer-loop",
+    "bert_mlm.py --size large --batch-size 2 --sequences 6",
+    "hf_trainer_bf16.py --layers 2 --batch-size 4 --gradient-checkpointing",
+    "hf_trainer_bf16.py --layers 2 --batch-size 2 --accumulate 4",
+    "accumulate_checkpoint.py --layers 2 --sequences 48 --no-checkpoint",
+    "cuda_graph.py --what model",
+    "segmentation.py --batch-size 2 --side 240 --amp",
+    "segmentation.py --model fcn_resnet50 --batch-size 2 --side 240",
+    "segmentation.py --model lraspp_mobilenet_v3_large --batch-size 2 --side 240",
+    "cifar.py --model mobilenetv3_small_100 --train-images 72 --workers 0",
+    "cifar.py --model resnet34 --train-images 72 --workers 0",
+    "finetune_llm.py --layers 2 --no-checkpointing",
+    "finetune_llm.py --layers 2 --optimizer fused",
+    "finetune_llm.py --layers 2 --optimizer adafactor",
+    "timm_train.py --batch-size 8 --amp float16 --channels-last",
+    "timm_train.py --batch-size 8 --amp bfloat16 --model-ema",
+    "timm_train.py --model vit_tiny_patch16_224 --batch-size 8 --grad-checkpointing",
+    "timm_train.py --model resnet26d --batch-size 8 --opt lamb",
+    "timm_train.py --model efficientnet_lite0 --batch-size 8 --tf32 --opt rmsprop",
+    "llama.py --variant depth --layers 2 --seq-len 256 --gradient-checkpointing",
+    "llama.py --variant tiny --seq-len 256 --dtype float32",
+    "unet.py --batch-size 1 --image-size 320 --images 3 --workers 0",
+    "mlp.py --batch-norm --dropout 0.3",
+    "dlrm.py --batch-size 512 --batches 3 --width 16 --max-rows 1000",
+    "largest_batch.py --share 0.1 --width 1024",
+)
+"""Further settings of examples, the GPUs in turn."""
+LEFT_OUT = {
+    "ddp.py": "NCCL does not run without a driver",
+    "pipeline.py": "NCCL does not run without a driver",
+    "sharded.py": "NCCL does not run without a driver",
+    "deepspeed_zero.py": "NCCL does not run without a driver",
+}
+"""Examples without a job, and why."""
 NOT_JUDGED = {
     "moe.py": "how many tokens each expert gets is read from the router",
     "dqn.py": "a mask of final states is read",
@@ -84,6 +138,7 @@ NOT_JUDGED = {
     "speech.py": "lengths are random",
     "video.py": "statistics are updated after the steps at which the null GPU ends the script",
     "translate_rnn.py": "lengths are random",
+    "xlnet.py --batch-size 2 --seq-len 128 --sentences 6": "lengths are random",
 }
 """Why the values of a script, which are zeros on the null GPU, or a stub decide its sizes."""
 RANDOM_NETWORKS = {"Wav2Vec2ForCTC": "whole layers are left out at random"}
@@ -142,14 +197,26 @@ CNNS = (
     "--layers conv3x3:16x64;act;conv3x3:24x64;act;conv3x3:300x64;act;gap:300x1;linear:10x1 --batch-size 16",
 )
 
+PUBLISHED = (
+    *(f"{PUBLISHED_CNN} --model {name} --batch-size 16 --classes 10" for name in ("resnet101", "vgg16", "mnasnet1_0")),
+    *(
+        f"{PUBLISHED_CNN} --model {name} --batch-size 16"
+        for name in ("regnet_x_400mf", "convnext_base", "mobilenet_v2")
+    ),
+    f"{PUBLISHED_CNN} --model mobilenet_v3_small --batch-size 16 --optimizer RMSprop --zero-grad before-backward",
+    f"{PUBLISHED_CNN} --model resnet152 --batch-size 8 --optimizer Adam --zero-grad end",
+    *(f"{PUBLISHED_LM} --model {name} --batch-size 2" for name in ("gpt2", "distilgpt2", "opt-125m", "t5-small")),
+    f"{PUBLISHED_LM} --model cerebras-gpt-111m --batch-size 2 --optimizer Adafactor --zero-grad end",
+    f"{PUBLISHED_LM} --model t5-base --batch-size 1 --optimizer SGD --zero-grad before-backward",
+)
 LIMITED = (
-    (CNN, CNNS[1], 800),
-    (CNN, CNNS[2], 300),
+    (CNN, CNNS[1], 960),
+    (CNN, CNNS[2], 400),
     (ENCODER, ENCODERS[0], 600),
-    (ENCODER, ENCODERS[2], 1840),
+    (ENCODER, ENCODERS[2], 1920),
     (ENCODER, ENCODERS[3], 260),
     (ENCODER, ENCODERS[4], 620),
-    (ENCODER, ENCODERS[5], 1300),
+    (ENCODER, ENCODERS[5], 1340),
     (PERCEPTRON, PERCEPTRONS[1], 860),
 )
 """Jobs, and MiB between their allocated and reserved peaks on an A100."""
@@ -159,7 +226,7 @@ def all_jobs() -> list[OracleJob]:
     """Every job once, the kinds in turn."""
     kinds = (
         *(_examples(), _transformers(), _timm(), _torchvision(), _encoders(), _perceptrons(), _cnns(), _limited()),
-        _settings(),
+        *(_published(), _settings()),
     )
     found: dict[str, OracleJob] = {}
     for row in itertools.zip_longest(*kinds):
@@ -175,6 +242,8 @@ def _examples() -> Iterator[OracleJob]:
             yield OracleJob("example", EXAMPLES + command, gpu)
         for command, why in NOT_JUDGED.items():
             yield OracleJob("example", EXAMPLES + command, gpu, not_judged=why)
+    for place, command in enumerate(EXAMPLE_VARIANTS):
+        yield OracleJob("example", EXAMPLES + command, GPUS[place % len(GPUS)])
     for command in EXAMPLE_COMMANDS:
         yield OracleJob("example", EXAMPLES + command, env=EXPANDABLE)
 
@@ -214,6 +283,12 @@ def _cnns() -> Iterator[OracleJob]:
     yield from (
         OracleJob("cnn", f"{CNN} {shlex.join(one_epoch(words).split())}", gpu) for gpu in GPUS for words in CNNS
     )
+
+
+def _published() -> Iterator[OracleJob]:
+    for place, command in enumerate(PUBLISHED):
+        for turn in range(2):
+            yield OracleJob("published", command, GPUS[(place + turn) % len(GPUS)])
 
 
 def one_epoch(words: str) -> str:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from benchmarks.estimator.oracle import (
+from benchmarks.estimator.oracle import CpuClock, chosen_jobs, matching, rounded
+from benchmarks.estimator.oracle_jobs import LEFT_OUT, OracleJob, all_jobs
+from benchmarks.estimator.oracle_report import (
     Comparison,
+    Rows,
     cause_of,
-    chosen_jobs,
-    jobs_of_page,
-    matching,
-    report_lines,
-    rounded,
+    page_lines,
+    source_digest,
+    summary_lines,
+    table_lines,
 )
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)])
@@ -44,12 +52,14 @@ def test_report_counts_equal_near_and_far():
         )
         for null, ours in sizes
     ]
-    lines = list(report_lines([*rows, Comparison("bad", "A100-40GB", problem="null GPU: raised")]))
-    assert lines[10] == "| A100-40GB | 4 | 1 | 2 | 2 | 75.00% |"
-    assert lines[11] == "| all | 4 | 1 | 2 | 2 | 75.00% |"
+    rows.append(Comparison("bad", "A100-40GB", problem="null GPU: raised"))
+    lines = list(summary_lines(rows))
+    assert lines[2] == "| A100-40GB | 4 | 1 | 2 | 2 | 75.00% |"
+    assert lines[3] == "| all | 4 | 1 | 2 | 2 | 75.00% |"
     assert lines[-1] == "Not counted: 1 jobs that either side could not run, 0 that the null GPU cannot judge."
-    assert "| +3.00% |" in lines[4]
-    assert lines[6].endswith("| null GPU: raised |")
+    table = list(table_lines(rows))
+    assert "| +3.00% |" in table[4]
+    assert table[6].endswith("| null GPU: raised |")
 
 
 def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
@@ -58,30 +68,67 @@ def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
     assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
 
 
-PAGE = """# Estimates
-
-| job | null |
-| --- | ---: |
-| `examples/mlp.py on A100-40GB` | 766.0 MiB |
-| `examples/gone.py on A100-40GB` | - |
-
-| kind | jobs |
-| --- | ---: |
-| all | 1 |
-"""
+def test_rows_of_other_sources_are_not_read(tmp_path):
+    Rows(tmp_path, "before").add("key", Comparison("job", "example", reserved_bytes=7))
+    assert Rows(tmp_path, "before").get("key").reserved_bytes == 7
+    assert Rows(tmp_path, "after").get("key") is None
 
 
-def test_jobs_of_an_earlier_page_are_judged_again_and_those_that_are_gone_counted(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    assert jobs_of_page(page) == ["examples/mlp.py on A100-40GB", "examples/gone.py on A100-40GB"]
-    chosen, gone = chosen_jobs([], [page])
-    assert ([job.name for job in chosen], gone) == (["examples/mlp.py on A100-40GB"], 1)
+def test_digest_of_sources_is_of_their_content(tmp_path):
+    package = tmp_path / "src" / "cotenant"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "a.py").write_text("1")
+    before = source_digest(tmp_path)
+    (package / "__pycache__" / "a.pyc").write_text("compiled")
+    assert source_digest(tmp_path) == before
+    (package / "a.py").write_text("2")
+    assert source_digest(tmp_path) != before
 
 
-def test_patterns_add_to_the_jobs_of_a_page(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    chosen, _ = chosen_jobs(["examples/gpt2.py on *"], [page])
-    assert {job.command for job in chosen} == {"examples/mlp.py", "examples/gpt2.py"}
-    assert len(chosen_jobs([], [])[0]) > 700
+def test_page_has_a_section_for_each_other_stack():
+    job, other = all_jobs()[:2]
+    rows = {
+        "torch 2.13.0": [
+            Comparison(other.name, other.kind, commit="abc"),
+            Comparison(job.name, job.kind, commit="abc"),
+        ],
+        "torch 2.11.0": [Comparison(job.name, job.kind, commit="abc"), Comparison("gone", "example", commit="abc")],
+    }
+    lines = page_lines(rows, [job, other], main_stack="torch 2.13.0")
+    assert lines[0] == "2 different jobs were judged (2 at abc), of 2 in the list."
+    assert lines.index("## torch 2.11.0") > max(place for place, line in enumerate(lines) if other.name in line)
+    assert next(line for line in lines if line.startswith("| `")).startswith(f"| `{job.name}`")
+    assert "1 different jobs were judged (1 at abc), of 2 in the list." in lines
+
+
+def test_jobs_of_the_first_pattern_come_first():
+    chosen = chosen_jobs(["examples/gpt2.py *", "examples/mlp.py on *"])
+    commands = list(dict.fromkeys(job.script for job in chosen))
+    assert commands == ["examples/gpt2.py", "examples/mlp.py"]
+    assert len(chosen_jobs([])) == len(all_jobs()) > 800
+
+
+def test_every_example_is_judged_or_left_out_for_a_reason():
+    programs = {path.name for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text()}
+    judged = {job.script.removeprefix("examples/") for job in all_jobs() if job.kind == "example"}
+    assert judged.isdisjoint(LEFT_OUT)
+    assert programs == {*judged, *LEFT_OUT}
+
+
+def test_name_has_all_that_decides_the_job():
+    job = OracleJob("example", "examples/mlp.py", "T4-16GB", {"A": "1"}, free_bytes=300 << 20)
+    assert job.name == "A=1 examples/mlp.py on T4-16GB within 300 MiB"
+
+
+def test_cpu_time_of_a_server_is_counted_once_when_it_ends():
+    clock = CpuClock()
+    clock.since_last_s(())
+    busy = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    server.stdout.readline()
+    first_s = clock.since_last_s([server.pid])
+    server.communicate(b"\n")
+    assert first_s >= 0.4
+    assert clock.since_last_s(()) < 0.3
