@@ -41,8 +41,12 @@ from tests.support.slurm_nodes import kill_node
 SEED = 20261123
 PLACES = ("hosts", "pilot")
 VICTIMS = ("daemon", "agents", "slurmctld", "slurmd", "node")
+KILLS_IN_A_ROW = 3
+"""Kills until a job must have started: without jobs there would be nothing to lose."""
 MAX_WAITING = 12
 """Jobs that have not ended, at most: enough that some run everywhere, and the machine is not the limit."""
+PATIENCE_S = 20.0
+"""How long no job starts while something is dead, which is then started again."""
 DRAIN_S = 900.0
 LOGGED = ("--log-level", "info")  # what the daemon did to a job that fared badly
 JOB = """
@@ -64,6 +68,7 @@ class Cluster:
         self.state = root / "daemon" / "state"
         self.kills: Counter[str] = Counter()
         self.pauses = 0
+        self.waits_s = [0.0]
         self.dead: dict[str, Callable[[], None]] = {}
         self.promised: list[int] = []
         self.found: Server
@@ -168,6 +173,19 @@ class Cluster:
                     found.append(int(path.parent.name))
         return found
 
+    def await_a_start(self) -> None:
+        """Wait until one more job has started; then start again what is dead, if that is what it waits for."""
+        before, began_s, revived = self.starts(), time.monotonic(), 0
+        while self.starts() == before:
+            if self.dead and time.monotonic() - began_s > PATIENCE_S * (revived + 1):
+                self.dead.popitem()[1]()
+                revived += 1
+            time.sleep(0.1)
+        self.waits_s.append(time.monotonic() - began_s)
+
+    def starts(self) -> int:
+        return sum(path.read_text().count("start") for path in (self.root / "runs").iterdir() if not path.suffix)
+
     def drain(self) -> None:
         """Wait until all jobs have ended. A pilot that has paused needs its daemon to be started again."""
         give_up_s = time.monotonic() + DRAIN_S
@@ -194,6 +212,7 @@ class Cluster:
             f"{len(self.promised)} jobs acknowledged, {len(views)} known, {attempts} attempts:",
             f"**{len(lost)} lost, {len(twice)} run twice**.",
             f"Times that the pilot had paused at the end: {self.pauses}.",
+            f"Longest wait for a job to start after {KILLS_IN_A_ROW} kills: {max(self.waits_s):.0f} s.",
             f"States: {', '.join(f'{state} {count}' for state, count in states.items())}.",
         ]
         for job_id in sorted({*lost, *twice}):
@@ -232,6 +251,8 @@ def kills(place: str, count: int, seed: int) -> list[str]:
                         time.sleep(cluster.rng.uniform(0.0, 3.0))
                         cluster.kill_one()
                         cluster.say()
+                        if sum(cluster.kills.values()) % KILLS_IN_A_ROW == 0:
+                            cluster.await_a_start()
                 for start in cluster.dead.values():
                     start()
                 cluster.drain()
@@ -283,6 +304,8 @@ def main() -> int:
             "Killed at random with SIGKILL: the daemon, all agents, slurmctld, a slurmd, or a node with all that runs",
             "there. A job has run twice if two of it ran at the same time, or it started after its end, or more often",
             "than the daemon knows attempts. It is lost if it was acknowledged and did not complete.",
+            f"After {KILLS_IN_A_ROW} kills a job must start before the next kill; each {PATIENCE_S:.0f} s without one",
+            "something that is dead is started again.",
         ]
         write_result("cluster-kills", "\n".join([*head, *lines]))
     return 0
