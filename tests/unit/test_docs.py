@@ -164,7 +164,7 @@ def test_decisions_are_listed_and_numbered():
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")), ids=lambda page: page.stem)
 def test_a_decision_has_its_four_parts(page):
     headings = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == ["Context", "Decision", "Consequences", "Turned down"]
+    assert headings == ["Context", "Decision", "Consequences", "Rejected alternatives"]
 
 
 def glossary_rows() -> list[tuple[str, ...]]:
