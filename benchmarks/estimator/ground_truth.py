@@ -18,7 +18,8 @@ folder of its own and pass that folder:
     pip install --no-deps --target FOLDER requests urllib3 charset_normalizer idna
     python -m benchmarks.estimator.ground_truth --set xmem --pythonpath FOLDER
 
-`--traces FOLDER` caches traces, so that a change of the estimator needs only replays.
+`--traces FOLDER` caches traces, so that a change of the estimator needs only replays; pages name the commit that made
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +66,12 @@ class Options:
 
     Attributes:
         steps: optimizer steps to trace.
-        traces: folder of cached traces, or None.
+        traces: folder of cached traces, or None; `commit`: of this checkout, by which new ones are filed.
     """
 
     steps: int
     traces: Path | None
+    commit: str = "unknown"
 
 
 # -- estimating ---------------------------------------------------------------------------------------------------
@@ -101,26 +104,28 @@ def run_script(path: str, args: Sequence[str]) -> None:
     raise SystemExit(0)
 
 
-def recorded(row: Row, options: Options) -> MemoryTrace:
-    """The trace of a row's job, from the cache or new."""
-    cached = None
+def recorded(row: Row, options: Options) -> tuple[MemoryTrace, str]:
+    """The trace of a row's job, from the cache or new, and the commit that made it."""
+    new = None
     if options.traces is not None:
         key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, options.steps])
-        cached = options.traces / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-        if cached.exists():
-            return serialization.trace_from_dict(json.loads(cached.read_text()))
+        name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        for cached in sorted(options.traces.glob(f"*/{name}")):
+            return serialization.trace_from_dict(json.loads(cached.read_text())), cached.parent.name
+        new = options.traces / options.commit / name
     job = functools.partial(run_script, str(JOBS / row.script), row.args)
     trace = trace_function(job, gpu=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
-    if cached is not None:
-        serialization.save(cached, serialization.trace_to_dict(trace))
-    return trace
+    if new is not None:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        serialization.save(new, serialization.trace_to_dict(trace))
+    return trace, options.commit
 
 
 def estimate_row(row: Row, options: Options) -> Result:
     """Estimate one row; a tracing error is returned as `problem`."""
     began_s = time.perf_counter()
     try:
-        trace = recorded(row, options)
+        trace, traced_at = recorded(row, options)
         found = TracedEstimator(torch_version=row.torch).on(trace, gpu_spec(row.gpu)).estimate
     except CotenantError as error:
         return Result(row=row, problem=error.message, elapsed_s=time.perf_counter() - began_s)
@@ -131,9 +136,10 @@ def estimate_row(row: Row, options: Options) -> Result:
         allocated_bytes=found.peak_allocated_bytes or 0,
         margin_bytes=found.margin_bytes,
         parameter_bytes=parameter_bytes(trace),
-        family=family_of(trace, gpu_spec(row.gpu)),
+        family=family_of(trace, gpu_spec(row.gpu), torch_version=row.torch),
         oom=any(warning.startswith("does not fit") for warning in found.warnings),
         problem=problem,
+        traced_at=traced_at,
         elapsed_s=time.perf_counter() - began_s,
     )
 
@@ -193,9 +199,7 @@ def main() -> int:
     wanted = QUICK_ROWS if args.quick else args.rows
     count = wanted + fitted_rows if wanted is not None and group.outside_bytes is None else wanted
     rows = sample(rows, count, args.seed)
-    if args.traces:
-        args.traces.mkdir(parents=True, exist_ok=True)
-    options = Options(steps=args.steps, traces=args.traces)
+    options = Options(steps=args.steps, traces=args.traces, commit=commit())
     results = []
     folders = [part for part in args.pythonpath.split(os.pathsep) if part]
     for number, result in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
@@ -210,7 +214,7 @@ def main() -> int:
         lines = [json.dumps(as_json(result, outside[result.row.loads])) for result in scored]
         args.dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
     if args.write:
-        write(group, report, args)
+        write(group, report, args, Counter(result.traced_at for result in results if result.traced_at))
     return 0
 
 
@@ -234,8 +238,13 @@ def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
     }
 
 
-def write(group: Group, report: str, args: argparse.Namespace) -> None:
-    """Write the report with the command, the commit and the versions."""
+def traces_line(commits: Mapping[str, int]) -> str:
+    """The commits that made the traces of a page, with their numbers of rows."""
+    return f"Traces are of {', '.join(f'{name} ({count} rows)' for name, count in commits.items())}."
+
+
+def write(group: Group, report: str, args: argparse.Namespace, commits: Mapping[str, int]) -> None:
+    """Write the report with the command, the commit and the versions; `commits`: those of the traces."""
     options = [f"--rows {args.rows}"] if args.rows is not None else []
     options += [
         f"--seed {args.seed}",
@@ -249,7 +258,7 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
         f"Commit {commit()}; {'; '.join(f'{name} {version(name)}' for name in libraries)}; no GPU.",
         f"Repeat with `python -m benchmarks.estimator.ground_truth --set {group.name} {' '.join(options)}`.",
         *(["Jobs imported transformers from FOLDER, in another version than above."] if args.pythonpath else []),
-        *(["Cached traces may be of another commit; their seconds include only reading."] if args.traces else []),
+        *([f"{traces_line(commits)} Seconds of cached ones include only reading."] if args.traces else []),
         "",
     ]
     write_result(f"ground_truth_{group.name}", "\n".join([*head, report]))

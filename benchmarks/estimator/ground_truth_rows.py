@@ -63,7 +63,8 @@ class Group:
         imports: libraries that a worker imports once, before the rows.
         row: converts cells into a `Row`, or returns the reason to exclude the row.
         series: column that identifies a series of growing batches. A row is excluded if a larger batch of its series
-            ran with less memory: another process used the GPU.
+            ran with less memory, and doubtful if it has more than its part of a smaller one: another process used the
+            GPU, before or then.
     """
 
     name: str
@@ -81,10 +82,11 @@ def read(group: Group, folder: Path) -> tuple[list[Row], Counter[str]]:
     left_out: Counter[str] = Counter()
     table = list(_cells(folder / group.file))
     too_high = _above_larger_batches(table, group.series) if group.series else set()
+    doubtful = _above_smaller_batches(table, group.series) if group.series else set()
     for number, cells in enumerate(table):
         found = "above_larger_batch" if number in too_high else group.row(cells)
         if isinstance(found, Row):
-            rows.append(found)
+            rows.append(replace(found, doubt="more than in proportion to the batch") if number in doubtful else found)
         else:
             left_out[found] += 1
     return rows, left_out
@@ -100,6 +102,26 @@ def _above_larger_batches(table: Sequence[Cells], series: str) -> set[int]:
             found.add(number)
         if not {"estimate_over_36000", "at_capacity"} & set(cells["flag"].split("|")):
             least[cells[series]] = min(measured, least.get(cells[series], measured))
+    return found
+
+
+CONTEXT_MIB = 1650
+"""The least that nvidia-smi shows of a job of GPUMemNet with cuDNN (2024)."""
+GROWTH = 1.1
+"""Batches may grow a job by so much more than in proportion: cuDNN may take more for a larger one."""
+
+
+def _above_smaller_batches(table: Sequence[Cells], series: str) -> set[int]:
+    """Numbers of the rows with more memory beside the context, by `GROWTH`, than a smaller batch in proportion."""
+    seen: dict[str, list[tuple[int, int]]] = {}
+    found = set()
+    for number, cells in sorted(enumerate(table), key=lambda item: int(item[1]["batch"])):
+        batch, measured = int(cells["batch"]), int(cells["measured_mib"]) - CONTEXT_MIB
+        smaller = seen.setdefault(cells[series], [])
+        if any(measured > GROWTH * below * batch / size for size, below in smaller):
+            found.add(number)
+        if not cells["flag"]:
+            smaller.append((batch, measured))
     return found
 
 

@@ -25,6 +25,7 @@ class Result:
         family: the family whose errors determine the margin.
         oom: whether the estimator predicts that the job does not fit.
         problem: why there is no estimate, or None.
+        traced_at: the commit that made the trace.
     """
 
     row: Row
@@ -35,6 +36,7 @@ class Result:
     family: str = ""
     oom: bool = False
     problem: str | None = None
+    traced_at: str = ""
     elapsed_s: float = 0.0
 
 

@@ -21,8 +21,9 @@ COVERAGES = (0.95, 0.98, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guessed:
-    """A measured network: see `margins.Scored` and `Interval.split_bytes`."""
+    """A measured network: see `margins.Scored` and `ReservedRange.split_bytes`."""
 
+    network: str
     reserved_bytes: int
     spread_bytes: int
     split_bytes: int
@@ -66,11 +67,12 @@ WAYS = tuple(
 
 
 def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Guessed]]]:
-    """(Training rows, held-out rows) of each fold, in a fixed random order."""
-    mixed = list(rows)
-    random.Random(0).shuffle(mixed)
+    """(Training rows, held-out rows) of each fold; families of networks are held out whole, in a fixed random order."""
+    networks = list(dict.fromkeys(row.network for row in rows))
+    random.Random(0).shuffle(networks)
     for fold in range(FOLDS):
-        yield [row for i, row in enumerate(mixed) if i % FOLDS != fold], mixed[fold::FOLDS]
+        out = set(networks[fold::FOLDS])
+        yield [row for row in rows if row.network not in out], [row for row in rows if row.network in out]
 
 
 def judged(way: Way, known: Sequence[Guessed], rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:

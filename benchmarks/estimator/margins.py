@@ -4,8 +4,8 @@
 
 The rows are those of `ground_truth.py`: a fixed sample of each set, of which the first rows fit the constant beside
 reserved bytes and are used for nothing else. Excluded are rows that ran out of memory, that fit only after the
-allocator released its cache, and rows with a doubtful measurement. Coverage is cross-validated (five folds). `--ship`
-writes the scores into the package, `data/margins.json`.
+allocator released its cache, and rows with a doubtful measurement. A row is judged by the rows of other families of
+networks. `--ship` writes the scores into the package, `data/margins.json`.
 
 The published scripts of 2025-09 (`published_scripts.py`) and the adapters of PEFT are the test set and not used here.
 """
@@ -17,7 +17,7 @@ import functools
 import json
 import multiprocessing
 import os
-import random
+import re
 import statistics
 import sys
 from collections import Counter
@@ -27,23 +27,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
-from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample
+from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample, traces_line
 from benchmarks.estimator.ground_truth_rows import GROUPS, Row, read
 from benchmarks.estimator.ground_truth_scores import commonest
 from benchmarks.estimator.margin_scales import Guessed, scale_lines
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
-from cotenant.estimators.margin import FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
+from cotenant.estimators.margin import COVERAGE, FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
 
 SHIPPED = ROOT / "src" / "cotenant" / "estimators" / "data" / "margins.json"
-SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 150, "xmem": None}
+SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 400, "xmem": None}
 """Rows to score, by set; None: all."""
 QUICK = {"mlp": 20, "cnn": 20}
 QUICK_FITTED_ROWS = 8
 COVERAGES = (0.9, 0.95, 0.98, 0.99)
-FOLDS = 5
+_VARIANT = re.compile(r"(?:legacy|tf|timm|test|tiny)_|[^a-z].*")
+"""What the name of a network of timm has beside that of its family."""
 CONTEXT_BYTES = 524 * MiB
 """CUDA context of an A100 (CARMA), added where a set does not include it: margins are shares of device bytes."""
 
@@ -71,6 +72,13 @@ class Scored:
     device_bytes: int
 
     @property
+    def network(self) -> str:
+        """The family of networks that a row belongs to; generated networks are drawn one by one."""
+        if self.group == "timm":
+            return f"timm {_VARIANT.sub('', self.title)}"
+        return f"xmem {self.title.split()[0]}" if self.group == "xmem" else f"{self.group} {self.title}"
+
+    @property
     def score(self) -> float:
         return score_of(self.family, self.above_bytes, self.spread_bytes, self.scale_bytes)
 
@@ -94,6 +102,7 @@ class Replayed:
     allocated_bytes: int = 0
     spread_bytes: int = 0
     split_bytes: int = 0
+    traced_at: str = ""
 
 
 def replay_row(row: Row, options: Options) -> Replayed:
@@ -102,7 +111,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
         return Replayed(row=row, problem="ran out of memory")
     gpu = gpu_spec(row.gpu)
     try:
-        trace = recorded(row, options)
+        trace, traced_at = recorded(row, options)
     except CotenantError as error:
         return Replayed(row=row, problem=error.message)
     found = TracedEstimator(torch_version=row.torch).on(trace, gpu)
@@ -110,11 +119,12 @@ def replay_row(row: Row, options: Options) -> Replayed:
         return Replayed(row=row, problem="partial" if trace.partial else "does not fit, or only after retries")
     return Replayed(
         row=row,
-        family=family_of(trace, gpu),
+        family=family_of(trace, gpu, torch_version=row.torch),
         reserved_bytes=found.replay.peak_reserved_bytes,
         allocated_bytes=found.replay.peak_allocated_bytes,
         spread_bytes=found.spread_bytes,
         split_bytes=found.reserved_range.split_bytes,
+        traced_at=traced_at,
     )
 
 
@@ -124,9 +134,7 @@ def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespa
     rows, _ = read(group, args.data)
     more = fitted if group.outside_bytes is None else 0
     rows = sample(rows, None if count is None else count + more, seed=0)
-    options = Options(steps=3, traces=args.traces / name if args.traces else None)
-    if options.traces:
-        options.traces.mkdir(parents=True, exist_ok=True)
+    options = Options(steps=3, traces=args.traces / name if args.traces else None, commit=commit())
     folders = [part for part in args.pythonpath.split(os.pathsep) if part and name == "xmem"]
     with ProcessPoolExecutor(
         args.workers,
@@ -173,36 +181,58 @@ def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]
     return scored
 
 
-def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, bool, float]]:
-    """(Row, covered, margin / estimate), with the quantile of the other folds of the row's family.
+def held_out(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, bool, float]]:
+    """(Row, covered, margin / estimate), with the quantile of the row's family without the row's family of networks.
 
-    A family with a single row is omitted.
+    Rows of a family with a single family of networks are omitted.
     """
     found = []
     for family in FAMILIES:
-        mixed = [row for row in rows if row.family == family]
-        random.Random(0).shuffle(mixed)
-        for fold in range(FOLDS):
-            scores = sorted(scored.score for i, scored in enumerate(mixed) if i % FOLDS != fold)
+        mine = sorted((row for row in rows if row.family == family), key=lambda scored: scored.score)
+        networks: dict[str, list[Scored]] = {}
+        for row in mine:
+            networks.setdefault(row.network, []).append(row)
+        for network, members in networks.items():
+            scores = [scored.score for scored in mine if scored.network != network]
             if not scores:
                 continue
             score, _ = quantile(scores, coverage)
-            for scored in mixed[fold::FOLDS]:
-                found.append((scored, scored.is_covered(score), scored.margin_bytes(score) / scored.device_bytes))
+            for member in members:
+                margin = member.margin_bytes(score) / member.device_bytes
+                found.append((member, member.is_covered(score), margin))
     return found
+
+
+def width_lines(rows: Sequence[Scored]) -> list[str]:
+    """What carries the width of the default bound, by family: the interval alone, and the quantile added to it."""
+    lines = ["", f"What the mean margin is made of at {COVERAGE:.0%} (all rows of the family set the quantile):", ""]
+    lines += ["| family | rows | networks | quantile | interval alone | quantile alone | margin |"]
+    lines += ["| --- |" + " ---: |" * 6]
+    for family in FAMILIES:
+        mine = [row for row in rows if row.family == family]
+        if not mine:
+            continue
+        score, _ = quantile(sorted(row.score for row in mine), COVERAGE)
+        spread = statistics.fmean(row.spread_bytes / row.device_bytes for row in mine)
+        quantile_alone = statistics.fmean(score * row.scale_bytes / row.device_bytes for row in mine)
+        margin = statistics.fmean(row.margin_bytes(score) / row.device_bytes for row in mine)
+        shares = " | ".join(f"{share:.1%}" for share in (spread, quantile_alone, margin))
+        lines.append(f"| {family} | {len(mine)} | {len({row.network for row in mine})} | {score:.3f} | {shares} |")
+    return lines
 
 
 def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
     """Coverage and mean margin, by family and by set."""
     lines = [f"Left out: {count} rows: {why}." for why, count in left_out.most_common()]
     for title, parts in (("family", FAMILIES), ("set", tuple(SETS))):
-        lines += ["", f"By {title}, cross-validated:", ""]
+        lines += ["", f"By {title}, each row by the rows of other families of networks:", ""]
         head = " | ".join(f"{coverage:.0%}: above the bound | mean margin" for coverage in COVERAGES)
         lines += [f"| {title} | rows | {head} |", "| --- |" + " ---: |" * (1 + 2 * len(COVERAGES))]
         for part in (*parts, "all"):
             cells = list(_cells(rows, title, part))
             if cells:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
+    lines += width_lines(rows)
     guessed = (row for row in rows if row.family == FAMILIES[2])
     lines += scale_lines([Guessed(**{name: getattr(item, name) for name in Guessed.__slots__}) for item in guessed])
     lines += ["", "Rows with the highest scores (measured peak above the estimate, in units of the family):", ""]
@@ -218,7 +248,7 @@ def _cells(rows: Sequence[Scored], title: str, part: str) -> Iterator[str]:
         (lambda scored: scored.family) if title == "family" else (lambda scored: scored.group)
     )
     for coverage in COVERAGES:
-        results = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
+        results = [judged for judged in held_out(rows, coverage) if part in ("all", key(judged[0]))]
         if not results:
             return
         if coverage == COVERAGES[0]:
@@ -258,12 +288,14 @@ def main() -> int:
         return 0
     rows: list[Scored] = []
     left_out: Counter[str] = Counter()
+    traced_at: Counter[str] = Counter()
     fitted = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
     for name, count in (QUICK if args.quick else SETS).items():
         found = list(replay_set(name, count, fitted, args))
         scored = score_set(name, found, fitted)
         left_out.update(result.problem[:70] for result in found if result.problem)
         left_out.update(result.row.doubt for result in found if result.row.doubt)
+        traced_at.update(result.traced_at for result in found if result.traced_at)
         print(f"{name}: {len(scored)} rows", file=sys.stderr, flush=True)
         rows += scored
     report = "\n".join(report_lines(rows, left_out))
@@ -273,6 +305,7 @@ def main() -> int:
     if args.write:
         repeat = "python -m benchmarks.estimator.margins --write --pythonpath FOLDER"
         head = f"# Coverage and margin of the bound, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
+        head += f"\n{traces_line(traced_at)}"
         write_result("margins", f"{head}\n\n{report}")
     return 0
 

@@ -143,7 +143,16 @@ def fits_on(
     found = []
     for gpu in (with_nccl(spec, trace.header) for spec in _all_gpus(instances=instances)):
         replay_input, free = _replayed(trace, gpu, stack, seen)
-        margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.cudnn_workspaces, split_bytes=split_bytes)
+        margin = margin_of(
+            trace,
+            gpu,
+            free,
+            spread_bytes,
+            coverage,
+            stack.cudnn_workspaces,
+            split_bytes=split_bytes,
+            torch_version=stack.torch_version,
+        )
         fit, _ = judge(replay_input, free, margin.bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(of_trace(replace(fit, capability_differs=differs), trace))

@@ -26,9 +26,7 @@ from cotenant.estimators.cudnn.workspaces import ConvRule, cudnn_calls
 from cotenant.gpu_specs import GpuSpec
 
 COVERAGE = 0.99
-CONV_COVERAGE = 0.95
-"""Default probabilities. The second is for jobs where cuDNN chooses algorithms: a few of its choices are far off any
-rule, and 99 % would need twice the margin."""
+"""Default probability."""
 
 FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
 """Jobs without convolutions of cuDNN; with only those that cuDNN was queried for; with others."""
@@ -71,14 +69,15 @@ def margin_of(
     cudnn_workspaces: CudnnWorkspaces | None = None,
     *,
     split_bytes: int = 0,
+    torch_version: str | None = None,
 ) -> Margin:
     """The margin on a replay with unlimited memory that small changes raise by up to `spread_bytes`.
 
-    `coverage`: None for the default. `cudnn_workspaces`: as of `family_of`. `split_bytes`: as of `ReservedRange`. The
-    margin also holds how far the context can exceed its typical size.
+    `coverage`: None for the default. `cudnn_workspaces`, `torch_version`: as of `family_of`. `split_bytes`: as of
+    `ReservedRange`. The margin also holds how far the context can exceed its typical size.
     """
-    family = family_of(trace, gpu, cudnn_workspaces)
-    wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
+    family = family_of(trace, gpu, cudnn_workspaces, torch_version=torch_version)
+    wanted = coverage or COVERAGE
     scores = calibration()[family]
     score, reached = quantile(scores, wanted)
     scale = scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes, split_bytes)
@@ -141,8 +140,18 @@ def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
     return scores[rank - 1], coverage
 
 
-def family_of(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None = None) -> str:
-    """The family of a trace on `gpu`; calls that are in `cudnn_workspaces` count as known."""
+def family_of(
+    trace: MemoryTrace,
+    gpu: GpuSpec,
+    cudnn_workspaces: CudnnWorkspaces | None = None,
+    *,
+    torch_version: str | None = None,
+) -> str:
+    """The family of a trace on `gpu`.
+
+    Calls that are in `cudnn_workspaces` count as known, and those in a shipped table of the cuDNN of `torch_version`
+    (None: the torch that made the trace).
+    """
     calls = cudnn_calls(trace, gpu)
     if not calls:
         return FAMILIES[0]
@@ -150,7 +159,7 @@ def family_of(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspace
         capability=gpu.compute_capability,
         sm_count=gpu.sm_count,
         cudnn_workspaces=cudnn_workspaces,
-        version=cudnn_of_torch(trace.header.torch_version),
+        version=cudnn_of_torch(torch_version or trace.header.torch_version),
     )
     return FAMILIES[2] if any(rule.guesses(op) for op in calls) else FAMILIES[1]
 

@@ -228,7 +228,14 @@ class TracedEstimator:
         interval = reserved_range_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
         margin = margin_of(
-            recorded, gpu, free, spread, self._coverage, stack.cudnn_workspaces, split_bytes=interval.split_bytes
+            recorded,
+            gpu,
+            free,
+            spread,
+            self._coverage,
+            stack.cudnn_workspaces,
+            split_bytes=interval.split_bytes,
+            torch_version=stack.torch_version,
         )
         fit, result = judge(replay_input, free, margin.bytes)
         benchmark = benchmark_warnings(recorded, gpu, stack.cudnn_workspaces)

@@ -82,6 +82,7 @@ def _change(result: TracedResult, name: str, kind: str, replay_input: ReplayInpu
         result.coverage,
         result.replay_input.stack.cudnn_workspaces,
         split_bytes=result.reserved_range.split_bytes,
+        torch_version=result.replay_input.stack.torch_version,
     )
     bound = reserved + replay_input.gpu.context.typical_bytes + margin.bytes
     if kind == "optimizer":

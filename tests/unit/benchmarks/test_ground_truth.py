@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from traces import a_trace, alloc
+
 ROOT = Path(__file__).parents[3]
 MIB = 2**20
 
@@ -190,6 +192,47 @@ def test_above_a_larger_batch_is_left_out(tables):
 
     table = [cells(8, 900), cells(16, 500, "below_smaller_batch"), cells(32, 700), cells(64, 600, "at_capacity")]
     assert tables._above_larger_batches(table, "model") == {0}
+
+
+@pytest.mark.parametrize(
+    ("cells", "doubtful"),
+    [
+        pytest.param([(8, 2650, ""), (16, 3700, "")], set(), id="in proportion, and a tenth"),
+        pytest.param([(8, 2650, ""), (16, 3900, "")], {1}, id="more"),
+        pytest.param([(8, 2650, ""), (16, 2650, ""), (64, 9700, "")], {2}, id="more than any smaller one allows"),
+        pytest.param([(8, 1700, "flat_over_batch"), (16, 3900, "")], set(), id="a flagged one says nothing"),
+    ],
+)
+def test_more_than_in_proportion_to_a_smaller_batch_is_doubtful(tables, cells, doubtful):
+    table = [{"model": "a", "batch": str(batch), "measured_mib": str(mib), "flag": flag} for batch, mib, flag in cells]
+    assert tables._above_smaller_batches(table, "model") == doubtful
+
+
+def test_a_doubtful_row_is_read_with_its_doubt(tables, tmp_path):
+    group = tables.GROUPS["timm"]
+    file = tmp_path / group.file
+    file.parent.mkdir()
+    file.write_text("model,batch,measured_mib,flag\na,8,2650,\na,16,3900,\n")
+    rows, _ = tables.read(group, tmp_path)
+    assert [row.doubt for row in rows] == ["", "more than in proportion to the batch"]
+
+
+def test_a_cached_trace_names_the_commit_that_made_it(truth, tables, tmp_path, monkeypatch):
+    row = tables.mlp_row(MLP)
+    made = []
+
+    def trace_function(*_args, **_kwargs):
+        made.append(1)
+        return a_trace([alloc(0, 100)])
+
+    monkeypatch.setattr(truth, "trace_function", trace_function)
+    options = truth.Options(steps=3, traces=tmp_path, commit="abc")
+    first, at = truth.recorded(row, options)
+    again, then = truth.recorded(row, replace(options, commit="def"))
+    assert (at, then, len(made)) == ("abc", "abc", 1)
+    assert again.events == first.events
+    assert truth.recorded(row, truth.Options(steps=3, traces=None, commit="def"))[1] == "def"
+    assert truth.traces_line({"abc": 2, "def": 1}) == "Traces are of abc (2 rows), def (1 rows)."
 
 
 def test_rows_that_fit_the_constant_are_not_scored(modules):

@@ -51,10 +51,10 @@ def replayed(margins, *, measured, reserved, spread=0, allocated=0, doubt="", pr
     )
 
 
-def scored(margins, score, family=FAMILIES[0], group="mlp"):
+def scored(margins, score, family=FAMILIES[0], group="mlp", title="job"):
     return margins.Scored(
         group=group,
-        title="job",
+        title=title,
         family=family,
         reserved_bytes=900 * MIB,
         above_bytes=round(score * 100 * MIB),
@@ -77,24 +77,51 @@ def test_scores_count_from_the_upper_end_of_the_interval(margins):
     assert only.score == pytest.approx(0.3)
 
 
-def test_a_row_is_judged_by_the_other_folds(margins):
-    # One row far above: where it is in the quantile's folds it sets the margin, in its own fold it is missed.
-    rows = [scored(margins, 0.1) for _ in range(9)] + [scored(margins, 5.0)]
-    results = margins.out_of_fold(rows, 0.9)
-    assert len(results) == 10
-    assert sum(not covered for _, covered, _ in results) == 1
+def test_a_row_is_judged_by_other_networks(margins):
+    # One network far above: where it is in the quantile's rows it sets the margin, for itself it is missed.
+    rows = [scored(margins, 0.1, title=f"job {i}") for i in range(9)]
+    rows += [scored(margins, 5.0, title="job far above") for _ in range(2)]
+    results = margins.held_out(rows, 0.9)
+    assert len(results) == 11
+    assert sum(not covered for _, covered, _ in results) == 2
     assert sorted({round(margin, 3) for _, _, margin in results}) == [0.01, 0.5]
 
 
-def test_folds_cover_as_often_as_they_say(margins):
+def test_held_out_rows_are_covered_as_often_as_asked(margins):
     chance = random.Random(1)
-    rows = [scored(margins, chance.gauss(0, 1)) for _ in range(2000)]
-    results = margins.out_of_fold(rows, 0.9)
+    rows = [scored(margins, chance.gauss(0, 1), title=f"job {i}") for i in range(1000)]
+    results = margins.held_out(rows, 0.9)
     assert 0.88 < sum(covered for _, covered, _ in results) / len(results) < 0.92
 
 
+@pytest.mark.parametrize(
+    ("group", "title", "network"),
+    [
+        ("timm", "resnetv2_50x1_bit 32", "timm resnetv"),
+        ("timm", "tf_efficientnet_b0 8", "timm efficientnet"),
+        ("timm", "maxvit_base_tf_384 8", "timm maxvit"),
+        ("xmem", "MnasNet SGD 323 on RTX3060-12GB", "xmem MnasNet"),
+        ("mlp", "mlp_step2 629", "mlp mlp_step2 629"),
+    ],
+)
+def test_variants_of_a_network_are_one_family(margins, group, title, network):
+    assert scored(margins, 0.1, group=group, title=title).network == network
+
+
+def test_width_is_split_into_interval_and_quantile(margins):
+    rows = [scored(margins, i / 1000, title=f"job {i}") for i in range(99)]
+    assert margins.width_lines(rows)[-1] == f"| {FAMILIES[0]} | 99 | 99 | 0.098 | 0.0% | 1.0% | 1.0% |"
+
+
 def test_report_counts_each_set_and_each_family(margins):
-    rows = [scored(margins, 0.1), scored(margins, 0.2, FAMILIES[2], "cnn")] * 10
+    rows = [
+        row
+        for i in range(10)
+        for row in (
+            scored(margins, 0.1, title=f"job {i}"),
+            scored(margins, 0.2, FAMILIES[2], "cnn", title=f"network {i}"),
+        )
+    ]
     lines = margins.report_lines(rows, margins.Counter({"ran out of memory": 2}))
     assert lines[0] == "Left out: 2 rows: ran out of memory."
     assert any(line.startswith(f"| {FAMILIES[2]} | 10 |") for line in lines)
@@ -103,10 +130,11 @@ def test_report_counts_each_set_and_each_family(margins):
 
 
 def test_the_only_row_of_a_family_is_judged_by_none(margins):
-    rows = [scored(margins, 0.1) for _ in range(10)] + [scored(margins, 5.0, FAMILIES[2], "cnn")]
+    rows = [scored(margins, 0.1, title=f"job {i}") for i in range(10)] + [scored(margins, 5.0, FAMILIES[2], "cnn")]
     lines = margins.report_lines(rows, margins.Counter())
     assert any(line.startswith("| all | 10 |") for line in lines)
-    assert not any(line.startswith(f"| {FAMILIES[2]} |") for line in lines)
+    width = next(i for i, line in enumerate(lines) if line.startswith("What the mean margin"))
+    assert not any(line.startswith(f"| {FAMILIES[2]} |") for line in lines[:width])
 
 
 def test_shipped_scores_name_their_rows(margins):
@@ -121,6 +149,7 @@ def a_network(scales, chance):
     split = 1000 * MIB if suspected else 0
     above = split if suspected and chance.random() < 1 / 3 else 0
     return scales.Guessed(
+        network=str(chance.random()),
         reserved_bytes=1000 * MIB,
         spread_bytes=10 * MIB,
         split_bytes=split,

@@ -107,6 +107,23 @@ def test_the_context_of_the_a100_is_measured():
     assert (spec.eager_context.bare_bytes, spec.eager_context.cublas_bytes) == (1237 * MiB, 1429 * MiB)
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "typical", "high", "bare"),
+    [
+        pytest.param("V100-16GB", 1005, 1822, 1822, 1341, id="bare measured in 2022"),
+        pytest.param("V100-32GB", 1005, 1822, 1822, 1341, id="the same chip"),
+        pytest.param("RTX2080Ti-11GB", 877, 1358, 1822, 877, id="bare measured in 2020"),
+        pytest.param("T4-16GB", 516, 1358, 1822, None, id="assumed"),
+    ],
+)
+def test_eager_contexts_of_older_gpus_are_intervals(name, low, typical, high, bare):
+    found = gpu_spec(name).eager_context
+    assert (found.low_bytes, found.typical_bytes, found.high_bytes) == (low * MiB, typical * MiB, high * MiB)
+    assert found.bare_bytes == (None if bare is None else bare * MiB)
+    assert found.derived
+    assert "ssumed" in found.source
+
+
 def test_contexts_that_nobody_measured_are_marked_derived():
     assert {spec.name for spec in all_gpu_specs() if not spec.context.derived} == {"A100-40GB"}
 
