@@ -159,8 +159,8 @@ class PolicyOptions:
     overrun: OverrunAction = option(
         "--overrun",
         type=Parsed("action", parse_overrun),
-        default="tell",
-        metavar="tell|pause|stop",
+        default="report",
+        metavar="report|pause|stop",
         help="What is done about jobs that outgrow their promise while neighbors miss memory, as by the daemon.",
     )
 

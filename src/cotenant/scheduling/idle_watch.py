@@ -26,7 +26,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.core.job import Job, Running
 from cotenant.core.units import format_duration
 
-IdleAction = Literal["tell", "park", "cancel"]
+IdleAction = Literal["notify", "park", "cancel"]
 
 MAX_GAP_S = 60.0
 """A longer time without readings breaks the row."""
@@ -46,7 +46,7 @@ class IdlePolicy:
     """When an attempt is idle, and what is done about it.
 
     Attributes:
-        action: `tell`: its user is notified, and its state says so; `park`: it is also stopped, and its job is held
+        action: `notify`: its user is notified, and its state says so; `park`: it is also stopped, and its job is held
             until its user releases it; `cancel`: its job is also cancelled.
         max_activity: an activity below this is none; ratio.
         after_s: idle for so long in a row.
@@ -54,7 +54,7 @@ class IdlePolicy:
         grace_s: between the first notice and the action.
     """
 
-    action: IdleAction = "tell"
+    action: IdleAction = "notify"
     max_activity: float = 0.01
     after_s: float = 1800.0
     warmup_s: float = 600.0
@@ -173,7 +173,7 @@ class IdleWatch:
     def _status(self, job: Job, idle_s: float) -> IdleStatus:
         row = self._rows.get((job.id, len(job.attempts)))
         stop_in_s = None
-        if self._is_on and self._policy.action != "tell" and row is not None:
+        if self._is_on and self._policy.action != "notify" and row is not None:
             stop_in_s = max(0.0, self._policy.after_s + self._policy.grace_s - row.idle_s) / self._pace
         return IdleStatus(idle_s=idle_s, action=self._policy.action, stop_in_s=stop_in_s)
 
@@ -242,7 +242,7 @@ class IdleWatch:
             busy = AttemptBusy(at_s=at_s, cause=cause, job_id=key[0], attempt=key[1], idle_since_s=since_s)
             yield ReportIdleness(at_s=at_s, cause=cause, spec=job.spec, event=busy)
             return
-        if self._policy.action == "tell" or row.idle_s < self._policy.after_s + self._policy.grace_s:
+        if self._policy.action == "notify" or row.idle_s < self._policy.after_s + self._policy.grace_s:
             return
         sent_at_s = self._stopped_at_s.get(key)
         if sent_at_s is None or at_s - sent_at_s >= 6 * self._stop_grace_s:

@@ -18,7 +18,7 @@ from cotenant.core.gpu import GpuSnapshot, Resident
 from cotenant.core.units import format_bytes
 from cotenant.scheduling.overrun import OVERRUN_STOP, tolerated_bytes
 
-OverrunAction = Literal["tell", "pause", "stop"]
+OverrunAction = Literal["report", "pause", "stop"]
 
 _Key = tuple[int, int]
 """Job id and attempt number."""
@@ -29,13 +29,13 @@ class OverrunPolicy:
     """When to act on an attempt that outgrows its promise, and how.
 
     Attributes:
-        action: `tell`: `explain` and the events of both jobs say so; `pause`: suspend its processes while promises are
-            at risk; `stop`: stop it and retry it with what it was seen to need. MPS clients are never paused.
+        action: `report`: `explain` and the events of both jobs say so; `pause`: suspend its processes while promises
+            are at risk; `stop`: stop it and retry it with what it was seen to need. MPS clients are never paused.
         margin: share of the promise that it may exceed it by.
         samples: in so many samples in a row.
     """
 
-    action: OverrunAction = "tell"
+    action: OverrunAction = "report"
     margin: float = 0.1
     samples: int = 3
 
@@ -77,7 +77,7 @@ class OverrunWatch:
 
     def commands(self, gpus: Callable[[], Iterable[GpuSnapshot]], at_s: float) -> list[Command]:
         """What to do after a sample; call it once for each."""
-        if self._policy.action == "tell":
+        if self._policy.action == "report":
             return []
         offenses = self.observe(gpus())
         return list(self._stops(offenses, at_s) if self._policy.action == "stop" else self._pauses(offenses, at_s))

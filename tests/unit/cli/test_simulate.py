@@ -118,10 +118,10 @@ def test_policy_options_change_the_result(run):
 
 def test_overruns_are_acted_on_as_asked(run):
     args = ("--trace", "t1", "--head", "30", "--policies", "most-memory", "--estimator", "horus", "--json")
-    found = {action: json.loads(run(*args, "--overrun", action)[1]) for action in ("tell", "pause", "stop")}
+    found = {action: json.loads(run(*args, "--overrun", action)[1]) for action in ("report", "pause", "stop")}
     digests = {action: result["policies"][0]["digest"] for action, result in found.items()}
     assert len(set(digests.values())) == 3, digests
-    assert digests["tell"] == json.loads(run(*args)[1])["policies"][0]["digest"]
+    assert digests["report"] == json.loads(run(*args)[1])["policies"][0]["digest"]
 
 
 def test_list_prints_traces_policies_and_models(run):
@@ -145,7 +145,7 @@ def test_list_prints_traces_policies_and_models(run):
         (("--trace", "t1", "--gpus", "4xB1"), "no GPU type named `B1`"),
         (("--trace", "t1", "-o", "smact_limit=1"), "must be POLICY.KEY=VALUE, got `smact_limit=1`"),
         (("--trace", "t1", "-o", "exclusive.x=1", "--policies", "exclusive"), "policy `exclusive` has no option `x`"),
-        (("--trace", "t1", "--overrun", "kill"), "must be one of tell, pause, stop, got `kill`"),
+        (("--trace", "t1", "--overrun", "kill"), "must be one of report, pause, stop, got `kill`"),
         (("--trace", "t1", "--sample-window", "61"), "trace `t1` has 60 jobs, no window of 61"),
     ],
 )

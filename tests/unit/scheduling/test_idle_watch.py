@@ -157,7 +157,7 @@ def test_one_reading_of_activity_ends_nothing_and_ten_seconds_do():
     assert is_idle(life)
 
 
-def test_tell_stops_nothing_and_explain_says_it():
+def test_notify_stops_nothing_and_explain_says_it():
     life = Watched().read(1000)
     assert life.stops() == []
     assert life.manager.explain(1).reason.endswith("2.0 GiB promised, idle for 15m50s")

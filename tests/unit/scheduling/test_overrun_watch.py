@@ -47,7 +47,7 @@ def test_samples_in_a_row_are_counted():
 
 
 def test_tell_does_nothing():
-    watch = watching("tell")
+    watch = watching("report")
     assert [watch.commands(lambda: [RISKY], at_s) for at_s in (1.0, 2.0)] == [[], []]
 
 

@@ -26,6 +26,12 @@ __all__ = ["Config", "ConfigValue", "effective_values", "load"]
 
 ENV_PREFIX = "COTENANT_"
 
+RENAMED_VALUES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("scheduling", "overrun"): {"tell": "report"},
+    ("idle", "action"): {"tell": "notify"},
+}
+"""Values of earlier versions: a daemon must start after an update with the files it has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
@@ -150,18 +156,23 @@ def _parse(text: str, kind: Any, where: str) -> Any:
 
 
 def _checked(layer: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Return `layer` if all its keys are known and its values have the right types."""
+    """Return `layer`, with the names of today for renamed values, if its keys are known and their types are right."""
+    checked: dict[str, dict[str, Any]] = {}
     for section, keys in layer.items():
         if not isinstance(keys, Mapping):
             _kind(section, None, where)
             raise UsageError(f"{where}: `{section}` is {keys!r}, wanted a table")
-        for key, value in keys.items():
+        checked[section] = {}
+        for key, given in keys.items():
             kind = _kind(section, key, where)
+            renamed = RENAMED_VALUES.get((section, key), {})
+            value = renamed.get(given, given) if isinstance(given, str) else given
             if not any(fits(value, option) for option in options(kind)):
                 raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted {type_name(kind)}")
             if is_above_zero(hints(Config)[section], key) and not value > 0:
                 raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted a number above zero")
-    return {section: dict(keys) for section, keys in layer.items()}
+            checked[section][key] = value
+    return checked
 
 
 def _kind(section: str, key: str | None, where: str) -> Any:

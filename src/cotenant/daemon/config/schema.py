@@ -171,10 +171,10 @@ class SchedulingSection:
     time_slice_grace_s: float = key(
         120.0, "without a notice: time between SIGTERM at the end of a time slice and SIGKILL"
     )
-    overrun: Literal["tell", "pause", "stop"] = key(
-        "tell",
-        "what is done about an attempt that outgrows its promise while neighbors miss memory of theirs: `tell` who it "
-        "was when one fails, `pause` it until all promises fit, or `stop` it and retry it with what it held",
+    overrun: Literal["report", "pause", "stop"] = key(
+        "report",
+        "action on an attempt that exceeds its promise while neighbors miss memory of theirs: `report` it when one "
+        "fails, `pause` it until all promises fit, or `stop` it and retry it with what it held",
     )
     overrun_margin: float = key(0.1, "share of its promise that an attempt may exceed before `pause` or `stop`")
     overrun_samples: int = key(3, "samples in a row that must show it", above_zero=True)
@@ -190,9 +190,9 @@ class SchedulingSection:
 class IdleSection:
     """`[idle]`: jobs that hold GPUs and compute nothing. Durations count the time of a simulated server."""
 
-    action: Literal["off", "tell", "park", "cancel"] = key(
-        "tell",
-        "`tell` the user by `show`, `ls`, `events`, the page and `--notify`; `park`: also stop the job and hold it "
+    action: Literal["off", "notify", "park", "cancel"] = key(
+        "notify",
+        "`notify` the user by `show`, `ls`, `events`, the page and `--notify`; `park`: also stop the job and hold it "
         "until its user releases it; `cancel` it; `off`: nobody looks",
     )
     max_activity: float = key(
@@ -200,7 +200,7 @@ class IdleSection:
     )
     after_s: float = key(1800.0, "an attempt is idle after so long in a row on all its GPUs", above_zero=True)
     warmup_s: float = key(600.0, "time after its start in which an attempt is not judged")
-    grace_s: float = key(900.0, "time between telling the user and parking or cancelling")
+    grace_s: float = key(900.0, "time between the notice to the user and parking or cancelling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Acts on simulated attempts that outgrow their promise, by the daemon's own rule: `scheduling.overrun_watch`.
 
 A daemon looks at every sample. Here a GPU is looked at, at the times of its readings, only while an attempt on it holds
-more than its promise and something of that GPU has changed. A module of its own: `tell` does not use it.
+more than its promise and something of that GPU has changed. A module of its own: `report` does not use it.
 """
 
 from __future__ import annotations

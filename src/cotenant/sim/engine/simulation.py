@@ -90,7 +90,7 @@ class Simulation:
         self._slices = TimeSlices(config, self._plans, self._events, self._put_back)
         ends = (self._close_intervals, self._ended_without_result)
         guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
-        self._guard = None if config.overrun.action == "tell" else guard
+        self._guard = None if config.overrun.action == "report" else guard
         self._mover = Mover(planner, config, self._plans, self._observations, self._events, self._updater, history_feed)
         moves = (partial(self._mover.check, self.gpus, self._pending), partial(self._mover.saved, self._put_back))
         attempts = (self._begin_work, self._milestone, self._requeue)

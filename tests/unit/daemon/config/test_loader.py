@@ -109,6 +109,26 @@ def test_settings_name_the_source_of_each_value(tmp_path):
     assert ("policy", "options") not in found
 
 
+@pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        pytest.param("[scheduling]\noverrun = 'tell'", {("scheduling", "overrun"): "report"}, id="overrun"),
+        pytest.param("[idle]\naction = 'tell'", {("idle", "action"): "notify"}, id="idle"),
+    ],
+)
+def test_a_value_of_an_earlier_version_is_read_by_its_name_of_today(tmp_path, text, renamed):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    found = {(value.section, value.key): value.value for value in effective_values([path], {})}
+    assert {key: found[key] for key in renamed} == renamed
+
+
+def test_a_renamed_value_is_only_read_where_it_was_one(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("[policy]\nname = 'tell'")
+    assert load([path], {}, {}).policy.name == "tell"
+
+
 def test_settings_equal_the_loaded_configuration(tmp_path):
     assert [value.origin for value in effective_values([tmp_path / "absent.toml"], {})].count("default") == len(
         effective_values([], {})

@@ -65,7 +65,7 @@ def test_who_outgrows_a_promise_is_stopped_at_the_sample_at_which_the_daemon_sto
 
 
 def test_without_a_stop_the_neighbor_that_stays_within_its_promise_runs_out_of_memory():
-    columns, _ = run(promised_16_and_8((16, 2), (36,)), "tell")
+    columns, _ = run(promised_16_and_8((16, 2), (36,)), "report")
     assert list(columns.ooms) == [1, 0]
 
 
@@ -73,7 +73,7 @@ def test_without_a_stop_the_neighbor_that_stays_within_its_promise_runs_out_of_m
     ("action", "ends_s"),
     [
         # Both at half speed from 10 s on, until the second has done its 50 s.
-        pytest.param("tell", [150.0, 110.0], id="tell"),
+        pytest.param("report", [150.0, 110.0], id="report"),
         # Paused from 12 s, with 1 of 50 s done, until the first ends.
         pytest.param("pause", [101.0, 150.0], id="pause"),
     ],
