@@ -258,3 +258,52 @@ def test_a_library_whose_data_sets_are_synthetic_finds_no_images(tmp_path, folde
     assert library["names"](sys.argv[2]) == [[], (sys.argv[2], [], [])]
     """
     trained(tmp_path, source, "--data-dir", str(tmp_path / "gone"), synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("listing", "has_folders"),
+    [
+        pytest.param("[d for d in os.listdir(root)\n    if os.path.isdir(os.path.join(root, d))]", True, id="isdir"),
+        pytest.param("[e.name for e in os.scandir(root) if e.is_dir()]", True, id="is_dir"),
+        pytest.param("[n for d in sorted(os.listdir(root)) for n in os.listdir(root + d)]", True, id="nested"),
+        pytest.param(
+            "os.listdir(root)\nfor d in sorted(names):\n    p = root + d\n    os.listdir(p)", True, id="later"
+        ),
+        pytest.param("[d for d in os.listdir(root) if not os.path.isdir(root + d)]", False, id="no folders"),
+        pytest.param(
+            "os.listdir(root)\nfor d in names:\n    if os.path.isdir(root + d):\n        continue", False, id="skip"
+        ),
+        pytest.param("os.listdir(root)", False, id="files"),
+    ],
+)
+def test_a_missing_folder_has_folders_where_the_script_goes_into_them(tmp_path, listing, has_folders):
+    source = f"""
+root = "data/train/"
+names = {listing}
+assert [len(os.listdir(root + name)) for name in "012"] == [666] * 3 if {has_folders} else len(names) == 2000
+"""
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:3"])
+
+
+@IMAGES
+def test_images_of_low_resolution_are_smaller_by_the_factor_of_their_folder(tmp_path):
+    source = """
+    from PIL import Image
+    for folder, size in (
+        ("data/train_HR", (32, 16)), ("data/train_LR_bicubic/X4", (8, 4)), ("data/DIV2K_LR_bicubic_X2_sub", (16, 8)),
+        ("data/LRbicx4", (8, 4)), ("data/color_x2", (32, 16)), ("data/train/L", (6, 5)),
+    ):
+        assert Image.open(os.path.join(folder, os.listdir(folder)[0])).size == size, folder
+    """
+    trained(tmp_path, source, synthetic_data=["train/L=3x5x6", "3x16x32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs numpy")
+def test_a_sample_with_a_path_is_for_its_files_alone(tmp_path):
+    source = """
+    import numpy
+    assert numpy.load("x.npy").shape == (4, 2)
+    assert numpy.load("masks/y.npy").shape == torch.load("masks/y.pt").shape == (3,)
+    """
+    trained(tmp_path, source, synthetic_data=["masks/=3:int64", "4x2"])

@@ -164,3 +164,24 @@ def test_no_device_is_chosen_unless_the_script_chooses_one(tmp_path, monkeypatch
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0" and torch.cuda.device_count() == 1
     """
     trained(tmp_path, source)
+
+
+def test_open_has_the_type_of_a_built_in_function(tmp_path):
+    source = """
+    import builtins, inspect
+    assert type(open) is type(print) and inspect.signature(open).parameters["mode"].default == "r"
+    def shout(*words, clean=False, **options):
+        original(*words, **options)
+    original = builtins.print
+    if type(original) == type(open):
+        builtins.print = shout
+    print("words", clean=True)
+    with open("made.txt", mode="w") as file:
+        file.write("text")
+    try:
+        open("gone.txt")
+    except FileNotFoundError as error:
+        assert "gone.txt" in str(error)
+    """
+    trained(tmp_path, source)
+    trained(tmp_path, source, synthetic_data=["3x8x8"])

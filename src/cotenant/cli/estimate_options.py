@@ -45,8 +45,9 @@ class ScriptOptions:
         default=(),
         multiple=True,
         show_default=False,
-        metavar="SHAPE[:DTYPE[:CLASSES]]",
-        help="Synthesize data that is absent, e.g. 3x224x224:uint8:1000; may be repeated.",
+        metavar="[PATH=]SHAPE[:DTYPE[:CLASSES]]",
+        help="Synthesize data that is absent, e.g. 3x224x224:uint8:1000; may be repeated, also for files whose path "
+        "contains PATH alone.",
     )
     sequence_lengths: str = option(
         "--sequence-lengths",

@@ -91,10 +91,20 @@ def is_called_by_user() -> bool:
 
 def calling_file() -> str:
     """The file that called the function that asks; wrappers of ours in between do not count."""
+    return _calling_frame().f_code.co_filename
+
+
+def calling_line() -> tuple[str, int]:
+    """As `calling_file`, with the number of the line."""
+    frame = _calling_frame()
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _calling_frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
         frame = frame.f_back
-    return frame.f_code.co_filename
+    return frame
 
 
 def is_absence_an_error() -> bool:

@@ -17,7 +17,7 @@ DTYPES = frozenset(
     )
 )
 """Names of dtypes in torch."""
-_SAMPLE_SYNTAX = re.compile(r"(\d+(?:x\d+)*)(?::([a-z]+\d+))?(?::(\d+))?")
+_SAMPLE_SYNTAX = re.compile(r"(?:([^=]+)=)?(\d+(?:x\d+)*)(?::([a-z]+\d+))?(?::(\d+))?")
 _GROWING_QUANTILES = (0.8, 0.9, 1.0)
 """Quantiles of lengths of the first batches; the last one holds for all later batches."""
 _QUANTILE_SYNTAX = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?|100)")
@@ -25,11 +25,15 @@ _QUANTILE_SYNTAX = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?|100)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSample:
-    """One sample: its shape, the name of its dtype, and the number of classes (of whole numbers: of values)."""
+    """One sample: its shape, the name of its dtype, and the number of classes (of whole numbers: of values).
+
+    `path_part`: is in the path of every file that the sample is for; empty: it is for all others.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     classes: int = CLASSES
+    path_part: str = ""
 
 
 def validate_options(synthetic_data: Sequence[str], lengths: str) -> None:
@@ -45,20 +49,23 @@ def validate_options(synthetic_data: Sequence[str], lengths: str) -> None:
 
 
 def parse_sample(text: str) -> SyntheticSample:
-    """The sample that `SHAPE[:DTYPE[:CLASSES]]` describes.
+    """The sample that `[PATH=]SHAPE[:DTYPE[:CLASSES]]` describes.
 
     Raises:
         UsageError: it has another form.
     """
     match = _SAMPLE_SYNTAX.fullmatch(text.strip())
-    shape, dtype, classes = match.groups() if match else ("0", None, None)
+    part, shape, dtype, classes = match.groups() if match else (None, "0", None, None)
     sample = SyntheticSample(
-        shape=tuple(map(int, shape.split("x"))), dtype=dtype or "float32", classes=int(classes or CLASSES)
+        shape=tuple(map(int, shape.split("x"))),
+        dtype=dtype or "float32",
+        classes=int(classes or CLASSES),
+        path_part=part or "",
     )
     if sample.dtype not in DTYPES or not all(sample.shape) or not sample.classes:
         raise UsageError(
             f"`--synthetic-data`: `{text}` describes no sample",
-            hint="write SHAPE[:DTYPE[:CLASSES]], e.g. `3x224x224:uint8:1000`",
+            hint="write SHAPE[:DTYPE[:CLASSES]], e.g. `3x224x224:uint8:1000`; `masks=1x224x224` for some paths alone",
         )
     return sample
 

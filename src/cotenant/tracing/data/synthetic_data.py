@@ -1,11 +1,11 @@
 """Synthetic data in place of data that are not on this machine: samples of a given shape, for the usual ways to load.
 
-A sample is described by `SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`: its
-shape, its dtype, and the number of classes (of whole numbers: of values). It replaces missing files and data sets,
-never existing ones: data sets of torchvision and PyTorch Geometric, folders of timm, tables of Hugging Face and pandas,
-`numpy.load`, `torch.load`, images and archives of them, texts, recordings, HDF5 files and files of tokens. Of several
-samples the first of whole numbers with one dimension is for text, the first with three dimensions for images, and the
-first of all for everything else.
+A sample is described by `[PATH=]SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`:
+its shape, its dtype, and the number of classes (of whole numbers: of values); with a part of a path, it is for such
+files alone. It replaces missing files and data sets, never existing ones: data sets of torchvision and PyTorch
+Geometric, folders of timm, tables of Hugging Face and pandas, `numpy.load`, `torch.load`, images and archives of them,
+texts, recordings, HDF5 files and files of tokens. Of several samples the first of whole numbers with one dimension is
+for text, the first with three dimensions for images, and the first of all for everything else.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from cotenant.tracing.data import (
     token_files,
 )
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
+from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches
@@ -83,7 +84,8 @@ def patches(context: PatchContext) -> list[Entry]:
     texts = context.options.synthetic_data
     if not texts:
         return []
-    samples = [parse_sample(text) for text in texts]
+    every = [parse_sample(text) for text in texts]
+    samples = samples_for_all(every)
     image, tables = image_sample(samples), LoadedTables()
 
     def warn(what: str) -> None:
@@ -109,14 +111,16 @@ def patches(context: PatchContext) -> list[Entry]:
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         Patch(
             target="numpy:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
-            replacement=_replacing_missing_files(lambda: synthetic_tensor(samples[0]).numpy(), warn),
+            replacement=_replacing_missing_files(
+                lambda file: synthetic_tensor(sample_at(file, every, samples[0])).numpy(), warn
+            ),
         ),
         Patch(
             target="torch:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
-            replacement=functools.partial(_loading, context.recorder, samples[0], warn),
+            replacement=functools.partial(_loading, context.recorder, every, warn),
         ),
         *token_files.patches(warn),
-        *synthetic_files.patches(samples, context.overlay, warn),
+        *synthetic_files.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, warn),
         *synthetic_graphs.patches(warn),
         *synthetic_recordings.patches(samples, warn),
@@ -124,13 +128,14 @@ def patches(context: PatchContext) -> list[Entry]:
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
             replacement=_replacing_missing_files(
-                lambda: blank_image(image), lambda _: warn("an image that the script opens")
+                lambda file: blank_image(sample_at(file, every, image)),
+                lambda _: warn("an image that the script opens"),
             ),
         ),
     ]  # fmt: skip
 
 
-def _loading(recorder: Any, sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
+def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -140,19 +145,19 @@ def _loading(recorder: Any, sample: SyntheticSample, warn: Callable[[str], None]
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
             warn(f"`{file}`")
-            return synthetic_tensor(sample)
+            return synthetic_tensor(sample_at(file, samples, samples_for_all(samples)[0]))
 
     return load
 
 
-def _replacing_missing_files(make: Callable[[], Any], warn: Callable[[str], None]) -> Callable[[Any], Any]:
+def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], None]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def load(file: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(file, *args, **kwargs)
             except _MISSING_FILE:
                 warn(f"`{file}`")
-                return make()
+                return make(file)
 
         return load
 

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import missing_folders
+from cotenant.tracing.data import class_folders, missing_folders
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size
 from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
@@ -70,8 +72,10 @@ class FileMaker:
     """Makes what is missing; its methods say whether they made something. `warn`: is called with its name."""
 
     def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
-        lines = [sample for sample in samples if len(sample.shape) == 1]
-        self._image = next((sample for sample in samples if len(sample.shape) == 3), None)
+        common = samples_for_all(samples)
+        lines = [sample for sample in common if len(sample.shape) == 1]
+        self._samples = samples
+        self._image = next((sample for sample in common if len(sample.shape) == 3), None)
         self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
         self._overlay = overlay
         self._warn = warn
@@ -96,7 +100,12 @@ class FileMaker:
             names = self._overlay.names(full)
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
-        return self._make_images(folder, ".jpg", None)
+        if not class_folders.caller_expects_folders():
+            return self._make_images(folder, ".jpg", None)
+        labels = range(self._image.classes if self._image is not None else 0)
+        stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
+        made = [self._make_images(f"{folder}/{label}", ".jpg", stems) for label in labels]
+        return any(made)
 
     def make_folder(self, folder: str) -> bool:
         """Make a folder that is missing below one that an argument names, and that was made for it.
@@ -161,24 +170,23 @@ class FileMaker:
 
     def _make_images(self, folder: str, suffix: str, stems: Sequence[str] | None) -> bool:
         full = self._overlay.path_of(folder)
-        if full is None or self._image is None:
+        image = sample_at(full, self._samples, self._image)
+        if full is None or image is None or len(image.shape) != 3:
             return False
         above = Path(self._overlay.above(full))
         above.mkdir(parents=True, exist_ok=True)
-        classes = self._image.classes
-        names = stems or [f"{index % classes}_{index}" for index in range(IMAGES)]
-        source = self._image_file(suffix.lower())
+        names = stems or [f"{index % image.classes}_{index}" for index in range(IMAGES)]
+        source = self._image_file(suffix.lower(), image)
         for name in names:
             Path(above, name + suffix).hardlink_to(source)
         self._warn(f"`{folder}`")
         return True
 
     @functools.cache  # noqa: B019 - one maker for each process
-    def _image_file(self, suffix: str) -> Path:
-        assert self._image is not None
+    def _image_file(self, suffix: str, image: SyntheticSample) -> Path:
         content = io.BytesIO()
-        blank_image(self._image).save(content, _IMAGE_FORMATS[suffix])
-        path = Path(self._overlay.root, f"blank{suffix}")
+        blank_image(image).save(content, _IMAGE_FORMATS[suffix])
+        path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{suffix}")
         path.write_bytes(content.getvalue())
         return path
 
@@ -305,15 +313,16 @@ def _opening(maker: FileMaker, original: Any) -> Any:
                 raise
         return original(file, *args, **kwargs)
 
-    return open_
+    return as_builtin(open_, original)
 
 
 def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:
     """OpenCV reads files without Python, so it sees none of the overlay."""
-    image = next((sample for sample in samples if len(sample.shape) == 3), None)
+    common = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
 
     def imread(path: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(overlay.visible(path), *args, **kwargs)
+        image = sample_at(path, samples, common)
         if found is not None or image is None:
             return found
         import numpy

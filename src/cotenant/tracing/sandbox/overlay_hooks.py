@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
+from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
 
 _OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
@@ -200,7 +201,7 @@ def _open_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         wanted = "x" if flags & os.O_EXCL else "w" if flags & os.O_TRUNC else "a" if flags & os.O_CREAT else "r+"
         return real_open(_path_to_open(overlay, path, wanted), flags, mode)
 
-    return {"open": open_, "os.open": os_open}
+    return {"open": as_builtin(open_, plain), "os.open": os_open}
 
 
 def _path_to_open(overlay: Overlay, path: Any, mode: str) -> Any:

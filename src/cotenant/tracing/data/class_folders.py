@@ -1,0 +1,113 @@
+"""Whether a script that lists a folder of data expects folders in it, one for each class, or files.
+
+Its own code says so: the names that it lists are tested by `isdir`, or listed in turn. `ImageFolder` of torchvision
+expects such folders, and scripts that balance or filter classes list them themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator
+from typing import Any
+
+from cotenant.tracing import script_location
+
+_LISTING = frozenset({"listdir", "scandir", "walk", "glob", "iglob", "rglob", "iterdir"})
+_TESTING = frozenset({"isdir", "is_dir"})
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def caller_expects_folders() -> bool:
+    """Whether the user's line that lists a folder now goes on to the folders in it."""
+    return _expects_folders(*script_location.calling_line())
+
+
+@functools.cache
+def _expects_folders(path: str, line: int) -> bool:
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return False
+    function = _innermost(tree, line, _FUNCTIONS) or tree
+    statement = _innermost(function, line, (ast.stmt,))
+    listed = {name.id for name in _targets(statement)}
+    loops = (loop for node in ast.walk(function) for loop in _loops(node, listed, line))
+    return any(_goes_into(names, body) for names, body in loops)
+
+
+def _innermost(tree: Any, line: int, kinds: tuple[type[ast.AST], ...]) -> Any:
+    """The node of some kinds below `tree` that spans a line and begins last; None without one."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, kinds) and node is not tree)
+    found = [node for node in nodes if _spans(node, line)]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _spans(node: Any, line: int) -> bool:
+    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
+
+
+def _targets(statement: Any) -> Iterator[ast.Name]:
+    """Variables that a statement assigns."""
+    for target in statement.targets if isinstance(statement, ast.Assign) else ():
+        if isinstance(target, ast.Name):
+            yield target
+
+
+def _loops(node: Any, listed: set[str], line: int) -> Iterator[tuple[set[str], list[ast.AST]]]:
+    """(variables, body) of loops over what the line lists, directly or by a variable of `listed`."""
+    if isinstance(node, ast.For):
+        parts = [(node, node.body)]
+    elif isinstance(node, _COMPREHENSIONS):
+        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        inner = [part.iter for part in node.generators[1:]]
+        parts = [(part, [*part.ifs, *inner, *values]) for part in node.generators]
+    else:
+        return
+    for loop, body in parts:
+        for part in ast.walk(loop.iter):
+            is_listing = _called_name(part) in _LISTING and _spans(part, line)
+            if is_listing or (isinstance(part, ast.Name) and part.id in listed):
+                yield {name.id for name in ast.walk(loop.target) if isinstance(name, ast.Name)}, body
+                break
+
+
+def _goes_into(names: set[str], body: list[Any]) -> bool:
+    """Whether a body tests that a variable, or a path made of it, is a folder, or lists it."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _uses(node.value, names):
+            names = names | {target.id for target in _targets(node)}
+    for statement in body:
+        wanted = _is_folder_test(statement, names) if isinstance(statement, ast.expr) else None
+        if wanted is not None:
+            return wanted
+    for node in nodes:
+        if isinstance(node, ast.If) and (wanted := _is_folder_test(node.test, names)) is not None:
+            skips = isinstance(node.body[0], ast.Continue)
+            return not node.orelse and wanted != skips
+        if _called_name(node) in _LISTING and _uses(node, names):
+            return True
+    return False
+
+
+def _is_folder_test(expression: ast.AST, names: set[str]) -> bool | None:
+    """Whether an expression is true for folders, or, where it is negated, for others; None for another expression."""
+    parts = list(ast.walk(expression))
+    if not any(_called_name(part) in _TESTING and _uses(part, names) for part in parts):
+        return None
+    return not any(isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts)
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def _called_name(node: ast.AST) -> str:
+    """The name of the function or method that a node calls; empty for other nodes."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

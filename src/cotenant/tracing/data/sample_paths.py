@@ -1,0 +1,58 @@
+"""Which synthetic sample a missing file gets, by its path.
+
+`trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
+low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
+`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Source of the names: the DIV2K data set; XPixelGroup/BasicSR,
+docs/DatasetPreparation.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import overload
+
+from cotenant.tracing.data.data_options import SyntheticSample
+
+_REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)", re.IGNORECASE)
+
+
+def samples_for_all(samples: Sequence[SyntheticSample]) -> list[SyntheticSample]:
+    """The samples that are for no path in particular; all, where every sample names a path."""
+    return [sample for sample in samples if not sample.path_part] or list(samples)
+
+
+@overload
+def sample_at(path: object, samples: Sequence[SyntheticSample], default: SyntheticSample) -> SyntheticSample: ...
+@overload
+def sample_at(
+    path: object, samples: Sequence[SyntheticSample], default: SyntheticSample | None
+) -> SyntheticSample | None: ...
+def sample_at(
+    path: object, samples: Sequence[SyntheticSample], default: SyntheticSample | None
+) -> SyntheticSample | None:
+    """The sample for a file or folder; `default` where no sample names a part of its path.
+
+    An image is reduced where the path names a factor. What is no path, such as an open file, gets `default`.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        return default
+    return _sample_at(os.fspath(path), tuple(samples), default)
+
+
+@functools.cache  # scripts open thousands of files of a few folders
+def _sample_at(
+    path: str, samples: tuple[SyntheticSample, ...], default: SyntheticSample | None
+) -> SyntheticSample | None:
+    named = next((sample for sample in samples if sample.path_part and sample.path_part in path), None)
+    if named is not None or default is None or len(default.shape) != 3:
+        return named or default
+    reduced = _REDUCED.search(path)
+    if reduced is None:
+        return default
+    channels, height, width = default.shape
+    factor = int(reduced.group(1))
+    return replace(default, shape=(channels, max(1, height // factor), max(1, width // factor)))
