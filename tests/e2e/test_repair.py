@@ -109,11 +109,11 @@ def test_an_event_is_replaced_by_one_of_the_same_type_and_job(site, journal):
     mended["estimate"]["margin_bytes"] = 12345
     file = site.root / "mended.json"
     file.write_text(json.dumps({**mended, "job_id": job_id + 1}))
-    refused = site.cli("daemon", "repair", "--event", str(seq), "--mend", str(file))
+    refused = site.cli("daemon", "repair", "--event", str(seq), "--replace", str(file))
     assert refused.returncode == 2
     assert f"wanted EstimateReady of job {job_id}" in refused.stderr
     file.write_text(json.dumps(mended))
-    done = site.cli("daemon", "repair", "--event", str(seq), "--mend", str(file))
+    done = site.cli("daemon", "repair", "--event", str(seq), "--replace", str(file))
     assert done.returncode == 0, done.stderr
     site.start()
     assert site.client.job(job_id)["estimate"]["margin_bytes"] == 12345

@@ -27,7 +27,7 @@ def test_what_if_says_when_the_waiting_job_starts(queue):
     output = json.loads(done.stdout)
     assert output["running"] == 1
     (job,) = output["jobs"]
-    assert (job["name"], job["known_from"], job["duration_s"]) == ("next", "assumed", 600.0)
+    assert (job["name"], job["duration_source"], job["duration_s"]) == ("next", "assumed", 600.0)
     assert 0 < job["starts_in_s"]["exclusive"] <= 600.0
     assert job["starts_in_with_one_more_gpu_s"] == {"exclusive": 0.0, "most-memory": 0.0}
     shown = queue.cli("simulate", "--forecast")

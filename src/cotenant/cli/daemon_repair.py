@@ -18,7 +18,7 @@ from cotenant.core.errors import UsageError
 @cli_option("--event", "seq", type=integer(minimum=1), metavar="N", help="The event of this number.")
 @cli_option("--job", "job_id", type=integer(minimum=1), metavar="ID", help="List the events of this job.")
 @cli_option("--skip", is_flag=True, help="Leave the event out from now on.")
-@cli_option("--mend", type=PATH, metavar="FILE", help="Replace the event by the JSON in FILE; `-` is stdin.")
+@cli_option("--replace", type=PATH, metavar="FILE", help="Replace the event by the JSON in FILE; `-` is stdin.")
 @cli_option("--restore", is_flag=True, help="Read the event again, as it was written.")
 @cli_option("--state-dir", type=PATH, metavar="DIR", help="Folder of the daemon's journal.")
 @json_option
@@ -27,7 +27,7 @@ def command(
     seq: int | None,
     job_id: int | None,
     skip: bool,
-    mend: Path | None,
+    replace: Path | None,
     restore: bool,
     state_dir: Path | None,
     json: bool,
@@ -42,15 +42,15 @@ def command(
       cotenant daemon repair --job 5                    the events of job 5
       cotenant daemon repair --event 17                 its content, and what is lost without it
       cotenant daemon repair --event 17 --skip
-      cotenant daemon repair --event 17 --mend fixed.json
+      cotenant daemon repair --event 17 --replace fixed.json
     """
     from cotenant.daemon.config import loader
     from cotenant.daemon.config.paths import config_files
     from cotenant.daemon.repair import JournalRepair
     from cotenant.daemon.setup import state_folder
 
-    if skip + (mend is not None) + restore > 1 or ((skip or mend or restore) and seq is None):
-        raise UsageError("a repair is one of --skip, --mend and --restore, of one --event")
+    if skip + (replace is not None) + restore > 1 or ((skip or replace or restore) and seq is None):
+        raise UsageError("a repair is one of --skip, --replace and --restore, of one --event")
     if seq is not None and job_id is not None:
         raise UsageError("--event and --job exclude each other")
     config = loader.load(config_files(), os.environ, {})
@@ -63,9 +63,9 @@ def command(
         backup = None
         if skip:
             backup = repair.skip(seq, "left out by hand")
-        elif mend is not None:
-            text = sys.stdin.read() if str(mend) == "-" else mend.read_text(encoding="utf-8")
-            backup = repair.mend(seq, text, "replaced by hand")
+        elif replace is not None:
+            text = sys.stdin.read() if str(replace) == "-" else replace.read_text(encoding="utf-8")
+            backup = repair.replace(seq, text, "replaced by hand")
         elif restore:
             backup = repair.restore(seq)
         if json:
@@ -73,7 +73,7 @@ def command(
             return
         _print(report, full=backup is None)
         if backup is not None:
-            done = "left out" if skip else "replaced" if mend is not None else "read again"
+            done = "left out" if skip else "replaced" if replace is not None else "read again"
             print_line(f"event {seq} is {done} from now on; the journal before: {backup}")
 
 
@@ -96,7 +96,7 @@ def _print(report: Any, *, full: bool) -> None:
         print_line(f"  {how}: {report.repaired.cause}, {report.repaired.error}")
         for line in report.repaired.trace.splitlines() if full else ():
             print_line(f"    {line}")
-    print_line(f"  without it is lost: {report.loses}")
+    print_line(f"  without it is lost: {report.impact}")
     if full:
         print_line(f"  {report.body or 'its row is gone'}")
 
@@ -109,7 +109,7 @@ def _as_json(report: Any) -> dict[str, Any]:
         "job_id": report.job_id,
         "body": report.body,
         "problem": report.problem,
-        "loses": report.loses,
+        "impact": report.impact,
         "repair": None
         if repaired is None
         else {

@@ -42,12 +42,12 @@ def command(*, patches: bool, json: bool, connection: LocalConnection) -> int:
     for diagnosis in examine(socket_path() if connection.socket is None else connection.socket.absolute()):
         found.append(diagnosis)
         if not json:
-            print(f"{diagnosis.grade:<9} {diagnosis.subject:<12} {diagnosis.detail}")
+            print(f"{diagnosis.severity:<9} {diagnosis.subject:<12} {diagnosis.detail}")
             if diagnosis.advice:
                 print(f"{'':<9} {'':<12} -> {diagnosis.advice}")
     if json:
         emit_json({"findings": [dataclasses.asdict(diagnosis) for diagnosis in found]})
-    return int(any(diagnosis.grade == "problem" for diagnosis in found))
+    return int(any(diagnosis.severity == "problem" for diagnosis in found))
 
 
 def _print_patches(*, json: bool) -> None:

@@ -32,7 +32,7 @@ class RepairedEvent(TypedDict):
     job_id: int
     body: Annotated[str | None, "JSON as it was written; null where the row is gone"]
     problem: Annotated[str | None, "why it cannot be read or applied"]
-    loses: Annotated[str, "what is lost without it"]
+    impact: Annotated[str, "what is lost without it"]
     repair: EventRepair | None
 
 
@@ -82,7 +82,7 @@ class Finding(TypedDict):
     """One check of the machine."""
 
     subject: str
-    grade: Annotated[str, "`ok`, `warning` or `problem`"]
+    severity: Annotated[str, "`ok`, `warning` or `problem`"]
     detail: str
     advice: str | None
 

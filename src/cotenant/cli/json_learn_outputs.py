@@ -134,8 +134,8 @@ class FeatureImportance(TypedDict):
     """What a model loses without one of its features."""
 
     feature: str
-    accuracy_lost: Annotated[float, "with the feature shuffled among the test rows"]
-    mae_gained_mib: Annotated[float | None, "by which the mean absolute error grows; null for a classifier"]
+    accuracy_decrease: Annotated[float, "with the feature shuffled among the test rows"]
+    mae_increase_mib: Annotated[float | None, "by which the mean absolute error grows; null for a classifier"]
     impurity: Annotated[float | None, "share that the trees themselves give to it; null for other models"]
 
 

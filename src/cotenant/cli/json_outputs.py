@@ -212,7 +212,7 @@ class PlannedStart(TypedDict):
     id: int
     name: str
     duration_s: float
-    known_from: str
+    duration_source: str
     starts_in_s: dict[str, float | None]
     starts_in_with_one_more_gpu_s: dict[str, float | None]
 

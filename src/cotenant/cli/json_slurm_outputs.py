@@ -113,7 +113,7 @@ class PackOutput(TypedDict):
     Attributes:
         folder: with the progress and the output of the jobs.
         before: jobs that had ended before; completed, failed: in this run; left: that have not ended.
-        why: why it stopped before all had ended, or null.
+        reason: why it stopped before all had ended, or null.
         energy_j: of the jobs of this run; null where none was read.
     """
 
@@ -122,7 +122,7 @@ class PackOutput(TypedDict):
     completed: int
     failed: int
     left: int
-    why: str | None
+    reason: str | None
     energy_j: float | None
     jobs: list[PackedJob]
 
@@ -145,7 +145,7 @@ class SlurmConfigOutput(TypedDict):
 class SiteFinding(TypedDict):
     """What is wrong with a site's files."""
 
-    grade: Literal["problem", "warning"]
+    severity: Literal["problem", "warning"]
     where: str
     text: str
 

@@ -317,7 +317,7 @@ class CollocateOutput(_CollocateOutput, total=False):
     """`cotenant study collocate`: one row for each job of each run, with the columns of `collocation.csv`."""
 
     workloads: Annotated[int, "in the fitted table; with --install or --check"]
-    ways: Annotated[list[str], "ways to share that were fitted"]
+    sharing_modes: Annotated[list[str], "that were fitted, e.g. `mps`, `mps:30`"]
     checks: Annotated[list[AssumptionCheckView], "with --check"]
     table: Annotated[str, "file of the installed table; with --install"]
 

@@ -319,8 +319,8 @@ def importances(data: TrainingData, *, model: str, split: str, repeats: int, cla
 def _importance_line(line: Importance) -> dict[str, str]:
     return {
         "feature": line.feature,
-        "accuracy": f"{100 * line.accuracy_lost:.1f} points",
-        "mae": "-" if line.mae_gained_mib is None else f"{line.mae_gained_mib:.0f} MiB",
+        "accuracy": f"{100 * line.accuracy_decrease:.1f} points",
+        "mae": "-" if line.mae_increase_mib is None else f"{line.mae_increase_mib:.0f} MiB",
         "impurity": "-" if line.impurity is None else f"{line.impurity:.3f}",
     }
 

@@ -322,7 +322,7 @@ def _summarize(result: PackResult, folder: Path, *, json: bool) -> None:
                 "completed": completed,
                 "failed": len(result.done) - completed,
                 "left": result.left,
-                "why": result.why or None,
+                "reason": result.why or None,
                 "energy_j": energy_j,
                 "jobs": result.done,
             }

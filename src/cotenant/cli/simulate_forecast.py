@@ -70,7 +70,7 @@ def _as_json(queue: ForecastInput, columns: _Columns) -> dict[str, Any]:
                 "id": pending.job.id,
                 "name": pending.job.spec.name,
                 "duration_s": pending.duration_s,
-                "known_from": pending.known_from,
+                "duration_source": pending.duration_source,
                 "starts_in_s": {name: now[pending.job.id] for name, now, _ in columns},
                 "starts_in_with_one_more_gpu_s": {name: more.get(pending.job.id) for name, _, more in columns},
             }
@@ -93,7 +93,7 @@ def _print(queue: ForecastInput, columns: _Columns) -> None:
         table.append(Column(key=f"{name}+1", title="+1 GPU", right=True))
     rows = []
     for pending in queue.waiting:
-        job, source = pending.job, "" if pending.known_from == "history" else f" ({pending.known_from})"
+        job, source = pending.job, "" if pending.duration_source == "history" else f" ({pending.duration_source})"
         row = {"id": str(job.id), "name": job.spec.name, "runs": format_duration(pending.duration_s) + source}
         for name, now, more in columns:
             row[name] = _when(now[job.id])

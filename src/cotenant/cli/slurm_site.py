@@ -82,10 +82,10 @@ def check(*, slurm_conf: Path | None, gres_conf: Path | None, json: bool) -> int
         emit_json({"findings": [dataclasses.asdict(problem) for problem in found]})
     else:
         for problem in found:
-            print(f"{problem.grade:<9} {problem.where}: {problem.text}")
+            print(f"{problem.severity:<9} {problem.where}: {problem.text}")
         if not found:
             print(f"{path}: jobs can share GPUs by shards")
-    return int(any(problem.grade == "problem" for problem in found))
+    return int(any(problem.severity == "problem" for problem in found))
 
 
 @command.command("prolog")

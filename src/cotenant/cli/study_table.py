@@ -60,7 +60,7 @@ def use_rows(rows: Sequence[Mapping[str, str]], source: Path, options: FitOption
         return {}
     complete = completed_rows(rows)
     table = fit_table(complete, source)
-    found: dict[str, Any] = {"ways": list(table.ways), "workloads": len(table.workloads)}
+    found: dict[str, Any] = {"sharing_modes": list(table.ways), "workloads": len(table.workloads)}
     if options.check:
         checks = check_assumptions(table, groups_by_way(complete))
         found["checks"] = [asdict(check) for check in checks]

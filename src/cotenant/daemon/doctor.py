@@ -53,12 +53,14 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         try:
             yield from check()
         except Exception as error:  # noqa: BLE001 (a broken check must not hide the others)
-            yield Diagnosis(subject=subject, grade="problem", detail=f"{type(error).__name__}: {error}")
+            yield Diagnosis(subject=subject, severity="problem", detail=f"{type(error).__name__}: {error}")
 
 
 def _versions() -> Iterator[Diagnosis]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield Diagnosis(subject="cotenant", grade="ok", detail=f"{cotenant.__version__} on Python {python}, {sys.prefix}")
+    yield Diagnosis(
+        subject="cotenant", severity="ok", detail=f"{cotenant.__version__} on Python {python}, {sys.prefix}"
+    )
 
 
 def _torch() -> Iterator[Diagnosis]:
@@ -67,7 +69,7 @@ def _torch() -> Iterator[Diagnosis]:
     except metadata.PackageNotFoundError:
         yield Diagnosis(
             subject="estimates",
-            grade="warning",
+            severity="warning",
             detail="no torch in this Python: scripts can only be estimated in an environment that has one",
             advice="pip install 'cotenant[torch]', or name the job's Python with --python",
         )
@@ -77,18 +79,18 @@ def _torch() -> Iterator[Diagnosis]:
         wanted = ".".join(map(str, MIN_TORCH))
         yield Diagnosis(
             subject="estimates",
-            grade="problem",
+            severity="problem",
             detail=f"torch {version} cannot be traced",
             advice=f"install torch {wanted} or newer",
         )
         return
-    yield Diagnosis(subject="estimates", grade="ok", detail=f"torch {version}")
+    yield Diagnosis(subject="estimates", severity="ok", detail=f"torch {version}")
     vision = _torchvision_version()
     if version.endswith("+cpu") and "+cu" in vision:
         # PyPI's wheel is for CUDA, and its metadata do not say so (torchvision/extension.py, `_has_ops`).
         yield Diagnosis(
             subject="torchvision",
-            grade="warning",
+            severity="warning",
             detail=f"torchvision {vision} beside torch {version}: it cannot be imported, except in a trace",
             advice="pip install --force-reinstall --no-deps torchvision --index-url https://download.pytorch.org/whl/cpu",
         )
@@ -112,12 +114,12 @@ def _null_gpu() -> Iterator[Diagnosis]:
     if why:
         yield Diagnosis(
             subject="null GPU",
-            grade="optional",
+            severity="optional",
             detail=f"{why}; compiled code and CUDA extensions are estimated as a trace runs them",
             advice=hint,
         )
     else:
-        yield Diagnosis(subject="null GPU", grade="ok", detail=detail)
+        yield Diagnosis(subject="null GPU", severity="ok", detail=detail)
 
 
 def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -129,16 +131,16 @@ def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
     except CotenantError as error:
         yield Diagnosis(
             subject="configuration",
-            grade="problem",
+            severity="problem",
             detail=error.message,
             advice=error.hint or "cotenant config show --origin",
         )
         return
-    yield Diagnosis(subject="configuration", grade="ok", detail=f"{named}; policy {config.policy.name}")
+    yield Diagnosis(subject="configuration", severity="ok", detail=f"{named}; policy {config.policy.name}")
     if config.tcp.listen is not None and config.tcp.tls_cert is None and config.tcp.plaintext:
         yield Diagnosis(
             subject="network",
-            grade="warning",
+            severity="warning",
             detail=f"tokens and jobs cross the network unencrypted at {config.tcp.listen}",
             advice="set tcp.tls_cert and tcp.tls_key",
         )
@@ -162,11 +164,11 @@ def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
         status = Client(socket_file, timeout_s=5.0).status()
     except DaemonUnreachable:
         yield Diagnosis(
-            subject="daemon", grade="optional", detail=f"none at {_resolved(socket_file)}", advice="cotenant daemon"
+            subject="daemon", severity="optional", detail=f"none at {_resolved(socket_file)}", advice="cotenant daemon"
         )
         return
     except CotenantError as error:
-        yield Diagnosis(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
+        yield Diagnosis(subject="daemon", severity="problem", detail=error.message, advice=error.hint or "")
         return
     pilot = status.get("pilot")
     if pilot is not None and pilot["state"] != "on":
@@ -175,39 +177,42 @@ def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
             if pilot["state"] == "paused"
             else ""
         )
-        yield Diagnosis(subject="pilot", grade="problem", detail=pilot["message"], advice=advice)
+        yield Diagnosis(subject="pilot", severity="problem", detail=pilot["message"], advice=advice)
     elif pilot is not None:
         count = len(pilot["allocations"])
         detail = pilot["message"] or f"{count} allocation{'' if count == 1 else 's'}"
-        yield Diagnosis(subject="pilot", grade="ok", detail=detail)
+        yield Diagnosis(subject="pilot", severity="ok", detail=detail)
     about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}, state in {status['state_dir']}"
     if status["journal_error"]:
         yield Diagnosis(
-            subject="daemon", grade="problem", detail=status["journal_error"], advice="make room on that disk"
+            subject="daemon", severity="problem", detail=status["journal_error"], advice="make room on that disk"
         )
     elif status["version"] != cotenant.__version__:
         yield Diagnosis(
             subject="daemon",
-            grade="warning",
+            severity="warning",
             detail=f"{about}: it is version {status['version']}",
             advice="cotenant daemon stop, then start it again; jobs go on",
         )
     else:
-        yield Diagnosis(subject="daemon", grade="ok", detail=about)
+        yield Diagnosis(subject="daemon", severity="ok", detail=about)
 
 
 def _state(folder: Path) -> Iterator[Diagnosis]:
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(there, os.W_OK):
         yield Diagnosis(
-            subject="state", grade="problem", detail=f"`{there}` cannot be written", advice="choose another --state-dir"
+            subject="state",
+            severity="problem",
+            detail=f"`{there}` cannot be written",
+            advice="choose another --state-dir",
         )
         return
     kind = filesystem_of(there.resolve(), Path("/proc/self/mounts").read_text())
     if kind in NETWORK_FILESYSTEMS:
         yield Diagnosis(
             subject="state",
-            grade="problem",
+            severity="problem",
             detail=f"`{_resolved(folder)}` is on {kind}: a journal there may be damaged",
             advice="set daemon.state_dir to a local disk",
         )
@@ -215,7 +220,7 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
     if free_bytes < MIN_FREE_BYTES:
         yield Diagnosis(
             subject="state",
-            grade="warning",
+            severity="warning",
             detail=f"{format_bytes(free_bytes)} free for `{_resolved(folder)}`",
             advice="nothing can be submitted on a full disk",
         )
@@ -226,10 +231,12 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
         connection.close()
     if mode != "wal":
         yield Diagnosis(
-            subject="state", grade="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})"
+            subject="state", severity="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})"
         )
         return
-    yield Diagnosis(subject="state", grade="ok", detail=f"{_resolved(folder)}, {format_bytes(free_bytes)} free, {kind}")
+    yield Diagnosis(
+        subject="state", severity="ok", detail=f"{_resolved(folder)}, {format_bytes(free_bytes)} free, {kind}"
+    )
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
@@ -250,7 +257,7 @@ def _limits() -> Iterator[Diagnosis]:
     if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
         yield Diagnosis(
             subject="limits",
-            grade="warning",
+            severity="warning",
             detail=f"{soft} open files: some {soft // 4} jobs and clients at once",
             advice="ulimit -n 4096",
         )
@@ -258,7 +265,7 @@ def _limits() -> Iterator[Diagnosis]:
     if linger is False:
         yield Diagnosis(
             subject="systemd",
-            grade="warning",
+            severity="warning",
             detail="your processes may be ended when you log out (no linger)",
             advice="loginctl enable-linger",
         )
@@ -269,7 +276,7 @@ def _users() -> Iterator[Diagnosis]:
     if alone is not None:
         yield Diagnosis(
             subject="users",
-            grade="warning",
+            severity="warning",
             detail=f"only root can run {alone}: no estimates, log files of their own or notifications for other users",
             advice="for --all-users, install cotenant where every user can read, e.g. below /opt",
         )
@@ -297,7 +304,7 @@ def _extras() -> Iterator[Diagnosis]:
         if util.find_spec(module) is None:
             yield Diagnosis(
                 subject=f"[{extra}]",
-                grade="optional",
+                severity="optional",
                 detail="not installed",
                 advice=f"pip install 'cotenant[{extra}]'",
             )

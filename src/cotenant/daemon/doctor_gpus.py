@@ -19,7 +19,7 @@ from cotenant.engines.cuda_suspension import MIN_DRIVER, check_program
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
 
-Grade = Literal["ok", "optional", "warning", "problem"]
+Severity = Literal["ok", "optional", "warning", "problem"]
 
 DEFAULT_MPS_PIPE = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's own default)
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -32,12 +32,12 @@ class Diagnosis:
     """The result of one check.
 
     Attributes:
-        grade: `optional` is absent and not needed; `warning` works with limits; `problem` keeps something from working.
+        severity: `optional` is absent and not needed; `warning` works with limits; `problem` does not work.
         advice: what to do, or empty.
     """
 
     subject: str
-    grade: Grade
+    severity: Severity
     detail: str
     advice: str = ""
 
@@ -51,7 +51,7 @@ def gpus() -> Iterator[Diagnosis]:
     except BackendError as error:
         yield Diagnosis(
             subject="GPUs",
-            grade="warning",
+            severity="warning",
             detail=f"none: {error.message}",
             advice="try it without: cotenant daemon --simulate 4xA100-40GB",
         )
@@ -62,7 +62,7 @@ def gpus() -> Iterator[Diagnosis]:
     finally:
         backend.close()
     if not found:
-        yield Diagnosis(subject="GPUs", grade="warning", detail="NVML lists none")
+        yield Diagnosis(subject="GPUs", severity="warning", detail="NVML lists none")
         return
     for gpu in found:
         yield _gpu(gpu, readable=gpu.uuid in samples)
@@ -70,7 +70,7 @@ def gpus() -> Iterator[Diagnosis]:
     if silent:
         yield Diagnosis(
             subject="SM activity",
-            grade="warning",
+            severity="warning",
             detail=f"not known on GPU {', '.join(map(str, silent))}: policies with an SMACT limit share none of these",
             advice="install DCGM (datacenter-gpu-manager) and start nvidia-dcgm, or set policy.options.smact_limit = 1",
         )
@@ -81,33 +81,33 @@ def _gpu(gpu: Gpu, *, readable: bool) -> Diagnosis:
     size = f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}"
     if not readable:
         return Diagnosis(
-            subject=name, grade="problem", detail=f"{size}: cannot be read", advice="see `nvidia-smi`, `dmesg`"
+            subject=name, severity="problem", detail=f"{size}: cannot be read", advice="see `nvidia-smi`, `dmesg`"
         )
     if gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes) is None:
         return Diagnosis(
             subject=name,
-            grade="warning",
+            severity="warning",
             detail=f"{size}: no device profile, its context is a guess",
             advice="cotenant calibrate",
         )
-    return Diagnosis(subject=name, grade="ok", detail=size)
+    return Diagnosis(subject=name, severity="ok", detail=size)
 
 
 def sharing() -> Iterator[Diagnosis]:
     """Whether MPS is installed and free."""
     if shutil.which(MPS_COMMAND) is None:
         yield Diagnosis(
-            subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs can be shared by time slicing only"
+            subject="MPS", severity="optional", detail=f"no `{MPS_COMMAND}`: GPUs can be shared by time slicing only"
         )
     elif (DEFAULT_MPS_PIPE / "control").exists():
         yield Diagnosis(
             subject="MPS",
-            grade="warning",
+            severity="warning",
             detail=f"a control daemon of another user or program runs at {DEFAULT_MPS_PIPE}: jobs become its clients",
             advice="stop it, or ask its owner to; cotenant starts its own in other folders",
         )
     else:
-        yield Diagnosis(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
+        yield Diagnosis(subject="MPS", severity="ok", detail='installed; used with policy.options.sharing = "mps"')
 
 
 def suspension() -> Iterator[Diagnosis]:
@@ -131,11 +131,11 @@ def suspension() -> Iterator[Diagnosis]:
             missing = f"{missing}, {error.message}".removeprefix(", ")
     if missing:
         detail = f"{missing}: paused attempts keep their GPU memory"
-        yield Diagnosis(subject="suspension", grade="optional", detail=detail)
+        yield Diagnosis(subject="suspension", severity="optional", detail=detail)
     else:
         yield Diagnosis(
             subject="suspension",
-            grade="ok",
+            severity="ok",
             detail=f"{program}, driver {driver}: paused attempts can leave their GPUs; unproven",
             advice=f'engine.cuda_checkpoint = "{program}" with scheduling.overrun = "pause"',
         )
@@ -156,10 +156,10 @@ def _criu() -> Diagnosis:
     """CRIU would let suspended processes survive a reboot; nothing here uses it yet."""
     program = shutil.which("criu")
     if program is None:
-        return Diagnosis(subject="CRIU", grade="optional", detail="no `criu`; cotenant does not use it yet")
+        return Diagnosis(subject="CRIU", severity="optional", detail="no `criu`; cotenant does not use it yet")
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
         version = printable(done.stdout.partition("\n")[0].removeprefix("Version: ")[:40])
     except (OSError, subprocess.TimeoutExpired):
         version = "of unknown version"
-    return Diagnosis(subject="CRIU", grade="optional", detail=f"criu {version}; cotenant does not use it yet")
+    return Diagnosis(subject="CRIU", severity="optional", detail=f"criu {version}; cotenant does not use it yet")

@@ -49,7 +49,7 @@ class EventReport:
         body: its JSON as it was written; None where its row is gone.
         problem: why it cannot be read or applied, or None.
         repaired: what replays do with it instead, or None.
-        loses: what is lost where it is left out.
+        impact: what is lost where it is left out.
     """
 
     seq: int
@@ -58,7 +58,7 @@ class EventReport:
     body: str | None
     problem: str | None
     repaired: QuarantinedEvent | None
-    loses: str
+    impact: str
 
 
 class JournalRepair:
@@ -122,9 +122,9 @@ class JournalRepair:
         row = self._row(seq)
         repaired = next((event for event in self._journal.quarantined() if event.seq == seq), None)
         kind, job_id, body = ("gone", 0, None) if row is None else row
-        loses = next((text for known, text in _LOST.items() if known.__name__ == kind), "this event alone")
+        impact = next((text for known, text in _LOST.items() if known.__name__ == kind), "this event alone")
         return EventReport(
-            seq=seq, type=kind, job_id=job_id, body=body, problem=problem, repaired=repaired, loses=loses
+            seq=seq, type=kind, job_id=job_id, body=body, problem=problem, repaired=repaired, impact=impact
         )
 
     def _row(self, seq: int) -> tuple[str, int, str] | None:
@@ -151,7 +151,7 @@ class JournalRepair:
         self._journal.repair(seq, at_s=time.time(), cause=_who(), error=why)
         return backup
 
-    def mend(self, seq: int, text: str, why: str) -> Path:
+    def replace(self, seq: int, text: str, why: str) -> Path:
         """Replace an event by the one that JSON `text` encodes; returns the copy of the journal that was made first.
 
         Raises:

@@ -220,7 +220,9 @@ def _open_all_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[st
 
 def _simulated_server(folder: Path, gpus_text: str | None, time_scale: float) -> None:
     """Create the simulated server, or check that the existing one matches the configuration."""
-    marker = folder / "asked.txt"
+    marker, earlier = folder / "requested.txt", folder / "asked.txt"  # the second one: of an earlier version
+    if earlier.exists():
+        marker = earlier
     if not marker.exists():
         if gpus_text is None:
             raise UsageError("no simulated GPUs are named", hint="add e.g. --simulate 4xA100-40GB")

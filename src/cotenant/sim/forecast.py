@@ -32,11 +32,11 @@ MIN_REMAINING_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedJob:
-    """A job and its expected run time; `known_from` is `history`, `time limit` or `assumed`."""
+    """A job and its expected run time; `duration_source` is `history`, `time limit` or `assumed`."""
 
     job: Job
     duration_s: float
-    known_from: str
+    duration_source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ def profile_of(job: Job, history: WorkloadHistory) -> JobProfile:
 def _expected(job: Job, history: WorkloadHistory, assumed_s: float) -> ExpectedJob:
     known_s = history.duration_s(job)
     if known_s is not None:
-        return ExpectedJob(job=job, duration_s=max(1.0, known_s), known_from="history")
+        return ExpectedJob(job=job, duration_s=max(1.0, known_s), duration_source="history")
     if job.spec.time_limit_s is not None:
-        return ExpectedJob(job=job, duration_s=job.spec.time_limit_s, known_from="time limit")
-    return ExpectedJob(job=job, duration_s=assumed_s, known_from="assumed")
+        return ExpectedJob(job=job, duration_s=job.spec.time_limit_s, duration_source="time limit")
+    return ExpectedJob(job=job, duration_s=assumed_s, duration_source="assumed")
 
 
 def _ended_s(job: Job) -> float:

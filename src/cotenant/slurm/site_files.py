@@ -93,12 +93,12 @@ class SiteProblem:
     """What is wrong with a site's files.
 
     Attributes:
-        grade: `problem`: jobs fail or wait for ever; `warning`: it works, and not as one expects.
+        severity: `problem`: jobs fail or wait for ever; `warning`: it works, and not as one expects.
         where: file or nodes.
         text: what is found and what is wanted.
     """
 
-    grade: Literal["problem", "warning"]
+    severity: Literal["problem", "warning"]
     where: str
     text: str
 
@@ -119,9 +119,9 @@ def check_site(slurm_conf: str, gres_conf: str) -> list[SiteProblem]:
         for problem in _check_node(counts, devices.get(host) or devices.get("", {})):
             if problem.text not in seen:  # once for all nodes that are alike
                 seen.add(problem.text)
-                found.append(SiteProblem(grade=problem.grade, where=f"node {host}", text=problem.text))
+                found.append(SiteProblem(severity=problem.severity, where=f"node {host}", text=problem.text))
     if not any(name == "gpu" for counts in nodes.values() for name, _ in counts):
-        found.append(SiteProblem(grade="problem", where="slurm.conf", text="no node has `Gres=gpu:...`"))
+        found.append(SiteProblem(severity="problem", where="slurm.conf", text="no node has `Gres=gpu:...`"))
     return found
 
 
@@ -130,41 +130,41 @@ def _check_settings(settings: Mapping[str, str]) -> Iterable[SiteProblem]:
     missing = sorted({"gpu", "shard"} - types)
     if missing:
         text = f"GresTypes={settings.get('grestypes', '')}, wanted {' and '.join(missing)} in it"
-        yield SiteProblem(grade="problem", where="slurm.conf", text=text)
+        yield SiteProblem(severity="problem", where="slurm.conf", text=text)
     if {"shard", "mps"} <= types:
         text = "GresTypes has `shard` and `mps`: the later plug-in removes CUDA_VISIBLE_DEVICES from jobs of the other"
-        yield SiteProblem(grade="warning", where="slurm.conf", text=text)
+        yield SiteProblem(severity="warning", where="slurm.conf", text=text)
     select = settings.get("selecttype")
     if select is None:
         text = "no SelectType: the default before Slurm 23.11 cannot count shards, wanted select/cons_tres"
-        yield SiteProblem(grade="warning", where="slurm.conf", text=text)
+        yield SiteProblem(severity="warning", where="slurm.conf", text=text)
     elif select.lower() != "select/cons_tres":
         text = f"SelectType={select} cannot count shards, wanted select/cons_tres"
-        yield SiteProblem(grade="problem", where="slurm.conf", text=text)
+        yield SiteProblem(severity="problem", where="slurm.conf", text=text)
 
 
 def _check_node(counts: Counts, devices: Counts) -> Iterable[SiteProblem]:
     gpus = {kind: number for (name, kind), number in counts.items() if name == "gpu"}
     shards = {kind: number for (name, kind), number in counts.items() if name == "shard"}
     if not shards:
-        yield SiteProblem(grade="warning", where="", text="has GPUs and no shards: its jobs get whole GPUs")
+        yield SiteProblem(severity="warning", where="", text="has GPUs and no shards: its jobs get whole GPUs")
     for kind, number in shards.items():
         held = gpus.get(kind) if kind in gpus else sum(gpus.values())
         if not held or number % held:
             text = f"{number} shards{_of(kind)} on {held or 0} GPUs, wanted as many on each"
-            yield SiteProblem(grade="problem", where="", text=text)
+            yield SiteProblem(severity="problem", where="", text=text)
             continue
         memory_bytes = memory_of_type(kind) if kind else None
         if memory_bytes is not None and not GiB / 2 <= memory_bytes / (number / held) <= 2 * GiB:
             size = memory_bytes * held / number / GiB
             text = f"a shard{_of(kind)} is {size:.2f} GiB, wanted about 1: --gres=shard:N is read as N GiB elsewhere"
-            yield SiteProblem(grade="warning", where="", text=text)
+            yield SiteProblem(severity="warning", where="", text=text)
     for name in ("gpu", "shard"):
         here = {kind: number for (what, kind), number in counts.items() if what == name}
         there = {kind: number for (what, kind), number in devices.items() if what == name}
         if there and here != there:
             text = f"{name}s are {_shown(here)} in slurm.conf and {_shown(there)} in gres.conf, wanted the same"
-            yield SiteProblem(grade="problem", where="", text=text)
+            yield SiteProblem(severity="problem", where="", text=text)
 
 
 def _of(kind: str) -> str:

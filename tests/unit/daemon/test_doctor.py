@@ -38,12 +38,12 @@ def found(tmp_path, monkeypatch):
     return examine
 
 
-def graded(found, subject):
-    return found[subject].grade if subject in found else None
+def severity_of(found, subject):
+    return found[subject].severity if subject in found else None
 
 
 @pytest.mark.parametrize(
-    ("torch", "vision", "grade"),
+    ("torch", "vision", "severity"),
     [
         pytest.param("2.13.0+cpu", "0.28.0+cu130", "warning", id="PyPI's torchvision"),
         pytest.param("2.13.0+cpu", "0.28.0+cpu", None, id="both for the CPU"),
@@ -51,7 +51,7 @@ def graded(found, subject):
         pytest.param("2.13.0+cpu", "", None, id="no torchvision"),
     ],
 )
-def test_a_torchvision_for_cuda_beside_a_cpu_build_is_named(tmp_path, monkeypatch, torch, vision, grade):
+def test_a_torchvision_for_cuda_beside_a_cpu_build_is_named(tmp_path, monkeypatch, torch, vision, severity):
     """The metadata of PyPI's wheel say `0.28.0`; only its own file names the build."""
     if vision:
         (tmp_path / "torchvision").mkdir()
@@ -60,8 +60,8 @@ def test_a_torchvision_for_cuda_beside_a_cpu_build_is_named(tmp_path, monkeypatc
     monkeypatch.setattr(metadata, "version", lambda name: torch)
     monkeypatch.setattr(metadata, "distribution", lambda name: found)
     diagnoses = {diagnosis.subject: diagnosis for diagnosis in doctor._torch()}
-    assert graded(diagnoses, "torchvision") == grade
-    assert diagnoses["estimates"].grade == "ok"
+    assert severity_of(diagnoses, "torchvision") == severity
+    assert diagnoses["estimates"].severity == "ok"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_file_system_of_a_path_is_found(path, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "grade", "says"),
+    ("text", "severity", "says"),
     [
         (None, "ok", "defaults; policy most-memory"),
         ("[policy]\nname = 'exclusive'", "ok", "config.toml; policy exclusive"),
@@ -88,17 +88,17 @@ def test_the_file_system_of_a_path_is_found(path, kind):
         ("[tcp]\nlisten = '0.0.0.0:1'", "problem", "without TLS"),
     ],
 )
-def test_the_configuration_is_checked(found, tmp_path, text, grade, says):
+def test_the_configuration_is_checked(found, tmp_path, text, severity, says):
     if text is not None:
         (tmp_path / "cotenant").mkdir()
         (tmp_path / "cotenant" / "config.toml").write_text(text)
     finding = found()["configuration"]
-    assert (finding.grade, says in finding.detail) == (grade, True), finding
+    assert (finding.severity, says in finding.detail) == (severity, True), finding
 
 
 def test_a_network_without_tls_is_a_warning(found):
     findings = found({"COTENANT_TCP__LISTEN": "0.0.0.0:1", "COTENANT_TCP__PLAINTEXT": "true"})
-    assert (findings["configuration"].grade, findings["network"].grade) == ("ok", "warning")
+    assert (findings["configuration"].severity, findings["network"].severity) == ("ok", "warning")
 
 
 def test_the_state_folder_is_the_one_of_the_configuration(found, tmp_path):
@@ -113,22 +113,22 @@ def test_an_unknown_file_system_is_a_finding():
 
 
 @pytest.mark.parametrize(
-    ("version", "grade"),
+    ("version", "severity"),
     [("2.3.1+cu121", "problem"), ("2.4.0", "ok"), ("2.13.0+cpu", "ok"), ("2.12.0a0+git1", "ok"), (None, "warning")],
 )
-def test_torch_is_checked(found, monkeypatch, version, grade):
+def test_torch_is_checked(found, monkeypatch, version, severity):
     def of(_):
         if version is None:
             raise metadata.PackageNotFoundError
         return version
 
     monkeypatch.setattr(doctor.metadata, "version", of)
-    assert graded(found(), "estimates") == grade
+    assert severity_of(found(), "estimates") == severity
 
 
 def test_a_machine_without_gpus_is_a_finding(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(no_driver=True))
-    assert graded(found(), "GPUs") == "warning"
+    assert severity_of(found(), "GPUs") == "warning"
 
 
 def test_gpus_are_listed(found, monkeypatch):
@@ -136,7 +136,7 @@ def test_gpus_are_listed(found, monkeypatch):
     unknown = FakeGpu(uuid="GPU-b", name="NVIDIA X1", total_bytes=40 * GiB)
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(known, unknown))
     findings = found()
-    assert (graded(findings, "GPU 0"), graded(findings, "GPU 1"), graded(findings, "SM activity")) == (
+    assert (severity_of(findings, "GPU 0"), severity_of(findings, "GPU 1"), severity_of(findings, "SM activity")) == (
         "ok",
         "warning",
         "warning",
@@ -148,92 +148,95 @@ def test_gpus_are_listed(found, monkeypatch):
 def test_activity_of_all_gpus_is_checked(found, monkeypatch):
     gpu = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(gpu))
-    assert graded(found(), "SM activity") is None
+    assert severity_of(found(), "SM activity") is None
 
 
 def test_mps_is_checked(found, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_gpus, "DEFAULT_MPS_PIPE", tmp_path / "pipe")
-    assert graded(found(), "MPS") == "optional"
+    assert severity_of(found(), "MPS") == "optional"
     program = tmp_path / doctor_gpus.MPS_COMMAND
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert graded(found(), "MPS") == "ok"
+    assert severity_of(found(), "MPS") == "ok"
     (tmp_path / "pipe").mkdir()
     (tmp_path / "pipe" / "control").touch()
-    assert graded(found(), "MPS") == "warning"
+    assert severity_of(found(), "MPS") == "warning"
 
 
 @pytest.mark.parametrize(
-    ("status", "grade"),
+    ("status", "severity"),
     [
         ({}, "ok"),
         ({"version": "0.0.1"}, "warning"),
         ({"journal_error": "no space left"}, "problem"),
     ],
 )
-def test_a_running_daemon_is_found(found, monkeypatch, status, grade):
+def test_a_running_daemon_is_found(found, monkeypatch, status, severity):
     answer = {"pid": 1, "policy": "x", "backend": "nvml", "journal_error": None, "version": doctor.cotenant.__version__}
     answer["state_dir"] = "/data/state"
     client = SimpleNamespace(status=lambda: {**answer, **status})
     monkeypatch.setattr(doctor, "Client", lambda *_, **__: client)
-    assert graded(found(), "daemon") == grade
+    assert severity_of(found(), "daemon") == severity
 
 
 def test_a_stopped_daemon_is_no_problem(found):
-    assert graded(found(), "daemon") == "optional"
+    assert severity_of(found(), "daemon") == "optional"
 
 
 def test_a_state_folder_on_a_network_file_system_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "filesystem_of", lambda *_: "nfs4")
     findings = list(doctor._state(Path("/tmp")))
-    assert [diagnosis.grade for diagnosis in findings] == ["problem", "ok"]
+    assert [diagnosis.severity for diagnosis in findings] == ["problem", "ok"]
     assert "on nfs4" in findings[0].detail
 
 
 def test_a_state_folder_on_a_full_disk_is_a_problem(found, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    assert graded(found(), "state") == "warning"
+    assert severity_of(found(), "state") == "warning"
 
 
 def test_an_unwritable_state_folder_is_a_problem(found, monkeypatch):
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    assert graded(found(), "state") == "problem"
+    assert severity_of(found(), "state") == "problem"
 
 
 def test_the_check_of_the_state_folder_leaves_no_files(found, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    assert graded(found(), "state") == "ok"
+    assert severity_of(found(), "state") == "ok"
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("limit", "grade"), [(256, "warning"), (1024, None), (resource.RLIM_INFINITY, None)])
-def test_the_limit_of_open_files_is_checked(found, monkeypatch, limit, grade):
+@pytest.mark.parametrize(("limit", "severity"), [(256, "warning"), (1024, None), (resource.RLIM_INFINITY, None)])
+def test_the_limit_of_open_files_is_checked(found, monkeypatch, limit, severity):
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (limit, limit))
-    assert graded(found(), "limits") == grade
+    assert severity_of(found(), "limits") == severity
 
 
-@pytest.mark.parametrize(("answer", "grade"), [("Linger=no", "warning"), ("Linger=yes", None), ("what?", None)])
-def test_lingering_of_the_user_is_checked(found, tmp_path, monkeypatch, answer, grade):
+@pytest.mark.parametrize(("answer", "severity"), [("Linger=no", "warning"), ("Linger=yes", None), ("what?", None)])
+def test_lingering_of_the_user_is_checked(found, tmp_path, monkeypatch, answer, severity):
     program = tmp_path / "loginctl"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
-    assert graded(found(), "systemd") == grade
+    assert severity_of(found(), "systemd") == severity
 
 
-@pytest.mark.parametrize(("alone", "grade"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
-def test_a_python_that_only_root_can_run_is_a_finding(found, monkeypatch, alone, grade):
+@pytest.mark.parametrize(("alone", "severity"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
+def test_a_python_that_only_root_can_run_is_a_finding(found, monkeypatch, alone, severity):
     monkeypatch.setattr(doctor, "why_root_only", lambda: alone)
     findings = found()
-    assert graded(findings, "users") == grade
+    assert severity_of(findings, "users") == severity
     assert alone is None or alone in findings["users"].detail
 
 
 def test_a_check_that_raises_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "_extras", lambda: 1 / 0)
     findings = found()
-    assert (findings["extras"].grade, findings["extras"].detail) == ("problem", "ZeroDivisionError: division by zero")
-    assert graded(findings, "state") == "ok"
+    assert (findings["extras"].severity, findings["extras"].detail) == (
+        "problem",
+        "ZeroDivisionError: division by zero",
+    )
+    assert severity_of(findings, "state") == "ok"
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
@@ -262,12 +265,12 @@ def test_the_state_folder_behind_a_link_is_named(tmp_path):
 def test_null_gpu_is_optional_and_the_doctor_says_what_it_lacks(found, monkeypatch):
     monkeypatch.setattr("cotenant.nullgpu.wheels.platform.machine", lambda: "aarch64")
     lacking = found()["null GPU"]
-    assert (lacking.grade, lacking.detail.partition(";")[0]) == (
+    assert (lacking.severity, lacking.detail.partition(";")[0]) == (
         "optional",
         "the null GPU needs Linux on x86-64, found Linux on aarch64",
     )
     monkeypatch.setattr("cotenant.estimators.null_gpu.why_unavailable", lambda python: ("", "", "CUDA 13"))
-    assert (found()["null GPU"].grade, found()["null GPU"].detail) == ("ok", "CUDA 13")
+    assert (found()["null GPU"].severity, found()["null GPU"].detail) == ("ok", "CUDA 13")
 
 
 NEW = "#!/bin/sh\necho --get-state --pid, --action lock\n"
@@ -297,7 +300,7 @@ def test_what_suspension_lacks_is_named(found, tmp_path, monkeypatch, driver, pr
         (tmp_path / "cuda-checkpoint").chmod(0o755)
     finding = found()["suspension"]
     assert detail in finding.detail
-    assert finding.grade == ("ok" if "can leave" in detail else "optional")
+    assert finding.severity == ("ok" if "can leave" in detail else "optional")
     assert ("engine.cuda_checkpoint" in finding.advice) == ("can leave" in detail)
 
 

@@ -97,9 +97,19 @@ def test_a_simulated_server_that_differs_from_the_existing_one_is_refused(tmp_pa
 
 def test_a_partly_created_server_is_created_again(tmp_path):
     open_gpus(with_gpus(simulate="2xA100-40GB"), tmp_path)
-    (tmp_path / "simulated" / "asked.txt").unlink()
+    (tmp_path / "simulated" / "requested.txt").unlink()
     backend, _ = open_gpus(with_gpus(simulate="1xA100-40GB"), tmp_path)
     assert len(backend.inventory()) == 1
+
+
+def test_a_server_of_an_earlier_version_is_used(tmp_path):
+    open_gpus(with_gpus(simulate="2xA100-40GB"), tmp_path)
+    folder = tmp_path / "simulated"
+    (folder / "requested.txt").rename(folder / "asked.txt")
+    backend, _ = open_gpus(with_gpus(backend="simulated"), tmp_path)
+    assert len(backend.inventory()) == 2
+    with pytest.raises(UsageError, match="`2xA100-40GB`"):
+        open_gpus(with_gpus(simulate="1xA100-40GB"), tmp_path)
 
 
 def test_simulated_without_gpus_hints_at_the_option(tmp_path):

@@ -147,8 +147,8 @@ def test_importances_are_of_the_features_that_memory_follows_from(table, capsys)
     lines = {line["feature"]: line for line in found["features"]}
     assert found["features"][0]["feature"] in ("parameters", "activations")  # they grow together, all else is constant
     for name in ("batch", "batchnorms"):
-        assert lines[name] == {"feature": name, "accuracy_lost": 0.0, "mae_gained_mib": 0.0, "impurity": 0.0}
-    assert found["features"][0]["mae_gained_mib"] > 10
+        assert lines[name] == {"feature": name, "accuracy_decrease": 0.0, "mae_increase_mib": 0.0, "impurity": 0.0}
+    assert found["features"][0]["mae_increase_mib"] > 10
     assert sum(line["impurity"] for line in found["features"]) == pytest.approx(1)
     assert main(words) == 0
     out = capsys.readouterr().out.splitlines()

@@ -86,7 +86,7 @@ def test_past_durations_of_a_workload_precede_its_time_limit():
         waiting(4, command=("python", "third.py")),
     ]
     found, starts = play(jobs, assumed_s=100.0)
-    assert [(job.known_from, job.duration_s) for job in found.waiting] == [
+    assert [(job.duration_source, job.duration_s) for job in found.waiting] == [
         ("history", 200.0),
         ("time limit", 500.0),
         ("assumed", 100.0),

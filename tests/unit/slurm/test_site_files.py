@@ -105,7 +105,7 @@ GOOD = "GresTypes=gpu,shard\nSelectType=select/cons_tres\n"
     ],
 )
 def test_what_is_wrong_is_found(slurm_conf, gres_conf, found):
-    assert [(problem.grade, problem.where, problem.text) for problem in check_site(slurm_conf, gres_conf)] == found
+    assert [(problem.severity, problem.where, problem.text) for problem in check_site(slurm_conf, gres_conf)] == found
 
 
 def test_hosts_are_expanded_as_slurm_writes_them():

@@ -26,15 +26,15 @@ class Importance:
     """One feature of a model.
 
     Attributes:
-        accuracy_lost: accuracy on the test rows less that with the feature shuffled, mean over the repeats.
-        mae_gained_mib: by how much the mean absolute error grows then; None for a classifier.
+        accuracy_decrease: accuracy on the test rows less that with the feature shuffled, mean over the repeats.
+        mae_increase_mib: by how much the mean absolute error grows then; None for a classifier.
         impurity: the share that the trees themselves give to the feature (mean decrease of impurity, on the rows of
             training, where features of many values are favored); None for models without.
     """
 
     feature: str
-    accuracy_lost: float
-    mae_gained_mib: float | None
+    accuracy_decrease: float
+    mae_increase_mib: float | None
     impurity: float | None
 
 
@@ -85,12 +85,12 @@ def importances(table: FeatureTable, name: str, split: Split, *, seed: int = 0, 
         found.append(
             Importance(
                 feature=feature,
-                accuracy_lost=whole.accuracy - fmean(one.accuracy for one in scores),
-                mae_gained_mib=None if whole.mae_mib is None else fmean(errors) - whole.mae_mib,
+                accuracy_decrease=whole.accuracy - fmean(one.accuracy for one in scores),
+                mae_increase_mib=None if whole.mae_mib is None else fmean(errors) - whole.mae_mib,
                 impurity=None if impurities is None else float(impurities[place]),
             )
         )
-    found.sort(key=lambda line: (-(line.mae_gained_mib or 0.0), -line.accuracy_lost))
+    found.sort(key=lambda line: (-(line.mae_increase_mib or 0.0), -line.accuracy_decrease))
     return ModelImportances(model=name, family=table.family, scores=whole, features=tuple(found))
 
 
