@@ -146,7 +146,7 @@ def _move(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> str:
 
 def _move_cost(cost: Mapping[str, Any]) -> str:
     parts = [
-        f"{'30 s assumed' if cost[key] is None else format_duration(cost[key])} to {what}"
+        f"{'a typical time' if cost[key] is None else format_duration(cost[key])} to {what}"
         for key, what in (("save_s", "save"), ("startup_s", "start"))
     ]
     unsaved = f", not saved after {cost['unsaved']} moves" if cost["unsaved"] else ""

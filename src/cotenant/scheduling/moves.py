@@ -3,19 +3,21 @@
 Only a job that can save its state is moved, and only for one of these gains, which are in jobs' worth of speed, times
 the GPUs of a job:
 
-- *Apart*: it and its neighbors are faster by `min_gain` in all if it goes to another GPU.
-- *Room*: it leaves its GPU, with room for it elsewhere or not, and a job that waits and lacks this one GPU starts.
+- *Apart*: it and its neighbors are faster by `min_gain` in all if it goes to other GPUs.
+- *Room*: it leaves its GPUs, with room for it elsewhere or not, and a job that waits and lacks these GPUs starts.
 - *Turn*: the same without a gain in speed, if the job that waits needs `turn_ratio` times less time, by history.
 
-The gain in speed, over the time that the job is expected to run on, must be `hysteresis` times what the move costs. A
-job is moved at most `max_moves` times, stays where it is for `min_run_s`, and is not moved again once it has failed to
-save its state. One job is moved at a time, because every move changes what the next one is worth.
+The gain in speed, over the time that the job is expected to run on, must be `hysteresis` times what the move costs on
+all of its GPUs. A job is moved at most `max_moves` times, stays where it is for `min_run_s`, and is not moved again
+once it has failed to save its state. One job is moved at a time, because every move changes what the next one is
+worth. A job of several GPUs is moved as one, and is as slow as on the slowest of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,18 +26,20 @@ from cotenant.core.job import Attempt, Job
 from cotenant.scheduling.checkpoints import MOVE_STOP, is_moved, is_saved
 from cotenant.scheduling.demand import Demand, GpuSizes
 from cotenant.scheduling.placement.composition import Composition, MoveRule
-from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.orders import ASSUMED_DURATION_S
-from cotenant.scheduling.placement.pairing import CoRunner, LearningPairingRule, co_runners_of, residents_key
+from cotenant.scheduling.placement.pairing import CoRunner, LearningPairingRule
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.placement.rules import AdmissionRules
 from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.scheduling.recovery import effective_sharing
+from cotenant.scheduling.server_speeds import Place, Residents, ServerSpeeds, SpeedPredictor
 
 MAX_GAIN = 1.0
 """A job that comes to a GPU adds no more speed than it has alone."""
 MAX_WAITING = 32
 """So many jobs that wait are looked at, in the order of the policy."""
+MAX_TURN_LOSS = 0.05
+"""Of speed, for a turn."""
 
 
 class RunningJob(NamedTuple):
@@ -48,7 +52,7 @@ class RunningJob(NamedTuple):
 
     job: Job
     ran_s: float
-    worked_s: float
+    worked_s: Callable[[], float]
 
 
 class Move(NamedTuple):
@@ -59,19 +63,10 @@ class Move(NamedTuple):
 
 
 def running_job(
-    history: WorkloadHistory, job: Job, attempt: Attempt, ran_s: float, jobs: Mapping[int, Job]
+    history: WorkloadHistory, job: Job, attempt: Callable[[], Attempt], ran_s: float, jobs: Mapping[int, Job]
 ) -> RunningJob:
-    """A job whose newest attempt, with its co-runs until now, has run for `ran_s`."""
-    return RunningJob(job, ran_s, history.worked_s(job, attempt, ran_s, jobs))
-
-
-class _Shared(NamedTuple):
-    """A GPU, its number among all, its residents as co-runners, and the sum of their speeds."""
-
-    number: int
-    view: GpuView
-    co_runners: list[CoRunner]
-    speed: float
+    """A job whose newest attempt has run for `ran_s`; `attempt()` is that with its co-runs until now."""
+    return RunningJob(job, ran_s, lambda: history.worked_s(job, attempt(), ran_s, jobs))
 
 
 class _Waiting(NamedTuple):
@@ -79,12 +74,50 @@ class _Waiting(NamedTuple):
 
     Attributes:
         admitted_by: numbers of the GPUs that admit it now; `by_server`: how many of them each server has.
+        duration_s: time alone that it needs, by history; None if not known.
     """
 
     job: Job
     demand: Demand
     admitted_by: frozenset[int]
     by_server: Mapping[str, int]
+    duration_s: float | None
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it finds all of its GPUs as things are."""
+        most = max(self.by_server.values(), default=0) if self.demand.one_node else len(self.admitted_by)
+        return most >= self.demand.gpus
+
+    def lacks(self, server: str) -> int:
+        """How many GPUs it lacks, of that server if all must be of one."""
+        return self.demand.gpus - (self.by_server.get(server, 0) if self.demand.one_node else len(self.admitted_by))
+
+
+class _Leaver(NamedTuple):
+    """A job that may be moved.
+
+    Attributes:
+        demand: on each of its next GPUs. `left`: the residents of its GPUs without it.
+        co_runner: what it is on the first of its GPUs.
+        lost: speed lost when it leaves. `left_s`: time alone that it still needs.
+        cost_s: what the gain must exceed, in seconds of one GPU.
+    """
+
+    job: Job
+    demand: Demand
+    co_runner: CoRunner
+    left: Mapping[int, Residents]
+    lost: float
+    left_s: float
+    cost_s: float
+
+
+class _Worth(NamedTuple):
+    """What a move is worth, in seconds of work, and the move."""
+
+    seconds: float
+    move: Move
 
 
 class MovePlanner:
@@ -102,6 +135,7 @@ class MovePlanner:
         if isinstance(self._pairing, LearningPairingRule):
             self._pairing = self._pairing.with_predictions(history)
         self._rules = AdmissionRules(policy.gates, self._pairing)
+        self._predictor = SpeedPredictor(history.interference, policy.sharing)
 
     def plan(
         self, gpus: Sequence[GpuSnapshot], running: Mapping[int, RunningJob], waiting: Sequence[Job], at_s: float
@@ -111,135 +145,166 @@ class MovePlanner:
         `running`: the jobs that may be moved or lose a neighbor; a GPU with others, e.g. one that saves its state, is
         left alone. `waiting`: those offered to the policy.
         """
-        movable = {job_id: found for job_id, found in running.items() if self._is_movable(found)}
-        if not movable or any(gpu.gpu.mig_profile is not None for gpu in gpus):
+        movable = [found for found in running.values() if self._is_movable(found)]
+        if not movable:
             return None
-        places = [self._place(number, gpu) for number, gpu in enumerate(gpus)]
-        queue = self._queue(waiting, places, at_s)
-        best: tuple[float, Move] | None = None
-        for place in places:
-            if all(resident.job_id in running for resident in place.view.residents):
-                for index, resident in enumerate(place.view.residents):
-                    if resident.job_id in movable:
-                        found = self._best(place, index, running, places, queue, at_s)
-                        if found is not None and (best is None or found[0] > best[0]):
-                            best = found
-        return None if best is None else best[1]
+        server = ServerSpeeds(gpus, self._predictor)
+        leavers = [leaver for found in movable if (leaver := self._leaver(found, server, running)) is not None]
+        if not leavers:
+            return None
+        queue = self._queue(waiting, server, at_s)
+        worths = [worth for leaver in leavers for worth in self._worths(leaver, server, queue, at_s)]
+        return max(worths, key=lambda worth: worth.seconds).move if worths else None
 
-    def _is_movable(self, found: RunningJob) -> bool:
-        job, rule = found.job, self.rule
-        if job.spec.checkpoint_signal is None or job.spec.gpus > 1 or found.ran_s < rule.min_run_s / self._pace:
+    def is_movable(self, job: Job) -> bool:
+        """Whether it may be moved once it has run for `min_run_s`."""
+        if job.spec.checkpoint_signal is None:
             return False
         moved = [attempt for attempt in job.attempts if is_moved(attempt)]
-        return len(moved) < rule.max_moves and all(is_saved(attempt) for attempt in moved)
+        return len(moved) < self.rule.max_moves and all(is_saved(attempt) for attempt in moved)
 
-    def _place(self, number: int, gpu: GpuSnapshot) -> _Shared:
-        view = GpuView(gpu)
-        co_runners = co_runners_of(view)
-        view.gpu_class = residents_key(co_runners)
-        return _Shared(number, view, co_runners, self._speed(co_runners))
+    def _is_movable(self, found: RunningJob) -> bool:
+        return found.ran_s >= self.rule.min_run_s / self._pace and self.is_movable(found.job)
 
-    def _speed(self, co_runners: Sequence[CoRunner]) -> float:
-        activities = [co_runner.activity for co_runner in co_runners]
-        return sum([1.0 / slowdown for slowdown in self._history.interference.slowdowns(activities)])
-
-    def _queue(self, waiting: Sequence[Job], places: Sequence[_Shared], at_s: float) -> list[_Waiting]:
-        """The first jobs that wait, and where each could start: judged once, and not again for each resident."""
-        history, pairing = self._history, self._pairing
-        gpus = (place.view.snapshot.gpu for place in places)
-        sizes = GpuSizes(gpus, one_node=self._policy.one_node)
-        first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
-        found = []
-        for job in first:
-            demand = self._policy.demand(job, sizes, history.demand_bytes(job), is_timed=True)
-            profile = None if pairing is None else pairing.profile(job, history)
-            demand = demand if profile is None else replace(demand, profile=profile)
-            admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
-            numbers = frozenset(place.number for place in admitting)
-            found.append(_Waiting(job, demand, numbers, Counter(place.view.server for place in admitting)))
-        return found
+    def _leaver(self, found: RunningJob, server: ServerSpeeds, running: Mapping[int, RunningJob]) -> _Leaver | None:
+        """None if it has too little left to do, or shares a GPU with a job that is being stopped."""
+        job, numbers = found.job, server.places_of.get(found.job.id, ())
+        neighbors = [job_id for number in numbers for job_id in server.places[number].residents]
+        if not numbers or not all(job_id in running for job_id in neighbors):
+            return None
+        left_s = self._left_s(found)
+        cost_s = self.rule.hysteresis * self._history.move_cost(job).seconds
+        if left_s < 2.0 * cost_s:
+            return None
+        first = server.places[numbers[0]]
+        resident = next(resident for resident in first.view.residents if resident.job_id == job.id)
+        co_runner = first.residents[job.id]
+        demand = Demand(
+            gpus=len(numbers),
+            bytes=resident.promised_bytes,
+            exclusive=resident.sharing == "exclusive",
+            sharing=effective_sharing(job),
+            profile=co_runner._replace(gpu_memory_bytes=None),
+            time_limit_s=job.spec.time_limit_s,
+            one_node=self._policy.one_node and len(numbers) > 1,
+        )
+        left = {number: server.without(number, job.id) for number in numbers}
+        return _Leaver(job, demand, co_runner, left, -server.gain(left), left_s, cost_s * len(numbers))
 
     def _left_s(self, found: RunningJob) -> float:
         """Time alone that a running job still needs, by history; else what an unknown one takes, or as long again."""
-        duration_s = self._history.duration_s(found.job)
+        duration_s, worked_s = self._history.duration_s(found.job), found.worked_s()
         if duration_s is None:
-            return max(ASSUMED_DURATION_S / self._pace - found.worked_s, 0.5 * found.worked_s)
-        return max(duration_s - found.worked_s, 0.1 * found.worked_s)
+            return max(ASSUMED_DURATION_S / self._pace - worked_s, 0.5 * worked_s)
+        return max(duration_s - worked_s, 0.1 * worked_s)
 
-    def _best(
-        self,
-        place: _Shared,
-        index: int,
-        running: Mapping[int, RunningJob],
-        places: Sequence[_Shared],
-        queue: Sequence[_Waiting],
-        at_s: float,
-    ) -> tuple[float, Move] | None:
-        """What moving one job is worth at most, in seconds of work, and the move."""
-        leaver = running[place.view.residents[index].job_id]
-        rule, left_s = self.rule, self._left_s(leaver)
-        cost_s = rule.hysteresis * self._history.move_cost(leaver.job).seconds
-        if left_s < 2.0 * cost_s:
-            return None
-        staying = [*place.co_runners[:index], *place.co_runners[index + 1 :]]
-        lost = place.speed - self._speed(staying)
-        apart = 0.0
-        if lost + rule.min_gain <= MAX_GAIN:
-            others = [other for other in places if other is not place]
-            apart = max((self._gain_at(leaver.job, other, place, index, at_s) for other in others), default=0.0)
-        best: tuple[float, Move] | None = None
-        if apart - lost >= rule.min_gain and (apart - lost) * left_s >= cost_s:
-            text = f"{MOVE_STOP}: {apart - lost:+.2f} jobs' worth of speed on another GPU"
-            best = ((apart - lost) * left_s, Move(leaver.job.id, text))
-        for waits in queue:
-            gained = self._gain_of(waits, place, staying, index, at_s)
-            if gained is None:
+    def _queue(self, waiting: Sequence[Job], server: ServerSpeeds, at_s: float) -> list[_Waiting]:
+        """The first jobs that wait for GPUs, and which of these they would get; of equal ones the first."""
+        history, pairing, places = self._history, self._pairing, server.places
+        sizes = GpuSizes((place.view.snapshot.gpu for place in places), one_node=self._policy.one_node)
+        first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
+        found: dict[Demand, _Waiting] = {}
+        for job in first:
+            demand = self._policy.demand(job, sizes, history.demand_bytes(job), is_timed=True)
+            demand = demand if pairing is None else replace(demand, profile=pairing.profile(job, history))
+            if demand in found:
                 continue
-            gain, duration_s = gained - lost, self._history.duration_s(waits.job)
-            worth = gain * left_s
-            if gain < rule.min_gain or worth < cost_s:
-                if duration_s is None or gain < -0.05 or left_s < rule.turn_ratio * (duration_s + cost_s):
+            admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
+            numbers = frozenset(place.number for place in admitting)
+            by_server = Counter(place.view.server for place in admitting)
+            found[demand] = _Waiting(job, demand, numbers, by_server, history.duration_s(job))
+        return [waits for waits in found.values() if not waits.is_admitted]
+
+    def _worths(
+        self, leaver: _Leaver, server: ServerSpeeds, queue: Sequence[_Waiting], at_s: float
+    ) -> Iterable[_Worth]:
+        """What moving one job is worth: apart from its neighbors, and for each job that waits."""
+        rule, job_id = self.rule, leaver.job.id
+        if leaver.lost + rule.min_gain <= MAX_GAIN * leaver.demand.gpus:
+            gain = self._elsewhere(leaver, leaver.left, server, at_s)
+            if gain >= rule.min_gain and gain * leaver.left_s >= leaver.cost_s:
+                text = f"{MOVE_STOP}: {gain:+.2f} jobs' worth of speed on {_another(leaver)}"
+                yield _Worth(gain * leaver.left_s, Move(job_id, text))
+        for waits in queue:
+            changed = self._room(waits, leaver, server, at_s)
+            if changed is None:
+                continue
+            gain = max(server.gain(changed), self._elsewhere(leaver, changed, server, at_s))
+            seconds = gain * leaver.left_s
+            if gain < rule.min_gain or seconds < leaver.cost_s:
+                short_s, left_s = waits.duration_s, leaver.left_s
+                is_turn = short_s is not None and left_s >= rule.turn_ratio * (short_s + leaver.cost_s)
+                if not is_turn or short_s is None or gain < -MAX_TURN_LOSS:
                     continue
-                worth = left_s - duration_s - cost_s
-            if best is None or worth > best[0]:
-                best = (worth, Move(leaver.job.id, f"{MOVE_STOP}: room for job {waits.job.id}, {gain:+.2f} of speed"))
-        return best
+                seconds = left_s - short_s - leaver.cost_s
+            yield _Worth(seconds, Move(job_id, f"{MOVE_STOP}: room for job {waits.job.id}, {gain:+.2f} of speed"))
 
-    def _gain_at(self, leaver: Job, other: _Shared, place: _Shared, index: int, at_s: float) -> float:
-        """Speed gained on another GPU by a job that goes there; 0 if it may not."""
-        resident, co_runner = place.view.residents[index], place.co_runners[index]
-        if resident.sharing == "exclusive" and other.view.residents:
-            return 0.0
-        demand = Demand(bytes=resident.promised_bytes, gpus=1, exclusive=resident.sharing == "exclusive")
-        profile = co_runner._replace(gpu_memory_bytes=None)
-        demand = replace(demand, profile=profile, time_limit_s=leaver.spec.time_limit_s)
-        if not self._rules.admits(other.view, demand, resident.job_id, at_s):
-            return 0.0
-        return self._speed([*other.co_runners, co_runner]) - other.speed
+    def _elsewhere(self, leaver: _Leaver, changed: Mapping[int, Residents], server: ServerSpeeds, at_s: float) -> float:
+        """Speed gained by `changed` residents and by the job on the best GPUs for it; -inf if there is no room."""
+        demand, wanted = leaver.demand, leaver.demand.gpus
+        own = [number for number in leaver.left if changed[number] is leaver.left[number]]
+        found: list[tuple[float, Place]] = []
+        for place in server.places:
+            is_own = place.number in own
+            if (place.number in changed and not is_own) or (is_own and wanted == 1):
+                continue
+            if demand.exclusive and place.residents and not is_own:
+                continue
+            residents = leaver.left[place.number] if is_own else place.residents
+            found.append((server.added(place, residents, leaver.co_runner), place))
+        found.sort(key=lambda item: -item[0])
+        chosen: dict[str, list[Place]] = {}
+        for _, place in found:
+            view = server.vacated(place.number, leaver.job.id) if place.number in own else place.view
+            if not self._rules.admits(view, demand, leaver.job.id, at_s):
+                continue
+            group = chosen.setdefault(view.server if demand.one_node else "", [])
+            group.append(place)
+            if len(group) == wanted:
+                if all(place.number in own for place in group):
+                    break
+                joined = {
+                    place.number: {**changed.get(place.number, place.residents), leaver.job.id: leaver.co_runner}
+                    for place in group
+                }
+                return server.gain({**changed, **joined})
+        return -math.inf
 
-    def _gain_of(
-        self,
-        waits: _Waiting,
-        place: _Shared,
-        staying: list[CoRunner],
-        index: int,
-        at_s: float,
-    ) -> float | None:
-        """Speed of a job that could start if this resident left; None if it could not, or can without that."""
+    def _room(
+        self, waits: _Waiting, leaver: _Leaver, server: ServerSpeeds, at_s: float
+    ) -> Mapping[int, Residents] | None:
+        """The residents of all GPUs that change if a job that waits starts in place of this; None if it cannot."""
         demand, job_id = waits.demand, waits.job.id
-        have = waits.by_server.get(place.view.server, 0) if demand.one_node else len(waits.admitted_by)
-        if have != demand.gpus - 1 or place.number in waits.admitted_by:
-            return None
-        snapshot = place.view.snapshot
-        residents = (*snapshot.residents[:index], *snapshot.residents[index + 1 :])
-        view = GpuView(replace(snapshot, residents=residents))
-        view.gpu_class = residents_key(staying)
-        if not self._rules.admits(view, demand, job_id, at_s):
-            return None
-        if demand.exclusive or self._pairing is None or not staying:
-            return float(demand.gpus)
-        judgment = self._pairing.judge(demand.profile, view.gpu_class)
-        return None if isinstance(judgment, Refusal) else demand.gpus - 1.0 - judgment
+        freed: dict[str, list[int]] = {}
+        for number in leaver.left:
+            if number not in waits.admitted_by:
+                freed.setdefault(server.places[number].view.server if demand.one_node else "", []).append(number)
+        for host, numbers in freed.items():
+            lacks = waits.lacks(host)
+            if not 0 < lacks <= len(numbers):
+                continue
+            views = {number: server.vacated(number, leaver.job.id) for number in numbers}
+            taken = [number for number, view in views.items() if self._rules.admits(view, demand, job_id, at_s)]
+            if len(taken) < lacks:
+                continue
+            ready = [
+                number
+                for number in waits.admitted_by
+                if not demand.one_node or server.places[number].view.server == host
+            ]
+            changed = dict(leaver.left)
+            for number in (*ready, *taken[:lacks]):
+                changed[number] = {**changed.get(number, server.places[number].residents), job_id: _co_runner(demand)}
+            return changed
+        return None
+
+
+def _co_runner(demand: Demand) -> CoRunner:
+    return demand.profile if isinstance(demand.profile, CoRunner) else CoRunner(gpus=demand.gpus)
+
+
+def _another(leaver: _Leaver) -> str:
+    return "another GPU" if leaver.demand.gpus == 1 else "other GPUs"
 
 
 def move_planner(policy: Policy, history: WorkloadHistory, *, pace: float = 1.0) -> MovePlanner | None:

@@ -27,7 +27,11 @@ class GpuOccupancy(NamedTuple):
 
 
 class PolicyDriver:
-    """Synchronizes a placer with the jobs of `table` and the samples of `telemetry`."""
+    """Synchronizes a placer with the jobs of `table` and the samples of `telemetry`.
+
+    Attributes:
+        changes: how often a job came to GPUs, left them or was offered, or the GPUs were others.
+    """
 
     def __init__(
         self, policy: Policy, table: JobTable, telemetry: Telemetry, predictions: JobPredictions = NO_PREDICTIONS
@@ -37,6 +41,7 @@ class PolicyDriver:
         self._table = table
         self._telemetry = telemetry
         self._placer = make_placer(policy, predictions)
+        self.changes = 0
         self._gpus: dict[str, Gpu] = {}
         self._inventory: tuple[Gpu, ...] = ()
         self._residents: dict[str, dict[int, None]] = {}  # ids of jobs, by GPU
@@ -57,6 +62,7 @@ class PolicyDriver:
         before = self._gpus_of.get(job.id, ())
         if uuids == before:
             return
+        self.changes += 1
         for uuid in before:
             self._residents[uuid].pop(job.id, None)
             self._changed[uuid] = None
@@ -82,6 +88,7 @@ class PolicyDriver:
                 if known is not None:
                     self._by_workload[workload_key(known.spec)].pop(job.id, None)
                 self._offered[job.id] = job
+                self.changes += 1
                 self._by_workload.setdefault(workload_key(job.spec), {})[job.id] = None
                 self._placer.add(job)
                 self._unconsidered.add(job.id)
@@ -97,6 +104,7 @@ class PolicyDriver:
         self._fresh_until_s = self._telemetry.fresh_until_s()
 
     def _reset(self, gpus: tuple[Gpu, ...]) -> None:
+        self.changes += 1
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._placer = make_placer(self._policy, self._predictions)
         for job in self._offered.values():

@@ -92,6 +92,7 @@ def simulate(
     config: SimulationConfig | None = None,
     max_slowdown: float | None = None,
     facts: JobPredictions | None = None,
+    history: WorkloadHistory | None = None,
     learn: bool | None = None,
     power_of: Callable[[str], PowerModel] | None = None,
 ) -> SimulationResult:
@@ -99,7 +100,7 @@ def simulate(
 
     `interference` defaults to the measured pairs and the fits to them. Every job requests `max_slowdown`. With `learn`
     the policy gets a history like the daemon's, empty at first; the default is to learn unless the policy never shares
-    GPUs or uses no history. `facts` replaces the history.
+    GPUs or uses no history. `facts` replaces the history; `history` is one that learns, in place of an empty one.
 
     Raises:
         UnknownName: there is no such policy or estimator.
@@ -114,7 +115,7 @@ def simulate(
     feed: HistoryFeed | None = None
     if learn:
         minds_company = getattr(chosen, "uses_predictions", True)
-        feed = HistoryFeed(WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
+        feed = HistoryFeed(history or WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
     simulation = Simulation(
         trace,

@@ -13,7 +13,7 @@ from cotenant.core.placement import Placement
 from cotenant.scheduling.checkpoints import EXIT_SAVED, MOVE_STOP, REST_S, is_moved, is_saved, offered_from_s
 from cotenant.scheduling.placement.orders import fifo
 from cotenant.scheduling.prediction.history import WorkloadHistory
-from cotenant.scheduling.prediction.move_cost import ASSUMED_PART_S, is_wasted, move_cost
+from cotenant.scheduling.prediction.move_cost import ASSUMED_PART_S, is_wasted, move_cost, typical_move
 from cotenant.scheduling.recovery import after_exit
 
 
@@ -100,6 +100,21 @@ def test_the_cost_of_a_move_is_learned_per_workload():
     assert WorkloadHistory.restored(history.state()).move_cost(job) == cost
 
 
+def test_a_workload_that_was_never_moved_costs_what_the_others_do_in_the_median():
+    history = WorkloadHistory()
+    for number, save_s in enumerate((5.0, 90.0, 7.0), start=1):
+        job = after_exit(
+            a_job(number, checkpoint_signal="TERM", command=(f"job-{number}",)), an_attempt(stopping_s=save_s)
+        )
+        history.learn(job, {number: job})
+        if number == 1:
+            assert history.move_cost(a_job(9)).seconds == 5.0 + 10.0
+    cost = history.move_cost(a_job(9))
+    assert (cost.save_s, cost.startup_s) == (None, None)
+    assert cost.seconds == 7.0 + 10.0, "not the mean, which one slow workload decides"
+    assert WorkloadHistory.restored(history.state()).move_cost(a_job(9)) == cost
+
+
 def test_a_moved_job_teaches_the_duration_of_the_whole_job():
     history = WorkloadHistory()
     job = after_exit(a_job(checkpoint_signal="TERM"), an_attempt(1, ran_s=600.0, stopping_s=20.0))
@@ -133,7 +148,7 @@ def test_a_move_to_which_the_job_completed_wasted_nothing():
 
 
 def test_costs_of_an_accelerated_server_are_in_gpu_time():
-    assert move_cost([], [], 0, pace=60.0).seconds == 2 * ASSUMED_PART_S / 60.0
+    assert move_cost([], [], 0, typical_move([], [], pace=60.0)).seconds == 2 * ASSUMED_PART_S / 60.0
 
 
 def test_the_helper_and_the_rule_have_the_same_exit_code():

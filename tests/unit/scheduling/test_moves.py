@@ -40,7 +40,7 @@ def a_move(number=1, code=EXIT_SAVED):
 
 def running(job_id, ran_s=RAN_S, *, attempts=(), **spec):
     job = a_job(job_id, 10, **{"checkpoint_signal": "TERM", **spec})
-    return RunningJob(replace(job, attempts=attempts), ran_s, ran_s)
+    return RunningJob(replace(job, attempts=attempts), ran_s, lambda: ran_s)
 
 
 def gpu(index, *residents):
@@ -211,7 +211,7 @@ def test_a_moved_job_pays_its_cost_and_loses_no_work():
     assert [round(end_s) for end_s in stays.columns.end_s] == [8000, 2000, 9000]
     moves = replayed(trace, movable_share=1.0, save_s=40.0, startup_s=20.0)
     ends_s = [*moves.columns.end_s]
-    first_look_s = 2040  # looks are a minute apart from the first launch on
+    first_look_s = 2015  # 15 s after a GPU was left
     assert ends_s[2] == pytest.approx(first_look_s + 40 + 1000, abs=2)
     assert ends_s[0] == pytest.approx(8000 + 40 + 20 + 1000, abs=5)
     assert [*moves.columns.attempts] == [2, 1, 1]

@@ -25,7 +25,7 @@ AfterOom = Callable[[Job, Sequence[int], Demand], Demand]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRule:
-    """When a policy moves jobs; see `scheduling.moves`. `period_s`: between two looks, in GPU time."""
+    """When a policy moves jobs; see `scheduling.moves` and `scheduling.move_watch`. Times are in GPU time."""
 
     min_gain: float = 0.3
     hysteresis: float = 2.0
@@ -33,6 +33,8 @@ class MoveRule:
     max_moves: int = 4
     min_run_s: float = 300.0
     period_s: float = 60.0
+    settle_s: float = 15.0
+    quiet_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

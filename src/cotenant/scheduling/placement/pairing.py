@@ -132,6 +132,19 @@ def residents_of(view: GpuView) -> Residents:
     return residents_key(co_runners_of(view)) if view.residents else ()
 
 
+class InstanceClass(NamedTuple):
+    """What a policy sees in a MIG instance: its profile, and its residents."""
+
+    profile: str
+    residents: Residents
+
+
+def class_of(view: GpuView, co_runners: list[CoRunner]) -> Residents | InstanceClass:
+    """The class of a GPU or MIG instance with these residents."""
+    residents, profile = residents_key(co_runners), view.snapshot.gpu.mig_profile
+    return residents if profile is None else InstanceClass(profile, residents)
+
+
 def residents_key(found: list[CoRunner]) -> Residents:
     """Residents in an order that depends on nothing else."""
     return tuple(sorted(found, key=_sort_key)) if len(found) > 1 else tuple(found)

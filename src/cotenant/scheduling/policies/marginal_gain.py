@@ -24,7 +24,7 @@ on average (decision 0048).
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from cotenant.core.errors import UsageError
 from cotenant.core.gpu import Sharing, mig_slices
@@ -34,6 +34,7 @@ from cotenant.scheduling.placement.composition import MoveRule
 from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.pairing import (
     CoRunner,
+    InstanceClass,
     Residents,
     annotate,
     expected_co_runner_of,
@@ -69,13 +70,6 @@ MAX_SLICES = 7
 SLICE_COST = 0.01
 """Of each slice of a MIG instance, in jobs' worth of speed: it decides between instances of equal gain only, which is
 rounded to tenths. A whole GPU has seven."""
-
-
-class InstanceClass(NamedTuple):
-    """What the policy sees in a MIG instance: its profile, and its residents."""
-
-    profile: str
-    residents: Residents
 
 
 class MarginalGainPairing:

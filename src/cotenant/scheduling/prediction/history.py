@@ -27,10 +27,12 @@ from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActi
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.move_cost import (
     MoveCost,
+    TypicalMove,
     is_wasted,
     move_cost,
     saved_before,
     saving_s,
+    typical_move,
     worked_s,
 )
 from cotenant.scheduling.prediction.workloads import workload_key
@@ -128,6 +130,7 @@ class WorkloadHistory:
         self._summary_keys: dict[str, tuple[object, ...]] = {}
         self._learned: dict[int, int] = {}
         self._typical: Sequence[tuple[int, int]] | None = None  # cache
+        self._typical_move: TypicalMove | None = None  # cache
 
     def record(self, job: Job) -> WorkloadRecord | None:
         """The record of the workload of `job`; None if no attempt of it has ended."""
@@ -164,10 +167,14 @@ class WorkloadHistory:
         return self._typical
 
     def move_cost(self, job: Job) -> MoveCost:
-        """What a move of `job` costs, by the attempts of its workload."""
-        record = self.record(job)
-        known = record or WorkloadRecord()
-        return move_cost(known.saves_s, known.startups_s, known.unsaved, pace=self._pace)
+        """What a move of `job` costs, by the attempts of its workload; a part that is not known by those of all."""
+        known = self.record(job) or WorkloadRecord()
+        if self._typical_move is None:
+            records = self._records.values()
+            self._typical_move = typical_move(
+                [record.saves_s for record in records], [record.startups_s for record in records], pace=self._pace
+            )
+        return move_cost(known.saves_s, known.startups_s, known.unsaved, self._typical_move)
 
     def demand_bytes(self, job: Job) -> int | None:
         """Memory demand that replaces the declared or estimated one; None if that one is used."""
@@ -214,10 +221,12 @@ class WorkloadHistory:
         record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
         self._activities.pop(key, None)
         if attempt.startup_s is not None:
+            self._typical_move = None
             record.startups_s = [*record.startups_s, attempt.startup_s][-MAX_RUNS:]
         if attempt.exit is not None and attempt.exit.reason == "stopped":
             save_s = saving_s(attempt)
             if save_s is not None:
+                self._typical_move = None
                 record.saves_s = [*record.saves_s, save_s][-MAX_RUNS:]
             record.unsaved += is_wasted(attempt)
         if attempt.co_runs:

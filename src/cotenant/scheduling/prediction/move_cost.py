@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cotenant.core.job import Attempt, Job
 from cotenant.scheduling.checkpoints import is_moved, is_saved
 
 ASSUMED_PART_S = 30.0
-"""Assumed for saving the state, and for starting again, while nothing is known of it."""
+"""Assumed for saving the state, and for starting again, while nothing is known of it for any workload."""
+
+
+class TypicalMove(NamedTuple):
+    """What saving and starting take in the median over workloads."""
+
+    save_s: float
+    startup_s: float
+
+
+ASSUMED_MOVE = TypicalMove(ASSUMED_PART_S, ASSUMED_PART_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,30 +31,42 @@ class MoveCost:
         save_s: from the signal to its end with its state saved, the median; None if it never was.
         startup_s: from a start until samples show it on a GPU, the median; None if not known.
         saves: stops after which its state was saved, of the newest; `unsaved`: moves after which it was not, in all.
-        assumed_part_s: stands for a part that is not known.
+        typical: stands for a part that is not known.
     """
 
     save_s: float | None = None
     startup_s: float | None = None
     saves: int = 0
     unsaved: int = 0
-    assumed_part_s: float = ASSUMED_PART_S
+    typical: TypicalMove = ASSUMED_MOVE
 
     @property
     def seconds(self) -> float:
         """Saving and starting."""
-        return sum([self.assumed_part_s if part_s is None else part_s for part_s in (self.save_s, self.startup_s)])
+        save_s = self.typical.save_s if self.save_s is None else self.save_s
+        return save_s + (self.typical.startup_s if self.startup_s is None else self.startup_s)
 
 
-def move_cost(saves_s: Sequence[float], startups_s: Sequence[float], unsaved: int, *, pace: float) -> MoveCost:
-    """The cost by what was recorded of a workload. `pace`: seconds of GPU time per second of the records."""
+def move_cost(saves_s: Sequence[float], startups_s: Sequence[float], unsaved: int, typical: TypicalMove) -> MoveCost:
+    """The cost by what was recorded of a workload."""
     return MoveCost(
-        save_s=_median(saves_s),
-        startup_s=_median(startups_s),
-        saves=len(saves_s),
-        unsaved=unsaved,
-        assumed_part_s=ASSUMED_PART_S / pace,
+        save_s=_median(saves_s), startup_s=_median(startups_s), saves=len(saves_s), unsaved=unsaved, typical=typical
     )
+
+
+def typical_move(
+    saves_s: Iterable[Sequence[float]], startups_s: Iterable[Sequence[float]], *, pace: float
+) -> TypicalMove:
+    """The medians over workloads of their medians; `ASSUMED_PART_S` while no workload has one.
+
+    `pace`: seconds of GPU time per second of the records.
+    """
+    parts_s = []
+    for by_workload in (saves_s, startups_s):
+        medians = [median for recorded in by_workload if (median := _median(recorded)) is not None]
+        found = _median(medians)
+        parts_s.append(ASSUMED_PART_S / pace if found is None else found)
+    return TypicalMove(*parts_s)
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from cotenant.core.job import Job
+from cotenant.core.job import Attempt, Job
+from cotenant.scheduling.move_watch import MoveTimer
 from cotenant.scheduling.moves import Move, MovePlanner, RunningJob, running_job
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
@@ -19,43 +22,66 @@ from cotenant.sim.engine.speeds import SpeedUpdater
 End = Callable[[RunningAttempt, Job, float, float], None]
 """`end(attempt, job, at_s, lost_s)` ends an attempt, and queues `job` again."""
 
+Handler = Callable[[Any, float], bool | None]
+"""Of a kind of event, with its subject; False: it changed nothing."""
+
+
+def ignore_change(_at_s: float) -> None:
+    """In place of `Mover.changed` where no job is moved."""
+
 
 class Mover:
-    """Handles MOVE_CHECK and SAVED events. `planner` is None for a policy that moves no job: then there are none."""
+    """Handles MOVE_CHECK and SAVED events: the moves of a policy that moves jobs."""
 
     def __init__(
         self,
-        planner: MovePlanner | None,
-        config: SimulationConfig,
+        planner: MovePlanner,
+        feed: HistoryFeed,
         plans: AttemptPlans,
+        config: SimulationConfig,
         observations: Observations,
         events: EventQueue[Any],
         updater: SpeedUpdater,
-        feed: HistoryFeed | None,
     ) -> None:
-        self._planner = planner if config.movable_share else None
+        self._planner = planner
+        self._timer = MoveTimer(planner.rule)
+        self._scheduled_s = math.inf
         self._config = config
         self._plans = plans
         self._observations = observations
         self._events = events
         self._updater = updater
         self._feed = feed
-        self._is_due = False
 
-    def started(self, at_s: float) -> None:
-        """An attempt was launched: look from now on."""
-        if self._planner is not None and not self._is_due:
-            self._is_due = True
-            self._events.put(at_s + self._planner.rule.period_s, MOVE_CHECK, None)
+    def handlers(self, gpus: Sequence[SimGpu], waiting: Mapping[int, Job], end: End) -> tuple[Handler, Handler]:
+        """Of MOVE_CHECK and of SAVED."""
+        return partial(self.check, gpus, waiting), partial(self.saved, end)
+
+    def changed(self, at_s: float) -> None:
+        """A job is queued, or an attempt was launched or has ended."""
+        self._timer.changed(at_s)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        due_s = self._timer.due_s
+        if due_s < self._scheduled_s:
+            self._scheduled_s = due_s
+            self._events.put(due_s, MOVE_CHECK, None)
 
     def check(self, gpus: Sequence[SimGpu], waiting: Mapping[int, Job], _subject: None, at_s: float) -> bool:
-        """Begin the moves that are worth their cost; whether there were any."""
-        self._is_due = False
+        """Begin the move that is worth most; whether there was any."""
+        if at_s < self._timer.due_s:
+            return False  # it was due before a look that has been made since
         planner, feed = self._planner, self._feed
         attempts = {attempt.job.id: attempt for gpu in gpus for attempt in gpu.residents}
-        if planner is None or feed is None or not attempts:
+        movable = [attempt.placed_s for attempt in attempts.values() if planner.is_movable(attempt.job)]
+        self._timer.looked(at_s, movable)
+        self._scheduled_s = math.inf
+        if not attempts:
             return False
-        self.started(at_s)
+        self._schedule()
+        if not movable:
+            return False
         feed.close_intervals(gpus, at_s)
         running = {
             job_id: self._running(attempt, feed, at_s)
@@ -69,13 +95,14 @@ class Mover:
         return move is not None
 
     def _running(self, attempt: RunningAttempt, feed: HistoryFeed, at_s: float) -> RunningJob:
-        record = attempt.ended(at_s, SUCCESS, attempt.held_bytes)
+        def record() -> Attempt:
+            return attempt.ended(at_s, SUCCESS, attempt.held_bytes)
+
         return running_job(feed.history, attempt.job, record, at_s - attempt.placed_s, feed.jobs)
 
     def _begin(self, attempt: RunningAttempt, move: Move, at_s: float) -> None:
         """It saves its state: it holds its memory and makes no step."""
-        if self._feed is not None:
-            self._feed.close_intervals(attempt.gpus, at_s)
+        self._feed.close_intervals(attempt.gpus, at_s)
         attempt.done_s += attempt.speed * (at_s - attempt.since_s)
         attempt.since_s, attempt.speed = at_s, 0.0
         attempt.version += 1

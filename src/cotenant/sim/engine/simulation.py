@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from heapq import heappop
 from typing import Any
 
@@ -29,7 +28,7 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
-from cotenant.sim.engine.moves import Mover
+from cotenant.sim.engine.moves import Handler, Mover, ignore_change
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
@@ -79,8 +78,7 @@ class Simulation:
         self._oom_at_s: dict[int, float] = {}
         self._placed_before: set[int] = set()
         self._empty_gpus = len(self.gpus)
-        self._running = self._requeueing = self._idle_decisions = 0
-        self.event_count = self.decisions = 0
+        self._running = self._requeueing = self._idle_decisions = self.event_count = self.decisions = 0
         self.idle_while_waiting_s = self.now_s = 0.0
         self._speeds = SpeedCache(interference)
         self._plans = AttemptPlans(trace, config, self._speeds, cluster)
@@ -88,15 +86,15 @@ class Simulation:
         self._updater = SpeedUpdater(self._speeds, self._observations, self._schedule_milestone)
         faults = FaultInjector(config, self._plans, self._observations, self._events, self._interrupt)
         self._slices = TimeSlices(config, self._plans, self._events, self._put_back)
-        ends = (self._close_intervals, self._ended_without_result)
-        guard = OverrunGuard(config, self._observations, self._events, self._updater, *ends)
+        world = (config, self._observations, self._events, self._updater)
+        guard = OverrunGuard(*world, self._close_intervals, self._ended_without_result)
         self._guard = None if config.overrun.action == "report" else guard
-        self._mover = Mover(planner, config, self._plans, self._observations, self._events, self._updater, history_feed)
-        moves = (partial(self._mover.check, self.gpus, self._pending), partial(self._mover.saved, self._put_back))
-        attempts = (self._begin_work, self._milestone, self._requeue)
-        # By kind of event; False: it changed nothing.
-        self._handlers: tuple[Callable[[Any, float], bool | None], ...]
-        self._handlers = (*attempts, self._wake, faults.fail, faults.repair, self._slices.end, guard.check, *moves)
+        self._mover = Mover(planner, history_feed, self._plans, *world) if planner and history_feed else None
+        self._changed = ignore_change if self._mover is None else self._mover.changed
+        moves = () if self._mover is None else self._mover.handlers(self.gpus, self._pending, self._put_back)
+        attempts = (self._begin_work, self._milestone, self._requeue, self._wake)
+        others = (faults.fail, faults.repair, self._slices.end, guard.check, *moves)
+        self._handlers: tuple[Handler, ...] = (*attempts, *others)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
             faults.schedule_first(gpu)
@@ -208,6 +206,7 @@ class Simulation:
         self._placer.add(job)
         if self._history_feed is not None:
             self._history_feed.queued(job)
+        self._changed(self.now_s)
 
     # Decisions.
 
@@ -249,7 +248,7 @@ class Simulation:
             gpu.settle(at_s)
         self._events.put(at_s + attempt.delay_s, BEGIN_WORK, attempt, attempt.version)
         self._slices.started(attempt, at_s)
-        self._mover.started(at_s)
+        self._changed(at_s)
         if self._guard is not None:
             self._guard.changed(gpus, at_s)
 
@@ -258,7 +257,7 @@ class Simulation:
         for gpu in attempt.gpus:
             if gpu.residents or attempt.peak_bytes > gpu.total_bytes:
                 return False
-        return self.config.fault_every_s is None and self.config.time_slice_s is None
+        return self.config.fault_every_s is None and self.config.time_slice_s is None and self._mover is None
 
     # Attempts.
 
@@ -388,6 +387,7 @@ class Simulation:
         self._running -= 1
         self.columns.run_s[attempt.number] += at_s - attempt.placed_s
         self._placer.release(attempt.job.id)
+        self._changed(at_s)
         if attempt.number in self._placed_before:  # the placer knows it from snapshots only
             for gpu in attempt.gpus:
                 self._observations.gpu_changed(gpu)

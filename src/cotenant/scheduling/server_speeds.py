@@ -1,0 +1,133 @@
+"""Predicted speeds of all residents of a server, and what they become if jobs change their GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cotenant.core.gpu import GpuSnapshot, Sharing
+from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.pairing import CoRunner, class_of, co_runners_of
+from cotenant.scheduling.prediction.interference import InterferencePredictor
+
+MAX_CACHED = 100_000
+
+Residents = Mapping[int, CoRunner]
+"""The residents of a GPU as co-runners, by job."""
+
+
+class Place(NamedTuple):
+    """A GPU or a MIG instance: its number among all, its view, and its residents."""
+
+    number: int
+    view: GpuView
+    residents: Residents
+
+
+class SpeedPredictor:
+    """Speeds of jobs that share a GPU, by an interference predictor; cached until it learns."""
+
+    def __init__(self, predictor: InterferencePredictor, sharing: Sharing) -> None:
+        self._predictor = predictor
+        self._sharing: Sharing = sharing
+        self._cached: dict[tuple[str | None, tuple[CoRunner, ...]], tuple[float, ...]] = {}
+        self._version = -1
+
+    def speeds(self, mig_profile: str | None, co_runners: tuple[CoRunner, ...]) -> tuple[float, ...]:
+        """Speed of each co-runner, 1 for that alone on a whole GPU. An instance nobody measured counts as whole."""
+        predictor = self._predictor
+        if self._version != predictor.version or len(self._cached) > MAX_CACHED:
+            self._cached.clear()
+            self._version = predictor.version
+        found = self._cached.get((mig_profile, co_runners))
+        if found is None:
+            slowdowns = predictor.slowdowns([co_runner.activity for co_runner in co_runners], self._sharing)
+            found = tuple(
+                [
+                    self._slice_speed(co_runner, mig_profile) / slowdown
+                    for co_runner, slowdown in zip(co_runners, slowdowns, strict=True)
+                ]
+            )
+            self._cached[mig_profile, co_runners] = found
+        return found
+
+    def _slice_speed(self, co_runner: CoRunner, mig_profile: str | None) -> float:
+        if mig_profile is None:
+            return 1.0
+        speed = self._predictor.slice_speed(co_runner.workload or None, mig_profile)
+        return 1.0 if speed is None else speed
+
+
+class ServerSpeeds:
+    """The residents of all GPUs and their speeds. A job of several GPUs runs at the speed of its slowest.
+
+    Attributes:
+        places: one per GPU, in their order; `places_of`: numbers of the GPUs of each job.
+    """
+
+    def __init__(self, gpus: Iterable[GpuSnapshot], predictor: SpeedPredictor) -> None:
+        self._predictor = predictor
+        self.places: list[Place] = []
+        self.places_of: dict[int, list[int]] = {}
+        self._speeds: list[Mapping[int, float]] = []
+        self._vacated: dict[tuple[int, int], GpuView] = {}
+        for number, gpu in enumerate(gpus):
+            view = GpuView(gpu)
+            co_runners = co_runners_of(view)
+            view.gpu_class = class_of(view, co_runners)
+            residents = {
+                resident.job_id: co_runner for resident, co_runner in zip(view.residents, co_runners, strict=True)
+            }
+            place = Place(number, view, residents)
+            self.places.append(place)
+            self._speeds.append(self._speeds_at(place, residents))
+            for job_id in residents:
+                self.places_of.setdefault(job_id, []).append(number)
+
+    def without(self, number: int, job_id: int) -> Residents:
+        """The residents of a GPU, less one."""
+        residents = dict(self.places[number].residents)
+        residents.pop(job_id, None)
+        return residents
+
+    def vacated(self, number: int, job_id: int) -> GpuView:
+        """A GPU as it would be without this resident."""
+        view = self._vacated.get((number, job_id))
+        if view is None:
+            place = self.places[number]
+            snapshot = place.view.snapshot
+            left = tuple(resident for resident in snapshot.residents if resident.job_id != job_id)
+            view = GpuView(replace(snapshot, residents=left))
+            # What the samples show is of all residents: those who stay act as they do now.
+            view.gpu_class = class_of(view, [*self.without(number, job_id).values()])
+            self._vacated[number, job_id] = view
+        return view
+
+    def gain(self, changed: Mapping[int, Residents]) -> float:
+        """Speed gained if these GPUs had these residents, summed over jobs, times the GPUs of a job."""
+        now = {number: self._speeds_at(self.places[number], residents) for number, residents in changed.items()}
+        jobs = dict.fromkeys(job_id for number in changed for job_id in (*self._speeds[number], *now[number]))
+        total = 0.0
+        for job_id in jobs:
+            before = [self._speeds[number][job_id] for number in self.places_of.get(job_id, ())]
+            after = [speeds[job_id] for speeds in now.values() if job_id in speeds]
+            after += [self._speeds[number][job_id] for number in self.places_of.get(job_id, ()) if number not in now]
+            total += _of_job(after) - _of_job(before)
+        return total
+
+    def _speeds_at(self, place: Place, residents: Residents) -> Mapping[int, float]:
+        profile = place.view.snapshot.gpu.mig_profile
+        speeds = self._predictor.speeds(profile, tuple(residents.values()))
+        return dict(zip(residents, speeds, strict=True))
+
+    def added(self, place: Place, residents: Residents, co_runner: CoRunner) -> float:
+        """Speed gained on one GPU alone by a job that joins these residents."""
+        profile, co_runners = place.view.snapshot.gpu.mig_profile, tuple(residents.values())
+        before = self._predictor.speeds(profile, co_runners)
+        return sum(self._predictor.speeds(profile, (*co_runners, co_runner))) - sum(before)
+
+
+def _of_job(speeds: Sequence[float]) -> float:
+    """What a job with these speeds on its GPUs makes of them."""
+    return len(speeds) * min(speeds) if speeds else 0.0
