@@ -66,7 +66,7 @@ def write_result(name: str, text: str) -> None:
     print(f"\nwritten to benchmarks/results/{path.name}")
 
 
-class KeptResults:
+class ResultCache:
     """Results that a long run keeps in a file, so that it goes on where it was stopped.
 
     Only results of the same commit are read again.
@@ -84,7 +84,7 @@ class KeptResults:
         self._found = {record["key"]: record for record in records if record["commit"] == self.commit}
 
     def get(self, key: str, make: Callable[[], Any]) -> Any:
-        """The kept result of that key, or what `make` returns, which JSON must be able to hold."""
+        """The cached result of that key, or what `make` returns, which JSON must be able to hold."""
         if key in self._found:
             self.saved_s += self._found[key]["took_s"]
             return self._found[key]["result"]

@@ -2,12 +2,12 @@
 
     python -m benchmarks.daemon.cluster_kills [--kills N] [--places hosts pilot] [--seed N] [--write]
 
-`hosts`: agents in allocations that somebody keeps there; `pilot`: allocations that a pilot asks for. Each victim is
+`hosts`: agents in allocations that somebody holds there; `pilot`: allocations that a pilot requests. Each victim is
 killed with SIGKILL: the daemon, all agents, slurmctld, a slurmd, or a node, i.e. its slurmd and all that runs there,
-which Slurm is then told is down. What was killed is started again after a random time, also while others are dead. It
-needs root and Debian's Slurm.
+which is then marked as down in Slurm. What was killed is started again after a random time, also while others are dead.
+It needs root and Debian's Slurm.
 
-Each job holds a lock, and appends a line to its file when it starts and when it ends. Jobs ask to be requeued when
+Each job holds a lock, and appends a line to its file when it starts and when it ends. Jobs request to be requeued when
 their node is lost, so a job that was killed in the middle starts again, and a file may have several starts. It has run
 twice if it found the lock held, started after its end, or has more starts than the daemon knows attempts.
 """
@@ -136,7 +136,7 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         elif victim == "node" and "slurmctld" in self.dead:
-            return  # who would tell Slurm that it is down?
+            return  # nothing would mark it as down in Slurm
         elif victim == "node":
             kill_node(self.slurm.folder, node, self.state)
             self.slurm.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=killed")
@@ -203,7 +203,7 @@ class Cluster:
     def verdict(self) -> list[str]:
         """What became of all jobs, in lines; jobs that failed are named."""
         views = {int(view["id"]): view for view in self.found.client.jobs()}
-        lost = [job_id for job_id in self.promised if self.told(views, job_id) != "COMPLETED"]
+        lost = [job_id for job_id in self.promised if self.state_of(views, job_id) != "COMPLETED"]
         twice = [job_id for job_id, view in views.items() if self.ran_twice(job_id, view)]
         states = Counter(view["state"] for view in views.values())
         attempts = sum(int(view["attempts"]) for view in views.values())
@@ -220,7 +220,7 @@ class Cluster:
             lines.append(f"- job {job_id}: {view.get('state')}, {view.get('reason')}, wrote {self.wrote(job_id)}")
         return lines
 
-    def told(self, views: Mapping[int, Mapping[str, object]], job_id: int) -> object:
+    def state_of(self, views: Mapping[int, Mapping[str, object]], job_id: int) -> object:
         """The state of a job, unless its file says another."""
         state = views.get(job_id, {}).get("state")
         return "not ended by its file" if state == "COMPLETED" and self.wrote(job_id)[-1:] != ["end"] else state

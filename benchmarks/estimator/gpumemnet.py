@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._lib.results import RESULTS, KeptResults, add_write_option, commit, today, write_result
+from benchmarks._lib.results import RESULTS, ResultCache, add_write_option, commit, today, write_result
 from benchmarks.estimator.gpumemnet_baselines import baselines
 from benchmarks.estimator.gpumemnet_generated import MODELS as GENERATED_MODELS
 from benchmarks.estimator.gpumemnet_generated import generated
@@ -89,14 +89,14 @@ def main() -> int:
     if not (args.data / "mlp.csv").is_file():
         print(f"skipped: no published sets in `{args.data}`; set --data FOLDER")
         return 0
-    args.kept = KeptResults(args.keep)
+    args.cache = ResultCache(args.keep)
     for name in args.part or [part for part in PARTS if part not in LONG]:
         began_s = time.perf_counter()
-        args.kept.saved_s = 0.0
+        args.cache.saved_s = 0.0
         lines = PARTS[name](args)
         print("\n".join(lines) + "\n", flush=True)
         if args.write:
-            write(name, lines, time.perf_counter() - began_s + args.kept.saved_s, quick=args.quick)
+            write(name, lines, time.perf_counter() - began_s + args.cache.saved_s, quick=args.quick)
     return 0
 
 

@@ -64,7 +64,7 @@ def generated(args: argparse.Namespace) -> list[str]:
         "",
         "What a label is worth: the same simulation of measured rows, with one constant for the memory outside the",
         "allocator, which differs by software (here that of the measured rows). Then models: one split of",
-        f"{SPLIT}, seed 0, of the generated rows; the same fitted models, asked about the measured rows.",
+        f"{SPLIT}, seed 0, of the generated rows; the same fitted models, applied to the measured rows.",
         "The thesis tested on 10 % of its own measured rows. MLP and Transformer are its ensembles, of 13 networks,",
         "and the paper's, of 7.",
     ]
@@ -103,7 +103,7 @@ def _family(args: argparse.Namespace, family: str, folder: Path) -> list[str]:
     ]
     for model in (*BASELINES, *args.models):
         name = f"generated {family} {model}{' quick' if args.quick else ''}"
-        lines.append(args.kept.get(name, partial(_scored, table, compared, model)))
+        lines.append(args.cache.get(name, partial(_scored, table, compared, model)))
         print(lines[-1], file=sys.stderr, flush=True)
     for title, *scores in _published(args.data.parent / "thesis", family, table.class_mib):
         cells = (f"{scores[0]:.1%}", f"{scores[1]:.1%}", f"{scores[2]:.3f}")

@@ -76,12 +76,12 @@ def real_jobs(args: argparse.Namespace) -> list[RealJob]:
     scripts = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
     for script in list(scripts)[: 3 if args.quick else None]:
         _, reported = published.pop(published_key(script), (0, {}))
-        estimates = kept_estimates(args, script) | reported
+        estimates = cached_estimates(args, script) | reported
         print(script.title, file=sys.stderr, flush=True)
         found.append(RealJob(title=script.title, measured_bytes=script.measured_bytes, reported_bytes=estimates))
     for job in [] if args.quick else jobs_of_traces(args):
         _, reported = published.pop(job.published, (0, {}))
-        estimates = kept_estimates(args, job.script, gpus=job.gpus, longest=job.longest) | reported
+        estimates = cached_estimates(args, job.script, gpus=job.gpus, longest=job.longest) | reported
         print(job.script.title, file=sys.stderr, flush=True)
         gpus = f" on {job.gpus} GPUs" if job.gpus > 1 else ""
         found.append(
@@ -105,11 +105,11 @@ def assumptions(args: argparse.Namespace) -> list[str]:
     return ["Settings that are not published, and are ours: " + "; ".join(found) + "."]
 
 
-def kept_estimates(
+def cached_estimates(
     args: argparse.Namespace, job: MeasuredScript, *, gpus: int = 1, longest: bool = False
 ) -> dict[str, float]:
-    """`estimates_of`, once for each commit where results are kept."""
-    found: dict[str, float] = args.kept.get(f"real {job.title}", lambda: estimates_of(job, gpus=gpus, longest=longest))
+    """`estimates_of`, once for each commit where results are cached."""
+    found: dict[str, float] = args.cache.get(f"real {job.title}", lambda: estimates_of(job, gpus=gpus, longest=longest))
     return found
 
 

@@ -100,7 +100,7 @@ def thesis(args: argparse.Namespace) -> list[str]:
         if key not in rows:
             rows[key] = _table(args, *key)
         name = f"thesis {line.table} {line.estimator} {line.class_mib}{' quick' if args.quick else ''}"
-        lines.append(args.kept.get(name, partial(_class_line, args, line, rows[key])))
+        lines.append(args.cache.get(name, partial(_class_line, args, line, rows[key])))
         print(lines[-1], file=sys.stderr, flush=True)
     lines += ["", "## Regressors (5.4.2)", "", *_regressors(args)]
     return lines

@@ -5,7 +5,7 @@
 Data: `../shared/data/traces`: nodes and pods of `openb` and `fgd_expected_alloc.csv`. Five of the seventeen published
 workloads are there. The model is the published experiment's: pods in random order, those of the trace and then random
 copies, until they ask for 1.3 times the GPUs; each is placed for good or never. Nodes have CPUs, memory and GPUs; a pod
-asks for CPUs, memory, whole GPUs or a part of one, and maybe for GPU models. A rule gives each node that fits a whole
+requests CPUs, memory, whole GPUs or a part of one, and maybe GPU models. A rule gives each node that fits a whole
 number; the largest wins, ties go by a random order of the nodes. Published values are means over ten seeds of a
 generator that is not ours, so agreement is of means.
 `06-FGD` takes `scheduling.placement.fragmentation`, as the policy `fgd` does. Below the published rules are ours: `fgd,
@@ -92,14 +92,14 @@ def arrivals(pods: Sequence[Pod], total_milli: int, rng: random.Random) -> list[
     """The trace in random order, cut or filled up with random pods of it until they ask for `ARRIVED` of the GPUs."""
     found = list(pods)
     rng.shuffle(found)
-    asked = sum(pod.total_milli for pod in found)
-    while asked > ARRIVED * total_milli:
-        asked -= found.pop(rng.randrange(len(found))).total_milli
+    requested_milli = sum(pod.total_milli for pod in found)
+    while requested_milli > ARRIVED * total_milli:
+        requested_milli -= found.pop(rng.randrange(len(found))).total_milli
     while True:
         pod = rng.choice(pods)
-        if asked + pod.milli > ARRIVED * total_milli:
+        if requested_milli + pod.milli > ARRIVED * total_milli:
             return found
-        asked += pod.total_milli
+        requested_milli += pod.total_milli
         found.append(pod)
 
 
@@ -138,7 +138,7 @@ class Scores:
 
 
 def allocated(name: str, nodes: Sequence[Node], pods: Sequence[Pod], seed: int) -> tuple[float, ...]:
-    """Percent of the GPUs that are allocated when pods have asked for `AT_PERCENT` of them."""
+    """Percent of the GPUs that are allocated when pods have requested `AT_PERCENT` of them."""
     rng = random.Random(seed)
     nodes = [Node(node.cpu, node.host_mib, len(node.free), node.model) for node in nodes]
     total_milli = sum(WHOLE * len(node.free) for node in nodes)

@@ -342,10 +342,10 @@ def lines(rows: list[dict[str, float]], simulated: dict[str, float]) -> list[str
             f"{1e3 * row['merge_s']:.1f} | {hosts * row['text_bytes'] / 1e3:,.0f} | "
             f"{hosts * row['packed_bytes'] / 1e3:,.0f} | {row['rss_mib']:,.0f} |"
         )
-    return [*out, "", *told(rows[-1]), "", *told_of_philly(simulated)]
+    return [*out, "", *manager_summary(rows[-1]), "", *philly_summary(simulated)]
 
 
-def told(row: dict[str, float]) -> list[str]:
+def manager_summary(row: dict[str, float]) -> list[str]:
     """What is full first, for the largest size."""
     reading_s = row["hosts"] * row["read_s"]
     telemetry_s = row["tick_s"] + reading_s + row["merge_s"]
@@ -366,7 +366,7 @@ def told(row: dict[str, float]) -> list[str]:
     ]
 
 
-def told_of_philly(run: dict[str, float]) -> list[str]:
+def philly_summary(run: dict[str, float]) -> list[str]:
     """The simulation."""
     return [
         f"Simulated: {run['jobs']:,.0f} jobs of Philly ({PHILLY_TIMES} times over) on {HOSTS[-1]:,} hosts,",

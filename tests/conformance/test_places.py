@@ -95,6 +95,6 @@ def test_times_are_in_order_and_of_our_clock(case):
     before = datetime.datetime.now(datetime.timezone.utc)
     view = ended(case, submit(case, "true"))
     after = datetime.datetime.now(datetime.timezone.utc)
-    told = [datetime.datetime.fromisoformat(view[f"{name}_at"].replace("Z", "+00:00")) for name in NAMES_OF_TIMES]
+    reported = [datetime.datetime.fromisoformat(view[f"{name}_at"].replace("Z", "+00:00")) for name in NAMES_OF_TIMES]
     rounding = datetime.timedelta(seconds=0.001)
-    assert before - rounding <= told[0] <= told[1] <= told[2] <= after + rounding
+    assert before - rounding <= reported[0] <= reported[1] <= reported[2] <= after + rounding

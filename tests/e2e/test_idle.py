@@ -1,4 +1,4 @@
-"""Jobs that hold simulated GPUs and compute nothing, of real users, in front of a daemon that is told to park them."""
+"""Jobs that hold simulated GPUs and compute nothing, of real users, in front of a daemon that parks them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_idle_job_is_reported_to_its_user_alone_and_parked_until_they_release
         idle = ann.submit("--exclusive", "--notify", notify, "--", "sleep", "1000")
         works = (site.command[0], "-m", "cotenant.simserver.fake_job", "--delay", "5", "--duration", "1e6")
         busy = bob.submit("--exclusive", "--", *works)
-        line = until(lambda: news.exists() and news.read_text(), "ann is told")
+        line = until(lambda: news.exists() and news.read_text(), "ann is notified")
         assert line.startswith(f"idle {idle} RUNNING idle: activity below 1 % for ")
         assert "parked in" in line
 
@@ -42,8 +42,8 @@ def test_an_idle_job_is_reported_to_its_user_alone_and_parked_until_they_release
         assert held[0]["reason"].startswith("held: parked: idle for ")
         assert site.client.job(int(busy))["state"] == "RUNNING"
         assert all(gpu["used_bytes"] == 0 for gpu in site.client.gpus() if not gpu["residents"])
-        told = [event["event"] for event in json.loads(ann.cli("events", idle, "--json").stdout)["events"]]
-        assert told[-3:] == ["AttemptStarted", "AttemptIdle", "AttemptExited"]
+        event_names = [event["event"] for event in json.loads(ann.cli("events", idle, "--json").stdout)["events"]]
+        assert event_names[-3:] == ["AttemptStarted", "AttemptIdle", "AttemptExited"]
         assert "it held its GPUs and computed nothing" in ann.cli("show", idle).stdout
         assert bob.cli("release", idle).returncode != 0
         rows = until(lambda: json.loads(bob.cli("history", "--by", "user", "--json").stdout)["user"], "it was sampled")

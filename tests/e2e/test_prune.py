@@ -26,9 +26,9 @@ def test_finished_jobs_lose_output_and_environment_and_keep_their_records(server
     state = server.root / "state" / "cotenant"
     assert not (state / "attempts" / str(done)).exists()
     with closing(sqlite3.connect(f"file:{state / 'journal.db'}?mode=ro", uri=True)) as db:
-        kept = [body for (body,) in db.execute("SELECT body FROM environments")]
-    assert not any("only here" in body for body in kept)
-    assert any("stays" in body for body in kept)
+        bodies = [body for (body,) in db.execute("SELECT body FROM environments")]
+    assert not any("only here" in body for body in bodies)
+    assert any("stays" in body for body in bodies)
     assert server.client.job(done)["state"] == "COMPLETED"
     assert server.client.events(done)[0]["event"] == "JobSubmitted"
     refused = server.cli("requeue", str(done))

@@ -38,7 +38,7 @@ class Head:
         self.address = self._process.stdout.readline().strip()
         assert self.address
 
-    def tell(self, word):
+    def send(self, word):
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline().strip() == "done", "the cluster's process has ended"
@@ -56,22 +56,22 @@ def test_jobs_of_a_lost_head_run_again_once_there_is_another_one(root):
         site = stack.enter_context(ray_clusters.pilot_site(root, head.address, max_allocations=1))
         site.start(simulate=None)
         path = root / "runs"
-        asks = site.submit(GATE.format(path), requeue=True)
+        requeues = site.submit(GATE.format(path), requeue=True)
         does_not = site.submit(GATE.format(f"{path}2"), requeue=False)
         until(lambda: lines(path) and lines(Path(f"{path}2")), "both run")
         first = [int(lines(Path(file))[0]) for file in (path, f"{path}2")]
-        head.tell("lose")
+        head.send("lose")
         until(lambda: site.client.status()["pilot"]["state"] == "unreachable", "the daemon sees it")
         assert "the pilot cannot go on" in site.client.status()["pilot"]["message"]
         until(lambda: not any(is_running(pid) for pid in first), "the keeper ends the jobs of workers that are gone")
-        views = [site.client.job(job_id) for job_id in (asks, does_not)]
+        views = [site.client.job(job_id) for job_id in (requeues, does_not)]
         assert [view["ended_at"] for view in views] == [None, None], "nothing is decided while Ray does not answer"
         assert len(lines(path)) == 1
-        head.tell("again")
+        head.send("again")
         until(lambda: len(lines(path)) == 2, "it runs again, in an allocation of the new head")
         view = site.client.wait(does_not, timeout_s=60)
         assert (view["state"], "its allocation ended" in view["reason"]) == ("LOST", True)
         Path(f"{path}.open").touch()
-        assert site.wait(asks)["state"] == "COMPLETED"
+        assert site.wait(requeues)["state"] == "COMPLETED"
         assert lines(Path(f"{path}.ends")) == ["end"]
         assert site.client.status()["pilot"]["state"] == "on"

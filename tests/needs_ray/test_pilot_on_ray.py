@@ -95,7 +95,7 @@ def test_a_killed_worker_leaves_no_process_of_its_jobs_which_run_once_at_a_time(
     with pilot_site(nodes, root, max_allocations=1) as site:
         site.start(simulate=None)
         path = root / "runs"
-        asks = site.submit(GATE.format(path), requeue=True)
+        requeues = site.submit(GATE.format(path), requeue=True)
         does_not = site.submit(GATE.format(f"{path}2"), requeue=False)
         until(lambda: lines(path) and lines(Path(f"{path}2")), "both run")
         (worker,) = workers(root)
@@ -106,7 +106,7 @@ def test_a_killed_worker_leaves_no_process_of_its_jobs_which_run_once_at_a_time(
         assert view["state"] == "LOST"
         assert "its allocation ended" in view["reason"]
         Path(f"{path}.open").touch()
-        assert site.wait(asks)["state"] == "COMPLETED"
+        assert site.wait(requeues)["state"] == "COMPLETED"
         assert lines(Path(f"{path}.ends")) == ["end"]
 
 

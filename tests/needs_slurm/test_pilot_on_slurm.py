@@ -61,7 +61,7 @@ def test_attempts_of_a_cancelled_allocation_are_requeued_and_run_once_at_a_time(
     with pilot_site(cluster, max_allocations=1) as site:
         site.start(simulate=None)
         path = site.root / "runs"
-        asks, does_not = (
+        requeues, does_not = (
             site.submit(GATE.format(path), declared_bytes=2**30, requeue=True),
             site.submit(GATE.format(f"{path}2"), declared_bytes=2**30, requeue=False),
         )
@@ -75,7 +75,7 @@ def test_attempts_of_a_cancelled_allocation_are_requeued_and_run_once_at_a_time(
         (second,) = queued(cluster)
         assert second != first
         Path(f"{path}.open").touch()
-        assert site.wait(asks)["state"] == "COMPLETED"
+        assert site.wait(requeues)["state"] == "COMPLETED"
         assert lines(Path(f"{path}.ends")) == ["end"]
 
 

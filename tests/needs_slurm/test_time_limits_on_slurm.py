@@ -125,12 +125,12 @@ def test_nothing_is_requested_for_a_job_that_is_longer_than_any_allocation(clust
         assert "its time limit of 1h00m is longer than the" in reason
         assert reason.endswith("of an allocation")
         until(lambda: not site.client.status()["pilot"]["allocations"], "what was requested is given back")
-        asked = allocations(cluster)
-        assert len(asked - before) == 1
+        requested = allocations(cluster)
+        assert len(requested - before) == 1
         ends = site.submit("true", declared_bytes=SMALL, time_limit_s=60)  # turns of the pilot pass meanwhile
         assert site.wait(ends)["state"] == "COMPLETED"
         assert site.client.job(too_long)["state"] == "HELD"
-        assert len(allocations(cluster) - asked) == 1
+        assert len(allocations(cluster) - requested) == 1
         assert site.cli("update", str(too_long), "--time", "10:00").returncode == 0
         assert site.wait(too_long)["state"] == "COMPLETED"
 

@@ -83,7 +83,7 @@ def release(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
 def requeue(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     """Run jobs again: finished ones at once, running ones after they are stopped.
 
-    A running job receives SIGTERM, as with `cancel`, and returns to the queue. It keeps what was learned of its memory,
+    A running job receives SIGTERM, as with `cancel`, and returns to the queue. Its learned memory demand stays,
     and its attempts so far no longer count against --max-attempts.
 
       cotenant requeue 17 18

@@ -71,7 +71,7 @@ def command(
     if forecast.forecast:
         if any((trace.trace, trace.from_journal, results.report, results.save_jobs)):
             raise UsageError(
-                "`--forecast` asks a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs"
+                "`--forecast` queries a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs"
             )
         from cotenant.cli.simulate_forecast import print_forecast
 

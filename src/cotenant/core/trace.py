@@ -60,7 +60,7 @@ def part_of(category: str, module: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
-    """A library call that asks the allocator for a workspace on a real GPU.
+    """A library call that allocates a workspace from the caching allocator on a real GPU.
 
     Attributes:
         kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, `reduction`,

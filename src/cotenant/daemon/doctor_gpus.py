@@ -118,7 +118,7 @@ def suspension() -> Iterator[Diagnosis]:
     elif (number := int(driver.partition(".")[0])) < FIRST_CUDA_CHECKPOINT:
         missing = f"driver {driver}, {FIRST_CUDA_CHECKPOINT} is the first with `{CUDA_CHECKPOINT}`"
     elif number < MIN_DRIVER:
-        missing = f"driver {driver}, which does not tell the state of a process; {MIN_DRIVER} is needed"
+        missing = f"driver {driver}, which does not report the state of a process; {MIN_DRIVER} is needed"
     else:
         missing = ""
     program = shutil.which(CUDA_CHECKPOINT)

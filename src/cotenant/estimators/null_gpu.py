@@ -36,7 +36,7 @@ TIMEOUT_S = 900.0
 _UNLIMITED_BYTES = 1024 * GiB
 _TOLERANCE = 0.005
 _WHY = {"compiled": "runs compiled code", "extension": "builds a CUDA extension"}
-_NO_LANDLOCK = "this kernel has no Landlock, without which compilers cannot be kept from writing"
+_NO_LANDLOCK = "this kernel has no Landlock, without which compilers could write anywhere"
 _LANDLOCK_HINT = "use Linux 5.13 or newer, or `--no-sandbox`, which lets the script change files"
 EXPERIMENTAL = (
     "experimental: PyTorch's CUDA build ran on a null GPU, and the bound was calibrated on traces, not on such runs"

@@ -324,7 +324,7 @@ class HostsEngine:
         return RecoveredAttempt(ref=ref, started=started, exited=None)
 
     def _greet(self, link: HostLink, node: str) -> None:
-        """Tell a new agent of all that is open on its host. An attempt that was launched already is not launched."""
+        """Send a new agent all open attempts of its host. An attempt that was launched already is not launched."""
         with self._lock:
             found = {ref: item for ref, item in self._open.items() if item.host == link.host}
         note_node(self._folder / f"{link.host}.node", node, is_used=bool(found))

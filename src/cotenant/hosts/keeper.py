@@ -1,12 +1,12 @@
 """What the allocation of a pilot runs: `python -m cotenant.hosts.keeper --state-dir DIR --note FILE ...`.
 
-It waits. When the allocation is about to end (SIGTERM), its note is gone, or the pilot asks for its end, it stops the
+It waits. When the allocation is about to end (SIGTERM), its note is gone, or the pilot requests its end, it stops the
 attempts of this allocation. Where Slurm does not track processes by cgroup (proctrack/linuxproc), a runner outlives the
 allocation, and its job would run twice. An agent comes and goes with the daemon; the keeper outlives both.
 
 It is no descendant of the process that the workload manager started, whose end it sees by the end of its stdin: the
 manager may kill without a warning. A file beside the note is there until the keeper has finished, and is touched while
-it lives, so that a pilot can tell an allocation that still runs from one that is gone with its node. With `--held` its
+it lives, so that a pilot can distinguish a running allocation from one that is gone with its node. With `--held` its
 stdin and stdout are pipes of the process that it outlives; otherwise it makes that process itself.
 """
 

@@ -78,7 +78,7 @@ def write_bytes(
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of `path`, in half the time of a file object, which asks for the size and the position first.
+    """The content of `path`, in half the time of a file object, which queries the size and the position first.
 
     Raises:
         OSError: it cannot be read.

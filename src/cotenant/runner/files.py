@@ -22,7 +22,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of `path`, in half the time of a file object, which asks for the size and the position first.
+    """The content of `path`, in half the time of a file object, which queries the size and the position first.
 
     Raises:
         OSError: it cannot be read.

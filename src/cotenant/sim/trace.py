@@ -171,7 +171,7 @@ class Trace:
         return found.hexdigest()[:16]
 
     def derived(self, jobs: Iterable[TraceJob], *, name: str | None = None, note: str | None = None) -> Trace:
-        """A trace of these jobs that keeps the source and the notes of this one."""
+        """A trace of these jobs with the source and the notes of this one."""
         notes = (*self.notes, note) if note else self.notes
         return Trace(name or self.name, jobs, source=self.source, notes=notes)
 

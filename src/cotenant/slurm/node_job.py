@@ -45,7 +45,7 @@ class NodeJob:
 
     @property
     def wants_mps(self) -> bool:
-        """Whether its user asks for MPS: `--comment=mps`, also beside other words."""
+        """Whether its user requests MPS: `--comment=mps`, also beside other words."""
         return MPS_WORD.search(self.comment) is not None
 
 

@@ -104,7 +104,7 @@ class SiteProblem:
 
 
 def check_site(slurm_conf: str, gres_conf: str) -> list[SiteProblem]:
-    """What keeps jobs from sharing GPUs by shards, in the text of a site's two files.
+    """What prevents jobs from sharing GPUs by shards, in the text of a site's two files.
 
     Raises:
         UsageError: a line of nodes cannot be read.

@@ -29,7 +29,7 @@ OURS = "cotenant:"
 SAMPLE_S = 1.0
 FLUSH_POLL_S = 0.1
 MIN_WRITE_S = 10.0
-"""Between two writes that no end of a task asks for: each is a call of slurmctld."""
+"""Between two writes that no end of a task triggers: each is a call of slurmctld."""
 MAX_WRITE_S = 60.0
 MIN_GROWTH = 1.01
 TIMEOUT_S = 30.0

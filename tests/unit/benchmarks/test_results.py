@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks._lib import results
-from benchmarks._lib.results import KeptResults
+from benchmarks._lib.results import ResultCache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def fail() -> None:
-    raise AssertionError("made a kept result again")
+    raise AssertionError("made a cached result again")
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def at_commit(monkeypatch):
     return lambda name: monkeypatch.setattr(results, "commit", lambda: name)
 
 
-def test_a_stopped_run_goes_on_with_the_results_that_it_kept(tmp_path: Path, at_commit):
+def test_a_stopped_run_goes_on_with_the_results_that_it_cached(tmp_path: Path, at_commit):
     at_commit("abc")
-    file = tmp_path / "kept.jsonl"
-    first = KeptResults(file)
+    file = tmp_path / "cache.jsonl"
+    first = ResultCache(file)
     assert first.get("a", lambda: ["| 1 |"]) == ["| 1 |"]
     file.write_text(file.read_text().replace('"took_s": 0.0', '"took_s": 30.0'))
 
-    again = KeptResults(file)
+    again = ResultCache(file)
 
     assert again.get("a", fail) == ["| 1 |"]
     assert again.get("b", lambda: "made") == "made"
@@ -39,9 +39,9 @@ def test_a_stopped_run_goes_on_with_the_results_that_it_kept(tmp_path: Path, at_
 
 def test_results_of_another_commit_are_made_again(tmp_path: Path, at_commit):
     at_commit("abc")
-    KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 1)
+    ResultCache(tmp_path / "cache.jsonl").get("a", lambda: 1)
     at_commit("def")
-    assert KeptResults(tmp_path / "kept.jsonl").get("a", lambda: 2) == 2
+    assert ResultCache(tmp_path / "cache.jsonl").get("a", lambda: 2) == 2
 
 
 def test_a_drawn_figure_does_not_make_a_page_of_an_uncommitted_tree(tmp_path: Path, monkeypatch):
@@ -60,6 +60,6 @@ def test_a_drawn_figure_does_not_make_a_page_of_an_uncommitted_tree(tmp_path: Pa
     assert results.commit() == f"{clean}-dirty"
 
 
-def test_nothing_is_kept_without_a_file():
-    kept = KeptResults(None)
-    assert [kept.get("a", lambda: 1), kept.get("a", lambda: 2)] == [1, 2]
+def test_nothing_is_cached_without_a_file():
+    cache = ResultCache(None)
+    assert [cache.get("a", lambda: 1), cache.get("a", lambda: 2)] == [1, 2]

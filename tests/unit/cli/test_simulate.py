@@ -63,7 +63,7 @@ def test_philly_has_its_own_jobs_and_cluster(run):
         pytest.param(("--group", "nobody"), "it has no users", id="a trace without users"),
         pytest.param(("--reference-gpu", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
         pytest.param(("--save-jobs", "."), "it is a folder", id="a folder for a file"),
-        pytest.param(("--forecast",), "`--forecast` asks a daemon", id="a trace for a question to the daemon"),
+        pytest.param(("--forecast",), "`--forecast` queries a daemon", id="a trace for a forecast of the daemon"),
     ],
 )
 def test_invalid_requests_fail_before_the_simulation(run, args, says):

@@ -282,7 +282,7 @@ DRIVER = "NVRM version: NVIDIA UNIX {kind}  {version}  Wed Jan 15 2025\nGCC vers
     [
         pytest.param(None, None, "no NVIDIA driver, no `cuda-checkpoint`: paused attempts keep", id="nothing"),
         pytest.param("545.23.08", NEW, "driver 545.23.08, 550 is the first with `cuda-checkpoint`", id="old driver"),
-        pytest.param("550.54.15", NEW, "driver 550.54.15, which does not tell the state of a process; 570", id="550"),
+        pytest.param("550.54.15", NEW, "driver 550.54.15, which does not report the state of a process; 570", id="550"),
         pytest.param("570.86.10", None, "no `cuda-checkpoint`: paused attempts keep", id="no program"),
         pytest.param(
             "570.86.10", "#!/bin/sh\necho --toggle\n", "cuda-checkpoint` has no --get-state", id="old program"

@@ -64,16 +64,16 @@ def test_an_older_lt_takes_its_own_for_the_call():
 
 def test_plans_are_measured_once_in_what_is_left_and_the_cache_is_emptied():
     events = [event("alloc", 0, 40), event("alloc", 1, 50), event("free", 1), event("op", 0), event("op", 0)]
-    asked, optional_storages = [], set()
+    queries, optional_storages = [], set()
 
     def trial(call, free_bytes):
-        asked.append(free_bytes)
+        queries.append(free_bytes)
         return 7
 
     found = lowered(events, [CONV], conv=lambda op: 5, trial=trial, free_bytes=100, optional_storages=optional_storages)
     once = [("alloc", 5), ("free", 0)]
     assert found[3:] == [("alloc", 7), ("free", 0), ("empty_cache", 0), *once, *once]
-    assert asked == [60]
+    assert queries == [60]
     assert optional_storages == {2, 3, 4}
 
 

@@ -157,6 +157,6 @@ def test_no_limit_is_ever_passed(situation):
     ended = (*decision.give_back, *decision.silent, *decision.too_short)
     assert len(set(ended)) == len(ended)
     assert all(phase_of[name] not in ("released", "requested") for name in ended)
-    kept = sum(1 for item in allocations if item.phase != "released" and item.name not in ended)
+    held = sum(1 for item in allocations if item.phase != "released" and item.name not in ended)
     if decision.give_back and not decision.too_short:
-        assert kept >= bounds.min_allocations
+        assert held >= bounds.min_allocations

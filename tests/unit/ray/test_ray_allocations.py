@@ -1,4 +1,4 @@
-"""What a pilot is told of allocations of Ray, without Ray: an answer of the bridge goes in, a report comes out."""
+"""What a pilot is sent about allocations of Ray, without Ray: an answer of the bridge goes in, a report comes out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DEAD = {"id": "0a1b2c3d", "state": "ended", "reason": "its worker process has di
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
-    """Gives the report for what the bridge says of `NAME`, at a time; `told.mark` is the file of its keeper."""
+def reported(tmp_path, monkeypatch):
+    """Gives the report for what the bridge says of `NAME`, at a time; `reported.mark` is the file of its keeper."""
     clock = [0.0]
     monkeypatch.setattr(allocations.time, "monotonic", lambda: clock[0])
     source = RayAllocations("auto", {"num_gpus": 1}, tmp_path, grace_s=5.0)
@@ -37,36 +37,36 @@ def told(tmp_path, monkeypatch):
     return report
 
 
-def test_a_dead_actor_is_over_when_its_keeper_has_finished(told):
-    told.mark.write_text("0a1b2c3d")
-    assert told(DEAD).state == "ending"
-    assert told(DEAD, at_s=14.0).state == "ending"
-    told.mark.unlink()
-    report = told(DEAD, at_s=14.1)
+def test_a_dead_actor_is_over_when_its_keeper_has_finished(reported):
+    reported.mark.write_text("0a1b2c3d")
+    assert reported(DEAD).state == "ending"
+    assert reported(DEAD, at_s=14.0).state == "ending"
+    reported.mark.unlink()
+    report = reported(DEAD, at_s=14.1)
     assert (report.state, report.job_id, report.word) == ("ended", "0a1b2c3d", "its worker process has died")
 
 
-def test_a_keeper_that_is_gone_with_its_node_is_waited_for_so_long(told):
-    told.mark.write_text("0a1b2c3d")
-    assert told(DEAD).state == "ending"
-    assert told(DEAD, at_s=15.1).state == "ended"
+def test_a_keeper_that_is_gone_with_its_node_is_waited_for_so_long(reported):
+    reported.mark.write_text("0a1b2c3d")
+    assert reported(DEAD).state == "ending"
+    assert reported(DEAD, at_s=15.1).state == "ended"
 
 
-def test_an_actor_that_a_new_head_does_not_know_may_live_a_minute_longer(told):
-    told.mark.write_text("0a1b2c3d")
-    assert told(None).state == "ending"
-    assert told(None, at_s=74.9).state == "ending"
-    report = told(None, at_s=75.1)
+def test_an_actor_that_a_new_head_does_not_know_may_live_a_minute_longer(reported):
+    reported.mark.write_text("0a1b2c3d")
+    assert reported(None).state == "ending"
+    assert reported(None, at_s=74.9).state == "ending"
+    report = reported(None, at_s=75.1)
     assert (report.state, report.job_id) == ("ended", "0a1b2c3d")
-    told.mark.unlink()
-    assert told(None) is None
+    reported.mark.unlink()
+    assert reported(None) is None
 
 
-def test_a_dead_actor_that_is_alive_again_was_only_out_of_reach(told):
-    told.mark.write_text("0a1b2c3d")
-    assert told(DEAD).state == "ending"
-    assert told({**DEAD, "state": "running", "node": "n1"}, at_s=10.0).state == "running"
-    assert told(DEAD, at_s=20.0).state == "ending"
+def test_a_dead_actor_that_is_alive_again_was_only_out_of_reach(reported):
+    reported.mark.write_text("0a1b2c3d")
+    assert reported(DEAD).state == "ending"
+    assert reported({**DEAD, "state": "running", "node": "n1"}, at_s=10.0).state == "running"
+    assert reported(DEAD, at_s=20.0).state == "ending"
 
 
 @pytest.mark.parametrize(

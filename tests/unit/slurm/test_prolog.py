@@ -91,8 +91,8 @@ def test_a_process_is_of_the_job_that_it_was_started_in(tmp_path):
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "SLURM_JOB_ID": "17"}
     ) as process:
         process.stdout.readline()
-        asked = [(17, os.getuid()), (1, os.getuid()), (17, os.getuid() + 1)]
-        assert [usage_watcher.is_of_job(process.pid, str(job), uid) for job, uid in asked] == [True, False, False]
+        queries = [(17, os.getuid()), (1, os.getuid()), (17, os.getuid() + 1)]
+        assert [usage_watcher.is_of_job(process.pid, str(job), uid) for job, uid in queries] == [True, False, False]
         process.stdin.close()
 
 

@@ -3,9 +3,9 @@
 The query runs in its own process, which sees no GPU and has a time limit (`worker`); answers are cached on disk for
 each library and model of GPU. Where anything fails there is no answer, and the estimate continues without it.
 
-cuDNN asks cublasLt for pointwise convolutions, and NVRTC and the driver for some kernels of depthwise ones. Where these
-find no device, it drops the engines (seen with 9.10 and 9.20): the worker loads the null GPU's first. Where they cannot
-be built, such convolutions are not queried.
+cuDNN queries cublasLt for pointwise convolutions, and NVRTC and the driver for some kernels of depthwise ones. Where
+these find no device, it drops the engines (seen with 9.10 and 9.20): the worker loads the null GPU's first. Where they
+cannot be built, such convolutions are not queried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fragments: free room on GPUs that typical jobs cannot use. Placing a job where they grow least keeps room usable.
+"""Fragments: free capacity of GPUs that typical jobs cannot use. A job is placed where they grow least.
 
 Source: Weng et al., Beware of Fragmentation (FGD, ATC 2023). `benchmarks/reproductions/fragmentation.py` compares this
 rule with their published allocations.

@@ -53,7 +53,7 @@ def patches(context: PatchContext) -> list[HookPatch]:
     return [
         HookPatch(
             target="torch._C", phase=Phase.DEVICE, register=lambda: install(context.gpu.count),
-            reason="Backward of a CUDA tensor asks c10's device guard and ATen's CUDA hooks, which no CPU build has.",
+            reason="Backward of a CUDA tensor calls c10's device guard and ATen's CUDA hooks, which no CPU build has.",
             source="c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/CUDAHooksInterface.h",
         )
     ]  # fmt: skip

@@ -148,7 +148,7 @@ def _with_triton(original: Any) -> Any:
 
 @contextlib.contextmanager
 def _importable_triton() -> Iterator[None]:
-    """Has `import triton` succeed for a moment: a script that asks whether it is installed gets a true answer."""
+    """Has `import triton` succeed for a moment: a script that checks whether it is installed finds it."""
     if "triton" in sys.modules:
         yield
         return

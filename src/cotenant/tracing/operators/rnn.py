@@ -53,7 +53,7 @@ def patches(context: PatchContext) -> list[Entry]:
     ]  # fmt: skip
     flatten = Patch(
         target="torch.nn:RNNBase.flatten_parameters", phase=Phase.OPERATORS, replacement=_flatten_parameters,
-        reason="It asks whether cuDNN accepts the weights, and compares their addresses.",
+        reason="It checks whether cuDNN accepts the weights, and compares their addresses.",
         source="torch/nn/modules/rnn.py, `RNNBase.flatten_parameters`",
     )  # fmt: skip
     return [*kernels, flatten]

@@ -55,7 +55,7 @@ def _skipping_cuda(recorder: Any, build: Callable[..., Any]) -> Callable[..., An
 
 
 def _has_cuda(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call asks for a build with CUDA. `args` are those after the name."""
+    """Whether a call requests a build with CUDA. `args` are those after the name."""
     if kwargs.get("with_cuda"):
         return True
     if kind == "load_inline":

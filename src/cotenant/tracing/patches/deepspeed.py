@@ -44,7 +44,7 @@ def patches(context: PatchContext) -> list[Entry]:
     return [
         ImportPatch(
             target="deepspeed.ops.op_builder.all_ops", phase=Phase.LIBRARIES, expand=_compatible_extensions,
-            reason="The import asks nvcc and `torch.version.cuda`, which a CPU build lacks, what could be built.",
+            reason="The import queries nvcc and `torch.version.cuda`, which a CPU build lacks.",
             source="deepspeed/git_version_info.py; deepspeed/ops/op_builder/fp_quantizer.py, `is_compatible`",
         ),
         *(

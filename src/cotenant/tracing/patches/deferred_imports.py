@@ -71,7 +71,7 @@ class DeferredModule(types.ModuleType):
         return real
 
     def __getattr__(self, name: str) -> Any:
-        # `inspect` and others ask all modules for such names; the import system asks a package for its `__path__`.
+        # `inspect` and others look such names up in all modules; the import system reads a package's `__path__`.
         is_package = vars(self)["__spec__"].submodule_search_locations is not None
         if name.startswith("__") and vars(self)["_real"] is None and not (name == "__path__" and is_package):
             raise AttributeError(name)

@@ -146,7 +146,7 @@ def _result(q: Any, out: Any) -> Any:
 
 
 def _probabilities(q: Any, batch: int, heads: int, queries: int, keys: int, *, wanted: bool) -> Any:
-    """Scores after the softmax, which a test asks for."""
+    """Scores after the softmax, which a test requests."""
     return q.new_empty((batch, heads, _rounded(queries, _TILE), _rounded(keys, _TILE)) if wanted else (0,))
 
 

@@ -37,7 +37,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             begin()
         if fullname not in self._after or fullname in self._searching:
             return None
-        # `find_spec` below asks all finders of `sys.meta_path`, this one included.
+        # `find_spec` below queries all finders of `sys.meta_path`, this one included.
         self._searching.add(fullname)
         try:
             spec = importlib.util.find_spec(fullname)

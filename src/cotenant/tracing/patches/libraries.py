@@ -44,7 +44,7 @@ def patches(context: PatchContext) -> list[Entry]:
         Patch(
             target="transformers.utils.import_utils:is_torch_tf32_available", phase=Phase.LIBRARIES,
             replacement=lambda: torch.cuda.get_device_properties(0).major >= 8, also_in="transformers",
-            reason="It asks for a CUDA build of torch; the simulated GPU decides.",
+            reason="It requires a CUDA build of torch; the simulated GPU decides.",
             source="transformers/utils/import_utils.py, `is_torch_tf32_available`",
         ),
         *patch_attributes(

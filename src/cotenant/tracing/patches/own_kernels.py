@@ -80,7 +80,7 @@ def _bench(self: Any, *args: Any, config: Any, **kwargs: Any) -> list[float]:
 
 
 def _autotune(launch: Any, original: Any) -> Any:
-    """Triton's own choice among configurations; where that asks for the driver, the first one."""
+    """Triton's own choice among configurations; where that needs the driver, the first one."""
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

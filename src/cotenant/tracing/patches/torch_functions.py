@@ -95,7 +95,7 @@ def _name_cuda_version() -> Callable[[], None] | None:
             return None
         return _CUDA_OF_WHEELS if release >= _FIRST_WITH_IT else _CUDA_BEFORE
 
-    del version.cuda  # so that Python asks `__getattr__` of the module: PEP 562
+    del version.cuda  # so that Python calls `__getattr__` of the module: PEP 562
     version.__getattr__ = missing
 
     def undo() -> None:

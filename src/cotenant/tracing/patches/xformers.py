@@ -1,6 +1,6 @@
 """xFormers: its attention chooses a kernel as with a CUDA build, among those that PyTorch and flash-attn bring.
 
-xFormers asks `torch.version.cuda` which list of kernels applies, and a CPU build has none; its own compiled library
+xFormers selects its kernels by `torch.version.cuda`, and a CPU build has none; its own compiled library
 does not load there either, which it takes as an answer.
 Source: xformers/ops/fmha/dispatch.py, `_dispatch_fw_priority_list`, `_dispatch_bw`; xformers/ops/fmha/flash.py,
 `_TRY_PT_FLASH_ATTN`; xformers/ops/fmha/common.py, `not_supported_reasons` (0.0.30 to 0.0.35).
@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _CUDA = "12.8"
-"""Any version: xFormers compares it with nothing, it asks whether there is one."""
+"""Any version: xFormers compares it with nothing, it checks whether there is one."""
 
 
 def patches(context: PatchContext) -> list[Patch]:

@@ -1,7 +1,7 @@
 """Python functions with the type of a built-in one.
 
-Scripts tell built-in functions from their own by the type: `type(print) != type(open)` says, in repositories that give
-`print` more arguments, that somebody has replaced it. A Python function in the place of `open` would say so of every
+Scripts distinguish built-in functions from their own by the type: in repositories that give `print` more arguments,
+`type(print) != type(open)` means that it was replaced. A Python function in the place of `open` would mean so in every
 script. CPython has no way to make one in Python, so it is made as extension modules make theirs.
 Source: CPython, Include/methodobject.h, `PyMethodDef`; Objects/methodobject.c, `PyCFunction_NewEx`.
 """

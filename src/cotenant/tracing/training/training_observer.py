@@ -28,7 +28,7 @@ from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
-_CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst asks for 11 with DDP, else 3
+_CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst requires 11 with DDP, else 3
 
 
 class TrainingObserver:

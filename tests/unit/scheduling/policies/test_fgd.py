@@ -76,8 +76,8 @@ def test_the_answer_is_the_same_on_many_gpus():
     gpus = [gpu(index, busy(4 + index % 30, job_id=100 + index), smact=0.1) for index in range(40)]
     known = facts((20, 50), (7, 20))
     scanned = decided(placer("fgd", *gpus[:16], facts=known), a_job(1, 3), a_job(2, 9), a_job(3, 6))
-    kept_full = [gpu(index, busy(39.9, job_id=100 + index), smact=0.1) for index in range(16, 40)]
-    indexed = decided(placer("fgd", *gpus[:16], *kept_full, facts=known), a_job(1, 3), a_job(2, 9), a_job(3, 6))
+    full_gpus = [gpu(index, busy(39.9, job_id=100 + index), smact=0.1) for index in range(16, 40)]
+    indexed = decided(placer("fgd", *gpus[:16], *full_gpus, facts=known), a_job(1, 3), a_job(2, 9), a_job(3, 6))
     assert scanned == indexed
     assert len(scanned) == 3
 
