@@ -29,7 +29,7 @@ from cotenant.scheduling.placement.composition import Composition, MoveRule
 from cotenant.scheduling.placement.orders import ASSUMED_DURATION_S
 from cotenant.scheduling.placement.pairing import CoRunner, LearningPairingRule
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.placement.rules import AdmissionRules
+from cotenant.scheduling.placement.rules import AdmissionRules, fits
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.recovery import effective_sharing
 from cotenant.scheduling.server_speeds import Place, Residents, ServerSpeeds, SpeedPredictor
@@ -102,6 +102,7 @@ class _Leaver(NamedTuple):
         co_runner: what it is on the first of its GPUs.
         lost: speed lost when it leaves. `left_s`: time alone that it still needs.
         cost_s: what the gain must exceed, in seconds of one GPU.
+        targets: where it may go, the best first, and `admitted`: whether it may, by number; both as far as looked up.
     """
 
     job: Job
@@ -111,6 +112,8 @@ class _Leaver(NamedTuple):
     lost: float
     left_s: float
     cost_s: float
+    targets: list[Place]
+    admitted: dict[int, bool]
 
 
 class _Worth(NamedTuple):
@@ -189,7 +192,7 @@ class MovePlanner:
             one_node=self._policy.one_node and len(numbers) > 1,
         )
         left = {number: server.without(number, job.id) for number in numbers}
-        return _Leaver(job, demand, co_runner, left, -server.gain(left), left_s, cost_s * len(numbers))
+        return _Leaver(job, demand, co_runner, left, -server.gain(left), left_s, cost_s * len(numbers), [], {})
 
     def _left_s(self, found: RunningJob) -> float:
         """Time alone that a running job still needs, by history; else what an unknown one takes, or as long again."""
@@ -241,34 +244,45 @@ class MovePlanner:
 
     def _elsewhere(self, leaver: _Leaver, changed: Mapping[int, Residents], server: ServerSpeeds, at_s: float) -> float:
         """Speed gained by `changed` residents and by the job on the best GPUs for it; -inf if there is no room."""
-        demand, wanted = leaver.demand, leaver.demand.gpus
-        own = [number for number in leaver.left if changed[number] is leaver.left[number]]
-        found: list[tuple[float, Place]] = []
-        for place in server.places:
-            is_own = place.number in own
-            if (place.number in changed and not is_own) or (is_own and wanted == 1):
-                continue
-            if demand.exclusive and place.residents and not is_own:
-                continue
-            residents = leaver.left[place.number] if is_own else place.residents
-            found.append((server.added(place, residents, leaver.co_runner), place))
-        found.sort(key=lambda item: -item[0])
+        demand, admitted = leaver.demand, leaver.admitted
         chosen: dict[str, list[Place]] = {}
-        for _, place in found:
-            view = server.vacated(place.number, leaver.job.id) if place.number in own else place.view
-            if not self._rules.admits(view, demand, leaver.job.id, at_s):
+        for place in self._targets(leaver, server):
+            number = place.number
+            if number in changed and changed[number] is not leaver.left.get(number):
                 continue
-            group = chosen.setdefault(view.server if demand.one_node else "", [])
+            is_admitted = admitted.get(number)
+            if is_admitted is None:
+                view = server.vacated(number, leaver.job.id) if number in leaver.left else place.view
+                is_admitted = admitted[number] = self._rules.admits(view, demand, leaver.job.id, at_s)
+            if not is_admitted:
+                continue
+            group = chosen.setdefault(place.view.server if demand.one_node else "", [])
             group.append(place)
-            if len(group) == wanted:
-                if all(place.number in own for place in group):
-                    break
+            if len(group) == demand.gpus:
+                if all(found.number in leaver.left for found in group):
+                    break  # it would stay
                 joined = {
-                    place.number: {**changed.get(place.number, place.residents), leaver.job.id: leaver.co_runner}
-                    for place in group
+                    found.number: {**changed.get(found.number, found.residents), leaver.job.id: leaver.co_runner}
+                    for found in group
                 }
                 return server.gain({**changed, **joined})
         return -math.inf
+
+    def _targets(self, leaver: _Leaver, server: ServerSpeeds) -> Sequence[Place]:
+        """GPUs with memory for it, those first where most is gained; a gang may stay on some of its own."""
+        demand, found = leaver.demand, leaver.targets
+        if found:
+            return found
+        ranked: list[tuple[float, int]] = []
+        for place in server.places:
+            number = place.number
+            if number in leaver.left:
+                if demand.gpus > 1:
+                    ranked.append((-server.added(place, leaver.left[number], leaver.co_runner), number))
+            elif fits(place.view, demand) and not (demand.exclusive and place.residents):
+                ranked.append((-server.added(place, place.residents, leaver.co_runner), number))
+        found += [server.places[number] for _, number in sorted(ranked)]
+        return found
 
     def _room(
         self, waits: _Waiting, leaver: _Leaver, server: ServerSpeeds, at_s: float
