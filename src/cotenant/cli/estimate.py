@@ -76,6 +76,7 @@ def command(
       cotenant estimate model.txt --batch-size 32    a printed summary of a model, without its script
       cotenant estimate --model meta-llama/Llama-3.2-1B --task lora --batch-size 4 --length 2048
       cotenant estimate train.py --budget 20G --strict 0.1    for CI: exit code 6 if more or unsure
+      cotenant estimate train.py --baseline old.json    what changed since `--json > old.json`
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()

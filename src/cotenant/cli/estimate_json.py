@@ -19,6 +19,8 @@ Of a traced one also:
                   uses several GPUs, that of its GPU which fits least, and none for MIG instances
     what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
                   `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
+    parts_at_peak  requested bytes at the peak by category and module, largest first; `--baseline` reads them
+    changes       with `--baseline`: bytes by part, more or less than in the earlier estimate
     failed_checks  what `--budget` and `--strict` found, as sentences; the exit code is 6 if there are any
     utilization   with `--utilization`: `smact`, `smocc` (ratios), `gpu`, `warnings`; null if unknown
     batch_size    with `--find-batch-size`: `argument`, `limit_bytes`, `largest`, `smallest_misfit`, `trials`
@@ -47,8 +49,11 @@ def of_estimate(estimate: Estimate) -> dict[str, Any]:
 
 def of_result(result: TracedResult) -> dict[str, Any]:
     """What a traced estimate has beside."""
+    from cotenant.estimators.budget import parts_at_peak
+
     header = result.trace.header
     return {
+        "parts_at_peak": parts_at_peak(result),
         "interval": _plain(result.reserved_range),
         "fit": of_fit(result.fit),
         "nccl": None if result.nccl is None else _of_nccl(result.nccl),

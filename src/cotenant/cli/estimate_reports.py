@@ -16,6 +16,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes
 
 if TYPE_CHECKING:
+    from cotenant.estimators.budget import Baseline
     from cotenant.estimators.traced_result import TracedResult
 
 
@@ -48,6 +49,12 @@ class EstimateReports:
         type=Parsed("size", parse_bytes),
         metavar="SIZE",
         help="For CI: exit with 6 if the bound is larger, and print what is held at the peak.",
+    )
+    baseline: Path | None = option(
+        "--baseline",
+        type=PATH,
+        metavar="FILE",
+        help="List what changed at the peak since an earlier estimate, which `--json` printed into FILE.",
     )
     strict: float | None = option(
         "--strict",
@@ -82,6 +89,7 @@ class EstimateReports:
             "--utilization": self.utilization,
             "--find-batch-size": self.find_batch_size,
             "--budget": self.budget_bytes is not None,
+            "--baseline": self.baseline,
             "--strict": self.strict is not None,
             "--plot": self.plot,
             "--snapshot": self.snapshot,
@@ -99,7 +107,8 @@ class EstimateReports:
             raise UsageError("`--memory-limit` needs `--find-batch-size`", hint="add it, or leave out the limit")
 
     def check_files(self, script: str) -> None:
-        """Refuse files that cannot be written, or that are `script` itself, before it is traced."""
+        """Refuse files that cannot be read or written, or that are `script` itself, before it is traced."""
+        self._read_baseline()
         for path in (self.plot, self.snapshot, self.html):
             if path is None:
                 continue
@@ -130,16 +139,39 @@ class EstimateReports:
             answer["what_if"] = [estimate_json.of_change(change) for change in changes]
             if not json:
                 estimate_text.print_changes(changes, result.fit, NOT_COMPUTED)
+        if self.baseline is not None:
+            answer["changes"] = self._changes(result, json=json)
         if self.utilization:
             answer["utilization"] = _utilization(result, command, json=json)
         return answer
 
+    def _changes(self, result: TracedResult, *, json: bool) -> dict[str, int]:
+        """Requested bytes at the peak since the baseline, by part; unchanged ones are left out."""
+        from cotenant.estimators.budget import change_report, parts_at_peak
+
+        baseline = self._read_baseline()
+        if baseline is None:
+            return {}
+        over_budget = self.budget_bytes is not None and result.estimate.bound_bytes > self.budget_bytes
+        if not json and not over_budget:  # else the budget's report has them
+            print(f"\n{change_report(result, baseline)}")
+        now = parts_at_peak(result)
+        changes = {name: now.get(name, 0) - baseline.parts.get(name, 0) for name in {**now, **baseline.parts}}
+        return {name: change for name, change in changes.items() if change}
+
+    def _read_baseline(self) -> Baseline | None:
+        from cotenant.estimators.budget import Baseline
+
+        return None if self.baseline is None else Baseline.read(self.baseline)
+
     def failed_checks(self, result: TracedResult) -> list[str]:
-        """What `--budget` and `--strict` found."""
+        """What `--budget` and `--strict` found; with `--baseline`, the budget's report says what changed since."""
         from cotenant.estimators.budget import budget_report, doubts
 
         found = [] if self.strict is None else [f"`--strict`: {text}" for text in doubts(result, self.strict)]
-        report = "" if self.budget_bytes is None else budget_report(result, self.budget_bytes)
+        baseline = self._read_baseline()
+        parts = None if baseline is None else baseline.parts
+        report = "" if self.budget_bytes is None else budget_report(result, self.budget_bytes, parts)
         return [*found, *([f"`--budget`: {report}"] if report else [])]
 
     def save_files(self, result: TracedResult, *, title: str) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cotenant.core.errors import UsageError
 from cotenant.core.text import printable
 from cotenant.core.trace import CATEGORIES, part_of
 from cotenant.core.units import MiB, format_bytes
@@ -17,6 +21,45 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 10
 _MIN_CHANGE_BYTES = MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """An earlier estimate, for comparison: its bound, and its requested bytes at the peak as of `parts_at_peak`."""
+
+    bound_bytes: int
+    parts: Mapping[str, int]
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """The estimate that `cotenant estimate --json` printed into a file.
+
+        Raises:
+            UsageError: it cannot be read, or is not such an estimate.
+        """
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"cannot read the baseline `{path}`: {error}") from error
+        parts, bound = (found.get("parts_at_peak"), found.get("bound_bytes")) if isinstance(found, dict) else (None, 0)
+        sizes = [bound, *parts.values()] if isinstance(parts, dict) else [None]
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise UsageError(
+                f"`{path}` is no baseline: it has no `bound_bytes` and `parts_at_peak` in bytes",
+                hint="wanted: what `cotenant estimate SCRIPT --json` printed for a script that was traced",
+            )
+        return cls(bound_bytes=bound, parts=parts)
+
+
+def change_report(result: TracedResult, baseline: Baseline) -> str:
+    """How the bound and what is held at the peak differ from an earlier estimate's; several lines."""
+    now, before = result.estimate.bound_bytes, baseline.bound_bytes
+    sign = "-" if now < before else "+"
+    head = (
+        f"since the baseline: bound {format_bytes(before)} -> {format_bytes(now)} "
+        f"({sign}{format_bytes(abs(now - before))}); changed at the peak:"
+    )
+    return "\n".join([head, *_part_lines(result, baseline.parts)])
 
 
 def doubts(result: TracedResult, ratio: float) -> tuple[str, ...]:
@@ -62,6 +105,13 @@ def budget_report(result: TracedResult, limit_bytes: int, before: Mapping[str, i
     bound = result.estimate.bound_bytes
     if bound <= limit_bytes:
         return ""
+    what = "changed at the peak" if before is not None else "at the peak"
+    head = f"needs {format_bytes(bound)} with its margin, the budget is {format_bytes(limit_bytes)}; {what}:"
+    return "\n".join([head, *_part_lines(result, before)])
+
+
+def _part_lines(result: TracedResult, before: Mapping[str, int] | None) -> list[str]:
+    """The categories and the largest parts at the peak; or, with the parts `before`, those that changed most."""
     parts, old = parts_at_peak(result), before or {}
     changes = {name: parts.get(name, 0) - old.get(name, 0) for name in {**parts, **old}}
     categories: Counter[str] = Counter()
@@ -70,11 +120,7 @@ def budget_report(result: TracedResult, limit_bytes: int, before: Mapping[str, i
     signed = before is not None
     lines = [f"  {text}" for text in _largest(categories, {}, signed=signed)]
     lines += [f"    {text}" for text in _largest(changes, result.trace.header.lines, signed=signed)]
-    if not lines:
-        lines = ["  no part changed by 1 MiB or more"]
-    what = "changed at the peak" if signed else "at the peak"
-    head = f"needs {format_bytes(bound)} with its margin, the budget is {format_bytes(limit_bytes)}; {what}:"
-    return "\n".join([head, *lines])
+    return lines or ["  no part changed by 1 MiB or more"]
 
 
 def _largest(changes: Mapping[str, int], places: Mapping[str, str], *, signed: bool) -> list[str]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from cotenant.cli.estimate_json import of_estimate, of_result
 from cotenant.cli.estimate_reports import EstimateReports
-from cotenant.core.units import MiB
+from cotenant.core.errors import UsageError
+from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.budget import budget_report, doubts, parts_at_peak
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
@@ -84,6 +86,41 @@ def test_doubts_are_what_a_margin_does_not_cover_and_large_margins(header, parti
     found = doubts(TracedEstimator().on(trace, GPU), ratio)
     assert len(found) == len(words)
     assert all(word in text for word, text in zip(words, found, strict=True))
+
+
+def test_a_baseline_is_what_json_printed_and_its_changes_are_listed_once(tmp_path, capsys):
+    """On stdout; where the budget is exceeded, in its failure instead."""
+    before = result_of(alloc(1, 100, "parameter", "load"), alloc(2, 500, "activation", "forward", "a"))
+    now = result_of(alloc(1, 100, "parameter", "load"), alloc(2, 900, "activation", "forward", "a"))
+    file = tmp_path / "before.json"
+    file.write_text(json.dumps({**of_estimate(before.estimate), **of_result(before)}))
+    reports = EstimateReports(baseline=file)
+    assert reports.tables(now, ["train.py"], json=True) == {"changes": {"activation a": 400 * MiB}}
+    assert capsys.readouterr().out == ""
+    reports.tables(now, ["train.py"], json=False)
+    head, *lines = capsys.readouterr().out.strip().splitlines()
+    bounds = [format_bytes(result.estimate.bound_bytes) for result in (before, now)]
+    change = format_bytes(now.estimate.bound_bytes - before.estimate.bound_bytes)
+    assert head == f"since the baseline: bound {bounds[0]} -> {bounds[1]} (+{change}); changed at the peak:"
+    assert [" ".join(line.split()) for line in lines] == ["+ 400.0 MiB activation", "+ 400.0 MiB activation a"]
+    reports = EstimateReports(baseline=file, budget_bytes=1000 * MiB)
+    reports.tables(now, ["train.py"], json=False)
+    assert capsys.readouterr().out == ""
+    (failed,) = reports.failed_checks(now)
+    assert "changed at the peak" in failed
+    assert "parameter" not in failed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]", "{}", '{"parts_at_peak": {"a": 1}}', '{"bound_bytes": 1, "parts_at_peak": {"a": "1"}}',
+     '{"bound_bytes": 1, "parts_at_peak": {"a": -1}}', '{"bound_bytes": true, "parts_at_peak": {}}'],
+)  # fmt: skip
+def test_a_file_that_is_no_baseline_is_refused_before_the_script_runs(tmp_path, text):
+    file = tmp_path / "before.json"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="baseline"):
+        EstimateReports(baseline=file).check_files("train.py")
 
 
 def test_checks_that_are_not_wanted_do_not_fail():
