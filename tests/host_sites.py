@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -43,4 +44,5 @@ def agents(site):
 
 def kill_agents(site, number=signal.SIGKILL):
     for pid in agents(site):
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it was ending
+            os.kill(pid, number)

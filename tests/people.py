@@ -89,10 +89,14 @@ class Person:
         return subprocess.Popen(command, **{**quiet, **self._rights(), **options})
 
     def write(self, name, text):
-        """A file of the user in their home, with its folders."""
+        """A file of the user in their home, with its folders. One that is there may be executed: it is replaced."""
         path = self.home / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        draft = path.with_name(f".{path.name}.draft")
+        draft.write_text(text)
+        if path.exists():
+            draft.chmod(path.stat().st_mode)
+        draft.replace(path)
         for made in (path, *(folder for folder in path.parents if self.home in folder.parents)):
             os.chown(made, self.uid, self.account.pw_gid)
         return path

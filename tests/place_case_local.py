@@ -46,8 +46,7 @@ class Case:
 
     def close(self):
         self._site.stop()
-        for pid, _ in self._site.left_behind():
-            send(pid, signal.SIGKILL)
+        self._site.kill_left_behind()
 
 
 def runner_of(pid):

@@ -17,5 +17,7 @@ class Case(SlurmCase):
     def __init__(self, root, first):
         cluster = shared_cluster()
         site = pilot_on_slurm(cluster, root, max_allocations=1)
+        # The keeper of a lost node is waited for, 30 s otherwise. One that lives touches its mark every 5 s.
+        site.set_constant("cotenant.slurm.pilot_allocations", "SILENT_S", 12.0)
         site.start(simulate=None)
         super().__init__(root, cluster, site, site.submit(first, requeue=True))

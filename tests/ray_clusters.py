@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
 
 from cotenant.simserver.server import SimulatedServer
 from sites import Site
@@ -101,9 +100,7 @@ def pilot_site(root, address, *, ray_options=(), **settings):
                 for view in site.client.jobs(active=True):
                     site.client.cancel(view["id"])
             site.stop()
-        for pid, _ in site.left_behind():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        site.kill_left_behind()
 
 
 def node_called(cluster, name):

@@ -7,7 +7,6 @@ node; both are answered by `done`. It ends with its stdin.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -20,11 +19,10 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     import ray_clusters
+    from cotenant.demo.slurm_cluster import free_ports
 
     ray_clusters.set_environment()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     common = {"object_store_memory": 80 * ray_clusters.MiB}
     head = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False, "gcs_server_port": port, **common}
     (worker,) = ray_clusters.gpu_nodes(Path(sys.argv[1]), nodes=("r1",))

@@ -44,6 +44,11 @@ class Site:
         self.gates = {}
         self.client = Client(self.socket, timeout_s=TIMEOUT_S)
 
+    def set_constant(self, module, name, value):
+        """Give a constant this value in daemons and command lines of the site: a time-out that a test waits for."""
+        code = f"import {module} as module; module.{name} = {value!r}; from cotenant.cli.main import run; run()"
+        self.command = (self.command[0], "-c", code)
+
     def start(self, *flags, simulate="2xA100-40GB"):
         """Start a daemon, on the driver's GPUs with `simulate=None`; returns once it serves."""
         read_end, write_end = os.pipe()
@@ -148,6 +153,12 @@ class Site:
                     found.append((pid, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
         return found
 
+    def kill_left_behind(self):
+        """Kill what `left_behind` finds; some of it may be ending."""
+        for pid, _ in self.left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
 
 @contextlib.contextmanager
 def open_site():
@@ -165,7 +176,5 @@ def open_site():
             site.stop()
         assert site.left_behind() == [], site.log.read_text() if site.log.exists() else ""
     finally:
-        for pid, _ in site.left_behind():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        site.kill_left_behind()
         shutil.rmtree(root, ignore_errors=True)

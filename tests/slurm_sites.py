@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import signal
 
 from cotenant.core.errors import CotenantError
 from cotenant.simserver.server import SimulatedServer
@@ -69,9 +67,7 @@ def end_site(site):
             with contextlib.suppress(CotenantError):  # it has ended meanwhile
                 site.client.cancel(view["id"])
         site.stop()
-    for pid, _ in site.left_behind():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    site.kill_left_behind()
 
 
 class SlurmCase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import resource
@@ -203,7 +204,15 @@ def wait_for_file(path):
 
 def wait_for_connection(client):
     """Until a client has a socket: its own, since the test's client keeps connections, too."""
+
+    def has_socket():
+        for path in Path(f"/proc/{client.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if str(path.readlink()).startswith("socket:"):
+                    return True
+        return False
+
     give_up_s = time.monotonic() + TIMEOUT_S
-    while not any(str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{client.pid}/fd").iterdir()):
+    while not has_socket():
         assert time.monotonic() < give_up_s
         time.sleep(0.01)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from host_sites import hosts_site
@@ -21,8 +18,7 @@ def site(tmp_path_factory):
     until(lambda: len(site.client.gpus()) == 4, "both hosts are heard of")
     yield site
     site.stop()
-    for pid, _ in site.left_behind():
-        os.kill(pid, signal.SIGKILL)
+    site.kill_left_behind()
 
 
 def hosts_of(site, job_id):

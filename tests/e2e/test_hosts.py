@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,19 +13,19 @@ from gated_jobs import GATE, lines
 from host_sites import agents, hosts_site, kill_agents
 from places import until
 
-STALE_S = 5.0  # scheduling.stale_after_s
+STALE_S = 2.0
 HOLDS = (sys.executable, "-m", "cotenant.simserver.fake_job", "--delay", "0.1", "--duration", "100000", "--peak-gib")
 
 
 @pytest.fixture
 def site(site_root):
     site = hosts_site(site_root, {"n1": "", "n2": ""})
+    site.env["COTENANT_SCHEDULING__STALE_AFTER_S"] = str(STALE_S)
     site.start(simulate=None)
     until(lambda: len(site.client.gpus()) == 2, "both hosts are heard of")
     yield site
     site.stop()
-    for pid, _ in site.left_behind():
-        os.kill(pid, signal.SIGKILL)
+    site.kill_left_behind()
 
 
 @pytest.fixture
@@ -121,17 +120,17 @@ def test_a_killed_daemon_adopts_its_jobs_on_hosts(site):
 
 
 def test_a_silent_host_admits_nothing_until_it_speaks_again(site):
-    kill_agents(site, signal.SIGSTOP)
-    stopped = agents(site)
+    def are_silent():
+        kill_agents(site, signal.SIGSTOP)  # also those that were started in the place of silent ones
+        return all(gpu["sample_age_s"] > STALE_S for gpu in site.client.gpus())
+
     try:
-        until(lambda: all(gpu["sample_age_s"] > STALE_S for gpu in site.client.gpus()), "both are silent")
+        until(are_silent, "both are silent")
         waits = site.submit("true")
         until(lambda: "sample" in str(site.client.job(waits)["reason"]), "it is explained")
         assert len(site.client.gpus()) == 2
     finally:
-        for pid in stopped:
-            with contextlib.suppress(ProcessLookupError):  # a silent agent is killed in the end
-                os.kill(pid, signal.SIGCONT)
+        kill_agents(site, signal.SIGCONT)
     assert site.wait(waits)["state"] == "COMPLETED"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cotenant.demo.slurm_cluster import free_ports
 from gated_jobs import GATE, lines
 from host_sites import hosts_site
 from places import until
@@ -38,9 +38,7 @@ def ssh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sshd")
     for name in ("host_key", "key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    (port,) = free_ports(1)
     (folder / "config").write_text(CONFIG.format(port=port, folder=folder))
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # for its privilege separation
     with (folder / "log").open("wb") as log:

@@ -9,7 +9,7 @@ from people import Person, made_users, needs_users, open_to_users, start_for_all
 from sites import TIMEOUT_S
 
 # Seconds of the simulated server, 60 times as fast as the clock.
-SETTINGS = {"ACTION": "park", "AFTER_S": "90", "WARMUP_S": "30", "GRACE_S": "120"}
+SETTINGS = {"AFTER_S": "90", "WARMUP_S": "30", "GRACE_S": "120"}
 
 
 def until(condition, what):
@@ -23,16 +23,20 @@ def until(condition, what):
 
 @needs_users
 def test_an_idle_job_is_reported_to_its_user_alone_and_parked_until_they_release_it(site):
-    site.env |= {f"COTENANT_IDLE__{name}": value for name, value in SETTINGS.items()}
+    site.env |= {f"COTENANT_IDLE__{name}": value for name, value in SETTINGS.items()} | {"COTENANT_IDLE__ACTION": "off"}
     site.env["COTENANT_NOTIFICATIONS__ENABLED"] = "true"
     with made_users(2) as accounts:
         start_for_all(open_to_users(site))
         ann, bob = (Person(site, account) for account in accounts)
         news = ann.home / "news"
         notify = f'echo "$COTENANT_JOB_EVENT $COTENANT_JOB_ID $COTENANT_JOB_STATE $COTENANT_JOB_REASON" >> {news}'
-        idle = ann.submit("--exclusive", "--notify", notify, "--", "sleep", "1000")
         works = (site.command[0], "-m", "cotenant.simserver.fake_job", "--delay", "5", "--duration", "1e6")
         busy = bob.submit("--exclusive", "--", *works)
+        until(lambda: any(gpu["smact"] for gpu in site.client.gpus()), "it computes, after a start of any length")
+        site.stop()
+        site.env["COTENANT_IDLE__ACTION"] = "park"
+        start_for_all(site)
+        idle = ann.submit("--exclusive", "--notify", notify, "--", "sleep", "1000")
         line = until(lambda: news.exists() and news.read_text(), "ann is notified")
         assert line.startswith(f"idle {idle} RUNNING idle: activity below 1 % for ")
         assert "parked in" in line

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.daemon import client
+from places import until
 
 GiB = 2**30
 
@@ -40,9 +41,11 @@ def test_python_script_runs_with_the_python_of_the_path(server):
 
 def test_a_job_that_runs_out_of_memory_is_retried_with_more(site):
     site.start(simulate="1xA100-40GB")
-    big = site.simulated("--peak-gib", "30", "--duration", "240", gib=30)
-    site.started(big)
+    big = site.simulated("--peak-gib", "30", "--duration", "1e6", gib=30)
+    until(lambda: site.client.job(big)["observed_bytes"] == 30 * GiB, "it holds its memory")
     small = site.simulated("--peak-gib", "12", "--duration", "30", gib=2)
+    until(lambda: any(attempt["exit"] for attempt in site.client.job(small)["attempt_list"]), "it has no room")
+    site.client.cancel(big)
     view = site.wait(small)
     assert (view["state"], view["attempts"]) == ("COMPLETED", 2), view
     first, second = view["attempt_list"]
@@ -55,7 +58,9 @@ def test_a_job_that_runs_out_of_memory_is_retried_with_more(site):
 
 
 def test_memory_is_attributed_to_jobs(server):
-    job = server.simulated("--peak-gib", "5", "--duration", "60", gib=6)
+    job = server.simulated("--peak-gib", "5", "--duration", "1e6", gib=6)
+    until(lambda: server.client.job(job)["observed_bytes"] == 5 * GiB, "its memory is seen")
+    server.client.cancel(job)
     view = server.wait(job)
     assert view["observed_bytes"] == 5 * GiB, view
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -15,6 +16,7 @@ from cotenant.scheduling.prediction.interference_table import (
     WorkloadAlone,
 )
 from cotenant.scheduling.prediction.workloads import workload_key
+from places import until
 
 
 def a_table(site, commands):
@@ -73,10 +75,21 @@ def test_a_damaged_table_is_named_at_the_start(site, installed):
     assert "interference.json" in checked.stdout + checked.stderr
 
 
+def has_shown_activity(view):
+    """Whether a job has run for two minutes of its GPU, with 0.3 of its SMs for most of the time."""
+    usage = view["usage"] or {}
+    return usage.get("gpu_s", 0.0) > 120.0 and (usage["smact"] or 0.0) > 0.27
+
+
 def test_advice_is_of_the_history_of_the_daemon(site):
     site.start(simulate="1xA100-40GB")
     # 60 simulated seconds pass in one: long enough to be learned from.
-    site.wait(site.simulated("--peak-gib", "8", "--smact", "0.3", "--duration", "180", gib=10))
+    gate = site.gate()
+    trains = f"{sys.executable} -m cotenant.simserver.fake_job --peak-gib 8 --smact 0.3 --duration 1e6"
+    job = site.submit(f"{trains} & {gate}; kill $!; wait; true", declared_bytes=10 * 2**30)
+    until(lambda: has_shown_activity(site.client.job(job)), "its activity is known, after a start of any length")
+    site.open_gate(gate)
+    assert site.wait(job)["state"] == "COMPLETED"
     done = site.cli("advise", "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["advice"]

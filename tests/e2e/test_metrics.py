@@ -7,11 +7,7 @@ import socket
 
 from prometheus_client.parser import text_string_to_metric_families
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from cotenant.demo.slurm_cluster import free_ports
 
 
 def scrape(connection):
@@ -26,7 +22,7 @@ def scrape(connection):
 
 
 def test_metrics_of_gpus_and_jobs_are_served(site):
-    port = free_port()
+    (port,) = free_ports(1)
     site.env["COTENANT_METRICS__LISTEN"] = f"127.0.0.1:{port}"
     site.start(simulate="1xA100-40GB")
     gate = site.gate()

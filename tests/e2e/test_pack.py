@@ -103,6 +103,7 @@ def running(place, *words, started):
 def test_a_signal_lets_jobs_save_and_leaves_the_rest(place):
     save = 'trap "echo saved >>state; exit 0" TERM; touch up; while :; do sleep 0.05; done'
     listed(place, job("echo done"), f"--gpu-mem 39G --wrap '[ -e state ] || {{ {save}; }}'", job("echo later", "39G"))
+    place.env["COTENANT_SCHEDULING__STOP_GRACE_S"] = "60"  # its handler has to end by itself
     process = running(place, "jobs.txt", started="up")
     process.send_signal(signal.SIGTERM)
     assert process.wait(TIMEOUT_S) == 75

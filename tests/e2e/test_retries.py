@@ -14,12 +14,14 @@ echo finished
 
 
 def test_a_job_is_checkpointed_and_requeued_after_its_time_slice(site):
+    site.env["COTENANT_SCHEDULING__STOP_GRACE_S"] = "60"  # its handler has to end by itself
     site.start(simulate="1xA100-40GB")
     long = site.submit("sh", "-c", CHECKPOINTS, "sh", exclusive=True, time_slice_s=1.0)
     site.started(long)
     give_up_s = time.monotonic() + 60
-    while site.cli("logs", str(long)).stdout != "from 0\n":  # its trap is set
+    while b"".join(site.client.logs(long)) != b"from 0\n":  # its trap is set
         assert time.monotonic() < give_up_s
+        time.sleep(0.02)
     short = site.submit("true", exclusive=True)
     assert site.wait(short)["state"] == "COMPLETED"
     assert site.client.job(long)["state"] != "COMPLETED"

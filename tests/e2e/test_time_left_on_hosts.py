@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import re
 import time
 
 import pytest
@@ -24,8 +23,7 @@ def site(tmp_path_factory):
     until(lambda: len(site.client.gpus()) == 2, "both hosts are heard of")
     yield site
     site.stop()
-    for pid, _ in site.left_behind():
-        os.kill(pid, signal.SIGKILL)
+    site.kill_left_behind()
 
 
 def test_a_job_with_a_time_limit_starts_only_where_it_ends_in_time(site):
@@ -39,7 +37,8 @@ def test_a_job_with_a_time_limit_starts_only_where_it_ends_in_time(site):
     assert site.wait(short)["state"] == "COMPLETED"  # on n1
     said = site.cli("explain", str(waits)).stdout
     assert "insufficient_time" in said
-    assert "its time limit of 2h00m is longer than the 16m" in said
+    left_m = int(re.search(r"its time limit of 2h00m is longer than the (\d+)m", said)[1])
+    assert 0 < left_m <= 16, "fewer on a machine that is slow"
     assert "that n1 has left" in said
     (site.root / "gate.open").touch()
     assert [site.wait(job_id)["state"] for job_id in (first, waits)] == ["COMPLETED", "COMPLETED"]

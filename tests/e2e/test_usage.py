@@ -16,7 +16,7 @@ VICTIM, BULLY = "xception_imagenet_bs32", "vgg16_imagenet_bs128"
 SLOWDOWN = 1.0 / pair_speeds()[VICTIM, BULLY]
 """Measured on an A100, and what the simulated server makes of the two."""
 
-LONG = "1200"
+LONG = "1e6"
 ENOUGH_S = 1.5
 """Three times what teaches on a server whose time runs sixty times as fast."""
 TIMEOUT_S = 60
@@ -149,11 +149,13 @@ def test_a_pattern_that_finds_nothing_is_refused(packed):
 
 
 def test_the_history_of_gpus_is_shown(packed):
+    began_j = packed.client.gpus()[0]["energy_j"]
     train(packed, BULLY, LONG)
-    points = waits_for(lambda: _at_work(packed.client.gpu_history(60.0)))
+    points = waits_for(lambda: _at_work(packed.client.gpu_history(600.0)))
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
     spent_j = sum(point["energy_j"] for point in points if point["energy_j"] is not None)
-    assert spent_j == pytest.approx(packed.client.gpus()[0]["energy_j"], rel=0.5), "no reading is left out"
+    now_j = packed.client.gpus()[0]["energy_j"]
+    assert 0.5 * (now_j - began_j) <= spent_j <= now_j, "no reading is left out"
     assert packed.cli("gpus", "--history", "9999-00").returncode == 0, "as long as anybody asks for"
     table = packed.cli("gpus", "--history", "10").stdout.splitlines()
     assert [line.split()[1] for line in table[1:5]] == ["memory", "SMACT", "power", "energy"]

@@ -226,14 +226,15 @@ def test_jobs_report_steps_as_their_users_without_seeing_others(site, users):
         "-m",
         "cotenant.simserver.fake_job",
         "--duration",
-        "900",
+        "1e6",
         "--delay",
         "5",
         "--peak-gib",
         "1",
     )
     first = ann.submit("-D", str(ann.home), *train)
-    second = bob.submit("--progress", r"(\d+) %, speed", *train)
+    prints = "n=0; while :; do n=$((n+1)); echo $n %, speed; sleep 0.1; done"
+    second = bob.submit("--progress", r"(\d+) %, speed", "--", "sh", "-c", f"{shlex.join(train[1:])} & {prints}")
     give_up_s = time.monotonic() + 60
     rates = {}
     while len(rates) < 2:

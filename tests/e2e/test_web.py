@@ -304,7 +304,8 @@ def test_the_pages_process_ends_with_a_daemon_that_is_killed(site):
     assert _has_ended(watched)
 
 
-def test_a_page_process_that_dies_is_started_again(site, monkeypatch):
+def test_a_page_process_that_dies_is_started_again(site):
+    site.set_constant("cotenant.daemon.web_process", "RESTART_S", 0.1)
     site.start("--web", "127.0.0.1:0")
     (child,) = _page_processes(site)
     os.kill(child, signal.SIGKILL)

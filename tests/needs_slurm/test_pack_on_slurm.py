@@ -59,7 +59,7 @@ def test_many_jobs_share_one_gpu_of_slurm(cluster):
     first = submitted(cluster, "-w", "n1", "jobs.txt")
     assert cluster.ended(first) == "COMPLETED", log(cluster, "jobs.pack", first)
     assert "3 completed, 0 failed" in log(cluster, "jobs.pack", first)
-    assert left_of_packs(cluster) == []
+    cluster.until(lambda: left_of_packs(cluster) == [], "all processes have ended")
 
 
 def test_two_packs_on_a_node_have_a_gpu_each(cluster):

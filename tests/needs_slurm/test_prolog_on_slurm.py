@@ -25,8 +25,11 @@ echo "pipe $CUDA_MPS_PIPE_DIRECTORY"; ls -ld $CUDA_MPS_PIPE_DIRECTORY
 echo "gpus $CUDA_VISIBLE_DEVICES"
 srun --overlap --gres=gpu:1 sh -c 'echo "of a step: $CUDA_VISIBLE_DEVICES"'
 PYTHONPATH={path} COTENANT_SIM_SERVER={gpus} CUDA_VISIBLE_DEVICES={uuid} {python} -m cotenant.simserver.fake_job \
-    --delay 0.1 --duration {seconds} --peak-gib 3
+    --delay 0.1 --duration 1e6 --peak-gib 3 &
+until [ -e {end} ]; do sleep 0.05; done
+kill $!; wait $!; true
 """
+"""It holds 3 GiB until the file `end` is there."""
 
 
 class HookedCluster(SlurmCluster):
@@ -57,14 +60,14 @@ class HookedCluster(SlurmCluster):
         (self.folder / "slurm.conf").write_text("".join(conf))
         self.slurm("scontrol", "reconfigure")
 
-    def submit(self, account, seconds, *words):
+    def submit(self, account, *words):
         """The number of a job of a user that holds 3 GiB of the first GPU, and the file of its output."""
         job = JOB.format(
             gpus=self.gpus,
             uuid=self.server.uuids[0],
             python=public_python(),
             path=python_path(),
-            seconds=seconds,
+            end=self.folder / "end",
         )
         output = Path(account.pw_dir) / "out"
         user = (
@@ -86,6 +89,12 @@ class HookedCluster(SlurmCluster):
         """The energy in the record of a job; 0 in the first one, of one sample."""
         found = re.fullmatch(r"cotenant:peak=\d+M(?:,energy=(\d+)J)?", self.admin_comment(job_id))
         return int(found[1] or 0)
+
+    def flush(self, job_id):
+        """Have a sample taken and written, as the end of a task does."""
+        requested = self.run / job_id / "flush" / "now"
+        requested.touch()
+        self.until(lambda: not requested.exists(), "its watcher has written")
 
     def is_clean(self, job_id):
         return not (self.run / job_id).exists()
@@ -109,9 +118,12 @@ def hooked():
 
 def test_a_job_has_mps_of_its_user_and_its_peak_and_energy_in_its_record(hooked):
     with made_users(1) as (ann,):
-        job_id, output = hooked.submit(ann, 600, "--comment=mps", "--gres=gpu:2")
+        job_id, output = hooked.submit(ann, "--comment=mps", "--gres=gpu:2")
         hooked.until(lambda: hooked.admin_comment(job_id), "it is recorded while it runs")
         early_j = hooked.recorded_j(job_id)
+        seen_s = hooked.server.now_s()
+        hooked.until(lambda: hooked.server.now_s() > seen_s + 300, "five seconds have passed, some samples")
+        (hooked.folder / "end").touch()
         assert hooked.ended(job_id) == "COMPLETED", output.read_text()
         assert hooked.recorded_j(job_id) > early_j  # as of the end of the script
         pipe, listed, gpus, of_step = output.read_text().splitlines()[:4]
@@ -131,7 +143,7 @@ def test_a_job_has_mps_of_its_user_and_its_peak_and_energy_in_its_record(hooked)
 
 def test_a_job_that_does_not_ask_has_no_mps_and_a_cancelled_one_leaves_nothing(hooked):
     with made_users(1) as (ann,):
-        job_id, output = hooked.submit(ann, 1e6, "--comment=amps")
+        job_id, output = hooked.submit(ann, "--comment=amps")
         hooked.until(lambda: hooked.admin_comment(job_id), "it is recorded while it runs")
         assert output.read_text().splitlines()[0] == "pipe "
         hooked.slurm("scancel", job_id)
@@ -144,8 +156,13 @@ def test_a_job_that_does_not_ask_has_no_mps_and_a_cancelled_one_leaves_nothing(h
 def test_a_comment_of_the_site_and_a_job_without_gpus_are_left_alone(hooked):
     with made_users(1) as (ann,):
         (hooked.folder / "work").chmod(0o777)
-        job_id, _ = hooked.submit(ann, 900, "--begin=now+1")
+        job_id, _ = hooked.submit(ann, "--hold")
         hooked.slurm("scontrol", "update", f"JobId={job_id}", "AdminComment=ours")
+        hooked.slurm("scontrol", "release", job_id)
+        hooked.until(lambda: hooked.server.gpu(0).processes, "its memory can be seen")
+        for _ in range(2):
+            hooked.flush(job_id)
+        (hooked.folder / "end").touch()
         assert hooked.ended(job_id) == "COMPLETED"
         assert hooked.admin_comment(job_id) == "ours"
         plain = hooked.slurm("sbatch", "--parsable", "--wrap", f"ls {hooked.run} >{hooked.folder}/work/list").strip()

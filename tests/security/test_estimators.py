@@ -54,9 +54,7 @@ FORGED = {
 def a_hanging_job(person):
     """Id of a held job whose estimate does not end by itself."""
     (person.home / "train.py").touch()
-    written = person.write("python.new", HANGING_PYTHON)
-    written.chmod(0o755)
-    written.replace(person.home / "python")  # the estimate of another job may start the old one: "text file busy"
+    person.write("python", HANGING_PYTHON).chmod(0o755)
     done = person.cli("submit", "--parsable", "-H", "--", "./python", "train.py")
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import subprocess
 import time
@@ -37,22 +38,24 @@ def test_idle_connections_and_half_requests_of_one_user_keep_nobody_else_out(sit
     soft, hard = line.split()[3:5]
     assert soft == hard
     attacker, victim = (Person(site, account) for account in users[:2])
-    holder = attacker.popen(
-        site.command[0], "-c", HOLD, str(site.socket), "400", stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        done = victim.cli("ls")
-        assert done.returncode == 0, done.stderr
-        refused = attacker.cli("ls")
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):  # again, if the machine was so slow that the daemon had closed them before
+            holder = attacker.popen(
+                site.command[0], "-c", HOLD, str(site.socket), "400", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            stack.callback(holder.communicate)
+            assert holder.stdout.readline() == b"held\n"
+            refused = attacker.cli("ls")
+            if refused.returncode:
+                break
         assert refused.returncode == 1
         assert "you have 50 connections open, the limit is 50" in refused.stderr
+        done = victim.cli("ls")
+        assert done.returncode == 0, done.stderr
         deadline_s = time.monotonic() + 60
         while attacker.cli("ls").returncode != 0:  # until the daemon has closed those that send no request
             assert time.monotonic() < deadline_s
-            time.sleep(0.5)
-    finally:
-        holder.communicate()
+            time.sleep(0.2)
 
 
 def test_jobs_get_the_limit_of_open_files_that_the_daemon_was_started_with(site, users):
@@ -69,7 +72,7 @@ def test_jobs_get_the_limit_of_open_files_that_the_daemon_was_started_with(site,
 
 def test_a_removed_socket_is_made_again(people, site):
     site.socket.unlink()
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not site.socket.exists():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -115,7 +116,7 @@ class SlurmInFolder:
         self.folder.chmod(0o755)
         for index in range(GPUS):
             os.mknod(self.folder / f"gpu{index}", 0o666 | 0o020000, os.makedev(1, 3))
-        controller_port, *ports = _free_ports(1 + len(self.nodes))
+        controller_port, *ports = free_ports(1 + len(self.nodes))
         (gres,) = self.lines.node_gres.values()
         text = _CONF.format(
             host=socket.gethostname().partition(".")[0],
@@ -200,9 +201,18 @@ def _has_ended(pid: int) -> bool:
     return procfs.start_ticks(pid) is None
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, outside of the range from which the kernel takes those of connections (ip(7)).
+
+    A port of that range may be taken before its daemon listens, or while a killed one is started again.
+    """
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    outside = [port for port in range(10_000, 65_536) if not first <= port <= last] or [0]
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            opened = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # taken
+                opened.bind(("", random.choice(outside)))  # noqa: S311 - no secret
+                found.append(opened.getsockname()[1])
+        return found

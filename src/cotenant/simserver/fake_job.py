@@ -41,6 +41,8 @@ SECOND_GROWTH_S = 200.0  # the measured first peaks cover the first 200 s
 WEIGHTS_SHARE = 0.3  # of the first peak; the rest are activations, gradients and optimizer state
 STEPS_TO_PEAK = 4
 REPORTS = 20
+STEPS_INTERVAL_S = 0.5
+"""Real seconds after which a job has written its steps again, however long it trains."""
 
 
 class JobPlan(NamedTuple):
@@ -153,7 +155,8 @@ class SimulatedJob:
             goals_s = [plan.work_s, fails_s, plan.work_s * (reported + 1) / REPORTS]
             goals_s += [second_growth_s] if self.held_bytes < plan.peak_bytes else []
             ahead_s = min(goals_s) - progress.done_s
-            self._sleep(max(0.0, ahead_s) / progress.speed / self.server.time_scale, stamps)
+            left_s = max(0.0, ahead_s) / progress.speed / self.server.time_scale
+            self._sleep(min(left_s, STEPS_INTERVAL_S), stamps)
 
     def _show_speed(self, speed: float) -> None:
         if self.shown_speed is None or abs(speed - self.shown_speed) > 1e-6:

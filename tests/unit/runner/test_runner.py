@@ -264,8 +264,7 @@ def test_the_result_has_cpu_time_and_memory(attempt, tmp_path):
     output = result(tmp_path)
     assert output["user_s"] + output["system_s"] >= 0.1
     assert output["max_rss_bytes"] > 2**20
-    # Of two clocks, read one after the other.
-    assert output["ended_at_s"] - output["started_at_s"] == pytest.approx(output["elapsed_s"], abs=0.05)
+    assert output["ended_at_s"] - output["started_at_s"] == pytest.approx(output["elapsed_s"], abs=1e-3)
 
 
 @pytest.mark.parametrize(("daemon", "job"), [("-500", "0"), ("300", "300")])

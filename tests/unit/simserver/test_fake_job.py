@@ -95,12 +95,22 @@ def test_a_job_grows_to_its_peak_and_frees_all_at_sigterm(server, start):
     assert server.gpu(0).processes == ()
 
 
-def test_a_workload_may_grow_again_later(server, start):
-    """U-Net shows 5.5 GiB in its first 200 s and 9.7 GiB later."""
-    start("--workload", "unet_voc", "--delay", "5")
-    wait_until(lambda: server.gpu(0).used_bytes == 5636 * 2**20)
-    wait_until(lambda: server.gpu(0).used_bytes == 9910 * 2**20)
-    assert server.now_s() > 200
+def test_a_workload_may_grow_again_later(server, monkeypatch):
+    """U-Net shows 5.5 GiB in its first 200 s and 9.7 GiB later; here in a time that passes while it sleeps."""
+    now_s, seen = [0.0], []
+    plan = job_module._plan(job_module._parse(["--workload", "unet_voc", "--delay", "5"]), server.seed)
+    monkeypatch.setattr(server, "now_s", lambda: now_s[0])
+    job = job_module.SimulatedJob(server, [server.uuids[0]], plan)
+
+    def sleep(real_s, _):
+        seen.append((now_s[0], server.gpu(0).used_bytes))
+        now_s[0] += real_s * server.time_scale
+
+    monkeypatch.setattr(job, "_sleep", sleep)
+    monkeypatch.setattr(job, "_sleep_until", lambda virtual_s: now_s.__setitem__(0, virtual_s))
+    assert job.run() == 0
+    assert {size for at_s, size in seen if at_s < 205} == {5636 * 2**20}
+    assert {size for at_s, size in seen if at_s > 206} == {9910 * 2**20}
 
 
 def test_a_full_gpu_ends_the_job_with_an_oom_message(server, start):
@@ -136,8 +146,11 @@ def test_a_neighbor_slows_a_job_down_as_measured(server, start):
     """EfficientNet beside VGG16 was measured at 0.5245 of its speed alone, VGG16 at 0.8798."""
     partner = start("--workload", "vgg16_imagenet_bs64", "--duration", "1e6", "--delay", "5")
     wait_until(lambda: server.gpu(0).smact > 0)
-    job = start("--workload", "efficientnet_imagenet_bs64", "--duration", "1000", "--delay", "5")
+    first = start("--workload", "efficientnet_imagenet_bs64", "--duration", "1e6", "--delay", "5")
     wait_until(lambda: [p.speed for p in server.gpu(0).processes if p.pid == partner.pid] == [pytest.approx(0.8798)])
+    first.kill()
+    first.wait()
+    job = start("--workload", "efficientnet_imagenet_bs64", "--duration", "1000", "--delay", "5")
     out, _ = job.communicate(timeout=TIMEOUT_S)
     assert set(re.findall(r"speed ([\d.]+)", out)) == {"0.52"}
     assert float(re.search(r"done in ([\d.]+) s", out)[1]) >= 5 + 995 / 0.5245 - 0.1

@@ -19,6 +19,7 @@ from cotenant.study.overhead import OverheadStudy, StudyJob, output_bytes, read_
 from cotenant.study.overhead_page import write_page
 from cotenant.study.overhead_report import tool_costs, write_report
 from cotenant.study.tools import MONITORING_TOOLS, MonitoringTool
+from places import until
 
 TWO_EPOCHS = """
 import json, os, time
@@ -42,7 +43,9 @@ def tools(monkeypatch):
     """The registry of tools, to which a test adds; `ticker` exists on every machine."""
     builtin = dict(MONITORING_TOOLS._builtin)
     builtin["ticker"] = MonitoringTool(
-        title="ticker", command=lambda _: ("sh", "-c", "while :; do date; sleep 0.05; done")
+        title="ticker",
+        command=lambda _: ("sh", "-c", "while :; do date; sleep 0.05; done"),
+        is_ready=lambda run: output_bytes(run.folder) > 0,
     )
     monkeypatch.setattr(MONITORING_TOOLS, "_builtin", builtin)
     return builtin
@@ -94,7 +97,9 @@ def test_a_missing_tool_is_one_row_that_says_so(tmp_path, tools):
 
 
 def test_a_tool_that_ends_before_the_job_is_a_failed_row(tmp_path, tools):
-    tools["brief"] = MonitoringTool(title="brief", command=lambda _: ("sh", "-c", "echo no permission; exit 3"))
+    command = ("sh", "-c", "echo no permission; exit 3")
+    # Never ready: the job starts once it has ended.
+    tools["brief"] = MonitoringTool(title="brief", command=lambda _: command, is_ready=lambda _: False)
     rows = rows_of(study_of(tmp_path, TWO_EPOCHS, ("brief",)))
     brief = next(row for row in rows if row["tool"] == "brief")
     assert (brief["outcome"], brief["message"]) == ("failed", "the tool ended early: no permission")
@@ -120,7 +125,11 @@ def test_a_job_over_its_limit_is_killed_with_its_children(tmp_path):
     text = f"import subprocess, time\nsubprocess.Popen(['sh', '-c', 'sleep 600; : {mark}'])\ntime.sleep(600)"
     rows = rows_of(study_of(tmp_path, text, (), timeout_s=1.5))
     assert [row["outcome"] for row in rows] == ["timeout"]
-    assert not any(mark in command_line(stat.pid) for stat in all_stats())
+    until(lambda: not is_in_a_command_line(mark), "all of its processes have ended")
+
+
+def is_in_a_command_line(mark):
+    return any(mark in command_line(stat.pid) for stat in all_stats())
 
 
 def command_line(pid):
@@ -136,7 +145,7 @@ def test_a_tool_that_ignores_the_interrupt_is_killed(tmp_path, tools, monkeypatc
     code = f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)  # {mark}"
     tools["stubborn"] = MonitoringTool(title="stubborn", command=lambda _: (sys.executable, "-c", code))
     rows_of(study_of(tmp_path, TWO_EPOCHS, ("stubborn",)))
-    assert not any(mark in command_line(stat.pid) for stat in all_stats())
+    until(lambda: not is_in_a_command_line(mark), "all of its processes have ended")
 
 
 def test_resume_runs_only_what_is_left(tmp_path):
@@ -260,9 +269,25 @@ def test_the_page_says_how_to_repeat_it(tmp_path):
         write_page(rows, tmp_path / "pages" / "o.md" / "x.md", "")
 
 
+class WatchedBackend(SimulatedBackend):
+    """Makes the file `seen` after ten readings of an active job; a job that begins removes it."""
+
+    def __init__(self, folder, seen):
+        super().__init__(folder)
+        self.count, self.seen = 0, seen
+
+    def sample(self, at_s):
+        found = super().sample(at_s)
+        self.count += any(sample.smact for sample in found.values()) and not self.seen.exists()
+        if self.count == 10:
+            self.seen.touch()
+            self.count = 0
+        return found
+
+
 def test_the_gpu_is_read_while_the_job_trains(tmp_path):
     SimulatedServer.create(tmp_path / "server", "1xA100-40GB")
-    backend = SimulatedBackend(tmp_path / "server")
+    backend = WatchedBackend(tmp_path / "server", tmp_path / "seen")
     (gpu,) = backend.inventory()
     busy = f"""
 from cotenant.simserver.server import SimulatedServer
@@ -271,7 +296,9 @@ server = SimulatedServer.open(Path({str(tmp_path / "server")!r}))
 attachment = server.attach(server.uuids[0], context_bytes=2**20, label="job")
 attachment.set_activity(smact=0.5, smocc=0.25, drama=0.125, utilization=1.0)
 """
-    study = study_of(tmp_path, busy + TWO_EPOCHS.replace("0.02", "0.3"), ())
+    busy += f"seen = Path({str(tmp_path / 'seen')!r})\nseen.unlink(missing_ok=True)\n"
+    epoch = "time.sleep(0.02)\n    while not seen.exists(): time.sleep(0.02)"
+    study = study_of(tmp_path, busy + TWO_EPOCHS.replace("time.sleep(0.02)", epoch), ())
     study = replace(study, watch=GpuSampler(backend, gpu, every_s=0.02), device="simulated A100-40GB")
     rows = rows_of(study)
     assert float(rows[0]["smact"]) == pytest.approx(0.5, abs=0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.job import ResourceUsage
 from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector
+from cotenant.demo.slurm_cluster import free_ports
 
 GPU = {
     "index": 1,
@@ -128,15 +128,8 @@ def test_metrics_of_running_jobs():
     assert ("job_memory_observed_bytes", *sorted(["8", "new", "1", "GPU-a"])) not in found
 
 
-@pytest.fixture
-def port():
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_metrics_are_served_over_tcp(port):
+def test_metrics_are_served_over_tcp():
+    (port,) = free_ports(1)
     close = PrometheusCollector(lambda: PICTURE).listen(f"127.0.0.1:{port}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
