@@ -3,8 +3,9 @@
     python -m benchmarks.estimator.ground_truth --set mlp [--rows N] [--seed S] [--quick] [--write] [--traces FOLDER]
 
 Sets: `mlp`, `cnn`, `transformer` (networks of GPUMemNet's generator), `timm` (models of timm), all by nvidia-smi on an
-A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100). The jobs are in
-`benchmarks/estimator/jobs`; `ground_truth_rows.py` documents which rows are excluded, and why.
+A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100); those of
+`published_memory_rows.py`: peaks that public repositories print. The jobs are in `benchmarks/estimator/jobs`;
+`ground_truth_rows.py` documents which rows are excluded, and why.
 
 Where a set measures the whole device, one constant covers the CUDA context and the libraries: the mode or median of
 measured minus reserved bytes over the first rows of the sample. These rows are not scored. CNNs with batch norm have a
@@ -41,8 +42,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, version, write_result
-from benchmarks.estimator.ground_truth_rows import GROUPS, Group, Row, read
+from benchmarks.estimator import ground_truth_rows
+from benchmarks.estimator.ground_truth_rows import Group, Row, read
 from benchmarks.estimator.ground_truth_scores import Result, constants, report_lines, split
+from benchmarks.estimator.published_memory_rows import PUBLISHED_MEMORY
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.margin import family_of
@@ -51,6 +54,7 @@ from cotenant.gpu_specs import gpu_spec
 from cotenant.tracing.process import serialization
 from cotenant.tracing.process.trace_function import trace_function
 
+GROUPS = {**ground_truth_rows.GROUPS, **PUBLISHED_MEMORY}
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "benchmarks" / "estimator" / "jobs"
 DATA = ROOT.parent / "shared" / "data"
@@ -99,6 +103,7 @@ def run_script(path: str, args: Sequence[str]) -> None:
     import runpy
 
     sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))  # as Python does for a script
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - the process ends with it
     runpy.run_path(path, run_name="__main__")
     raise SystemExit(0)
@@ -189,7 +194,9 @@ def main() -> int:
     if not (args.data / group.file).is_file():
         print(f"skipped: no published measurements at `{args.data / group.file}`; set --data FOLDER")
         return 0
-    absent = [name for name in group.imports if importlib.util.find_spec(name) is None]
+    folders = [part for part in args.pythonpath.split(os.pathsep) if part]
+    sys.path[:0] = folders
+    absent = [name for name in group.imports if importlib.util.find_spec(name.partition(".")[0]) is None]
     if absent:
         print(f"skipped: this set needs {', '.join(absent)}, which is not installed")
         return 0
@@ -201,7 +208,6 @@ def main() -> int:
     rows = sample(rows, count, args.seed)
     options = Options(steps=args.steps, traces=args.traces, commit=commit())
     results = []
-    folders = [part for part in args.pythonpath.split(os.pathsep) if part]
     for number, result in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
         outcome = result.problem or f"{result.elapsed_s:.1f} s"
         print(f"[{number}/{len(rows)}] {result.row.title}: {outcome}", file=sys.stderr, flush=True)
@@ -251,13 +257,13 @@ def write(group: Group, report: str, args: argparse.Namespace, commits: Mapping[
         *(["--quick"] if args.quick else []),
         *(["--pythonpath FOLDER"] if args.pythonpath else []),
     ]
-    libraries = dict.fromkeys(("torch", "torchvision", "timm", "transformers", *group.imports))
+    libraries = dict.fromkeys(("torch", "torchvision", "timm", "transformers", *group.packages))
     head = [
         f"# Estimates against `{group.file}`, {today()}",
         "",
         f"Commit {commit()}; {'; '.join(f'{name} {version(name)}' for name in libraries)}; no GPU.",
         f"Repeat with `python -m benchmarks.estimator.ground_truth --set {group.name} {' '.join(options)}`.",
-        *(["Jobs imported transformers from FOLDER, in another version than above."] if args.pythonpath else []),
+        *(["FOLDER comes first on the import path of the jobs, and of these versions."] if args.pythonpath else []),
         *([f"{traces_line(commits)} Seconds of cached ones include only reading."] if args.traces else []),
         "",
     ]

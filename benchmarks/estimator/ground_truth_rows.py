@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from cotenant.core.units import MiB
 from cotenant.learn.datasets.published import ENCODER_COLUMNS
@@ -37,6 +38,8 @@ class Row:
         script: file in `benchmarks/estimator/jobs`, run with `args`.
         gpu: name of a device profile; torch: version whose allocator rules hold.
         measured_bytes: as the set measures; where `measured_oom`, only the level reached before it failed.
+        quantity: which peak is compared with it.
+        readings: lowest and highest bytes that a printed number may mean, or None where it is exact.
         loads: libraries loaded in addition to those of every row of the set; such rows have a constant of their own.
         doubt: why the measurement may be wrong, or empty; such rows are scored, but not used for fitting.
         others: other estimators by name; those that do not support the job are left out.
@@ -48,6 +51,8 @@ class Row:
     gpu: str
     torch: str
     measured_bytes: int
+    quantity: Literal["reserved", "allocated"] = "reserved"
+    readings: tuple[int, int] | None = None
     measured_oom: bool = False
     loads: str = ""
     doubt: str = ""
@@ -59,8 +64,10 @@ class Group:
     """A table of measurements.
 
     Attributes:
-        outside_bytes: bytes beside reserved bytes in the measurements; None: a constant fitted to the first rows.
-        imports: libraries that a worker imports once, before the rows.
+        outside_bytes: bytes in the measurements beside those of the rows' quantity; None: a constant fitted to the
+            first rows.
+        imports: modules that a worker imports once, before the rows.
+        packages: other libraries of the rows, whose versions the page names.
         row: converts cells into a `Row`, or returns the reason to exclude the row.
         series: column that identifies a series of growing batches. A row is excluded if a larger batch of its series
             ran with less memory, and doubtful if it has more than its part of a smaller one: another process used the
@@ -74,6 +81,8 @@ class Group:
     imports: tuple[str, ...]
     row: Callable[[Cells], Row | str]
     series: str = ""
+    all_rows: bool = False
+    packages: tuple[str, ...] = ()
 
 
 def read(group: Group, folder: Path) -> tuple[list[Row], Counter[str]]:
@@ -372,6 +381,7 @@ GROUPS = {
             measures="reserved bytes after a step, 99th percentile, less 2 MiB reserved before",
             outside_bytes=-2 * MiB,
             imports=("torchvision", "transformers", "peft"),
+            packages=("peft",),
             row=peft_row,
         ),
     )

@@ -39,6 +39,11 @@ class Result:
     traced_at: str = ""
     elapsed_s: float = 0.0
 
+    @property
+    def peak_bytes(self) -> int:
+        """The predicted peak of the quantity that was measured."""
+        return self.allocated_bytes if self.row.quantity == "allocated" else self.reserved_bytes
+
 
 def commonest(values: Sequence[int]) -> int:
     """The value with the most neighbors within 2 MiB, if these are a third of `values`; else the median."""
@@ -53,7 +58,7 @@ def outside_of(results: Sequence[Result]) -> dict[str, int]:
     left: dict[str, list[int]] = {}
     for result in results:
         if not result.row.doubt:
-            left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.reserved_bytes)
+            left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.peak_bytes)
     return {loads: commonest(values) for loads, values in left.items()}
 
 
@@ -91,7 +96,7 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
     truth = [result.row.measured_bytes for result in ran]
     mean = statistics.fmean(truth)
     pairs: dict[str, list[float]] = {
-        "cotenant": [result.reserved_bytes + outside[result.row.loads] for result in ran],
+        "cotenant": [result.peak_bytes + outside[result.row.loads] for result in ran],
         "16 bytes per parameter": [4 * result.parameter_bytes + outside[result.row.loads] for result in ran],
         "mean of these rows": [mean] * len(ran),
     }
@@ -104,13 +109,14 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         lines.append(error_line(title, errors))
     lines += other_error_lines(ran)
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
+    printed = [(result, value) for result, value in zip(ran, pairs["cotenant"], strict=True) if result.row.readings]
+    as_printed = sum(result.row.readings[0] <= value <= result.row.readings[1] for result, value in printed)
     missed = [result for result in ran if result.row.measured_bytes > bound(result, outside)]
-    margin = statistics.fmean(
-        result.margin_bytes / (result.reserved_bytes + outside[result.row.loads]) for result in ran
-    )
+    margin = statistics.fmean(result.margin_bytes / (result.peak_bytes + outside[result.row.loads]) for result in ran)
     lines += [
         "",
         f"Within 2 MiB: {within} of {len(ran)}.",
+        *([f"Within what the printed number may mean: {as_printed} of {len(printed)}."] if printed else []),
         f"Measured peak above our bound: {len(missed)} of {len(ran)}, with a mean margin of {margin:.1%}.",
     ]
     return lines
@@ -164,7 +170,7 @@ def cap_of(requested_bytes: int, gpu: str) -> float:
 
 def bound(result: Result, outside: Mapping[str, int]) -> int:
     """The bound of this row including the fitted constant."""
-    return result.reserved_bytes + outside[result.row.loads] + result.margin_bytes
+    return result.peak_bytes + outside[result.row.loads] + result.margin_bytes
 
 
 def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
@@ -181,25 +187,27 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
         failed = 0
         for fit in fits:
             kernels = outside[fit.row.loads]
-            requested = fit.reserved_bytes + kernels + with_margin * fit.margin_bytes
+            requested = fit.peak_bytes + kernels + with_margin * fit.margin_bytes
             failed += cap_of(requested, fit.row.gpu) < fit.row.measured_bytes - kernels
         share = (failed + len(wrong)) / len(scored)
         lines.append(f"PEF, second run capped at the {title}: {share:.1%} ({failed} runs above their cap).")
     return lines
 
 
-def worst_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
-    """The rows with the largest errors."""
+def worst_lines(scored: Sequence[Result], outside: Mapping[str, int], *, all_rows: bool = False) -> list[str]:
+    """The rows with the largest errors, or all of them."""
     ran = [result for result in scored if not result.row.measured_oom]
 
     def error(result: Result) -> float:
-        return signed_error(result.reserved_bytes + outside[result.row.loads], result.row.measured_bytes)
+        return signed_error(result.peak_bytes + outside[result.row.loads], result.row.measured_bytes)
 
-    lines = ["| largest errors | measured MiB | estimated MiB | error |", "| --- | ---: | ---: | ---: |"]
-    for result in sorted(ran, key=lambda result: -abs(error(result)))[:WORST]:
-        estimated = (result.reserved_bytes + outside[result.row.loads]) / MiB
+    title = "all rows" if all_rows else "largest errors"
+    lines = [f"| {title} | measured MiB | estimated MiB | error | bound MiB |", "| --- | ---: | ---: | ---: | ---: |"]
+    for result in sorted(ran, key=lambda result: -abs(error(result)))[: None if all_rows else WORST]:
+        estimated = (result.peak_bytes + outside[result.row.loads]) / MiB
         lines.append(
-            f"| {result.row.title} | {result.row.measured_bytes / MiB:.0f} | {estimated:.0f} | {error(result):+.1%} |"
+            f"| {result.row.title} | {result.row.measured_bytes / MiB:.0f} | {estimated:.0f} | {error(result):+.1%} "
+            f"| {bound(result, outside) / MiB:.0f} |"
         )
     return lines
 
@@ -219,9 +227,10 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
         f"{size / MiB:.0f} MiB{f' with {loads}' if loads else ''}" for loads, size in outside.items()
     )
     if fitted:
-        spread = [(result.row.measured_bytes - result.reserved_bytes) / MiB for result in fitted]
+        spread = [(result.row.measured_bytes - result.peak_bytes) / MiB for result in fitted]
         constant_text += f", by {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
-    lines = [f"Measured: {group.measures}. Beside reserved bytes: {constant_text}."]
+    quantities = " or ".join(dict.fromkeys(f"{result.row.quantity} bytes" for result in results)) or "reserved bytes"
+    lines = [f"Measured: {group.measures}. Beside {quantities}: {constant_text}."]
     if left_out:
         lines.append("Left out: " + ", ".join(f"{count} {why}" for why, count in left_out.most_common()) + ".")
     lines += ["", *score_lines(scored, outside)]
@@ -231,7 +240,7 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
     lines += [
         f"Seconds a row (warm, forked): median {statistics.median(times):.2f}, P95 {quantile(times, 0.95):.2f}.",
         "",
-        *worst_lines(scored, outside),
+        *worst_lines(scored, outside, all_rows=group.all_rows),
     ]
     doubts = Counter(result.row.doubt for result in scored if result.row.doubt)
     lines += [f"\nCounted though doubtful: {count} readings {why}." for why, count in doubts.most_common()]
