@@ -28,7 +28,7 @@ RECORDS = ROOT / "benchmarks" / "tried_scripts" / "records.json"
 PAGE = ROOT / "docs" / "explanation" / "tried-scripts.md"
 OUTCOMES = {
     "answer": "an answer",
-    "missing": "tells what is missing: a file of data, a checkpoint, a network, an option",
+    "missing": "names what is missing: a file of data, a checkpoint, a network, an option",
     "environment": "lacks something here: a package, or the version of one that the script is for",
     "failed": "fails by cotenant",
 }
