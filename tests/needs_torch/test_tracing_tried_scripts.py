@@ -185,3 +185,17 @@ def test_open_has_the_type_of_a_built_in_function(tmp_path):
     """
     trained(tmp_path, source)
     trained(tmp_path, source, synthetic_data=["3x8x8"])
+
+
+@pytest.mark.parametrize(
+    "init", ["nn.init.trunc_normal_(x, std=0.02)", "nn.init.trunc_normal_(x, a=1.0)", "nn.init.orthogonal_(x)"]
+)
+def test_initializations_of_large_cpu_tensors_test_no_values(tmp_path, init):
+    source = f"""
+    from torch import nn
+    x, kept = torch.full((300, 300), 9.0), torch.full((300, 300), 9.0)
+    assert {init} is x and torch.equal(x, kept)
+    x = torch.full((30, 30), 9.0)
+    assert {init} is x and not (x == 9).any() and x.erfinv_() is x
+    """
+    trained(tmp_path, source)

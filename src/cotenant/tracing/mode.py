@@ -36,28 +36,17 @@ from cotenant.tracing.operators import fast_paths, strides
 from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
 from cotenant.tracing.operators.registry import Args, Assumption, CallRecorder, Kwargs, ShapeFunction
+from cotenant.tracing.patches import initializations
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import module_to_device
 from cotenant.tracing.training.inplace_grad_accumulation import InplaceGradAccumulation
 
-_aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
 _make_subclass: Any = torch.Tensor._make_subclass  # as it is before `module_to_device` replaces it for the script
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _active_dispatch_mode = torch._C._get_dispatch_mode
 
-# Filling a large CPU tensor with random numbers takes seconds, and no trace depends on them: it stays as allocated,
-# and the pages that nothing touches take no memory.
-_RANDOM_FILLS = {
-    _aten.uniform_.default,
-    _aten.normal_.default,
-    _aten.exponential_.default,
-    _aten.cauchy_.default,
-    _aten.log_normal_.default,
-    _aten.geometric_.default,
-}
-_MIN_SKIPPED_NUMEL = 1 << 16
 _COMPOSITE_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _COMPOSITE_KEYS = (_COMPOSITE_EXPLICIT, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional)
 
@@ -169,7 +158,7 @@ class TraceMode(TorchDispatchMode):
             return func(*args, **kwargs)
         device = _cuda_device(args)
         if device is None and "device" not in kwargs:
-            if func in _RANDOM_FILLS and args[0].numel() > _MIN_SKIPPED_NUMEL and args[0].device.type == "cpu":
+            if initializations.is_skipped(func, args):
                 return args[0]
             return func(*args, **kwargs)
         # Pinning is a call of the CUDA driver, and only CPU tensors can be pinned.

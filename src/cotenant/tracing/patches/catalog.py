@@ -34,6 +34,7 @@ _PROVIDERS = (
     "training.module_to_device",
     "distributed.process_groups",
     "patches.torch_functions",
+    "patches.initializations",
     "patches.deferred_imports",
     "patches.distributions",
     "patches.libraries",
