@@ -36,7 +36,7 @@ def test_jobs_on_nodes_survive_agents_our_daemon_and_a_controller(cluster):
         site.start(simulate=None)
         until(lambda: len(set(agents(site)) - set(before)) == 2, "new agents")
         until(lambda: len(site.client.gpus()) == 2, "both nodes are heard of again")
-        cluster.kill_controller()
+        cluster.end_controller()
         cluster.slurm("slurmctld")
         cluster.until(lambda: "mix" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
         for path in paths:

@@ -147,7 +147,7 @@ def test_nothing_is_decided_while_slurm_does_not_answer(cluster):
         path = site.root / "runs"
         job_id = site.submit(GATE.format(path), declared_bytes=BIG)
         until(lambda: lines(path), "it runs")
-        cluster.kill_controller()
+        cluster.end_controller()
         try:
             until(lambda: site.client.status()["pilot"]["state"] == "unreachable", "it is seen")
             assert site.client.job(job_id)["state"] == "RUNNING"
@@ -169,7 +169,7 @@ ALONE = "exec 9>>{0}.lock; flock -n 9 || echo twice >>{0}.twice; " + GATE
 @contextlib.contextmanager
 def forgetful_controller(cluster):
     """Gives a function that brings slurmctld back as it was at the start of the block, without `node`'s slurmd."""
-    cluster.kill_controller()
+    cluster.end_controller()
     shutil.copytree(cluster.folder / "state", cluster.folder / "older-state")
     cluster.slurm("slurmctld")
     cluster.until(lambda: "idle" in cluster.slurm("sinfo", "-h", "-o", "%t"), "the controller knows its nodes")
