@@ -22,13 +22,15 @@ def marked(call):
 MARK = 7777  # a size that nothing else has; it stands before each call
 
 
-def requests_of_calls(folder: Path, calls: Mapping[str, tuple[str, str]]) -> dict[str, list[int]]:
+def requests_of_calls(
+    folder: Path, calls: Mapping[str, tuple[str, str]], capability: tuple[int, int] = (8, 0)
+) -> dict[str, list[int]]:
     """Sizes in the order of their allocation, by name; a call is what is set up before it, and the expression."""
     lines = [HEAD.replace("MARK", str(MARK))]
     for setup, call in calls.values():
         lines += [setup, f"kept = marked(lambda: {call})", "del kept", "marked(lambda: None)"]
     lines.append("one.sum().backward()\noptimizer.step()")
-    trace = traced(folder, "\n".join(lines))
+    trace = traced(folder, "\n".join(lines), capability=capability)
     found: dict[str, list[int]] = {}
     names = iter(calls)
     inside = False

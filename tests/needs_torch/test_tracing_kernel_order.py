@@ -78,6 +78,34 @@ CALLS = {
     "index_put": (
         "x = torch.zeros(500, 3, device='cuda')", "x.index_put((i,), g, accumulate=True)",
     ),
+    "index gradient of columns": (
+        ("x = made(8, 196); i = torch.zeros(49, 49, dtype=torch.long, device='cuda'); y = x[:, i]\n"
+         "g = torch.ones_like(y)"),
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "index gradient, 256 rows": (
+        ("x = made(256, 8); i = torch.zeros(70, 70, dtype=torch.long, device='cuda'); y = x[i]\n"
+         "g = torch.ones_like(y)"),
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "gradient of two indices": (
+        "x = made(40, 30, 8); y = x[i, i]; g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
+    ),
+    "gradient of two indices apart": (
+        "x = made(40, 8, 30); y = x[i, :, i]; g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
+    ),
+    "power of a number": ("x = made(1000)", "10000 ** x"),
+    "power of one": ("", "1 ** x"),
+    "average pool, channels-last": (
+        ("x = made(8, 16, 14, 14).to(memory_format=torch.channels_last); y = F.adaptive_avg_pool2d(x, 7)\n"
+         "g = torch.ones(8, 16, 7, 7, device='cuda')"),
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "average pool, gradient channels-last": (
+        ("x = made(8, 16, 14, 14); y = F.adaptive_avg_pool2d(x, 7)\n"
+         "g = torch.ones(8, 16, 7, 7, device='cuda').to(memory_format=torch.channels_last)"),
+        "torch.autograd.grad(y, x, g)",
+    ),
     "scaled heads": (
         "x = made(2, 5, 3 * 4 * 6); q, k, v = x.view(2, 5, 3, 4, 6).permute(2, 0, 3, 1, 4); q = q * 2",
         "q @ k.transpose(2, 3)",
@@ -247,6 +275,14 @@ WANTED = {
     "upsampling, slice as gradient": [4 * 8 * 9 * 4, IMAGE],
     "roll": [IMAGE, IMAGE],
     "index gradient": [500 * 3 * 4, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 777 * 8, 1],
+    "index gradient of columns": [6272, *(19_208,) * 5, 44_543],
+    "index gradient, 256 rows": [8192, *(39_200,) * 5, 4607],
+    "gradient of two indices": [38_400, *(39_200,) * 7, 85_503],
+    "gradient of two indices apart": [38_400, *(39_200,) * 4, 38_400, *(39_200,) * 3, 85_503],
+    "power of a number": [4000, 8],
+    "power of one": [4000],
+    "average pool, channels-last": [100_352],
+    "average pool, gradient channels-last": [100_352, 25_088],
     "scaled heads": [2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 5 * 4],
     "hardswish": [IMAGE, IMAGE],
     "squared error": [12_582_912, 12_582_912],
@@ -370,3 +406,32 @@ def test_a_reduced_loss_holds_as_much_as_its_input(tmp_path):
 def test_tables_of_few_rows_need_no_partial_sums(requests_of):
     """4,096 indices of 2 rows: 411 parts, by number instead of by content."""
     assert requests_of["few embeddings"][-2:] == [411 * 8, 411 * 8]
+
+
+SORTS = {
+    "integers": ("i = torch.zeros(100_000, dtype=torch.long, device='cuda')", "i.sort()"),
+    "numbers": ("x = torch.randn(100_000, device='cuda')", "x.sort()"),
+    "different integers": ("", "torch.unique(i)"),
+    "different numbers": ("", "torch.unique(x)"),
+    "bfloat16": ("", "torch.cuda.is_bf16_supported()"),
+    "bfloat16 again": ("", "torch.cuda.is_bf16_supported()"),
+    "without emulation": ("", "torch.cuda.is_bf16_supported(including_emulation=False)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("capability", "integers", "numbers", "different_integers", "different_numbers", "bfloat16"),
+    [
+        ((7, 5), 1_653_759, 1_245_695, 853_759, 426_239, [2]),
+        ((8, 6), 1_644_543, 1_242_623, 844_543, 422_143, []),
+        ((9, 0), 1_639_423, 1_228_287, 835_327, 424_191, []),
+    ],
+)
+def test_buffers_of_sorts_are_those_of_the_capability(
+    tmp_path, capability, integers, numbers, different_integers, different_numbers, bfloat16
+):
+    """On null GPUs T4, RTX 3060 and H100; bfloat16 is tried once where it is emulated."""
+    found = requests_of_calls(tmp_path, SORTS, capability)
+    assert (found["integers"][-1], found["numbers"][-1]) == (integers, numbers)
+    assert (found["different integers"][1], found["different numbers"][1]) == (different_integers, different_numbers)
+    assert (found["bfloat16"], found["bfloat16 again"], found["without emulation"]) == (bfloat16, [], [])

@@ -195,6 +195,16 @@ def patches(context: PatchContext) -> list[Patch]:
 
 def _availability(spec: FakeGpuSpec) -> dict[str, Any]:
     """CUDA is available, initialized and idle."""
+
+    @functools.cache
+    def makes_bf16() -> bool:
+        """As torch.cuda's `_check_bf16_tensor_supported`, once for each process."""
+        torch.tensor([1.0], dtype=torch.bfloat16, device="cuda")
+        return True
+
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        return spec.capability >= (8, 0) or (including_emulation and makes_bf16())
+
     return {
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
@@ -202,7 +212,7 @@ def _availability(spec: FakeGpuSpec) -> dict[str, Any]:
         "init": lambda: None,
         "_lazy_init": lambda: None,
         "get_arch_list": lambda: [f"sm_{spec.capability[0]}{spec.capability[1]}"],
-        "is_bf16_supported": lambda including_emulation=True: spec.capability >= (8, 0) or including_emulation,
+        "is_bf16_supported": is_bf16_supported,
         "synchronize": lambda device=None: None,
     }
 

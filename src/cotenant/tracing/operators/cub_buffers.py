@@ -1,7 +1,7 @@
 """Temporary storage of CUB's sorts and scans, which ATen's CUDA kernels take from the caching allocator.
 
-Sizes were read from a CUDA build of torch 2.13 on a null GPU (decision 0053). They are those of compute capability 8.0:
-others have tiles of other sizes, which changes them by less than 1 %.
+Sizes were read from a CUDA build of torch 2.13 on a null GPU (decision 0053). Radix sorts are those of the capability;
+the rest is that of 8.0, from which others differ by a few KiB.
 
 A module of its own: measured numbers, tested as a table.
 """
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 UNIQUE_TILE, SCAN_TILE = 1344, 896
 """Items for each thread block of `unique_by_key` and of a prefix sum."""
-_SORT_TILES = {4: 3072, 8: 3840}
-"""Items for each thread block of a radix sort, by the bytes of a key."""
-_SHORT_TILE_ALONE = 8064
-"""The same for keys of 4 bytes without values."""
+_SORT_TILES = {
+    (7, 5): {(4, True): 2816, (8, True): 2816, (4, False): 5888, (8, False): 2816},
+    (8, 0): {(4, True): 3072, (8, True): 3840, (4, False): 8064, (8, False): 3840},
+    (9, 0): {(4, True): 5376, (8, True): 4608, (4, False): 6912, (8, False): 5760},
+}
+"""Items for each thread block of a radix sort from a capability on, by the bytes of a key and whether it has a value.
+Keys of 4 bytes alone are of float32; for int32 it is 7,296 on 9.0."""
 _SCAN_TILES = {2: 3840, 4: 1920, 8: SCAN_TILE}
 _SELECT_TILE = 2304
 _INDEX_SCAN_TILE, _RUN_TILE = 3840, 384
@@ -38,7 +41,13 @@ _MAX_ONE_BLOCK = 2048
 
 
 def radix_sort_bytes(
-    items: int, key_bytes: int, *, key_bits: int, value_bytes: int | None = None, alignment: int = _ALIGNMENT
+    items: int,
+    key_bytes: int,
+    *,
+    key_bits: int,
+    capability: tuple[int, int],
+    value_bytes: int | None = None,
+    alignment: int = _ALIGNMENT,
 ) -> int:
     """Temporary storage of CUB's radix sort of pairs: a second buffer for both, histograms, and counts of the tiles.
 
@@ -57,9 +66,10 @@ def radix_sort_bytes(
         if passes > 1
         else 0
     )
-    if key_bytes not in _SORT_TILES:
+    known = max((found for found in _SORT_TILES if found <= capability), default=min(_SORT_TILES))
+    tile = _SORT_TILES[known].get((key_bytes, value_bytes != 0))
+    if tile is None:
         return second + _SHORT_KEY_BYTES
-    tile = _SHORT_TILE_ALONE if (key_bytes, value_bytes) == (4, 0) else _SORT_TILES[key_bytes]
     return second + passes * bins * 8 + -(-items // tile) * bins * 4 + 2 * _ALIGNMENT - 1
 
 

@@ -18,6 +18,9 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 
 operators = OperatorTable()
 
+_NUMBER_BYTES = 8
+"""Of a number as a tensor: float64 or int64."""
+
 
 @operators.shape_of(
     "aten::add.Tensor",
@@ -99,6 +102,14 @@ def _in_place(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> A
     target = args[0]
     fit = all(broadcasts_to(operand, target) for operand in args[1:] if isinstance(operand, torch.Tensor))
     return target if fit else NotImplemented
+
+
+@operators.recorder_of("aten::pow.Scalar")
+def _power_of_a_number(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The number as a tensor, unless it is 1. Source: ATen/native/Pow.cpp, TORCH_IMPL_FUNC(pow_Scalar_out)."""
+    ctx.record(out)
+    if is_cuda(out) and args[0] != 1:
+        ctx.keep_until_done([ctx.scratch(_NUMBER_BYTES, out.device)])
 
 
 @operators.shape_of("aten::lerp.Tensor")

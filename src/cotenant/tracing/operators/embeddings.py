@@ -71,7 +71,14 @@ def _sorted_sums(ctx: OpContext, indices: Any, rows: int, width: int, sum_bytes:
     index_bytes = count * indices.element_size()
     ctx.keep_until_done([scratch(index_bytes) for _ in ("sorted", "original")])
     positions = scratch(index_bytes)
-    buffer = scratch(cub_buffers.radix_sort_bytes(count, indices.element_size(), key_bits=int(rows).bit_length()))
+    buffer = scratch(
+        cub_buffers.radix_sort_bytes(
+            count,
+            indices.element_size(),
+            key_bits=int(rows).bit_length(),
+            capability=torch.cuda.get_device_capability(),
+        )
+    )
     del buffer, positions
     ctx.record(out)
     ctx.keep_until_done([scratch(index_bytes), scratch(_INDEX_BYTES)])

@@ -10,6 +10,7 @@ The buffers of reductions depend on the GPU: see `reductions`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -89,13 +90,43 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
     def scratch(nbytes: int) -> Any:
         return ctx.scratch(nbytes, values.device)
 
-    offsets = scratch(count * _INDEX_BYTES)
-    ctx.keep_until_done([scratch(count * _INDEX_BYTES)])
-    del offsets
+    linear = []
+    for _ in shapes:  # the index, wrapped, and times its stride; the sum is in the first
+        offsets = scratch(count * _INDEX_BYTES)
+        linear.append(scratch(count * _INDEX_BYTES))
+        del offsets, linear[1:]
+    ctx.keep_until_done(linear)
     contiguous_copies(ctx, values)
+    if not _are_together(indices):
+        ctx.keep_until_done([_copy_of(ctx, args[0])])  # with the indexed dimensions first
     ctx.keep_until_done([scratch(count * _INDEX_BYTES) for _ in ("range", "sorted", "original")])
-    key_bits = int(args[0].shape[0]).bit_length()
-    ctx.keep_until_done([scratch(cub_buffers.radix_sort_bytes(count, _INDEX_BYTES, key_bits=key_bits))])
+    key_bits = _index_bits(args[0], indices)
+    ctx.keep_until_done(
+        [
+            scratch(
+                cub_buffers.radix_sort_bytes(
+                    count, _INDEX_BYTES, key_bits=key_bits, capability=torch.cuda.get_device_capability()
+                )
+            )
+        ]
+    )
+
+
+def _index_bits(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
+    """Bits of the largest linear index: of a slice behind the indexed dimensions, which come first if they are apart.
+
+    Source: Indexing.cu, `largestIndex`, `makeLinearIndex`.
+    """
+    indexed = [dim for dim, index in enumerate(indices) if index is not None]
+    before = indexed[0] if _are_together(indices) else 0
+    slice_size = math.prod(x.shape[dim] for dim in range(before, x.dim()) if dim not in indexed)
+    return max(1, ((x.numel() - 1) // max(1, slice_size)).bit_length())
+
+
+def _are_together(indices: Sequence[torch.Tensor | None]) -> bool:
+    """Whether no dimension between two indexed ones is not indexed."""
+    indexed = [dim for dim, index in enumerate(indices) if index is not None]
+    return indexed[-1] - indexed[0] == len(indexed) - 1
 
 
 @operators.recorder_of("aten::cumsum", "aten::cumprod", "aten::_logcumsumexp")
@@ -196,8 +227,18 @@ def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: K
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
+@operators.recorder_of("aten::_adaptive_avg_pool2d_backward")
+def _adaptive_average_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The gradient, contiguous; the kernel for channels-last takes any strides.
+
+    Source: ATen/native/cuda/AdaptiveAveragePooling.cu, `adaptive_avg_pool2d_backward_out_cuda_template`.
+    """
+    ctx.record(out)
+    if suggested_format(args[1]) is torch.contiguous_format:
+        contiguous_copies(ctx, args[0])
+
+
 @operators.recorder_of(
-    "aten::_adaptive_avg_pool2d_backward",
     "aten::adaptive_max_pool2d_backward",
     "aten::avg_pool2d_backward",
     "aten::max_pool2d_with_indices_backward",

@@ -55,13 +55,19 @@ def _sort_scratch(ctx: OpContext, x: torch.Tensor, dim: int) -> None:
         ctx.keep_until_done([scratch(x.numel() * item), scratch(x.numel() * item), scratch(x.numel() * _INDEX_BYTES)])
     if rows == 1 or length >= _MIN_SINGLE_SORT:
         ctx.keep_until_done([scratch(length * _INDEX_BYTES)])
-        size = cub_buffers.radix_sort_bytes(length, item, key_bits=8 * item, value_bytes=_INDEX_BYTES)
+        size = cub_buffers.radix_sort_bytes(
+            length, item, key_bits=8 * item, value_bytes=_INDEX_BYTES, capability=torch.cuda.get_device_capability()
+        )
         ctx.keep_until_done([scratch(size)])
     elif rows < _MAX_FULL_SORTS:
         count = x.numel()
         pairs = [scratch(count * _INDEX_BYTES), scratch(count * _INDEX_BYTES), scratch(count * item)]
-        by_key = cub_buffers.radix_sort_bytes(count, item, key_bits=8 * item, value_bytes=_INDEX_BYTES)
-        by_row = cub_buffers.radix_sort_bytes(count, _INDEX_BYTES, key_bits=(rows - 1).bit_length())
+        by_key = cub_buffers.radix_sort_bytes(
+            count, item, key_bits=8 * item, value_bytes=_INDEX_BYTES, capability=torch.cuda.get_device_capability()
+        )
+        by_row = cub_buffers.radix_sort_bytes(
+            count, _INDEX_BYTES, key_bits=(rows - 1).bit_length(), capability=torch.cuda.get_device_capability()
+        )
         ctx.keep_until_done(pairs)
         for size in (by_key, by_row):
             buffer = scratch(size)
@@ -181,7 +187,12 @@ def _mode(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     else:
         # Thrust has the second buffers even for one pass over 8 bits.
         sort_bytes = cub_buffers.radix_sort_bytes(
-            length, item, key_bits=max(16, 8 * item), value_bytes=_INDEX_BYTES, alignment=_THRUST_ALIGNMENT
+            length,
+            item,
+            key_bits=max(16, 8 * item),
+            value_bytes=_INDEX_BYTES,
+            alignment=_THRUST_ALIGNMENT,
+            capability=torch.cuda.get_device_capability(),
         )
     ctx.recorder.warn("what `mode` needs depends on the data; assumed: all values of a row are different")
     for _ in range(x.numel() // length):
@@ -211,7 +222,9 @@ def _permutation(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, o
     shuffled = ctx.scratch(item, device)
     del shuffled
     ctx.keep_until_done([ctx.scratch(count * nbytes, device) for nbytes in (item, key, key)])
-    nbytes = cub_buffers.radix_sort_bytes(count, key, key_bits=bits, value_bytes=item)
+    nbytes = cub_buffers.radix_sort_bytes(
+        count, key, key_bits=bits, value_bytes=item, capability=torch.cuda.get_device_capability()
+    )
     ctx.keep_until_done([ctx.scratch(nbytes, device)])
 
 

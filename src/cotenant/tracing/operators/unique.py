@@ -115,7 +115,9 @@ def _of_values(
         places = ctx.scratch(items * _INDEX_BYTES, device) if inverse else None
         held.extend([ctx.scratch(items * _INDEX_BYTES, device)] if inverse else [])
         value_bytes = _INDEX_BYTES if inverse else 0
-        size = cub_buffers.radix_sort_bytes(items, item, key_bits=8 * item, value_bytes=value_bytes)
+        size = cub_buffers.radix_sort_bytes(
+            items, item, key_bits=8 * item, value_bytes=value_bytes, capability=torch.cuda.get_device_capability()
+        )
         storage = ctx.scratch(size, device)
         del storage, places
     indices = _numbers(ctx, tuple(source.shape) if inverse else (0,), source, torch.int64)
