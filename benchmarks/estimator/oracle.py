@@ -25,6 +25,7 @@ import fnmatch
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -75,9 +76,9 @@ class NullGpuSide:
         return () if self._forks is None or self._forks.pid is None else (self._forks.pid,)
 
     def key_of(self, job: OracleJob) -> str:
-        """Digest of what decides a history: the job, the scripts beside its own, the null GPU, and the wheels."""
+        """Digest of what decides a history: the job, its script, the null GPU, and the wheels."""
         digest = hashlib.sha256(f"{job.name} {self._libraries.preload[0].parent.name}".encode())
-        for path in sorted((ROOT / job.script).parent.glob("*.py")):
+        for path in scripts_of(ROOT / job.script):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
@@ -110,6 +111,16 @@ class NullGpuSide:
             self._libraries, spec, command, steps=STEPS, record=True, workdir=ROOT, env=environment(job),
             total_bytes=total,
         )  # fmt: skip
+
+
+def scripts_of(script: Path) -> list[Path]:
+    """The script, and those beside it that it imports, or that they do."""
+    found = [script]
+    for path in found:  # which grows
+        names = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        beside = [path.with_name(f"{name}.py") for name in names]
+        found += [other for other in beside if other.exists() and other not in found]
+    return found
 
 
 class EstimateSide:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.estimator.oracle import CpuClock, chosen_jobs, matching, rounded
+from benchmarks.estimator.oracle import CpuClock, chosen_jobs, matching, rounded, scripts_of
 from benchmarks.estimator.oracle_jobs import LEFT_OUT, OracleJob, all_jobs
 from benchmarks.estimator.oracle_report import (
     Comparison,
@@ -83,6 +83,14 @@ def test_digest_of_sources_is_of_their_content(tmp_path):
     assert source_digest(tmp_path) == before
     (package / "a.py").write_text("2")
     assert source_digest(tmp_path) != before
+
+
+def test_scripts_of_a_job_are_its_own_and_what_it_imports_beside_it(tmp_path):
+    (tmp_path / "job.py").write_text("import torch\nfrom model import Net\n")
+    (tmp_path / "model.py").write_text("import layers, math\nimport job\n")
+    (tmp_path / "layers.py").write_text("")
+    (tmp_path / "other.py").write_text("")
+    assert [path.name for path in scripts_of(tmp_path / "job.py")] == ["job.py", "model.py", "layers.py"]
 
 
 def test_page_has_a_section_for_each_other_stack():
