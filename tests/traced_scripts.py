@@ -24,6 +24,23 @@ from cotenant.tracing.process import forkserver, serialization
 
 A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 LIMIT_S = 120
+TRAINING = """
+import glob, io, os, sys, types, zipfile
+from pathlib import Path
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for _ in range(4):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+"""A small network, and four steps of it: what scripts that are traced for another reason train."""
+
+
+def trained(folder: Path, source: str, *args: str, **options: object) -> MemoryTrace:
+    """Trace `TRAINING`, then `source`, then `train()`. Raises as `traced`."""
+    return traced(folder, f"{TRAINING}{textwrap.dedent(source)}\ntrain()\n", *args, **options)
 
 
 def traced(

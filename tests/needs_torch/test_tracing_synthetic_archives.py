@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 pytest.importorskip("PIL", reason="needs Pillow")
 
-from traced_scripts import failing, traced
+from traced_scripts import failing, trained
 
-TRAIN = """
-import io, os, sys, types, zipfile
-import torch
-from PIL import Image
-model = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def train():
-    for _ in range(4):
-        model(torch.zeros(2, 4, device="cuda")).sum().backward()
-        optimizer.step()
-"""
 SAMPLE = {"synthetic_data": ["3x8x16:uint8:7"]}
-
-
-def trained(folder, source, *args, **options):
-    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n", *args, **options)
 
 
 def test_a_missing_zip_file_has_images_and_labels(tmp_path):
     source = """
     import json
+    from PIL import Image
     archive = zipfile.ZipFile("datasets/faces-8x16.zip")
     images = [name for name in archive.namelist() if name.endswith(".png")]
     with archive.open(images[3]) as file:
@@ -62,6 +47,7 @@ def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path):
     refusing = "class Environment:\n    def __init__(self, path, **_): raise OSError(path)\nopen = Environment\n"
     (tmp_path / "lmdb.py").write_text(refusing)
     source = """
+    from PIL import Image
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     import lmdb, pickle
     with lmdb.open("LMDB_PATH", readonly=True, lock=False).begin(write=False) as transaction:
@@ -85,6 +71,7 @@ def test_a_missing_shard_has_images_captions_and_classes(tmp_path):
     (tmp_path / "webdataset" / "__init__.py").write_text("")
     (tmp_path / "webdataset" / "gopen.py").write_text("def gopen(url, mode='rb'):\n    return open(url, mode)\n")
     source = """
+    from PIL import Image
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     import tarfile
     from webdataset import gopen

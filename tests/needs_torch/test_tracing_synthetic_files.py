@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from traced_scripts import failing, traced
+from traced_scripts import TRAINING, failing, traced, trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
-TRAIN = """
-import glob, os, sys
-from pathlib import Path
-import torch
-model = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def train():
-    for _ in range(4):
-        model(torch.zeros(2, 4, device="cuda")).sum().backward()
-        optimizer.step()
-"""
-
-
-def trained(folder, source, *args, **options):
-    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n", *args, **options)
 
 
 @IMAGES
@@ -149,7 +133,7 @@ def test_a_missing_checkpoint_leaves_a_model_and_an_optimizer_as_they_are(tmp_pa
     warnings = trained(tmp_path, source, synthetic_data=["2x3:float32"]).warnings
     assert any("the weights `save/teacher_best.pth` are not on this machine" in warning for warning in warnings)
     with failing("raised", "No such file"):
-        traced(tmp_path, TRAIN + 'torch.load("save/teacher_best.pth")')
+        traced(tmp_path, TRAINING + 'torch.load("save/teacher_best.pth")')
 
 
 @IMAGES
@@ -307,3 +291,17 @@ def test_a_sample_with_a_path_is_for_its_files_alone(tmp_path):
     assert numpy.load("masks/y.npy").shape == torch.load("masks/y.pt").shape == (3,)
     """
     trained(tmp_path, source, synthetic_data=["masks/=3:int64", "4x2"])
+
+
+@IMAGES
+def test_images_of_masks_have_one_channel(tmp_path):
+    source = """
+    from PIL import Image
+    for folder, mode in (
+        ("data/masks/train", "L"), ("data/VOC2012/SegmentationClass", "L"), ("data/train_images", "RGB"),
+        ("data/unmasked", "RGB"),
+    ):
+        assert Image.open(os.path.join(folder, os.listdir(folder)[0])).mode == mode, folder
+    assert Image.open("data/train/7_mask.png").mode == "L" and Image.open("data/train/7.png").mode == "RGB"
+    """
+    trained(tmp_path, source, synthetic_data=["3x16x32"])

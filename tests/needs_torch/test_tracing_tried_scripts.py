@@ -9,26 +9,11 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from traced_scripts import failing, traced
-
-TRAIN = """
-import os, sys
-import torch
-model = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def train():
-    for _ in range(4):
-        model(torch.zeros(2, 4, device="cuda")).sum().backward()
-        optimizer.step()
-"""
-
-
-def trained(folder, source, *args, **options):
-    return traced(folder, TRAIN + textwrap.dedent(source) + "\ntrain()\n", *args, **options)
+from traced_scripts import TRAINING, failing, traced, trained
 
 
 def test_processes_that_are_not_waited_for_run_at_the_end(tmp_path):
-    (tmp_path / "job.py").write_text(textwrap.dedent(TRAIN))
+    (tmp_path / "job.py").write_text(TRAINING)
     source = """
     import multiprocessing, os
     def main(rank):
@@ -59,7 +44,7 @@ def test_a_process_that_is_given_a_model_on_the_gpu_runs_here(tmp_path):
     for process in processes:
         process.join()
     """
-    warnings = traced(tmp_path, TRAIN + textwrap.dedent(source)).warnings
+    warnings = traced(tmp_path, TRAINING + textwrap.dedent(source)).warnings
     assert any("only the first was traced" in warning for warning in warnings)
 
 
