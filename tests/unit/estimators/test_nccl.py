@@ -31,6 +31,7 @@ def a_header(*group_sizes, **settings):
         pytest.param(a_header(2), L40S, 28, id="two channels without NVLink"),
         pytest.param(a_header(4, max_channels=4), A100, 104, id="fewer channels"),
         pytest.param(a_header(2, buffer_bytes=MiB), A100, 256, id="smaller buffers"),
+        pytest.param(a_header(2, buffer_bytes=16 * MiB), A100, 24 * 24 + 256, id="larger ones, but not larger chunks"),
     ],
 )
 def test_typical_bytes_of_process_groups(header, gpu, mib):

@@ -338,6 +338,12 @@ SIX_TILES = 200 * 6 * 256 * 64  # elements of the result
         pytest.param(
             conv("conv_wgrad", **{**PATCHES, "padding": (1, 1)}), XP + YP + 256 * WP, id="patches with an edge"
         ),
+        pytest.param(
+            conv("conv_wgrad", **{**PATCHES, "stride": (8, 8)}), XP + YP + 256 * WP, id="patches that overlap"
+        ),
+        pytest.param(
+            conv("conv_wgrad", **{**PATCHES, "dilation": (2, 2)}), XP + YP + 256 * WP, id="patches with holes"
+        ),
         pytest.param(large("conv_wgrad"), None, id="more pixels"),
         pytest.param(large("conv_dgrad"), None, id="fewer channels"),
         pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1280, 3, 3)}), None, id="five tiles"),
