@@ -89,7 +89,8 @@ class MoveWatch:
         timer.looked(at_s, [job.attempts[-1].started_at_s or at_s for job in live if planner.is_movable(job)])
         found = [self._running(job, at_s) for job in live if not is_suspended(job)]
         running = {live_job.job.id: live_job for live_job in found if live_job is not None}
-        move = planner.plan(self._driver.snapshot(at_s).gpus, running, self._admission.offered(), at_s)
+        driver, offered = self._driver, self._admission.offered()
+        move = planner.plan(driver.snapshot(at_s).gpus, running, offered, driver.reserved, at_s)
         if move is None:
             return []
         job = table.jobs[move.job_id]

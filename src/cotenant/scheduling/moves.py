@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -141,21 +141,26 @@ class MovePlanner:
         self._predictor = SpeedPredictor(history.interference, policy.sharing)
 
     def plan(
-        self, gpus: Sequence[GpuSnapshot], running: Mapping[int, RunningJob], waiting: Sequence[Job], at_s: float
+        self,
+        gpus: Sequence[GpuSnapshot],
+        running: Mapping[int, RunningJob],
+        waiting: Sequence[Job],
+        reserved: Mapping[str, int],
+        at_s: float,
     ) -> Move | None:
         """The move that is worth most; None if none is worth its cost.
 
         `running`: the jobs that may be moved or lose a neighbor; a GPU with others, e.g. one that saves its state, is
-        left alone. `waiting`: those offered to the policy.
+        left alone. `waiting`: those offered to the policy. `reserved`: for which job GPUs are reserved, by UUID.
         """
         movable = [found for found in running.values() if self._is_movable(found)]
         if not movable:
             return None
-        server = ServerSpeeds(gpus, self._predictor)
+        server = ServerSpeeds(gpus, self._predictor, reserved)
         leavers = [leaver for found in movable if (leaver := self._leaver(found, server, running)) is not None]
         if not leavers:
             return None
-        queue = self._queue(waiting, server, at_s)
+        queue = self._queue(waiting, server, frozenset(reserved.values()), at_s)
         worths = [worth for leaver in leavers for worth in self._worths(leaver, server, queue, at_s)]
         return max(worths, key=lambda worth: worth.seconds).move if worths else None
 
@@ -201,21 +206,24 @@ class MovePlanner:
             return max(ASSUMED_DURATION_S / self._pace - worked_s, 0.5 * worked_s)
         return max(duration_s - worked_s, 0.1 * worked_s)
 
-    def _queue(self, waiting: Sequence[Job], server: ServerSpeeds, at_s: float) -> list[_Waiting]:
+    def _queue(
+        self, waiting: Sequence[Job], server: ServerSpeeds, reserved_for: Collection[int], at_s: float
+    ) -> list[_Waiting]:
         """The first jobs that wait for GPUs, and which of these they would get; of equal ones the first."""
         history, pairing, places = self._history, self._pairing, server.places
         sizes = GpuSizes((place.view.snapshot.gpu for place in places), one_node=self._policy.one_node)
         first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
-        found: dict[Demand, _Waiting] = {}
+        found: dict[tuple[Demand, bool], _Waiting] = {}
         for job in first:
             demand = self._policy.demand(job, sizes, history.demand_bytes(job), is_timed=True)
             demand = demand if pairing is None else replace(demand, profile=pairing.profile(job, history))
-            if demand in found:
+            key = (demand, job.id in reserved_for)
+            if key in found:
                 continue
             admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
             numbers = frozenset(place.number for place in admitting)
             by_server = Counter(place.view.server for place in admitting)
-            found[demand] = _Waiting(job, demand, numbers, by_server, history.duration_s(job))
+            found[key] = _Waiting(job, demand, numbers, by_server, history.duration_s(job))
         return [waits for waits in found.values() if not waits.is_admitted]
 
     def _worths(

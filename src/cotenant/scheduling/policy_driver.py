@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
@@ -12,7 +12,7 @@ from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
-from cotenant.scheduling.placement.snapshot_adapter import make_placer
+from cotenant.scheduling.placement.snapshot_adapter import make_placer, reserved_gpus
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.telemetry.samples import Telemetry
 
@@ -166,6 +166,11 @@ class PolicyDriver:
         return self._rejected.get(job_id) or self._placer.explain(job_id, self._decided_at_s)
 
     # The GPUs.
+
+    @property
+    def reserved(self) -> Mapping[str, int]:
+        """For which job GPUs are reserved, by UUID."""
+        return reserved_gpus(self._placer)
 
     def neighbor_ids(self, job: Job) -> tuple[int, ...]:
         """Ids of the jobs placed on the first GPU of `job`, which stands for all of its GPUs."""

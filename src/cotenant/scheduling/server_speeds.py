@@ -62,11 +62,13 @@ class SpeedPredictor:
 class ServerSpeeds:
     """The residents of all GPUs and their speeds. A job of several GPUs runs at the speed of its slowest.
 
+    `reserved`: for which job GPUs are reserved, by UUID.
+
     Attributes:
         places: one per GPU, in their order; `places_of`: numbers of the GPUs of each job.
     """
 
-    def __init__(self, gpus: Iterable[GpuSnapshot], predictor: SpeedPredictor) -> None:
+    def __init__(self, gpus: Iterable[GpuSnapshot], predictor: SpeedPredictor, reserved: Mapping[str, int]) -> None:
         self._predictor = predictor
         self.places: list[Place] = []
         self.places_of: dict[int, list[int]] = {}
@@ -74,6 +76,7 @@ class ServerSpeeds:
         self._vacated: dict[tuple[int, int], GpuView] = {}
         for number, gpu in enumerate(gpus):
             view = GpuView(gpu)
+            view.reserved_for = reserved.get(view.uuid)
             co_runners = co_runners_of(view)
             view.gpu_class = class_of(view, co_runners)
             residents = {
@@ -99,6 +102,7 @@ class ServerSpeeds:
             snapshot = place.view.snapshot
             left = tuple(resident for resident in snapshot.residents if resident.job_id != job_id)
             view = GpuView(replace(snapshot, residents=left))
+            view.reserved_for = place.view.reserved_for
             # What the samples show is of all residents: those who stay act as they do now.
             view.gpu_class = class_of(view, [*self.without(number, job_id).values()])
             self._vacated[number, job_id] = view

@@ -52,10 +52,10 @@ def resident(job_id, *, gib=10, smact=0.6, sharing="time-sliced", gpus=1):
     return a_resident(gib, gib, job_id=job_id, smact=smact, sharing=sharing, first_active_at_s=1.0, gpus=gpus)
 
 
-def plan(gpus, jobs, waiting=(), *, history=None, one_node=False):
+def plan(gpus, jobs, waiting=(), *, history=None, one_node=False, reserved=None):
     policy = replace(policies.create("marginal-gain", {}), one_node=one_node)
     found = move_planner(policy, history or WorkloadHistory())
-    return found.plan(gpus, {job.job.id: job for job in jobs}, waiting, RAN_S)
+    return found.plan(gpus, {job.job.id: job for job in jobs}, waiting, reserved or {}, RAN_S)
 
 
 GANG = resident(1, smact=0.9, gpus=2)

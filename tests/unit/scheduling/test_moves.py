@@ -51,8 +51,8 @@ def resident(job_id, *, gib=10, smact=0.6, sharing="time-sliced"):
     return a_resident(gib, gib, job_id=job_id, smact=smact, sharing=sharing, first_active_at_s=1.0)
 
 
-def plan(gpus, jobs, waiting=(), **options):
-    return planner(**options).plan(gpus, {job.job.id: job for job in jobs}, waiting, RAN_S)
+def plan(gpus, jobs, waiting=(), *, reserved=None, **options):
+    return planner(**options).plan(gpus, {job.job.id: job for job in jobs}, waiting, reserved or {}, RAN_S)
 
 
 # One of two heavy neighbors goes to an empty GPU.
@@ -98,7 +98,7 @@ def test_a_job_that_is_nearly_done_stays():
     )
     found._history.learn(replace(job, attempts=(ended,)), {})
     jobs = {item.job.id: item for item in (running(1), running(2, checkpoint_signal=None))}
-    assert found.plan(CROWDED, jobs, (), RAN_S) is None, "200 s are left, and a move costs 60"
+    assert found.plan(CROWDED, jobs, (), {}, RAN_S) is None, "200 s are left, and a move costs 60"
 
 
 def test_light_neighbors_stay_together():
@@ -147,9 +147,9 @@ def test_a_job_makes_room_for_a_gang_on_its_own_host_only():
     found = move_planner(replace(policies.create("marginal-gain", {}), one_node=True), WorkloadHistory())
     gang = a_job(9, 10, gpus=2, exclusive=True)
     held, jobs = of("n1", gpu(0, resident(1, sharing="exclusive"))), {1: running(1)}
-    assert found.plan((held, of("n2", gpu(1)), of("n3", gpu(2))), jobs, [gang], RAN_S) is None
-    assert found.plan((held, of("n1", gpu(1)), of("n2", gpu(2))), jobs, [gang], RAN_S) is not None
-    assert planner().plan((held, of("n2", gpu(1))), jobs, [gang], RAN_S) is not None, "gangs may span hosts"
+    assert found.plan((held, of("n2", gpu(1)), of("n3", gpu(2))), jobs, [gang], {}, RAN_S) is None
+    assert found.plan((held, of("n1", gpu(1)), of("n2", gpu(2))), jobs, [gang], {}, RAN_S) is not None
+    assert planner().plan((held, of("n2", gpu(1))), jobs, [gang], {}, RAN_S) is not None, "gangs may span hosts"
 
 
 def test_no_job_leaves_a_gpu_that_would_take_the_waiting_job_beside_it():
@@ -187,10 +187,29 @@ def test_a_job_gives_a_turn_to_one_that_needs_much_less_time(duration_s, sharing
         else [resident(1, gib=20, smact=0.1), resident(2, gib=15, smact=0.5)]
     )
     jobs = {1: running(1), 2: running(2, checkpoint_signal=None)}
-    move = found.plan((gpu(0, *residents),), jobs, [short], RAN_S)
+    move = found.plan((gpu(0, *residents),), jobs, [short], {}, RAN_S)
     assert (move is not None) == is_moved
     if move is not None:
         assert move.reason == f"{MOVE_STOP}: room for job 9, +0.00 of speed"
+
+
+# GPUs that are reserved for a job that has waited for long.
+
+
+def test_no_job_is_moved_to_a_gpu_that_is_reserved_for_another():
+    jobs = [running(1), running(2)]
+    assert plan(CROWDED, jobs, reserved={"GPU-1": 9}) is None
+    assert plan(CROWDED, jobs, reserved={"GPU-0": 9}) is not None, "it leaves the reserved one"
+
+
+def test_a_job_leaves_a_reserved_gpu_for_the_job_that_it_is_reserved_for_and_no_other():
+    gpus = (gpu(0, resident(1, sharing="exclusive")), gpu(1))
+    gang, other = (a_job(job_id, 10, gpus=2, exclusive=True) for job_id in (9, 8))
+    reserved = {"GPU-0": 9, "GPU-1": 9}
+    assert plan(gpus, [running(1)], [other], reserved=reserved) is None
+    move = plan(gpus, [running(1)], [other, gang], reserved=reserved)
+    assert move is not None
+    assert move.reason == f"{MOVE_STOP}: room for job 9, +1.00 of speed"
 
 
 # In simulated time.

@@ -7,7 +7,7 @@ index, not at every GPU. A class of which one job was not placed is blocked unti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -69,6 +69,11 @@ class IncrementalPlacer:
         if not due_s:
             return timers[0][0]
         return min(timers[0][0], due_s[0]) if timers else due_s[0]
+
+    @property
+    def reserved(self) -> Mapping[str, int]:
+        """For which job GPUs are reserved, by UUID."""
+        return self._reservation.gpus
 
     def add(self, job: Job) -> None:
         """`job` is pending and may start. A job that is pending already has changed."""

@@ -6,7 +6,7 @@ The indexes know neither of the ends of GPUs, because time passes without a chan
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from cotenant.scheduling.demand import Demand
@@ -82,6 +82,11 @@ class Reservation:
         self.job_id: int | None = None
         self.retry_pending = False
         self.expires_at_s = math.inf
+
+    @property
+    def gpus(self) -> Mapping[str, int]:
+        """For which job GPUs are reserved, by UUID."""
+        return {view.uuid: view.reserved_for for view in self._views if view.reserved_for is not None}
 
     def due_at_s(self, pending: PendingJob, gpus: int) -> float | None:
         """From when on GPUs may be reserved for a job, on a server of `gpus`; None while there is a reservation.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from cotenant.core.gpu import GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Job
@@ -15,6 +16,17 @@ from cotenant.scheduling.prediction.interference import GpuActivity
 def make_placer(policy: Policy, predictions: JobPredictions = NO_PREDICTIONS) -> Placer:
     """The placer of `policy`: its own if it has one, else an adapter that calls `decide`."""
     return policy.placer(predictions) if isinstance(policy, IncrementalPolicy) else SnapshotPolicyAdapter(policy)
+
+
+@runtime_checkable
+class _Reserving(Protocol):
+    @property
+    def reserved(self) -> Mapping[str, int]: ...
+
+
+def reserved_gpus(placer: Placer) -> Mapping[str, int]:
+    """For which job a placer reserves GPUs, by UUID; empty for one that reserves none."""
+    return placer.reserved if isinstance(placer, _Reserving) else {}
 
 
 def place_snapshot(placer: Placer, queue: Iterable[Job], server: ServerSnapshot) -> dict[int, Placement]:

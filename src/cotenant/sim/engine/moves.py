@@ -89,7 +89,7 @@ class Mover:
             if attempt.is_active and not attempt.is_paused
         }
         snapshots = [self._observations.snapshot(gpu, at_s) for gpu in gpus]
-        move = planner.plan(snapshots, running, [*waiting.values()], at_s)
+        move = planner.plan(snapshots, running, [*waiting.values()], self._observations.reserved, at_s)
         if move is not None:
             self._begin(attempts[move.job_id], move, at_s)
         return move is not None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cotenant.core.gpu import GpuSnapshot
 from cotenant.scheduling.placement.policy import Placer
+from cotenant.scheduling.placement.snapshot_adapter import reserved_gpus
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.sim_gpu import SimGpu
@@ -125,6 +126,11 @@ class Observations:
                 if gpu.residents:
                     set_activity(gpu.device.uuid, GpuActivity(None, *gpu.mean_activity(at_s, window_s)))
             self._stale.clear()
+
+    @property
+    def reserved(self) -> Mapping[str, int]:
+        """For which job the policy reserves GPUs, by UUID."""
+        return reserved_gpus(self._placer)
 
     def snapshot(self, gpu: SimGpu, at_s: float) -> GpuSnapshot:
         """A GPU as its readings show it."""
