@@ -2,9 +2,9 @@
 
     python -m benchmarks.daemon.kills_in_moves [--kills N] [--quick] [--seed N] [--write]
 
-60 jobs run on eight simulated GPUs and count their steps in a file. Short jobs keep arriving, so `marginal-gain` moves
-the long ones to make room; its times are scaled, so that a job may be moved three seconds after its start. Each kill
-falls into a move, at one of these points in turn:
+60 jobs run on eight simulated GPUs and count their steps in a file; every third one is a gang of two GPUs. Short jobs
+of one and of two GPUs keep arriving, so `marginal-gain` moves the long ones to make room; its times are scaled, so that
+a job may be moved three seconds after its start. Each kill falls into a move, at one of these points in turn:
 
     asked       the order to stop is given, the job has not saved yet
     saved       its state is saved, its process has not ended
@@ -54,6 +54,8 @@ MAX_MOVES = 1000
 FILLER_S = 0.8
 """Runs of less than a scaled minute teach the daemon no duration."""
 FILLERS_WAITING = 3
+GANG_GPUS = 2
+GANG_EVERY = 3
 PATIENCE_S = 60.0
 """After so long without a move at the point aimed at, the next point is aimed at."""
 SIGNALS = ("TERM", "USR1", "USR2")
@@ -114,17 +116,23 @@ class Moves:
         self._closing = threading.Event()
 
     def submit(self) -> None:
-        """Submit all jobs, after a short one that teaches the daemon how long these take."""
-        self._fill(1)
+        """Submit all jobs, after short ones that teach the daemon how long these take."""
+        for gpus in (1, GANG_GPUS):
+            self._fill(gpus)
         self.server.wait_for_all()
         for number in range(self.count):
             name = f"job-{number}"
             words = [sys.executable, "train.py", name, str(self.rng.randrange(9000, 27_000))]
-            command = ["sh", "-c", f"{shlex.join(words)}; exit $?"] if number % 3 == 0 else words
+            command = ["sh", "-c", f"{shlex.join(words)}; exit $?"] if number % 4 == 0 else words
             fields = {"workdir": str(self._folder), "env": dict(os.environ), "name": name, "exclusive": True}
             signal_name = SIGNALS[number % len(SIGNALS)]
-            job = self.server.jobs(1, *command, **fields, checkpoint_signal=signal_name)
+            gpus = GANG_GPUS if self.is_gang(number) else 1
+            job = self.server.jobs(1, *command, **fields, checkpoint_signal=signal_name, gpus=gpus)
             self.ids[int(self.server.client.submit(job)[0]["id"])] = name
+
+    def is_gang(self, number: int) -> bool:
+        """Whether the job of this number has several GPUs, of a server that has as many."""
+        return number % GANG_EVERY == 1 and len(self.server.client.gpus()) >= GANG_GPUS
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
@@ -142,10 +150,14 @@ class Moves:
             with contextlib.suppress(CotenantError):  # the daemon is down
                 waiting = [job for job in self.server.client.jobs(active=True) if job["id"] not in self.ids]
                 if len(waiting) < FILLERS_WAITING:
-                    self._fill(1)
+                    self._fill(1 + len(self.fillers) % GANG_GPUS)
 
-    def _fill(self, count: int) -> None:
-        views = self.server.client.submit(self.server.jobs(count, *self.notes.command(FILLER_S), exclusive=True))
+    def _fill(self, gpus: int) -> None:
+        """Submit a short job; one of several GPUs only where there are as many."""
+        if gpus > len(self.server.client.gpus()):
+            gpus = 1
+        command = self.notes.command(FILLER_S)
+        views = self.server.client.submit(self.server.jobs(1, *command, exclusive=True, gpus=gpus))
         self.fillers += [int(view["id"]) for view in views]
 
     def kill_at(self, point: str) -> None:
@@ -277,6 +289,7 @@ def run(moves: Moves, kills: int, points: Sequence[str] = POINTS) -> None:
 def report(moves: Moves, *, seed: int, took_s: float, load: float) -> str:
     """The result page, as Markdown."""
     moved, faults = moves.moves(), moves.faults()
+    gangs = sum(map(len, [found for number, found in enumerate(moved) if moves.is_gang(number)]))
     unsaved = sum(not attempt["saved"] for attempts in moved for attempt in attempts)
     steps = [moves.steps(job_id) for job_id in moves.ids]
     again = sum(len(made) - len(set(made)) for made in steps)
@@ -292,7 +305,7 @@ def report(moves: Moves, *, seed: int, took_s: float, load: float) -> str:
             "",
             f"- {len(moves.ids)} jobs that save their state, {len(moves.fillers)} short ones acknowledged.",
             f"- {sum(map(len, moved))} moves of {sum(map(bool, moved))} jobs, at most {max(map(len, moved))} of one;",
-            f"  {unsaved} without a saved state.",
+            f"  {gangs} of gangs of {GANG_GPUS} GPUs, {unsaved} without a saved state.",
             f"- {sum(moves.at.values())} times `kill -9` in a move ({moves.missed} others missed their move):",
             "",
             "| in the move | kills |",

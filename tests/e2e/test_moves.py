@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 import time
+
+import pytest
 
 from benchmarks.daemon import kills_in_moves
 
@@ -36,16 +39,17 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def a_gang_waits_for_one_gpu(site):
-    """Two jobs that can be moved, alone on a GPU each, and a job that needs both GPUs; returns their ids."""
+def a_gang_waits(site, *, gpus=1):
+    """Two jobs that can be moved, alone on `gpus` GPUs each, and a job that needs all of these; returns their ids."""
+    site.start(*FLAGS, simulate=f"{2 * gpus}xA100-40GB")
     (site.root / "train.py").write_text(SCRIPT)
     first, second = (
-        site.submit(sys.executable, "train.py", name, name=name, exclusive=True, checkpoint_signal="USR1")
+        site.submit(sys.executable, "train.py", name, name=name, gpus=gpus, exclusive=True, checkpoint_signal="USR1")
         for name in ("first", "second")
     )
     for job in (first, second):
         site.started(job)
-    gang = site.submit("sleep 0.3; echo gang >> gang", name="gang", gpus=2, exclusive=True)
+    gang = site.submit("sleep 0.3; echo gang >> gang", name="gang", gpus=2 * gpus, exclusive=True)
     return first, second, gang
 
 
@@ -61,9 +65,9 @@ def wait_until(condition, site):
         time.sleep(0.02)
 
 
-def test_a_job_is_moved_to_make_room_for_a_gang_and_goes_on_behind_it(site):
-    site.start(*FLAGS)
-    first, second, gang = a_gang_waits_for_one_gpu(site)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_job_is_moved_to_make_room_for_a_gang_and_goes_on_behind_it(site, gpus):
+    first, second, gang = a_gang_waits(site, gpus=gpus)
     wait_until(lambda: len(steps(site, "first")) > 20, site)
     (site.root / "finish-second").touch()  # one GPU is idle now, and the gang lacks the other
     assert site.wait(second)["state"] == "COMPLETED"
@@ -77,21 +81,22 @@ def test_a_job_is_moved_to_make_room_for_a_gang_and_goes_on_behind_it(site):
     assert found == list(range(len(found))), "no step is lost or made twice"
     attempt = site.client.job(first)["attempt_list"][0]
     assert (attempt["moved"], attempt["saved"]) == (True, True)
-    assert f"moved: room for job {gang}, +1.00 of speed" in site.cli("events", str(first)).stdout
+    assert f"moved: room for job {gang}, +{gpus}.00 of speed" in site.cli("events", str(first)).stdout
     (shown,) = [line for line in site.cli("show", str(first)).stdout.splitlines() if line.startswith("  moved ")]
-    assert ": GPU 0 -> GPU " in shown or ": GPU 1 -> GPU " in shown
-    assert shown.endswith(f"s to save: room for job {gang}, +1.00 of speed")  # no sample shows it on a GPU
+    before, after = re.search(r": GPU ([\d, ]+) -> GPU ([\d, ]+), ", shown).groups()
+    assert len(before.split(",")) == len(after.split(",")) == gpus
+    assert shown.endswith(f"s to save: room for job {gang}, +{gpus}.00 of speed")  # no sample shows it on a GPU
 
 
-def test_a_daemon_killed_during_a_move_loses_nothing_and_runs_nothing_twice(site):
-    site.start(*FLAGS)
-    first, second, gang = a_gang_waits_for_one_gpu(site)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_daemon_killed_during_a_move_loses_nothing_and_runs_nothing_twice(site, gpus):
+    first, second, gang = a_gang_waits(site, gpus=gpus)
     wait_until(lambda: len(steps(site, "first")) > 20, site)
     (site.root / "finish-second").touch()
     for wait_s in (0.05, 0.2):
         time.sleep(wait_s)
         site.kill()
-        site.start(*FLAGS)
+        site.start(*FLAGS, simulate=f"{2 * gpus}xA100-40GB")
     assert site.wait(gang)["state"] == "COMPLETED"
     assert site.wait(second)["state"] == "COMPLETED"
     seen = len(steps(site, "first"))
