@@ -51,8 +51,56 @@ def test_a_pointwise_chain_is_one_kernel_that_saves_its_inputs(tmp_path):
     assert "compiled" not in trace.header.runs_otherwise
 
 
-# What must run eagerly: each would otherwise be traced wrongly in silence, or end the script.
-EAGER = """
+BREAKS = CHAIN.replace(
+    "            return x", "            x = x + x.sum().item()\n            return x.sin().exp().sin()"
+)
+
+
+def test_a_graph_break_divides_the_graph(tmp_path):
+    """The part after `.item()` saves its input, 4 MiB; eagerly each of the seven and of the three operators does."""
+    eager = traced(tmp_path, BREAKS)
+    trace = traced(tmp_path, BREAKS, compiled_code="inductor")
+    inputs, saved, result, gradient = 8 * MIB, 4 * MIB, 4 * MIB, 4 * MIB
+    assert peak(eager) >= inputs + 10 * 4 * MIB
+    assert inputs + saved + result <= peak(trace) < inputs + saved + result + 2 * gradient + MIB
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
+STEP = """
+    import torch
+
+    model = torch.nn.ParameterList(torch.ones(1024, 1024) for _ in range(8)).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    {lines}
+    for _ in range(4):
+        for parameter in model:
+            parameter.grad = torch.ones_like(parameter)
+        step()
+        optimizer.zero_grad()
+    assert optimizer.state[model[0]]["exp_avg"].shape == (1024, 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("step = torch.compile(optimizer.step)", id="a method"),
+        pytest.param("step = torch.compile(lambda: optimizer.step())", id="a function that calls it"),
+    ],
+)
+def test_a_compiled_step_holds_no_intermediate_results(tmp_path, lines):
+    """Foreach Adam divides square roots of all states, 32 MiB; its kernels, compiled, hold nothing."""
+    eager = traced(tmp_path, STEP.format(lines="step = optimizer.step"))
+    trace = traced(tmp_path, STEP.format(lines=lines), compiled_code="inductor")
+    states = 4 * 8 * 4 * MIB
+    assert peak(eager) >= states + 8 * 4 * MIB
+    assert states <= peak(trace) < states + MIB
+    assert trace.header.steps == eager.header.steps
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
+# All of it is compiled, with graph breaks where Dynamo has them.
+COMPILED = """
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -72,7 +120,10 @@ EAGER = """
 
     class Checkpoints(Base):
         def forward(self, x):
-            return checkpoint(self.layer, x, use_reentrant=False)
+            return checkpoint(self.drop, x, use_reentrant=False)
+
+        def drop(self, x):
+            return torch.nn.functional.dropout(self.layer(x), 0.5)
 
     class Answer:
         def __init__(self, logits):
@@ -94,12 +145,16 @@ EAGER = """
     def double(x):
         return x * 2
 
+    @torch.compile
+    def twice(x):
+        return double(double(x))
+
     compiled = [torch.compile(model) for model in models]
     sizes = iter(range(64, 64 + 20))
     for _ in range(4):
         x = torch.ones(8, 256, device="cuda")
         loss = sum(getattr(out, "logits", out).sum() for out in (model(x) for model in compiled))
-        loss = loss + stores.seen[0].sum() + uses_a_global(x).sum()
+        loss = loss + stores.seen[0].sum() + uses_a_global(x).sum() + twice(x).sum()
         for _ in range(3):
             double(torch.ones(next(sizes), device="cuda"))
         loss.backward()
@@ -110,22 +165,53 @@ EAGER = """
 """
 
 
-def test_what_cannot_be_compiled_runs_eagerly_and_says_why(tmp_path):
-    trace = traced(tmp_path, EAGER, compiled_code="inductor")
-    assert "compiled" in trace.header.runs_otherwise
-    found = {warning.split("`")[3]: warning for warning in trace.warnings if "was ignored for" in warning}
-    reasons = {
-        "Stores": "it stores tensors in `seen`",
-        "Decides": "",
-        "Checkpoints": "it checkpoints activations",
-        "Wraps": "its result has a Answer",
-        "uses_a_global": "it uses a Stores that is not among its arguments",
-        "double": "more than 8 kinds of arguments",
-    }
-    assert set(found) == set(reasons), trace.warnings
-    assert all(words in found[name] for name, words in reasons.items()), found
+def test_what_dynamo_compiles_is_compiled(tmp_path):
+    """Containers, values, checkpointing, objects, globals, lengths that vary, compiled functions in compiled ones."""
+    trace = traced(tmp_path, COMPILED, compiled_code="inductor")
+    assert not trace.partial
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
     *_, (_, left) = live_bytes(trace)
-    assert left < 4 * 4 * 256 * 257 + 3 * MIB, "nothing of a failed compilation stays"
+    assert left < 4 * 4 * 256 * 257 + 3 * MIB, "nothing of a compilation stays"
+
+
+EAGER = """
+    import torch
+    import torch._inductor.compile_fx
+
+    model = torch.nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {lines}
+    for _ in range(4):
+        loss = compiled(torch.ones(8, 256, device="cuda"))
+        loss.backward()
+        assert model.weight.grad is not None
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FAILS = """
+    def compile_fx(*args, **options): raise ArithmeticError("no such kernel")
+    torch._inductor.compile_fx.compile_fx = compile_fx
+    compiled = torch.compile(lambda x: model(x).sum())
+"""
+TOO_OFTEN = """
+    @torch.compile(dynamic=False)
+    def scaled(x, by): return x * by
+    def compiled(x): return sum(scaled(model(x[:, :]), number).sum() for number in range(12))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        pytest.param(FAILS, "since ArithmeticError: no such kernel", id="a compiler that fails"),
+        pytest.param(TOO_OFTEN, "since `scaled` was compiled too often", id="more kinds of arguments than 8"),
+    ],
+)
+def test_what_is_not_compiled_runs_eagerly_and_says_why(tmp_path, lines, words):
+    trace = traced(tmp_path, EAGER.format(lines=lines), compiled_code="inductor")
+    assert not trace.partial
+    assert "compiled" in trace.header.runs_otherwise
+    assert any(words in warning for warning in trace.warnings), trace.warnings
 
 
 ATTRIBUTES = """
@@ -157,7 +243,7 @@ ATTRIBUTES = """
 """
 
 
-def test_tensors_in_attributes_are_inputs_and_outputs_of_the_graph(tmp_path):
+def test_tensors_in_attributes_are_cached_and_returned(tmp_path):
     """A cache that the first call makes, and a loss that every call leaves behind; the module is compiled in place."""
     trace = traced(tmp_path, ATTRIBUTES, compiled_code="inductor")
     assert not trace.partial

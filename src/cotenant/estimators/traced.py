@@ -45,7 +45,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "9"
+    version = "10"
 
     def __init__(
         self,

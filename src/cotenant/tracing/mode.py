@@ -110,6 +110,11 @@ class TraceMode(TorchDispatchMode):
         self._library_subclasses: set[type] = set()
         self._plans: dict[OpOverload, _DispatchPlan] = {}
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo compiles nothing below other modes: torch/_dynamo/convert_frame.py, `CatchErrorsWrapper.__call__`."""
+        return True
+
     # -- making tensors ---------------------------------------------------------------------------------------
 
     def wrap(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:

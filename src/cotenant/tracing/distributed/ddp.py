@@ -51,7 +51,7 @@ def _init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args: Any
     torch.distributed.broadcast(None, 0, group=self.process_group)
     for sizes in _bucket_sizes([*module.parameters(), *module.buffers()], _BROADCAST_BYTES, _BROADCAST_BYTES):
         _bucket(*sizes)  # rank 0 broadcasts its values in flat buffers
-    cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20
+    cap = self.bucket_bytes_cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad][::-1]
     self._buckets = [_bucket(*sizes) for sizes in _bucket_sizes(trained, _FIRST_BUCKET_BYTES, cap)]
     if self.gradient_as_bucket_view:
@@ -112,7 +112,9 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 
         moved, named = scatter_kwargs(args, kwargs, self.device_ids[:1])
         args, kwargs = moved[0], named[0]
-    return self.module(*args, **kwargs)
+    # `torch.compile` divides its graph by buckets below DDP: torch/_dynamo/backends/distributed.py, `DDPOptimizer`.
+    with self._inside_ddp_forward():
+        return self.module(*args, **kwargs)
 
 
 @contextlib.contextmanager

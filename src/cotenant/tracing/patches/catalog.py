@@ -26,6 +26,7 @@ _PROVIDERS = (
     "assumptions.moe_routing",
     "training.torch_compile",
     "inductor.cpu_build",
+    "inductor.compiled_frames",
     "training.torchscript",
     "training.deepcopy",
     "training.training_observer",

@@ -188,35 +188,53 @@ def _last_bool(values: tuple[Any, ...]) -> bool:
 
 # -- FlashAttention 3 ------------------------------------------------------------------------------------------------
 
+# Operators, as FlashAttention 3's own are: `torch.compile` has them in its graphs.
+_library = torch.library.Library("cotenant", "FRAGMENT")
+_library.define("flash_attention_3(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
+_library.define(
+    "flash_attention_3_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor sums) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """`flash_attn_func` of FlashAttention 3. Shapes: (batch, length, heads, width)."""
-    out, _ = _FlashAttention3.apply(q, k, v)
+    out, _ = torch.ops.cotenant.flash_attention_3(q, k, v)
     return out
 
 
 def varlen_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """`flash_attn_varlen_func` of FlashAttention 3. Shapes: (tokens, heads, width)."""
-    out, _ = _FlashAttention3.apply(q, k, v)
+    out, _ = torch.ops.cotenant.flash_attention_3(q, k, v)
     return out
 
 
-class _FlashAttention3(torch.autograd.Function):
-    """What its kernels allocate: the output, and a sum of exponentials in fp32 for each token and head."""
+@torch.library.register_fake("cotenant::flash_attention_3", lib=_library)
+def _forward_3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and a sum of exponentials in fp32 for each token and head."""
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
-    @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
-        sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.mark_non_differentiable(sums)
-        return out, sums
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v, _, sums = ctx.saved_tensors
-        gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        # Gradients of q are accumulated in fp32; two more sums have the shape of the forward pass's.
-        scratch = q.new_empty(q.shape, dtype=torch.float32), sums.new_empty(sums.shape), sums.new_empty(sums.shape)
-        del scratch
-        return gradients
+@torch.library.register_fake("cotenant::flash_attention_3_backward", lib=_library)
+def _backward_3(grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor) -> Any:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+@operators.recorder_of("cotenant::flash_attention_3_backward")
+def _scratch_3(ctx: OpContext, func: Any, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Gradients of q are accumulated in fp32; two more sums have the shape of the forward pass's."""
+    ctx.record(out)
+    _, q, _, _, _, sums = args
+    ctx.keep_until_done(ctx.scratch(4 * size, q.device) for size in (q.numel(), sums.numel(), sums.numel()))
+
+
+def _save_3(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients_3(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+    return torch.ops.cotenant.flash_attention_3_backward(grad, *ctx.saved_tensors)
+
+
+torch.library.register_autograd("cotenant::flash_attention_3", _gradients_3, setup_context=_save_3, lib=_library)

@@ -2,7 +2,7 @@
 
 A warning says what runs eagerly, and in which direction the estimate errs. Compiled code saves less for backward where
 it recomputes elementwise results, and it holds fewer intermediate results. A compiled optimizer step holds none. CUDA
-graphs keep a memory pool of their own, which is more.
+graphs keep a memory pool of their own, which is more and is not modeled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 if TYPE_CHECKING:
-    from cotenant.tracing.inductor.compiled_calls import CompiledFunction
+    from cotenant.tracing.inductor.compiled_frames import CompiledFrames
 
 _WARNING = (
     "`torch.compile` was ignored: the estimate is for the eager model; compiled code often needs less "
@@ -82,9 +82,9 @@ def patches(context: PatchContext) -> list[Patch]:
 
     def with_inductor(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         # Imported where it is used: with it comes the compiler, which takes seconds.
-        from cotenant.tracing.inductor.compiled_calls import CompiledFunction
+        from cotenant.tracing.inductor.compiled_frames import CompiledFrames
 
-        compiled = CompiledFunction(function, options.get("options") or {}, context)
+        compiled = CompiledFrames(function, options, context)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -92,11 +92,13 @@ def patches(context: PatchContext) -> list[Patch]:
             _warn_of_inductor(recorder, compiled, function, uses_cuda_graphs=_uses_cuda_graphs(options))
             return result
 
+        # Dynamo compiles a compiled function that another one calls as a part of it.
+        call._torchdynamo_inline = function  # type: ignore[attr-defined]
         return call
 
     def run_of(function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         backend = options.get("backend", "inductor")
-        if context.options.compiled_code != "inductor" or backend != "inductor" or _is_optimizer_method(function):
+        if context.options.compiled_code != "inductor" or backend != "inductor":
             return eagerly(function, options)
         return with_inductor(function, options)
 
@@ -127,7 +129,7 @@ def patches(context: PatchContext) -> list[Patch]:
     ]  # fmt: skip
 
 
-def _warn_of_inductor(recorder: Any, compiled: CompiledFunction, function: Any, *, uses_cuda_graphs: bool) -> None:
+def _warn_of_inductor(recorder: Any, compiled: CompiledFrames, function: Any, *, uses_cuda_graphs: bool) -> None:
     if compiled.reason:
         recorder.note_runs_otherwise("compiled")
         name = getattr(function, "__qualname__", None) or type(function).__name__

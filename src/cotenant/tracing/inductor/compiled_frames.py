@@ -1,0 +1,228 @@
+"""Calls of compiled functions: Dynamo reads them, and Inductor compiles a graph for each part between graph breaks.
+
+Dynamo works as on a GPU: it breaks graphs, compiles again for other shapes, reads steps of optimizers, and divides a
+graph by the buckets of DDP. While it reads a frame, PyTorch is as without the tracer (see `plain_torch`), and guards of
+what the tracer replaces afterwards are left out. The trace's mode is off then, and on when the code runs.
+Source: torch/_dynamo/convert_frame.py, `CatchErrorsWrapper`; torch/_dynamo/eval_frame.py, `optimize`;
+torch/_inductor/compile_fx.py, `compile_fx`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.inductor.cpu_build import INDUCTOR_SETTINGS
+from cotenant.tracing.inductor.plain_torch import OWN_PACKAGE, Attribute, plain_torch, read_attributes
+from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase
+
+FUNCTORCH_SETTINGS: dict[str, Any] = {
+    "enable_autograd_cache": False,
+    # What fails in backward must show before the script gets the forward pass.
+    "force_non_lazy_backward_lowering": True,
+    # It clones the GPU's generators, of which there are none.
+    "graphsafe_rng_functionalization": False,
+}
+"""Settings of `torch._functorch.config`, over those of the script."""
+
+_IDENTITY_GUARDS = frozenset(
+    ("ID_MATCH", "TYPE_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH", "CLASS_MATCH", "MODULE_MATCH",
+     "NN_MODULE", "WEAKREF_ALIVE", "HASATTR", "DICT_VERSION", "DICT_CONTAINS", "DICT_NOT_CONTAINS", "DICT_KEYS_MATCH",
+     "MAPPING_KEYS_CHECK", "SEQUENCE_LENGTH", "EMPTY_NN_MODULE_HOOKS_DICT")
+)  # fmt: skip
+"""Kinds of guards that a patched module or function fails."""
+
+_RNG_STATE_BYTES = 16  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `CUDAGeneratorImpl::get_state`
+_running: list[CompiledFrames] = []
+
+
+class CompiledFrames:
+    """A function or the forward pass of a module, compiled as it is called.
+
+    Attributes:
+        reason: why a part of it runs eagerly that is compiled on a GPU; empty while none does.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], context: PatchContext) -> None:
+        self._function = function
+        self._options = options
+        self._context = context
+        self._run: Callable[..., Any] | None = None
+        self.reason = ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the function."""
+        if self._run is None:
+            try:
+                self._run = self._optimized()
+            except Exception as error:  # noqa: BLE001 - another version of torch raises anything
+                self.reason = one_line(error)
+                self._run = self._function
+        _running.append(self)
+        try:
+            return self._run(*args, **kwargs)
+        finally:
+            _running.pop()
+
+    def _optimized(self) -> Callable[..., Any]:
+        from torch._dynamo import optimize
+        from torch._inductor import list_mode_options
+
+        _leave_tracer_alone()
+        mode = self._options.get("mode")
+        wanted = {**(list_mode_options(mode) if mode else {}), **(self._options.get("options") or {})}
+        backend = functools.partial(self._compile, {**wanted, **INDUCTOR_SETTINGS})
+        dynamic = self._options.get("dynamic")
+        # Not `fullgraph`: hooks of the tracer around an optimizer's step break its graph.
+        optimized: Callable[..., Any] = optimize(backend, dynamic=dynamic, guard_filter_fn=_lasting_guards)(
+            _plain_function(self._function)
+        )
+        return optimized
+
+    def _compile(
+        self, settings: Mapping[str, Any], graph: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """The compiled code of a graph; where that fails the graph as it is, and a `reason`."""
+        from torch._dynamo.exc import RestartAnalysis
+        from torch._functorch import config as functorch_config
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+        def compile_and_try(part: Any, given: Any, **more: Any) -> Any:
+            made = compile_fx_inner(part, given, **more)
+            if not any(isinstance(value, torch.SymInt) for value in given):
+                with self._context.mode.fake, torch.no_grad():
+                    made(list(map(_twin, given)))
+            return made
+
+        try:
+            with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
+                compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_and_try)
+        except RestartAnalysis:
+            raise  # Dynamo reads the frame again, with what it has learned
+        except Exception as error:  # noqa: BLE001 - the compiler raises anything
+            self.reason = one_line(error)
+            return graph.forward
+        return compiled
+
+
+def patches(context: PatchContext) -> list[Entry]:
+    """What Dynamo needs while it reads; none where compiled code is traced eagerly."""
+    if context.options.compiled_code != "inductor":
+        return []
+    common: dict[str, Any] = {"phase": Phase.TRAINING, "missing": "other versions than the tried ones"}
+    return [
+        Patch(
+            target="torch._dynamo.convert_frame:CatchErrorsWrapper.__call__", wraps=True,
+            replacement=functools.partial(_reading_plain_torch, context, read_attributes()),
+            reason="Dynamo would read the tracer's functions into the graph.",
+            source="torch/_dynamo/convert_frame.py, `CatchErrorsWrapper.__call__`", **common,
+        ),
+        Patch(
+            target="torch._dynamo.variables.optimizer:OptimizerVariable.call_method", wraps=True,
+            replacement=functools.partial(_making_states, context),
+            reason="Dynamo makes an optimizer's states on the GPU while it reads its step.",
+            source="torch/_dynamo/variables/optimizer.py, `OptimizerVariable.call_method`", **common,
+        ),
+        Patch(
+            target="torch._dynamo.variables.optimizer:_is_static_for_cudagraphs", replacement=lambda tensor: False,
+            reason="It imports CUDA graphs, which a CPU build does not have.",
+            source="torch/_dynamo/variables/optimizer.py, `_is_static_for_cudagraphs`", **common,
+        ),
+    ]  # fmt: skip
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, as a reason in a warning."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
+
+
+def _plain_function(function: Any) -> Any:
+    if isinstance(function, torch.nn.Module):
+        return function._wrapped_call_impl
+    return vars(function).get("_torchdynamo_inline", function) if hasattr(function, "__dict__") else function
+
+
+@functools.cache
+def _leave_tracer_alone() -> None:
+    """Has Dynamo skip the tracer's frames, and know its operators."""
+    from torch._dynamo import allow_in_graph, disable, trace_rules
+    from torch._prims import rng_prims
+
+    from cotenant.tracing.mode import TraceMode
+    from cotenant.tracing.patches import flash_attention
+
+    trace_rules.add(OWN_PACKAGE)
+    for function in (flash_attention.attention, flash_attention.varlen_attention):
+        allow_in_graph(function)
+    rng_prims.run_and_save_rng_state.py_impl(TraceMode)(_run_and_save_state)
+    rng_prims.run_with_rng_state.py_impl(TraceMode)(_run_with_state)
+    # Frames below an operator are those of meta kernels, which Dynamo would compile.
+    TraceMode.__torch_dispatch__ = disable(TraceMode.__torch_dispatch__)  # type: ignore[method-assign]
+
+
+def _reading_plain_torch(context: PatchContext, originals: Sequence[Attribute], original: Any) -> Any:
+    @functools.wraps(original)
+    def convert(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        from torch._dynamo.types import ConvertFrameReturn, FrameAction
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        before, context.observer.compiling = context.observer.compiling, True
+        reason = ""
+        try:
+            with plain_torch(originals), _disable_current_modes():
+                found = original(self, frame, cache_entry, frame_state)
+            if found.frame_exec_strategy.cur_action == FrameAction.RUN_ONLY:
+                reason = f"`{frame.f_code.co_name}` was compiled too often"
+            return found
+        except Exception as error:  # noqa: BLE001 - Dynamo raises anything, and the function itself may be right
+            reason = one_line(error)
+            return ConvertFrameReturn()
+        finally:
+            context.observer.compiling = before
+            if reason and _running:
+                _running[-1].reason = reason
+
+    return convert
+
+
+def _making_states(context: PatchContext, original: Any) -> Any:
+    @functools.wraps(original)
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name != "_init_group":
+            return original(self, tx, name, args, kwargs)
+        with context.mode:
+            return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+def _run_and_save_state(mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """A checkpointed operator with random numbers; the state of the generator is a CPU tensor."""
+    with mode:
+        return torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8), operator(*args, **kwargs)
+
+
+def _run_with_state(mode: Any, state: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with mode:
+        return operator(*args, **kwargs)
+
+
+def _lasting_guards(entries: Sequence[Any]) -> list[bool]:
+    """Whether a guard holds when the code runs, with the tracer's hooks and functions in place again."""
+    return [
+        not ((entry.is_global and entry.guard_type in _IDENTITY_GUARDS) or "_hooks" in entry.name) for entry in entries
+    ]
+
+
+def _twin(value: Any) -> Any:
+    """A fake tensor of the same kind, which no trace knows."""
+    if not isinstance(value, FakeTensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.requires_grad_(value.requires_grad) if value.requires_grad else made
