@@ -186,3 +186,12 @@ def test_an_exclusive_job_is_moved_in_simulated_time():
     trace = a_trace((0, 8000, 1, heavy), (0, 2000, 1, other), (10, 1000, 2, other))
     run = replayed(trace, "2xA100-40GB")
     assert [*run.columns.attempts] == [2, 1, 1]
+
+
+def test_a_job_frees_a_mig_instance_in_simulated_time():
+    small, other, large = (a_profile(name, gib=gib, smact=0.9) for name, gib in (("s", 4), ("o", 4), ("l", 15)))
+    trace = a_trace((0, 8000, 1, small), (0, 500, 1, other), (10, 1000, 1, large))
+    run = replayed(trace, "1xA100-40GB/3g.20gb+1g.5gb")
+    assert [*run.columns.attempts] == [2, 1, 1]
+    assert run.columns.start_s[2] == pytest.approx(run.columns.end_s[1] + 15 + 40, abs=2)
+    assert metrics_of(run).lost_gpu_s == 0
