@@ -94,7 +94,7 @@ def library(gpu: str, site: Path) -> CudnnBackend:
     wheels = wheels_in([found.wheels], python=str(site))
     preload = build_for_cudnn(wheels, Path(tempfile.mkdtemp(prefix="ask-cudnn-")))
     device = cudnn_device(spec, cuda_major=wheels.cuda_major)
-    return CudnnBackend(str(found.graph), list(map(str, preload)), device)
+    return CudnnBackend(str(found.graph), list(map(str, preload)), device, skips_engines=found.skips_engines)
 
 
 def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = {"mlp": 180, "cnn": 200, "transformer": None, "timm": 100, "peft": None, "xmem": None}
-"""Rows to score of each set; None: all."""
+ROWS = {"mlp": 180, "cnn": 200, "transformer": None, "timm": 100, "peft": None}
+"""Rows to score of each set; None: all. With `--pythonpath`, `margins` makes the pages of all but PEFT, and xMem's."""
 
 
 def commands(args: argparse.Namespace, dumps: Path) -> Iterator[tuple[str, list[str]]]:
@@ -28,17 +28,16 @@ def commands(args: argparse.Namespace, dumps: Path) -> Iterator[tuple[str, list[
     quick = ["--quick"] if args.quick else ["--write"]
     if folder or args.quick:
         ship = [] if args.quick else ["--ship"]
-        yield "margins", ["margins", *quick, *ship, *traces, *folder]
+        yield "margins", ["margins", *quick, *ship, *traces, *folder, "--dumps", str(dumps)]
     yield "estimates", ["published_scripts", *quick]
     yield "estimators", ["ranking", *quick]
     for name, rows in ROWS.items():
-        if name == "xmem" and not folder:
+        if folder and name != "peft":
             continue
         cache = ["--traces", str(args.traces / name)] if args.traces else []
         count = ["--rows", str(rows)] if rows and not args.quick else []
-        more = folder if name == "xmem" else []
         dump = ["--dump", str(dumps / f"{name}.jsonl")]
-        yield name, ["ground_truth", "--set", name, *quick, *count, *cache, *more, *dump]
+        yield name, ["ground_truth", "--set", name, *quick, *count, *cache, *dump]
     yield "plots", ["error_plots", "--dumps", str(dumps), *(["--out", str(dumps)] if args.quick else [])]
     yield "speed", ["estimate_speed", *quick]
 

@@ -131,18 +131,23 @@ def estimate_row(row: Row, options: Options) -> Result:
     began_s = time.perf_counter()
     try:
         trace, traced_at = recorded(row, options)
-        found = TracedEstimator(torch_version=row.torch).on(trace, gpu_spec(row.gpu)).estimate
+        found = TracedEstimator(torch_version=row.torch).on(trace, gpu_spec(row.gpu))
     except CotenantError as error:
         return Result(row=row, problem=error.message, elapsed_s=time.perf_counter() - began_s)
-    problem = "; ".join(found.warnings) if found.partial else None
+    estimate = found.estimate
+    problem = "; ".join(estimate.warnings) if estimate.partial else None
     return Result(
         row=row,
-        reserved_bytes=found.peak_reserved_bytes,
-        allocated_bytes=found.peak_allocated_bytes or 0,
-        margin_bytes=found.margin_bytes,
+        reserved_bytes=estimate.peak_reserved_bytes,
+        allocated_bytes=estimate.peak_allocated_bytes or 0,
+        margin_bytes=estimate.margin_bytes,
         parameter_bytes=parameter_bytes(trace),
+        unlimited_bytes=found.fit.reserved_bytes,
+        spread_bytes=found.spread_bytes,
+        split_bytes=found.reserved_range.split_bytes,
+        retried=found.replay.retries > 0 or found.fit.verdict == "no",
         family=family_of(trace, gpu_spec(row.gpu), torch_version=row.torch),
-        oom=any(warning.startswith("does not fit") for warning in found.warnings),
+        oom=any(warning.startswith("does not fit") for warning in estimate.warnings),
         problem=problem,
         traced_at=traced_at,
         elapsed_s=time.perf_counter() - began_s,
@@ -215,13 +220,18 @@ def main() -> int:
     report = "\n".join(report_lines(group, results, left_out, fitted_rows))
     print(report)
     if args.dump:
-        fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
-        outside = constants(group, fitted, results)
-        lines = [json.dumps(as_json(result, outside[result.row.loads])) for result in scored]
-        args.dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        dump(args.dump, group, results, fitted_rows)
     if args.write:
         write(group, report, args, Counter(result.traced_at for result in results if result.traced_at))
     return 0
+
+
+def dump(file: Path, group: Group, results: Sequence[Result], fitted_rows: int) -> None:
+    """Write the numbers of the scored rows, a line of JSON each."""
+    fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
+    outside = constants(group, fitted, results)
+    lines = [json.dumps(as_json(result, outside[result.row.loads])) for result in scored]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def as_json(result: Result, outside_bytes: int) -> dict[str, object]:

@@ -21,7 +21,10 @@ class Result:
     """The estimate of a row.
 
     Attributes:
-        reserved_bytes: predicted peak; of a GPU without memory limit if the job does not fit.
+        reserved_bytes: predicted peak; of a GPU without memory limit if the job does not fit; `unlimited_bytes`: of
+            such a GPU in any case.
+        spread_bytes: upper end of the estimate's interval - `unlimited_bytes`; `split_bytes`: as in `ReservedRange`.
+        retried: the job fits only after the allocator released its cache, or not at all.
         family: the family whose errors determine the margin.
         oom: whether the estimator predicts that the job does not fit.
         problem: why there is no estimate, or None.
@@ -33,6 +36,10 @@ class Result:
     allocated_bytes: int = 0
     margin_bytes: int = 0
     parameter_bytes: int = 0
+    unlimited_bytes: int = 0
+    spread_bytes: int = 0
+    split_bytes: int = 0
+    retried: bool = False
     family: str = ""
     oom: bool = False
     problem: str | None = None

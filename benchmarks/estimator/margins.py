@@ -5,7 +5,8 @@
 The rows are those of `ground_truth.py`: a fixed sample of each set, of which the first rows fit the constant beside
 reserved bytes and are used for nothing else. Excluded are rows that ran out of memory, that fit only after the
 allocator released its cache, and rows with a doubtful measurement. A row is judged by the rows of other families of
-networks. `--ship` writes the scores into the package, `data/margins.json`.
+networks. `--write` writes the page and, from the same estimates and with the bound by these scores, those of
+`ground_truth.py` for the same sets; `--ship` writes the scores into the package, `data/margins.json`.
 
 The published scripts of 2025-09 (`published_scripts.py`) and the adapters of PEFT are the test set and not used here.
 """
@@ -13,33 +14,40 @@ The published scripts of 2025-09 (`published_scripts.py`) and the adapters of PE
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import multiprocessing
 import os
 import re
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
-from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample, traces_line
-from benchmarks.estimator.ground_truth_rows import GROUPS, Row, read
-from benchmarks.estimator.ground_truth_scores import commonest
+from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, dump, estimate_rows, sample, traces_line
+from benchmarks.estimator.ground_truth import write as write_set_page
+from benchmarks.estimator.ground_truth_rows import GROUPS, read
+from benchmarks.estimator.ground_truth_scores import Result, commonest
+from benchmarks.estimator.ground_truth_scores import report_lines as report_lines_of_set
 from benchmarks.estimator.margin_scales import Guessed, scale_lines
-from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
-from cotenant.estimators.margin import COVERAGE, FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
-from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.margin import (
+    COVERAGE,
+    FAMILIES,
+    above_bytes,
+    margin_by_scores,
+    quantile,
+    scale_bytes,
+    score_of,
+)
 from cotenant.gpu_specs import gpu_spec
 
 SHIPPED = ROOT / "src" / "cotenant" / "estimators" / "data" / "margins.json"
-SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 400, "xmem": None}
+SETS = {"mlp": 180, "transformer": None, "cnn": 200, "timm": 195, "xmem": None}
 """Rows to score, by set; None: all."""
+PAGES = {**SETS, "timm": 100}
+"""Rows of the sets' own pages, which the same estimates make."""
 QUICK = {"mlp": 20, "cnn": 20}
 QUICK_FITTED_ROWS = 8
 COVERAGES = (0.9, 0.95, 0.98, 0.99)
@@ -91,64 +99,30 @@ class Scored:
         return self.above_bytes <= self.margin_bytes(score)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """A row and its replays on a GPU without memory limit; `problem`: why there are none or why the row is excluded."""
-
-    row: Row
-    problem: str = ""
-    family: str = ""
-    reserved_bytes: int = 0
-    allocated_bytes: int = 0
-    spread_bytes: int = 0
-    split_bytes: int = 0
-    traced_at: str = ""
-
-
-def replay_row(row: Row, options: Options) -> Replayed:
-    """Replay one row; a tracing error is returned as `problem`."""
-    if row.measured_oom:
-        return Replayed(row=row, problem="ran out of memory")
-    gpu = gpu_spec(row.gpu)
-    try:
-        trace, traced_at = recorded(row, options)
-    except CotenantError as error:
-        return Replayed(row=row, problem=error.message)
-    found = TracedEstimator(torch_version=row.torch).on(trace, gpu)
-    if trace.partial or found.replay.retries or found.fit.verdict == "no":
-        return Replayed(row=row, problem="partial" if trace.partial else "does not fit, or only after retries")
-    return Replayed(
-        row=row,
-        family=family_of(trace, gpu, torch_version=row.torch),
-        reserved_bytes=found.replay.peak_reserved_bytes,
-        allocated_bytes=found.replay.peak_allocated_bytes,
-        spread_bytes=found.spread_bytes,
-        split_bytes=found.reserved_range.split_bytes,
-        traced_at=traced_at,
-    )
-
-
-def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespace) -> Iterator[Replayed]:
-    """Replay the first `fitted` rows, if the set has a constant to fit, and `count` more."""
-    group = GROUPS[name]
+def estimate_set(name: str, args: argparse.Namespace, fitted: int) -> list[Result]:
+    """Estimates of the first `fitted` rows, if the set has a constant to fit, and of those to score."""
+    group, count = GROUPS[name], (QUICK if args.quick else SETS)[name]
     rows, _ = read(group, args.data)
     more = fitted if group.outside_bytes is None else 0
     rows = sample(rows, None if count is None else count + more, seed=0)
     options = Options(steps=3, traces=args.traces / name if args.traces else None, commit=commit())
     folders = [part for part in args.pythonpath.split(os.pathsep) if part and name == "xmem"]
-    with ProcessPoolExecutor(
-        args.workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=preload,
-        initargs=(group.imports, folders),
-    ) as pool:
-        yield from pool.map(functools.partial(replay_row, options=options), rows)
+    return list(estimate_rows(rows, options, group.imports, folders, args.workers))
 
 
-def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]:
+def why_excluded(result: Result) -> str:
+    """Why a row is neither scored nor used to fit the constant; empty if it is."""
+    if result.row.measured_oom:
+        return "ran out of memory"
+    if result.problem is not None:
+        return result.problem[:70]
+    return "does not fit, or only after retries" if result.retried else ""
+
+
+def score_set(name: str, found: Sequence[Result], fitted: int) -> list[Scored]:
     """Scores of the rows that were not used to fit the constant."""
     group = GROUPS[name]
-    done = [result for result in found if not result.problem]
+    done = [result for result in found if not why_excluded(result)]
     outside: dict[str, int] = {"": group.outside_bytes or 0}
     if group.outside_bytes is None:
         left: dict[str, list[int]] = {}
@@ -273,6 +247,37 @@ def shipped(rows: Sequence[Scored]) -> dict[str, object]:
     }
 
 
+def with_margin(result: Result, rows: Sequence[Scored]) -> Result:
+    """`result` with the margin by the scores of `rows`; where the job fits, its bound is at most the GPU."""
+    if result.problem is not None:
+        return result
+    gpu = gpu_spec(result.row.gpu)
+    scale = scale_bytes(result.family, result.unlimited_bytes, result.allocated_bytes, result.split_bytes)
+    scores = sorted(scored.score for scored in rows if scored.family == result.family)
+    margin = margin_by_scores(scores, result.family, gpu, result.spread_bytes, scale)
+    bound = result.unlimited_bytes + gpu.context.typical_bytes + margin.bytes
+    if not result.oom:
+        bound = min(bound, gpu.usable_bytes)
+    return replace(result, margin_bytes=max(0, bound - result.reserved_bytes - gpu.context.typical_bytes))
+
+
+def write_page(
+    name: str, results: Sequence[Result], rows: Sequence[Scored], args: argparse.Namespace, fitted: int
+) -> None:
+    """The page of `ground_truth.py` for a set, with the bound by the scores of this run."""
+    group = GROUPS[name]
+    _, left_out = read(group, args.data)
+    results = [with_margin(result, rows) for result in results]
+    report = report_lines_of_set(group, results, left_out, fitted)
+    if args.dumps:
+        dump(args.dumps / f"{name}.jsonl", group, results, fitted)
+    options = argparse.Namespace(
+        rows=PAGES[name], seed=0, quick=False, traces=args.traces, pythonpath=args.pythonpath if name == "xmem" else ""
+    )
+    sys.path[:0] = [part for part in options.pythonpath.split(os.pathsep) if part]  # for the versions on the page
+    write_set_page(group, "\n".join(report), options, Counter(item.traced_at for item in results if item.traced_at))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_write_option(parser)
@@ -281,6 +286,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     parser.add_argument("--traces", type=Path, help="folder of cached traces, one subfolder per set")
     parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3, for xMem's language models")
+    parser.add_argument("--dumps", type=Path, help="folder for the numbers of the pages' rows, as JSON lines")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     if not args.data.is_dir():
@@ -289,24 +295,27 @@ def main() -> int:
     rows: list[Scored] = []
     left_out: Counter[str] = Counter()
     traced_at: Counter[str] = Counter()
+    results: dict[str, list[Result]] = {}
     fitted = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
-    for name, count in (QUICK if args.quick else SETS).items():
-        found = list(replay_set(name, count, fitted, args))
-        scored = score_set(name, found, fitted)
-        left_out.update(result.problem[:70] for result in found if result.problem)
-        left_out.update(result.row.doubt for result in found if result.row.doubt)
-        traced_at.update(result.traced_at for result in found if result.traced_at)
+    for name in QUICK if args.quick else SETS:
+        results[name] = estimate_set(name, args, fitted)
+        scored = score_set(name, results[name], fitted)
+        left_out.update(why for result in results[name] if (why := why_excluded(result)))
+        left_out.update(result.row.doubt for result in results[name] if result.row.doubt)
+        traced_at.update(result.traced_at for result in results[name] if result.traced_at)
         print(f"{name}: {len(scored)} rows", file=sys.stderr, flush=True)
         rows += scored
     report = "\n".join(report_lines(rows, left_out))
     print(report)
-    if args.ship:
-        SHIPPED.write_text(json.dumps(shipped(rows)) + "\n", encoding="utf-8")
     if args.write:
-        repeat = "python -m benchmarks.estimator.margins --write --pythonpath FOLDER"
+        for name, page_rows in PAGES.items():
+            write_page(name, results[name][: page_rows and page_rows + fitted], rows, args, fitted)
+        repeat = "python -m benchmarks.estimator.margins --write --ship --pythonpath FOLDER"
         head = f"# Coverage and margin of the bound, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
         head += f"\n{traces_line(traced_at)}"
         write_result("margins", f"{head}\n\n{report}")
+    if args.ship:
+        SHIPPED.write_text(json.dumps(shipped(rows)) + "\n", encoding="utf-8")
     return 0
 
 

@@ -77,10 +77,16 @@ def margin_of(
     `ReservedRange`. The margin also holds how far the context can exceed its typical size.
     """
     family = family_of(trace, gpu, cudnn_workspaces, torch_version=torch_version)
-    wanted = coverage or COVERAGE
-    scores = calibration()[family]
-    score, reached = quantile(scores, wanted)
     scale = scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes, split_bytes)
+    return margin_by_scores(calibration()[family], family, gpu, spread_bytes, scale, coverage)
+
+
+def margin_by_scores(
+    scores: Sequence[float], family: str, gpu: GpuSpec, spread_bytes: int, scale: int, coverage: float | None = None
+) -> Margin:
+    """The margin by the ascending `scores` of `family`; `scale`: as of `scale_bytes`, the rest as of `margin_of`."""
+    wanted = coverage or COVERAGE
+    score, reached = quantile(scores, wanted)
     warnings = []
     if reached < wanted:
         warnings.append(

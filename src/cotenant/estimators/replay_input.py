@@ -12,7 +12,7 @@ from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.estimators.attention_splits import split_buffers
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
-from cotenant.estimators.cudnn.table import cudnn_of_torch
+from cotenant.estimators.cudnn.table import cudnn_of_torch, is_cudnn_known
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
 from cotenant.estimators.reductions import ReductionRule, threads_of_sm
@@ -109,6 +109,7 @@ def conv_of(gpu: GpuSpec, stack: SoftwareStack | None = None, *, second_guess: b
         second_guess=second_guess,
         cudnn_workspaces=None if stack is None else stack.cudnn_workspaces,
         version=None if stack is None else cudnn_of_torch(stack.torch_version),
+        other_sizes=stack is not None and is_cudnn_known(stack.torch_version),
     )
 
 

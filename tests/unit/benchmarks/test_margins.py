@@ -7,13 +7,16 @@ import importlib
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cotenant.estimators.margin import FAMILIES, scale_bytes, score_of
+from cotenant.gpu_specs import gpu_spec
 
 ROOT = Path(__file__).parents[3]
+A100 = gpu_spec("A100-40GB")
 MIB = 2**20
 
 
@@ -31,8 +34,8 @@ def margins(load):
     return load("margins")
 
 
-def replayed(margins, *, measured, reserved, spread=0, allocated=0, doubt="", problem=""):
-    row = margins.Row(
+def replayed(load, *, measured, reserved, spread=0, allocated=0, doubt="", problem=None, retried=False):
+    row = load("ground_truth_rows").Row(
         title="job",
         script="x.py",
         args=(),
@@ -41,11 +44,13 @@ def replayed(margins, *, measured, reserved, spread=0, allocated=0, doubt="", pr
         measured_bytes=measured * MIB,
         doubt=doubt,
     )
-    return margins.Replayed(
+    return load("ground_truth_scores").Result(
         row=row,
         problem=problem,
+        retried=retried,
         family=FAMILIES[0],
         reserved_bytes=reserved * MIB,
+        unlimited_bytes=reserved * MIB,
         allocated_bytes=allocated * MIB,
         spread_bytes=spread * MIB,
     )
@@ -65,16 +70,29 @@ def scored(margins, score, family=FAMILIES[0], group="mlp", title="job"):
     )
 
 
-def test_scores_count_from_the_upper_end_of_the_interval(margins):
+def test_scores_count_from_the_upper_end_of_the_interval(load, margins):
     found = [
-        replayed(margins, measured=600, reserved=100),  # fits the constant
-        replayed(margins, measured=750, reserved=200, spread=20, allocated=116),
-        replayed(margins, measured=9000, reserved=200, doubt="copied"),
-        replayed(margins, measured=9000, reserved=200, problem="raised"),
+        replayed(load, measured=600, reserved=100),  # fits the constant
+        replayed(load, measured=750, reserved=200, spread=20, allocated=116),
+        replayed(load, measured=9000, reserved=200, doubt="copied"),
+        replayed(load, measured=9000, reserved=200, problem="raised"),
+        replayed(load, measured=9000, reserved=200, retried=True),
     ]
     (only,) = margins.score_set("mlp", found, 1)
     assert only.above_bytes == (750 - 500 - 200) * MIB
     assert only.score == pytest.approx(0.3)
+
+
+def test_a_page_has_the_bound_of_the_scores_of_its_run(load, margins):
+    rows = [scored(margins, i / 100, title=f"job {i}") for i in range(1, 100)]
+    result = replayed(load, measured=9000, reserved=1000, allocated=900, spread=40)
+    context = A100.context.high_bytes - A100.context.typical_bytes
+    # 99 scores reach 99 %: the largest, 0.99, of 1000 - 900 + 16 MiB, beside the interval.
+    assert margins.with_margin(result, rows).margin_bytes == round((0.99 * 116 + 40) * MIB) + context
+    larger = replace(result, spread_bytes=100_000 * MIB)
+    assert margins.with_margin(larger, rows).margin_bytes == A100.usable_bytes - 1000 * MIB - A100.context.typical_bytes
+    assert margins.with_margin(replace(larger, oom=True), rows).margin_bytes > 100_000 * MIB
+    assert margins.with_margin(replace(result, problem="raised"), rows).margin_bytes == 0
 
 
 def test_a_row_is_judged_by_other_networks(margins):
@@ -189,13 +207,13 @@ def test_the_shipped_way_is_the_packages(load):
 
 
 @pytest.mark.parametrize(
-    ("pythonpath", "quick", "has_margins", "has_xmem"),
-    [("", False, False, False), ("folder", False, True, True), ("", True, True, False)],
+    ("pythonpath", "quick", "has_margins", "has_mlp"),
+    [("", False, False, True), ("folder", False, True, False), ("", True, True, True)],
 )
-def test_one_command_runs_all_that_can_be_run(load, tmp_path, pythonpath, quick, has_margins, has_xmem):
+def test_one_command_runs_all_that_can_be_run(load, tmp_path, pythonpath, quick, has_margins, has_mlp):
     args = argparse.Namespace(traces=None, pythonpath=pythonpath, quick=quick)
     programs = dict(load("all_estimates").commands(args, tmp_path))
-    assert ("margins" in programs, "xmem" in programs) == (has_margins, has_xmem)
+    assert ("margins" in programs, "mlp" in programs, "peft" in programs) == (has_margins, has_mlp, True)
     assert "--ship" not in [word for rest in programs.values() for word in rest] or not quick
     assert {program[0] for program in programs.values()} <= {
         path.stem for path in (ROOT / "benchmarks" / "estimator").glob("*.py")

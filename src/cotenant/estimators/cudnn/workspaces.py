@@ -24,7 +24,7 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall, MemoryTrace
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, version_text
-from cotenant.estimators.cudnn.table import cudnn_of_torch, cudnn_table
+from cotenant.estimators.cudnn.table import CudnnTable, cudnn_of_torch, cudnn_table, is_cudnn_known
 from cotenant.gpu_specs import GpuSpec
 from cotenant.tracing.convolution_backend import runs_on_cudnn
 
@@ -92,6 +92,8 @@ class ConvRule:
             are copied as on 8.0. With `cudnn.benchmark`, the largest of the plans that torch measures.
         cudnn_workspaces: of the job's own cuDNN; None: it cannot be queried.
         version: of the cuDNN whose shipped answers are preferred; None: the newest.
+        other_sizes: whether a shipped answer for images of another size comes before the rule; only from a table of
+            `version`.
     """
 
     capability: tuple[int, int]
@@ -99,18 +101,17 @@ class ConvRule:
     second_guess: bool = False
     cudnn_workspaces: CudnnWorkspaces | None = None
     version: int | None = None
+    other_sizes: bool = False
 
     def __call__(self, call: LibraryCall) -> int:
-        """Bytes held during `call`: from the job's own cuDNN, else from the shipped table, else by the rule."""
+        """Bytes held during `call`: from the job's own cuDNN, else from a shipped table, else by the rule."""
         p: dict[str, Any] = dict(call.params)
-        sizes = _sizes(p)
-        kind = _kind(call)
+        sizes, kind = _sizes(p), _kind(call)
         plans = self._plans(call)
         if plans and p.get("benchmark"):
             return max(plans[:_MEASURED_PLANS]) if self.second_guess else plans[0]
-        nbytes = self._answered(call)
-        if nbytes is None:
-            nbytes = self._known(call)
+        found = (source(call) for source in (self._answered, self._known, self._at_other_size))
+        nbytes = next((nbytes for nbytes in found if nbytes is not None), None)
         if nbytes is None:
             if not self._is_for_tensor_cores(p):
                 return 0
@@ -160,10 +161,12 @@ class ConvRule:
         return True
 
     def source_of(self, call: LibraryCall) -> str:
-        """The source of `call`'s workspace: `cudnn`, `table` or `rule`."""
+        """The source of `call`'s workspace: `cudnn`, `table`, `other size` or `rule`."""
         if self._answered(call) is not None:
             return "cudnn"
-        return "table" if self._known(call) is not None else "rule"
+        if self._known(call) is not None:
+            return "table"
+        return "rule" if self._at_other_size(call) is None else "other size"
 
     def guesses(self, call: LibraryCall) -> bool:
         """Whether the rule decides without a table: that there is a workspace, or none in the default layout."""
@@ -231,11 +234,18 @@ class ConvRule:
         return next(iter(self._plans(call)), None)
 
     def _known(self, call: LibraryCall) -> int | None:
+        return table(call) if (table := self._table(call)) is not None else None
+
+    def _at_other_size(self, call: LibraryCall) -> int | None:
+        table = self._table(call) if self.other_sizes else None
+        return None if table is None or self.version not in (None, table.version) else table.at_other_size(call)
+
+    def _table(self, call: LibraryCall) -> CudnnTable | None:
+        """The shipped answers that `call` may be in."""
         p = call.params
         if not runs_on_cudnn(p, self.capability) or (self.capability >= (8, 0) and not p.get("allow_tf32", True)):
             return None
-        table = cudnn_table(self.capability, self.version)
-        return None if table is None else table(call)
+        return cudnn_table(self.capability, self.version)
 
     def _is_of_this_cudnn(self, call: LibraryCall) -> bool:
         """Whether a table has `call`, and is of the version that the job would load."""
@@ -317,6 +327,7 @@ def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnW
         sm_count=gpu.sm_count,
         cudnn_workspaces=cudnn_workspaces,
         version=version,
+        other_sizes=is_cudnn_known(trace.header.torch_version),
     )
     calls = cudnn_calls(trace, gpu)
     found = Counter(rule.source_of(op) for op in calls)
@@ -326,6 +337,7 @@ def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnW
     names = {
         "cudnn": "" if cudnn_workspaces is None else f"{version_text(cudnn_workspaces.version)} of its environment",
         "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
+        "other size": "those for images of another size",
         "rule": "rule",
     }
     parts = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])

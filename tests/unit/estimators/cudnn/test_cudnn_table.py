@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.estimators.cudnn.table import CudnnTable, cudnn_of_torch, cudnn_table
+from cotenant.estimators.cudnn.table import CudnnTable, cudnn_of_torch, cudnn_table, is_cudnn_known
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from traces import conv_call
 
@@ -88,7 +88,7 @@ def test_the_table_is_that_of_the_cudnn_of_torch(torch_version, version):
 
 
 def test_another_version_is_better_than_none():
-    assert cudnn_table((9, 0), 91002).version == 92000
+    assert cudnn_table((7, 0), 92000).version == 91002
 
 
 def test_grouped_calls_have_rows_of_their_own():
@@ -97,3 +97,61 @@ def test_grouped_calls_have_rows_of_their_own():
     ungrouped = conv_call("conv_wgrad", w=(128, 128, 3, 3), **key)
     assert table(grouped) != table(ungrouped)
     assert table(grouped) > 0
+
+
+def sized(channels, size):
+    return ",".join(map(str, (channels, 64, size, size, 3, 3, 1, 1, 1, 1, 1, 1, size, size)))
+
+
+@pytest.mark.parametrize(
+    ("size", "elements"),
+    [
+        pytest.param(60, 8 * 64 * 60 * 60, id="as at 56: the input"),
+        pytest.param(200, 2 * 8 * 64 * 200 * 200 + 3 * 64 * 64 * 9, id="as at 224: input, output and three weights"),
+    ],
+)
+def test_another_size_of_images_takes_the_copies_of_the_nearest(size, elements):
+    cells = {sized(64, 56): ("x", "?", "?"), sized(64, 224): ("xy3", "?", "?"), sized(32, size): ("w9", "?", "?")}
+    table = CudnnTable(92000, (8,), cells)
+    asked = conv_call(batch=8, x=(8, 64, size, size), y=(8, 64, size, size))
+    assert table(asked) is None
+    assert table.at_other_size(asked) == 4 * elements
+
+
+def test_bytes_at_another_size_grow_with_the_images():
+    table = CudnnTable(92000, (8,), {sized(64, 100): ("4000", "? ", "0")})
+    half = conv_call(batch=16, x=(16, 64, 50, 50), y=(16, 64, 50, 50))
+    assert table.at_other_size(half) == 4000 * 16 * 50 * 50 / (8 * 100 * 100)
+    assert table.at_other_size(conv_call(batch=16, padding=(7, 7))) is None
+    assert table.at_other_size(conv_call(batch=16, dtype="bfloat16")) is None
+
+
+def test_another_size_comes_before_the_rule_where_the_table_is_of_the_jobs_cudnn():
+    odd = conv_call(x=(32, 64, 86, 86), y=(32, 64, 86, 86))
+    rtx3060 = {"capability": (8, 6), "sm_count": 28, "version": 92000}
+    rule, near = ConvRule(**rtx3060), ConvRule(**rtx3060, other_sizes=True)
+    table = cudnn_table((8, 6), 92000)
+    assert near(odd) == table.at_other_size(odd) > 0
+    assert (rule(odd), rule.source_of(odd), near.source_of(odd)) == (0, "rule", "other size")
+    assert near.guesses(odd)
+    v100 = conv_call(x=(32, 64, 86, 86), y=(32, 64, 86, 86))
+    assert ConvRule(capability=(7, 0), sm_count=80, version=92000, other_sizes=True).source_of(v100) == "rule"
+
+
+@pytest.mark.parametrize(
+    ("torch", "known"), [("2.6.0", False), ("2.7.1+cu128", False), ("2.8.0", True), ("2.13.0+cpu", True), ("", False)]
+)
+def test_only_newer_torch_has_a_cudnn_that_was_asked(torch, known):
+    assert is_cudnn_known(torch) == known
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (8, 6), (9, 0)])
+def test_tables_have_grouped_convolutions(capability):
+    # The second convolution of a RegNet: 32 channels in groups of four.
+    grouped = conv_call(x=(32, 32, 112, 112), w=(32, 4, 3, 3), y=(32, 32, 56, 56), stride=(2, 2), groups=8)
+    assert cudnn_table(capability)(grouped) is not None
+
+
+def test_tables_of_both_heuristics_are_shipped_from_ampere_on():
+    for capability in ((8, 0), (8, 6), (9, 0)):
+        assert [cudnn_table(capability, version).version for version in (91002, 92000)] == [91002, 92000]
