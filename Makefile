@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One more than cores, since many tests wait for processes that they have started: a fifth less time on two cores.
-TEST_PROCESSES = $(shell $(BIN)/python -c "import os; print(min(8, 1 + (os.cpu_count() or 1)))")
+# Two more than cores: the tests on Slurm, all in one process, and many others wait for what they have started.
+TEST_PROCESSES = $(shell $(BIN)/python -c "import os; print(min(8, 2 + (os.cpu_count() or 1)))")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-slurm test test-ray lint format bench oracle nightly docs clean

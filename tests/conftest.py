@@ -32,6 +32,24 @@ def pytest_collection():
     return result
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist may be switched off
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from file_order import LongFilesFirst
+
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return LongFilesFirst(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """In a process of xdist: the order in which files are assigned."""
+    if hasattr(config, "workerinput"):
+        from file_order import sorted_by_length
+
+        items[:] = sorted_by_length(items)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _shared_fork_server():
     from shared_fork_server import sharing_a_fork_server

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 from builders import a_spec
 from cotenant.core.events import AttemptExited, AttemptStarted
@@ -42,7 +43,8 @@ class OneHostEngine(HostsEngine):
             for file in gpus.glob("*.json"):
                 file.write_text(file.read_text().replace(uuids[0], "GPU-a").replace(uuids[1], "GPU-b"))
         agent = (sys.executable, "-m", "cotenant.hosts.agent", "--state-dir", str(folder), "--tick-s", "0.1")
-        super().__init__(folder, {"here": ("env", f"COTENANT_SIM_SERVER={gpus}", *agent)}, tick_s=0.1)
+        with mock.patch("cotenant.hosts.engine.MIN_SILENCE_S", TIMEOUT_S):  # a slow agent is not started again
+            super().__init__(folder, {"here": ("env", f"COTENANT_SIM_SERVER={gpus}", *agent)}, tick_s=0.1)
 
     def recover(self, refs):
         found = super().recover(refs)

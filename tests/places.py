@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -45,6 +46,16 @@ def opened(name, first):
             case.close()
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def signaled_until_ended(client, job_id):
+    """Send SIGUSR1 to a job until it ends: nothing is sent to a host that does not answer for some seconds."""
+
+    def has_ended():
+        client.signal(signal.SIGUSR1, [str(job_id)], target="all")
+        return client.wait(job_id, timeout_s=1.0)["ended_at"] is not None
+
+    until(has_ended, "the job ends")
 
 
 def until(holds, what):

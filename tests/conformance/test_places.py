@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cotenant.core.units import GiB
-from places import GATE, NAMES, TIMEOUT_S, opened, until
+from places import GATE, NAMES, TIMEOUT_S, opened, signaled_until_ended, until
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -73,7 +73,7 @@ def test_a_cancelled_job_gets_sigterm_and_then_sigkill(case):
 def test_a_signal_reaches_the_job(case):
     job_id = submit(case, "trap 'exit 7' USR1; touch listens; while :; do sleep 0.05; done")
     until((case.root / "listens").exists, "the job runs")
-    case.client.signal(signal.SIGUSR1, [str(job_id)], target="all")
+    signaled_until_ended(case.client, job_id)
     assert ended(case, job_id)["exit_code"] == 7
 
 

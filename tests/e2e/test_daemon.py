@@ -130,7 +130,9 @@ def test_a_crash_between_decision_and_launch_runs_the_job_once(server):
     assert (server.root / "ran").read_text() == "ran\n"
 
 
-def test_a_full_disk_refuses_submissions_and_loses_no_exit(server):
+def test_a_full_disk_refuses_submissions_and_loses_no_exit(site):
+    site.set_constant("cotenant.daemon.journal_writer", "RESERVE_RETRY_S", 0.2)
+    server = site.start()
     gate = server.gate()
     job = server.submit(f"{gate}; exit 6")
     server.started(job)

@@ -124,6 +124,7 @@ def small(site):
             while True:
                 filler.write(b"x" * 4096)
 
+    site.set_constant("cotenant.daemon.journal_writer", "RESERVE_RETRY_S", 0.2)
     site.fill, site.empty = fill, (state / FILLER).unlink
     try:
         yield site

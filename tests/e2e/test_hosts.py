@@ -11,7 +11,7 @@ import pytest
 
 from gated_jobs import GATE, lines
 from host_sites import agents, hosts_site, kill_agents
-from places import until
+from places import signaled_until_ended, until
 
 STALE_S = 2.0
 HOLDS = (sys.executable, "-m", "cotenant.simserver.fake_job", "--delay", "0.1", "--duration", "100000", "--peak-gib")
@@ -50,7 +50,7 @@ def test_jobs_run_on_both_hosts_with_their_output_signals_and_memory(site):
     assert b"".join(site.client.logs(ended, stream="stdout")) == b"out\n"
     signaled = site.submit(f"trap 'exit 7' USR1; touch {site.root}/listens; while :; do sleep 0.05; done")
     until((site.root / "listens").exists, "it runs")
-    site.client.signal(signal.SIGUSR1, [str(signaled)], target="all")
+    signaled_until_ended(site.client, signaled)
     assert site.wait(signaled)["exit_code"] == 7
     for job_id in holders:
         site.client.cancel(job_id)

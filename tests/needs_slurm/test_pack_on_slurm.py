@@ -84,7 +84,7 @@ def test_before_the_time_limit_jobs_save_and_the_rest_is_requeued(cluster):
         restarts = detail.partition("Restarts=")[2].split()[0]
         # Slurm waits two minutes. Not at once: slurmd refuses a credential of the second in which it revoked the last.
         if "Reason=BeginTime" in detail and restarts not in hastened:
-            cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now+5")
+            cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now+2")
             hastened.add(restarts)
         return not cluster.slurm("squeue", "-h", "-j", job_id).strip()  # it lists what waits, runs, or completes
 

@@ -141,8 +141,19 @@ def test_refusals_pause_the_pilot_which_says_why(cluster):
         assert (site.log.read_text().count("the pilot got no GPUs"), notes(site)) == (3, [])
 
 
+def impatient(cluster):
+    """A configuration whose commands give up a controller that is gone after 3 s, otherwise 10 s (MessageTimeout)."""
+    folder = cluster.work / "etc"
+    folder.mkdir()
+    text = (cluster.folder / "slurm.conf").read_text()
+    (folder / "slurm.conf").write_text(f"{text}MessageTimeout=3\n")
+    shutil.copy(cluster.folder / "gres.conf", folder)
+    return str(folder / "slurm.conf")
+
+
 def test_nothing_is_decided_while_slurm_does_not_answer(cluster):
     with pilot_site(cluster, max_allocations=1, idle_s=0.5) as site:
+        site.env["SLURM_CONF"] = impatient(cluster)
         site.start(simulate=None)
         path = site.root / "runs"
         job_id = site.submit(GATE.format(path), declared_bytes=BIG)

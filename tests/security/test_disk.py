@@ -18,6 +18,7 @@ def small_disk(site):
     """The state folder on a file system of 32 MiB."""
     folder = site.root / "state"
     folder.mkdir(mode=0o755)
+    site.set_constant("cotenant.daemon.journal_writer", "RESERVE_RETRY_S", 0.2)
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m,mode=755", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("nothing can be mounted here")
