@@ -39,6 +39,7 @@ from benchmarks.estimator.oracle_jobs import OracleJob, all_jobs
 from benchmarks.estimator.oracle_report import Comparison, Rows, page_lines, source_digest
 from cotenant.core.errors import CotenantError
 from cotenant.core.ports import EstimateRequest
+from cotenant.estimators.trace_cache import TraceCache
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import gpu_spec
@@ -124,10 +125,13 @@ def scripts_of(script: Path) -> list[Path]:
 
 
 class EstimateSide:
-    """Estimates in the environment of `python`; `forks`: one fork server for each setting of the allocator."""
+    """Estimates in the environment of `python`; `forks`: one fork server for each setting of the allocator.
 
-    def __init__(self, python: str, *, forks: bool = False) -> None:
-        self._python, self._forks = python, forks
+    Traces are kept in `folder`: that of a job under other settings of the allocator is the same.
+    """
+
+    def __init__(self, python: str, folder: Path, *, forks: bool = False) -> None:
+        self._python, self._forks, self._cache = python, forks, TraceCache(folder)
         self._servers: dict[str, ForkServerClient] = {}
 
     def run(self, job: OracleJob) -> TracedResult:
@@ -138,7 +142,7 @@ class EstimateSide:
             command=(str(ROOT / job.script), *job.arguments), workdir=str(ROOT), env=environment(job), gpu=job.gpu,
             timeout_s=600,
         )  # fmt: skip
-        return TracedEstimator(steps=STEPS, python=self._python, forkserver=server).explain(request)
+        return TracedEstimator(steps=STEPS, python=self._python, forkserver=server, cache=self._cache).explain(request)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -261,7 +265,7 @@ def main() -> int:
     stack = ""
     with (
         contextlib.closing(NullGpuSide(libraries, args.folder, forks=args.forks)) as null_side,
-        contextlib.closing(EstimateSide(args.python, forks=args.forks)) as estimates,
+        contextlib.closing(EstimateSide(args.python, args.folder / "traces", forks=args.forks)) as estimates,
     ):
         stack = f"torch {torch_version(args.python)}, cuDNN {'.'.join(map(str, libraries.wheels.cudnn))}"
         judge(jobs, null_side, estimates, rows, stack=stack, until_s=args.until)

@@ -94,11 +94,14 @@ CALLS = {
     "gradient of two indices apart": (
         "x = made(40, 8, 30); y = x[i, :, i]; g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
     ),
+    "gradient of two indices apart, behind another": (
+        "x = made(30, 6, 2, 30); y = x[:, i, :, i]; g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
+    ),
     "power of a number": ("x = made(1000)", "10000 ** x"),
     "power of one": ("", "1 ** x"),
     "average pool, channels-last": (
         ("x = made(8, 16, 14, 14).to(memory_format=torch.channels_last); y = F.adaptive_avg_pool2d(x, 7)\n"
-         "g = torch.ones(8, 16, 7, 7, device='cuda')"),
+         "g = torch.ones(8, 16, 7, 7, device='cuda').to(memory_format=torch.channels_last)"),
         "torch.autograd.grad(y, x, g)",
     ),
     "average pool, gradient channels-last": (
@@ -279,6 +282,7 @@ WANTED = {
     "index gradient, 256 rows": [8192, *(39_200,) * 5, 4607],
     "gradient of two indices": [38_400, *(39_200,) * 7, 85_503],
     "gradient of two indices apart": [38_400, *(39_200,) * 4, 38_400, *(39_200,) * 3, 85_503],
+    "gradient of two indices apart, behind another": [43_200, *(39_200,) * 4, 43_200, *(39_200,) * 3, 4607],
     "power of a number": [4000, 8],
     "power of one": [4000],
     "average pool, channels-last": [100_352],
@@ -413,9 +417,9 @@ SORTS = {
     "numbers": ("x = torch.randn(100_000, device='cuda')", "x.sort()"),
     "different integers": ("", "torch.unique(i)"),
     "different numbers": ("", "torch.unique(x)"),
+    "without emulation": ("", "torch.cuda.is_bf16_supported(including_emulation=False)"),
     "bfloat16": ("", "torch.cuda.is_bf16_supported()"),
     "bfloat16 again": ("", "torch.cuda.is_bf16_supported()"),
-    "without emulation": ("", "torch.cuda.is_bf16_supported(including_emulation=False)"),
 }
 
 

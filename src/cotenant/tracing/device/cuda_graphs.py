@@ -62,9 +62,9 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
             recorder.warn(_CAPTURE_WARNING)
             self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
             self._before = torch.cuda.current_stream()
+            torch.cuda.set_stream(make_stream(-self._pool[1]))
             # The generator's, which each replay reads (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `register_graph`).
             self._seed_and_offset = [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(2)]
-            torch.cuda.set_stream(make_stream(-self._pool[1]))
 
         def capture_end(self) -> None:
             """Allocate as before the capture."""
