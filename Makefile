@@ -54,7 +54,7 @@ nightly: setup ## the tests that take minutes or a CUDA build of torch
 docs: setup ## check the documentation and build the site in build/site, offline
 	@$(BIN)/python -m pytest tests/unit/test_docs.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --site-dir build/site
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html; with search: python3 -m http.server -d build/site"
 
 clean: ## remove what the above made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages outside of `docs/` that the documentation links to become part of the site.
+"""Hooks of mkdocs: linked pages outside of `docs/` become part of the site, and decisions are listed by topic.
 
 Benchmark results and the README of the examples stand beside what they belong to, and GitHub follows relative links to
 them. The site has them below `repository/`; a link to a source file or a folder becomes its path as text.
@@ -19,6 +19,28 @@ DOCS = ROOT / "docs"
 OUTSIDE = "repository"
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 SHOWN = frozenset((".md", ".svg", ".png"))
+DECISIONS = DOCS / "decisions" / "README.md"
+ROW = re.compile(r"\| \[(?P<number>\d{4})\]\((?P<file>[^)]+)\) \| (?P<title>.+) \|")
+
+
+def on_config(config: Any) -> Any:
+    """List the decisions in the navigation by the topics of their index."""
+    index = str(DECISIONS.relative_to(DOCS))
+    for entry in config.nav:
+        if entry == {"Decisions": index}:
+            entry["Decisions"] = [index, *_decisions_by_topic(DECISIONS.read_text(encoding="utf-8"))]
+    return config
+
+
+def _decisions_by_topic(text: str) -> Iterator[dict[str, list[dict[str, str]]]]:
+    for section in text.split("\n## ")[1:]:
+        topic, _, table = section.partition("\n")
+        yield {
+            topic: [
+                {f"{row['number']} {row['title'].replace('`', '')}": f"decisions/{row['file']}"}
+                for row in ROW.finditer(table)
+            ]
+        }
 
 
 def on_files(files: Files, config: Any) -> Files:

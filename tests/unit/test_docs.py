@@ -192,7 +192,7 @@ def test_site_has_every_page_in_its_navigation():
     assert named == pages - decisions
 
 
-def test_site_builds_offline_without_warnings(tmp_path):
+def test_site_builds_offline_without_warnings_and_lists_all_decisions(tmp_path):
     pytest.importorskip("mkdocs", reason="needs mkdocs (`pip install cotenant[docs]`)")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -202,3 +202,6 @@ def test_site_builds_offline_without_warnings(tmp_path):
     loaded = [match for page in pages for match in LOADED.findall(page.read_text(encoding="utf-8"))]
     assert pages
     assert loaded == []
+    index = (tmp_path / "site" / "decisions" / "index.html").read_text(encoding="utf-8")
+    linked = re.findall(r'<a href="(\d{4}-[^"]+)\.html" class="md-nav__link"', index)
+    assert sorted(linked) == sorted(page.stem for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))

@@ -96,7 +96,7 @@ def _print(report: Any, *, full: bool) -> None:
         print_line(f"  {how}: {report.repaired.cause}, {report.repaired.error}")
         for line in report.repaired.trace.splitlines() if full else ():
             print_line(f"    {line}")
-    print_line(f"  without it is lost: {report.impact}")
+    print_line(f"  lost without it: {report.impact}")
     if full:
         print_line(f"  {report.body or 'its row is gone'}")
 
