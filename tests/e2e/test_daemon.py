@@ -91,7 +91,7 @@ def test_twenty_crashes_lose_no_job_and_run_none_twice(site):
         killer = threading.Timer(rng.uniform(0.0, 0.25), site.daemon.kill)
         try:
             while True:
-                promised += [view["id"] for view in site.client.submit([site.job(script, declared_bytes=8 * 2**30)])]
+                promised += [view["id"] for view in site.client.submit([site.job(script, declared_bytes=4 * 2**30)])]
                 if killer.ident is None:  # one submission in every life, however slow the machine
                     killer.start()
                 if len(promised) % 7 == 6:

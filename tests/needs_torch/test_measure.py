@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cotenant.cli.main import main
-from cotenant.measurement.campaign import CampaignSetup, run_campaign
+from cotenant.measurement.campaign import PROBE, CampaignSetup, run_campaign
 from cotenant.measurement.collocation import run_groups
 from cotenant.measurement.job_list import JobGroup, JobList, MeasureJob, read_jobs
 from cotenant.measurement.result_table import read_rows
@@ -23,14 +23,14 @@ pytest.importorskip("torch")
 def campaign(tmp_path):
     """Runs scripts by name: the text of each, options of its job, options of the campaign."""
 
-    def run(scripts, *, resume=False, limit_s=None, pairs=None, **options):
+    def run(scripts, *, resume=False, limit_s=None, pairs=None, probe=PROBE, **options):
         jobs = []
         for name, text in scripts.items():
             path = tmp_path / f"{name}.py"
             path.write_text(text)
             jobs.append(MeasureJob(name=name, script=str(path), **{"limit_s": 100.0, **options}))
         said = []
-        setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s)
+        setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s, probe=probe)
         if pairs is not None:
             listed = JobList(path="jobs.toml", jobs=tuple(jobs), groups=tuple(JobGroup(jobs=pair) for pair in pairs))
             return list(run_groups(listed, setup, table="pairs.csv", resume=resume, say=said.append))
@@ -99,9 +99,21 @@ def test_a_job_over_its_limit_is_a_timeout(tmp_path):
     assert (rows[0]["outcome"], rows[0]["message"]) == ("timeout", "not done after 1.0s")
 
 
+BRIEF_PROBE = """
+import pathlib, sys
+
+answer = pathlib.Path(sys.argv[2])
+answer.with_suffix(".part").write_text('{"outcome": "no-step"}')
+answer.with_suffix(".part").rename(answer)
+"""
+"""Answers without a run: torch is imported in 2 s."""
+
+
 def test_resume_runs_only_what_is_missing(campaign, tmp_path):
-    _, said = campaign({"a": TRAIN}, steps=3, repeats=2)
-    rows, _ = campaign({"a": TRAIN, "b": TRAIN}, steps=3, repeats=2, resume=True)
+    probe = tmp_path / "probe.py"
+    probe.write_text(BRIEF_PROBE)
+    _, said = campaign({"a": TRAIN}, steps=3, repeats=2, probe=probe)
+    rows, _ = campaign({"a": TRAIN, "b": TRAIN}, steps=3, repeats=2, resume=True, probe=probe)
     assert [(row["job"], row["repeat"]) for row in rows] == [("b", 1), ("b", 2)]
     stored = read_rows(tmp_path / "out" / "rows.csv")
     assert [(row["job"], row["repeat"]) for row in stored] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
