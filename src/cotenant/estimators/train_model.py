@@ -1,6 +1,6 @@
 """A training script for a model of transformers by its configuration: `cotenant estimate --model`.
 
-It runs in the Python of the job, like any script, with random weights and made-up tokens or pixels. What each task
+It runs in the Python of the job, like any script, with random weights and synthetic tokens or pixels. What each task
 means is in `TASKS`; AdamW is PyTorch's. It imports nothing of cotenant.
 """
 

@@ -189,7 +189,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def check_idle(setup: CampaignSetup) -> None:
-    """Refuse a GPU on which somebody's processes hold memory: they would be slowed down, and the figures wrong.
+    """Refuse a GPU on which other processes hold memory: they would be slowed down, and the figures wrong.
 
     Raises:
         BackendError: there are such processes.

@@ -44,7 +44,7 @@ class ManagerConfig:
         eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
         quota: of every user without an entry in `user_quotas`.
         overrun: what is done about attempts that hold more than their promise.
-        idle: when an attempt that holds GPUs counts as idle, and what is done about it; None: nobody looks.
+        idle: when an attempt that holds GPUs counts as idle, and the action on it; None: none is looked for.
         interference: what a study measured of the workloads on these GPUs; None without a study.
         pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """

@@ -48,7 +48,7 @@ def explanation(
         refusal: why the job is not offered to the policy; None if it is.
         wait: the newest answer of the policy; None if it has not considered the job since it was queued.
         pending: gives the reason shown without either.
-        supply: why there are no more GPUs yet; empty if nobody gets any.
+        supply: why there are no more GPUs yet; empty if none can be requested.
         indices: display indices of the GPUs, by UUID.
         peak_bytes: the largest observed memory use of a live attempt on one GPU.
         co_run_status: slowdown of a live job; None if it has no neighbors.

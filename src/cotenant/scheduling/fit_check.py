@@ -22,7 +22,7 @@ class Supply(NamedTuple):
     """GPUs that can be had besides those there are.
 
     Attributes:
-        why_none: why there are no more yet; empty if nobody gets any.
+        why_none: why there are no more yet; empty if none can be requested.
         longest_s: for how long they can be had; infinite if that is not known.
     """
 

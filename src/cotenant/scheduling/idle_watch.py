@@ -114,7 +114,7 @@ class IdleWatch:
     """Counts from sample to sample for how long each attempt has been idle, and gives the commands.
 
     Args:
-        policy: None: nobody looks.
+        policy: None: idle attempts are not looked for.
         pace: seconds of GPU time per second of the manager's clock; the policy counts GPU time.
     """
 

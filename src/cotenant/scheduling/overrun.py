@@ -49,7 +49,7 @@ class GpuHoldings(NamedTuple):
 def find_overruns(gpus: Iterable[GpuHoldings], jobs: Mapping[int, Job], *, victim_id: int) -> tuple[Overrun, ...]:
     """Attempts of other jobs than the victim that held more than their promise, and so what others were promised.
 
-    None on a GPU with room for all promises beside them: there they held what nobody was promised.
+    None on a GPU with room for all promises beside them: there they held memory that was promised to no attempt.
     """
     found: list[Overrun] = []
     for gpu in gpus:

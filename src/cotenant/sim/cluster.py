@@ -81,7 +81,7 @@ def parse(text: str) -> Cluster:
 
 
 def memory_bytes(gpu_type: str) -> int:
-    """Memory of a card, from the table of GPUs or else from its name.
+    """Memory of a GPU, from the table of GPUs or else from its name.
 
     Raises:
         UnknownName: no table knows it and its name says nothing.

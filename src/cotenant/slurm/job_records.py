@@ -35,7 +35,7 @@ class JobRecords:
         """Add `fields` to one part of the record of a job, which has one writer.
 
         Raises:
-            OSError: it cannot be written. NotPermitted: the folder belongs to somebody else.
+            OSError: it cannot be written. NotPermitted: the folder belongs to another user.
         """
         record = {**self._part(job_id, part), "job_id": job_id, **fields}
         private_folder(self.folder)

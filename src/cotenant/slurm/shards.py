@@ -40,7 +40,7 @@ class GpuShards:
 def parse_node_gres(texts: Iterable[str]) -> list[GpuShards]:
     """The shards in the GRES of nodes, e.g. `gpu:a100:4(S:0-1),shard:a100:160(S:0-1)`, the most frequent type first.
 
-    A type whose nodes disagree about the shards of a GPU is left out: nobody can say what a shard of it is.
+    A type whose nodes disagree about the shards of a GPU is left out: the size of its shards is ambiguous.
     """
     found: dict[str, list[int]] = {}
     for text in texts:

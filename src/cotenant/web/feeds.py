@@ -26,7 +26,7 @@ INTERVAL_S = 1.0
 RETRY_S = 2.0
 """The same while the daemon does not answer."""
 LINGER_S = 5.0
-"""How long a feed that nobody watches keeps polling: a reload finds it warm."""
+"""How long a feed without viewers still polls, so that a reload gets its value at once."""
 MAX_FEEDS = 1000
 
 Fetch = Callable[[], Awaitable[Any]]

@@ -46,7 +46,7 @@ class GpuStatus(TypedDict):
     utilization: float | None
     power_w: float | None
     energy_j: float | None
-    power_is_assumed: Annotated[bool, "a MIG instance gets its share of the card's power by size"]
+    power_is_assumed: Annotated[bool, "a MIG instance gets its share of the GPU's power by size"]
     sample_age_s: float | None
     residents: list[ResidentView]
 
@@ -61,7 +61,7 @@ class ServerTotals(TypedDict):
     memory_total_bytes: int
     promised_bytes: int
     used_bytes: int
-    power_w: Annotated[float | None, "a MIG instance's power is part of its card's"]
+    power_w: Annotated[float | None, "a MIG instance's power is part of its GPU's"]
     promised_ratios: Annotated[list[float], "promised share of the memory of each GPU, in display order"]
     sample_ages_s: Annotated[list[int | None], "age of the newest sample of each GPU; null before the first"]
 

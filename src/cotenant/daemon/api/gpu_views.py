@@ -27,7 +27,7 @@ class GpuViews:
         return [self._gpu(self._manager.gpu_snapshot(gpu, self._at_s), may_see) for gpu in gpus]
 
     def totals(self, *, may_see: MaySee = lambda _: True) -> ServerTotals:
-        """Sums over all GPUs, and how full each is. A MIG instance's power is part of its card's."""
+        """Sums over all GPUs, and how full each is. A MIG instance's power is part of its GPU's."""
         loads = list(self._manager.gpu_occupancies())
         latest = [GpuSample(at_s=-math.inf) if load.latest is None else load.latest for load in loads]
         powers = [

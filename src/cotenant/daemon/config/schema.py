@@ -193,7 +193,7 @@ class IdleSection:
     action: Literal["off", "notify", "park", "cancel"] = key(
         "notify",
         "`notify` the user by `show`, `ls`, `events`, the page and `--notify`; `park`: also stop the job and hold it "
-        "until its user releases it; `cancel` it; `off`: nobody looks",
+        "until its user releases it; `cancel` it; `off`: do not look for idle jobs",
     )
     max_activity: float = key(
         0.01, "SM activity, or utilization where that is not read, below which a GPU is idle; 0 to 1", above_zero=True

@@ -1,4 +1,4 @@
-"""A recommender like DLRM on made-up clicks: embedding tables, two perceptrons, products of all pairs of features.
+"""A recommender like DLRM on synthetic clicks: embedding tables, two perceptrons, products of all pairs of features.
 
 Source: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems" (2019),
 section 2. With `--rows 2000000` the 26 tables of width 64 take 12.4 GiB.

@@ -1,4 +1,4 @@
-"""Trains an image classifier on made-up images, for the jobs of `cotenant study`: their options and their steps.
+"""Trains an image classifier on synthetic images, for the jobs of `cotenant study`: their options and their steps.
 
 A module of its own: `timm_model` and `resnet` are programs that import it from their folder.
 """

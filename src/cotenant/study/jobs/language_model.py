@@ -1,4 +1,4 @@
-"""Language models on made-up tokens, for the collocation study: BERT, GPT-2 and a small LLaMA.
+"""Language models on synthetic tokens, for the collocation study: BERT, GPT-2 and a small LLaMA.
 
 Sources: Devlin et al., "BERT" (2019), section 3: base has 12 layers of width 768, 12 heads, 30,522 tokens; Radford et
 al., "Language Models are Unsupervised Multitask Learners" (2019), table 2: the smallest has 12 layers of width 768 and

@@ -1,4 +1,4 @@
-"""The light job: a CNN of two convolutions on images of MNIST's size, made up. Runs on a CPU or a GPU.
+"""The light job: a CNN of two convolutions on synthetic images of MNIST's size. Runs on a CPU or a GPU.
 
 Source: PMDLT (EuroMLSys 2023), section 3, "simple CNN on MNIST"; its network is that of PyTorch's MNIST example.
 A program of its own: the study runs it by its path, in the jobs' Python.

@@ -1,4 +1,4 @@
-"""Residual networks of bottleneck blocks on made-up images: the heavy job, and the ResNets of the collocation study.
+"""Residual networks of bottleneck blocks on synthetic images: the heavy job, and the ResNets of the collocation study.
 
 Sources: He et al., "Deep Residual Learning" (CVPR 2016), table 1, for 50, 101 and 152 layers; 26 layers are one block
 of two in each stage as timm's `resnet26`. Images below 64 pixels get a first convolution of stride 1 without pooling.

@@ -1,4 +1,4 @@
-"""A model of timm on made-up images, for the collocation study: EfficientNetV2-S, CaiT-XXS24 and others.
+"""A model of timm on synthetic images, for the collocation study: EfficientNetV2-S, CaiT-XXS24 and others.
 
 A program of its own, as all jobs here: the study runs it by its path, in the jobs' Python.
 """

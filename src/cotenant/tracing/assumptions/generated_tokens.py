@@ -25,7 +25,7 @@ _CHOICES_ATTRIBUTE = "_cotenant_choices"
 
 
 class GeneratedTokens:
-    """The vocabulary sizes of a script's models, and tokens made up so far.
+    """The vocabulary sizes of a script's models, and tokens assumed so far.
 
     Attributes:
         warned: whether the user has been warned of the assumption.

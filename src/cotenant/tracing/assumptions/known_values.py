@@ -28,7 +28,7 @@ _MAX_FLOATS = 1 << 16  # boxes and times of a batch, but not its images
 
 EVEN_ROUTING = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
 RANDOM_CHOICE = "which elements are drawn is random; their number is known"  # never shown: nothing depends on it
-GENERATED_TEXT = "what a model generates depends on its weights; assumed: texts of maximum length, of made-up tokens"
+GENERATED_TEXT = "what a model generates depends on its weights; assumed: texts of maximum length, with ordinary tokens"
 ALL_FOUND = "which elements a mask selects depends on the data; assumed: all"  # never shown: its size was warned of
 """Reasons for assumed values, shown as warnings where a size depends on them."""
 

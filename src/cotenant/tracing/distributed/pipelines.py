@@ -1,6 +1,6 @@
 """Pipelines (`torch.distributed.pipelining`), of which this process runs one stage.
 
-The schedules run unchanged; only the shapes that stages send to each other must be made up. A later stage is assumed
+The schedules run unchanged; only the shapes that stages send to each other are assumed. A later stage is assumed
 to return gradients of the shapes that it was sent, a stage in between to pass on the shapes that it was sent. The
 inputs of the first stage of a process have the shapes of its `input_args`.
 Source: torch/distributed/pipelining/stage.py, `PipelineStage._recv_meta` (2.13), `_shape_inference` (2.5 to 2.12).

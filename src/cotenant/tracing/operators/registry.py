@@ -54,7 +54,7 @@ class OpContext(Protocol):
         recorder: collects the events of the trace.
         fake: PyTorch's own mode, for operators that nothing here answers.
         known_values: values of small tensors, as far as they are known.
-        generated_tokens: vocabularies, and tokens made up for texts that a model generates.
+        generated_tokens: vocabularies, and tokens assumed for texts that a model generates.
         loops: what unknown values are in conditions of loops.
         host_reads: where the script last read unknown values.
         meta_cache: results of meta kernels by shapes.
