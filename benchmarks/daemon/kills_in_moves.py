@@ -53,7 +53,8 @@ TIME_SCALE = 100.0
 MAX_MOVES = 1000
 FILLER_S = 0.8
 """Runs of less than a scaled minute teach the daemon no duration."""
-FILLERS_WAITING = 3
+FILLERS_WAITING = 2
+"""Of each size."""
 GANG_GPUS = 2
 GANG_EVERY = 3
 PATIENCE_S = 60.0
@@ -148,9 +149,11 @@ class Moves:
     def _keep_filling(self) -> None:
         while not self._closing.wait(0.1):
             with contextlib.suppress(CotenantError):  # the daemon is down
-                waiting = [job for job in self.server.client.jobs(active=True) if job["id"] not in self.ids]
-                if len(waiting) < FILLERS_WAITING:
-                    self._fill(1 + len(self.fillers) % GANG_GPUS)
+                active = self.server.client.jobs(active=True)
+                for gpus in (1, GANG_GPUS):
+                    waiting = [job for job in active if job["id"] not in self.ids and job["gpus"] == gpus]
+                    if len(waiting) < FILLERS_WAITING:
+                        self._fill(gpus)
 
     def _fill(self, gpus: int) -> None:
         """Submit a short job; one of several GPUs only where there are as many."""
