@@ -42,8 +42,9 @@ def run(record: dict[str, Any], checkouts: Path, python: str, by: str) -> dict[s
     command = [sys.executable, "-m", "cotenant", "estimate", "--json", "--no-cache", "--python", python]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     options = shlex.split(record["options"])
-    words = [*command, *options, "--", *shlex.split(record["command"])]
-    env = {**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+    settings, program = _split_settings(record["command"])
+    words = [*command, *options, "--", *program]
+    env = {**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", **settings}
     try:
         done = subprocess.run(
             words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
@@ -66,6 +67,13 @@ def run(record: dict[str, Any], checkouts: Path, python: str, by: str) -> dict[s
         found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
     kept = {key: record[key] for key in ("repository", "commit", "folder", "options", "command")}
     return {**kept, **found}
+
+
+def _split_settings(command: str) -> tuple[dict[str, str], list[str]]:
+    """Variables that a command sets before its first word, as in `PYTHONPATH=. python train.py`, and its words."""
+    words = shlex.split(command)
+    first = next((index for index, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word)), len(words))
+    return dict(word.split("=", maxsplit=1) for word in words[:first]), words[first:]
 
 
 def _without_paths(message: str) -> str:

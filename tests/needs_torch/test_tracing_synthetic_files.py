@@ -250,10 +250,12 @@ def test_a_library_whose_data_sets_are_synthetic_finds_no_images(tmp_path, folde
     [
         pytest.param("[d for d in os.listdir(root)\n    if os.path.isdir(os.path.join(root, d))]", True, id="isdir"),
         pytest.param("[e.name for e in os.scandir(root) if e.is_dir()]", True, id="is_dir"),
+        pytest.param("[p.name for p in Path(root).iterdir() if p.is_dir()]", True, id="iterdir"),
         pytest.param("[n for d in sorted(os.listdir(root)) for n in os.listdir(root + d)]", True, id="nested"),
         pytest.param(
             "os.listdir(root)\nfor d in sorted(names):\n    p = root + d\n    os.listdir(p)", True, id="later"
         ),
+        pytest.param("os.listdir(root)\nfor d in os.listdir(root):\n    glob.glob(root + d + '/*')", True, id="again"),
         pytest.param("[d for d in os.listdir(root) if not os.path.isdir(root + d)]", False, id="no folders"),
         pytest.param(
             "os.listdir(root)\nfor d in names:\n    if os.path.isdir(root + d):\n        continue", False, id="skip"
@@ -303,5 +305,28 @@ def test_images_of_masks_have_one_channel(tmp_path):
     ):
         assert Image.open(os.path.join(folder, os.listdir(folder)[0])).mode == mode, folder
     assert Image.open("data/train/7_mask.png").mode == "L" and Image.open("data/train/7.png").mode == "RGB"
+    """
+    trained(tmp_path, source, synthetic_data=["3x16x32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_hdf5_files_of_point_clouds_are_found_and_have_labels(tmp_path):
+    source = """
+    import h5py
+    names = glob.glob("data/modelnet40_ply_hdf5_2048/*train*.h5")
+    assert len(names) == 1 and glob.glob("checkpoints/*.h5") == []
+    file = h5py.File(names[0], "r+")
+    assert file["data"][:].shape[1:] == (2048, 3) and file["label"][:].shape[1:] == (1,)
+    assert file["pid"][:].astype("int64").shape[1:] == (2048,)
+    """
+    trained(tmp_path, source, synthetic_data=["2048x3:float32:40", "pid=2048:int64:50"])
+
+
+@IMAGES
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_matplotlib_reads_images_that_are_missing(tmp_path):
+    source = """
+    from matplotlib import image
+    assert image.imread("data/7.png").shape == (16, 32, 3) and image.imread("data/masks/7.png").shape == (16, 32)
     """
     trained(tmp_path, source, synthetic_data=["3x16x32"])

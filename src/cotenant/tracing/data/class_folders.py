@@ -34,7 +34,9 @@ def _expects_folders(path: str, line: int) -> bool:
     function = _innermost(tree, line, _FUNCTIONS) or tree
     statement = _innermost(function, line, (ast.stmt,))
     listed = {name.id for name in _targets(statement)}
-    loops = (loop for node in ast.walk(function) for loop in _loops(node, listed, line))
+    calls = [node for node in ast.walk(function) if _called_name(node) in _LISTING and _spans(node, line)]
+    folders = {folder for call in calls for folder in _folders_of(call)}
+    loops = (loop for node in ast.walk(function) for loop in _loops(node, listed, folders))
     return any(_goes_into(names, body) for names, body in loops)
 
 
@@ -56,8 +58,8 @@ def _targets(statement: Any) -> Iterator[ast.Name]:
             yield target
 
 
-def _loops(node: Any, listed: set[str], line: int) -> Iterator[tuple[set[str], list[ast.AST]]]:
-    """(variables, body) of loops over what the line lists, directly or by a variable of `listed`."""
+def _loops(node: Any, listed: set[str], folders: set[str]) -> Iterator[tuple[set[str], list[ast.AST]]]:
+    """(variables, body) of loops over a list of one of `folders`, directly or by a variable of `listed`."""
     if isinstance(node, ast.For):
         parts = [(node, node.body)]
     elif isinstance(node, _COMPREHENSIONS):
@@ -68,10 +70,15 @@ def _loops(node: Any, listed: set[str], line: int) -> Iterator[tuple[set[str], l
         return
     for loop, body in parts:
         for part in ast.walk(loop.iter):
-            is_listing = _called_name(part) in _LISTING and _spans(part, line)
+            is_listing = _called_name(part) in _LISTING and not folders.isdisjoint(_folders_of(part))
             if is_listing or (isinstance(part, ast.Name) and part.id in listed):
                 yield {name.id for name in ast.walk(loop.target) if isinstance(name, ast.Name)}, body
                 break
+
+
+def _folders_of(call: Any) -> list[str]:
+    """What a call lists, as text: its arguments, or the object whose method it is."""
+    return [ast.dump(part) for part in call.args or [call.func]]
 
 
 def _goes_into(names: set[str], body: list[Any]) -> bool:

@@ -2,8 +2,8 @@
 
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
-`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Source of the names: the DIV2K data set; XPixelGroup/BasicSR,
-docs/DatasetPreparation.md.
+`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Masks have one channel: `train_masks/7.png`, `SegmentationClass`.
+Source of the names: the DIV2K, PASCAL VOC and Cityscapes data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import overload
 
 from cotenant.tracing.data.data_options import SyntheticSample
 
+_MASK = re.compile(r"(?<![a-z])masks?(?=/|\.|$)|SegmentationClass|gtFine|labelIds", re.IGNORECASE)
 _REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)", re.IGNORECASE)
 
 
@@ -36,11 +37,13 @@ def sample_at(
 ) -> SyntheticSample | None:
     """The sample for a file or folder; `default` where no sample names a part of its path.
 
-    An image is reduced where the path names a factor. What is no path, such as an open file, gets `default`.
+    An image is reduced where the path names a factor, and has one channel where it names masks. What is no path, such
+    as an open file, gets `default`.
     """
     if not isinstance(path, (str, os.PathLike)):
         return default
-    return _sample_at(os.fspath(path), tuple(samples), default)
+    text = os.fspath(path).removeprefix(os.path.join(os.getcwd(), ""))  # noqa: PTH109, PTH118 - texts
+    return _sample_at(text, tuple(samples), default)
 
 
 @functools.cache  # scripts open thousands of files of a few folders
@@ -50,9 +53,8 @@ def _sample_at(
     named = next((sample for sample in samples if sample.path_part and sample.path_part in path), None)
     if named is not None or default is None or len(default.shape) != 3:
         return named or default
-    reduced = _REDUCED.search(path)
-    if reduced is None:
-        return default
     channels, height, width = default.shape
-    factor = int(reduced.group(1))
+    reduced = _REDUCED.search(path)
+    factor = int(reduced.group(1)) if reduced is not None else 1
+    channels = 1 if _MASK.search(path) else channels
     return replace(default, shape=(channels, max(1, height // factor), max(1, width // factor)))

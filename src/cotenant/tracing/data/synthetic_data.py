@@ -11,6 +11,7 @@ for text, the first with three dimensions for images, and the first of all for e
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,7 +124,7 @@ def patches(context: PatchContext) -> list[Entry]:
         *synthetic_files.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, warn),
         *synthetic_graphs.patches(warn),
-        *synthetic_recordings.patches(samples, warn),
+        *synthetic_recordings.patches(every, warn),
         *synthetic_archives.patches(samples, warn),
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
@@ -132,7 +133,27 @@ def patches(context: PatchContext) -> list[Entry]:
                 lambda _: warn("an image that the script opens"),
             ),
         ),
+        *(
+            Patch(
+                target=target, phase=Phase.DATA, wraps=True, reason=reason, source=source,
+                replacement=_replacing_missing_files(
+                    functools.partial(_image_array, every, image), lambda _: warn("an image that the script opens")
+                ),
+            )
+            for target, source in (
+                ("skimage.io:imread", "skimage/io/_io.py, `imread`"),
+                ("imageio:imread", "imageio/v2.py, `imread`"),
+                ("imageio.v2:imread", "imageio/v2.py, `imread`"),
+                ("matplotlib.image:imread", "matplotlib/image.py, `imread`"),
+                ("matplotlib.pyplot:imread", "matplotlib/image.py, `imread`"),
+            )
+        ),
     ]  # fmt: skip
+
+
+def _image_array(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:
+    """A blank image as an array of numpy."""
+    return importlib.import_module("numpy").array(blank_image(sample_at(file, samples, image)))
 
 
 def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[str], None], original: Any) -> Any:

@@ -36,6 +36,7 @@ _IMAGE_FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
 }  # fmt: skip
 _TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
+_HDF5_SUFFIXES = (".h5", ".hdf5")
 _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", re.IGNORECASE)
 _OTHER_NAME = re.compile(
     r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
@@ -90,6 +91,12 @@ class FileMaker:
         if suffix.lower() not in _IMAGE_FORMATS or not (is_one or is_any) or not self._is_data(folder):
             return False
         return self._make_images(re.sub(r"\*+", "0", folder), suffix, [stem] if is_one else None)
+
+    def name_matching(self, pattern: str) -> str | None:
+        """The name of an HDF5 file that matches a pattern of `glob`: its reader makes it when it is opened."""
+        if not pattern.lower().endswith(_HDF5_SUFFIXES) or not self._is_data(str(Path(pattern).parent)):
+            return None
+        return re.sub(r"\[.*?\]|[*?]+", "0", pattern)
 
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
@@ -174,7 +181,10 @@ class FileMaker:
         if full is None or image is None or len(image.shape) != 3:
             return False
         above = Path(self._overlay.above(full))
-        above.mkdir(parents=True, exist_ok=True)
+        try:
+            above.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):  # below a file that was made
+            return False
         names = stems or [f"{index % image.classes}_{index}" for index in range(IMAGES)]
         source = self._image_file(suffix.lower(), image)
         for name in names:
@@ -218,7 +228,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             )
         ),
         Patch(
-            target="glob:glob", replacement=before(maker.make_matching), source="Lib/glob.py, `glob`", **common,
+            target="glob:glob", replacement=functools.partial(_globbing, before(maker.make_matching), maker),
+            source="Lib/glob.py, `glob`", **common,
         ),
         *(
             Patch(
@@ -282,6 +293,20 @@ def _names_of(item: Any) -> Sequence[str]:
     if isinstance(item, tuple):
         return [*item[1], *item[2]]
     return [os.fsdecode(getattr(item, "name", item))]
+
+
+def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> Any:
+    prepared = before(original)
+
+    @functools.wraps(original)
+    def glob(pattern: Any, *args: Any, **kwargs: Any) -> Any:
+        found = prepared(pattern, *args, **kwargs)
+        if found or not isinstance(pattern, str) or not script_location.is_called_by_user():
+            return found
+        name = maker.name_matching(pattern)
+        return found if name is None else [name]
+
+    return glob
 
 
 def _matching_below(maker: FileMaker, original: Any) -> Any:

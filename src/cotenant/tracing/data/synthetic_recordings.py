@@ -2,7 +2,9 @@
 
 A synthetic sample of floating-point numbers and one dimension is a recording: `32000:float32` has as many numbers. Its
 sampling rate is the requested one, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
-other readers. An HDF5 file holds the first sample under every name and every index.
+other readers. An HDF5 file holds the first sample under every name and every index, and one class under those that are
+common for labels; `pid=2048:int64:50` describes what has another name. Source of the names: charlesq34/pointnet,
+provider.py.
 """
 
 from __future__ import annotations
@@ -10,27 +12,31 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
 
 _SPEECH_HZ, _SYNTHESIS_HZ = 16_000, 22_050
 _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
+_LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
 _REASON = "It raises where the file is missing."
 
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch | ImportPatch]:
     """Readers of recordings, if a sample is one, and of HDF5 files."""
-    lines = (sample for sample in samples if len(sample.shape) == 1)
+    lines = (sample for sample in samples_for_all(samples) if len(sample.shape) == 1)
     line = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
     hdf5 = ImportPatch(
         target="h5py", phase=Phase.DATA, reason=_REASON, source="h5py/_hl/files.py, `File`",
-        expand=lambda module: [_hdf5_patch(module, samples[0], warn)],
+        expand=lambda module: [_hdf5_patch(module, samples, warn)],
     )  # fmt: skip
     if line is None:
         return [hdf5]
@@ -91,15 +97,17 @@ def _of_torchaudio(count: int, frame_offset: int = 0, num_frames: int = -1, *arg
     return made[None], _SPEECH_HZ
 
 
-def _hdf5_patch(module: Any, sample: SyntheticSample, warn: Callable[[str], None]) -> Patch:
+def _hdf5_patch(module: Any, samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> Patch:
     return Patch(
         target="h5py:File.__init__", phase=Phase.DATA, wraps=True, reason=_REASON,
-        replacement=functools.partial(_opening_hdf5, _synthetic_file(module), sample, warn),
+        replacement=functools.partial(_opening_hdf5, _synthetic_file(module), samples, warn),
         source="h5py/_hl/files.py, `File`",
     )  # fmt: skip
 
 
-def _opening_hdf5(synthetic: type, sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
+def _opening_hdf5(
+    synthetic: type, samples: Sequence[SyntheticSample], warn: Callable[[str], None], original: Any
+) -> Any:
     @functools.wraps(original)
     def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -107,7 +115,7 @@ def _opening_hdf5(synthetic: type, sample: SyntheticSample, warn: Callable[[str]
         except FileNotFoundError:
             warn(f"`{name}`")
             self.__class__ = synthetic
-            self.synthetic_sample = sample
+            self.synthetic_samples, self.synthetic_name = samples, os.fspath(name)
 
     return init
 
@@ -118,7 +126,10 @@ def _synthetic_file(module: Any) -> type:
 
     class SyntheticFile(module.File):
         def __getitem__(self, name: Any) -> _SyntheticRows:
-            return _SyntheticRows(self.synthetic_sample)
+            first = samples_for_all(self.synthetic_samples)[0]
+            is_label = isinstance(name, str) and _LABELS.fullmatch(name)
+            default = replace(first, shape=(1,), dtype="int64") if is_label else first
+            return _SyntheticRows(sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default))
 
         def __contains__(self, name: Any) -> bool:
             return True
