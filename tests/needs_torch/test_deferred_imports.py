@@ -39,6 +39,11 @@ assert torch.ones_like(torch.empty(3, 4, device="meta")).shape == (3, 4)
 assert torch._refs._broadcast_shapes((3, 1), (4,)) == [3, 4]
 assert held.sym_eq((1, 2), [1, 2]) and not held.sym_eq((1, 2), (1, 3)) and held.sym_or(False, 3 > 2)
 assert [type(entry) for entry in map(sys.modules.get, ("torch._dynamo", "torch._dynamo.utils"))] == 2 * [type(held)]
+import inspect
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+assert elementwise_dtypes(torch.empty(2), 1, type_promotion_kind=kind)[1] is torch.float32
+inspect.getmodule(compile("", "no such file", "exec"))
 assert "sympy" not in sys.modules
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
 
@@ -54,6 +59,8 @@ assert deferred_imports.is_loaded("torch._dynamo") and "sympy" in sys.modules
 import torch.fx.experimental.symbolic_shapes as real
 assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
 assert isinstance(is_compile_supported("cpu"), bool)
+import sympy
+assert elementwise_dtypes(torch.empty(2), sympy.Integer(1), type_promotion_kind=kind)[1] is torch.float32
 import torch.distributed.tensor
 """
 

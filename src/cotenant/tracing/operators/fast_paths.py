@@ -149,6 +149,17 @@ def _is_strided_cuda(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.layout is torch.strided and tensor.fake_device.type == "cuda"
 
 
+@operators.shape_of("aten::_softmax", "aten::_log_softmax")
+def _softmax(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Always a new contiguous result. The meta kernel's first conversion imports `torch.distributed.tensor`: 0.3 s."""
+    source, dim, half_to_float = args
+    if kwargs or half_to_float or not _is_strided_cuda(source) or not -source.dim() <= dim < source.dim():
+        return NotImplemented
+    if not source.dtype.is_floating_point or not source.numel():
+        return NotImplemented
+    return ctx.empty_strided(source.shape, contiguous_strides(source.shape), source.dtype, source.fake_device)
+
+
 @operators.shape_of("aten::mm", "aten::bmm", "aten::addmm")
 def _matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Always a new contiguous result."""

@@ -20,6 +20,7 @@ from typing import Any
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
 COMPILER, SYMBOLIC_SIZES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
+_SYMPY, _STAND_IN_OF_SYMPY = "sympy", "_cotenant_sympy"
 _COMPILER_UTILITIES = f"{COMPILER}.utils"
 
 
@@ -42,7 +43,41 @@ def patches(context: PatchContext) -> list[HookPatch]:
             reason="Meta kernels ask it of sizes that are plain numbers, and it imports sympy, which takes 0.3 s.",
             source="torch/_prims_common/__init__.py, `compute_elementwise_output_logical_to_physical_perm`",
         ),
+        HookPatch(
+            target="torch._prims_common:elementwise_dtypes", phase=Phase.LIBRARIES, register=_without_sympy,
+            reason="It imports sympy, which takes 0.4 s, to test that an argument is no symbolic size.",
+            source="torch/_prims_common/__init__.py, `elementwise_dtypes`", missing="before torch 2.4",
+        ),
     ]  # fmt: skip
+
+
+class _NoExpression:
+    """In place of `sympy.Basic` while sympy is not loaded: nothing is one."""
+
+
+class _LoadedSympy(types.ModuleType):
+    """`sympy` where it is loaded; without it, its class of expressions."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `inspect` looks such names up in all modules
+            raise AttributeError(name)
+        real = sys.modules.get(_SYMPY)
+        if real is None and name == "Basic":
+            return _NoExpression
+        return getattr(real or importlib.import_module(_SYMPY), name)
+
+
+def _without_sympy() -> Callable[[], None] | None:
+    """Let a function import the module above in place of sympy, whoever holds the function."""
+    function: Any = sys.modules["torch._prims_common"].elementwise_dtypes
+    code = function.__code__
+    if _SYMPY not in code.co_names:
+        return None
+    sys.modules[_STAND_IN_OF_SYMPY] = _LoadedSympy(_STAND_IN_OF_SYMPY)
+    function.__code__ = code.replace(
+        co_names=tuple(_STAND_IN_OF_SYMPY if name == _SYMPY else name for name in code.co_names)
+    )
+    return lambda: setattr(function, "__code__", code)
 
 
 class DeferredModule(types.ModuleType):
