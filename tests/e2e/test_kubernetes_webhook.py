@@ -113,7 +113,7 @@ def patched(answer, uid="705ab4f5-6393-11e8-b7cc-42010a800002"):
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
 
 
-def test_pods_get_what_hami_asks_for(tmp_path):
+def test_pods_get_what_hami_requires(tmp_path):
     with webhook(tmp_path, "hami") as connection:
         memory = "/spec/containers/1/resources/limits/nvidia.com~1gpumem"
         status, answer = post(connection, review_of(pod_of()))
@@ -144,7 +144,7 @@ def test_pods_get_what_hami_asks_for(tmp_path):
         assert connection.getresponse().read() == b"ok"
 
 
-def test_pods_get_what_kai_asks_for(tmp_path):
+def test_pods_get_what_kai_requires(tmp_path):
     with webhook(tmp_path, "kai") as connection:
         assert patched(post(connection, review_of(pod_of()))[1]) == [
             {"op": "add", "path": "/metadata/annotations/gpu-memory", "value": "5120"},

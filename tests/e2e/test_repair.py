@@ -47,7 +47,7 @@ def held_job(site, **fields):
     return job_id
 
 
-def test_a_start_leaves_an_event_out_that_no_release_knows_and_tells_its_owner(site, journal):
+def test_a_start_leaves_an_event_out_that_no_release_knows_and_notifies_its_owner(site, journal):
     job_id = held_job(site)
     seq = inserted(journal, "JobBlessed", job_id, json.dumps({"type": "JobBlessed", "at_s": 1.0, "job_id": job_id}))
     site.start()

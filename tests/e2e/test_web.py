@@ -265,7 +265,7 @@ def test_a_read_only_page_changes_nothing(site):
     assert site.client.job(job_id)["state"] == "HELD"
 
 
-def test_the_daemons_page_asks_for_a_token_and_forgets_it_when_it_is_revoked(shared):
+def test_the_daemons_page_requires_a_token_and_forgets_it_when_it_is_revoked(shared):
     page = WebClient(shared.client.status()["web"])
     assert page.get("/").headers["location"] == "/login"
     token = shared.client.create_token(name="page", admin=True, user=None, lifetime_s=None)

@@ -60,7 +60,7 @@ def test_unknown_values_are_assumed_and_their_lines_listed(values, value, wanted
     assert [place.partition(",")[0] for place in found.places] == ["test_null_gpu_observer.py"]
 
 
-def test_line_that_asks_whether_something_is_finite_gets_true(values):
+def test_line_that_checks_whether_something_is_finite_gets_true(values):
     isfinite = values().read(torch.tensor(False))
     assert isfinite is True
 

@@ -105,7 +105,7 @@ def test_a_row_is_judged_by_other_networks(margins):
     assert sorted({round(margin, 3) for _, _, margin in results}) == [0.01, 0.5]
 
 
-def test_held_out_rows_are_covered_as_often_as_asked(margins):
+def test_held_out_rows_are_covered_as_often_as_requested(margins):
     chance = random.Random(1)
     rows = [scored(margins, chance.gauss(0, 1), title=f"job {i}") for i in range(1000)]
     results = margins.held_out(rows, 0.9)

@@ -116,7 +116,7 @@ def test_policy_options_change_the_result(run):
     assert usual != other
 
 
-def test_overruns_are_acted_on_as_asked(run):
+def test_overruns_are_acted_on_as_requested(run):
     args = ("--trace", "t1", "--head", "30", "--policies", "most-memory", "--estimator", "horus", "--json")
     found = {action: json.loads(run(*args, "--overrun", action)[1]) for action in ("report", "pause", "stop")}
     digests = {action: result["policies"][0]["digest"] for action, result in found.items()}

@@ -85,7 +85,7 @@ def hub():
     server.server_close()
 
 
-def test_a_download_is_kept(tmp_path, hub):
+def test_a_download_is_cached(tmp_path, hub):
     file = found("meta/llama", tmp_path, allow_network=True, HF_ENDPOINT=hub, HF_TOKEN="secret")
     assert file.read_text() == LLAMA
     assert found("meta/llama", tmp_path) == file

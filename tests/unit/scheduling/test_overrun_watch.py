@@ -46,7 +46,7 @@ def test_samples_in_a_row_are_counted():
     assert [len(watch.observe([gpu])) for gpu in (RISKY, CALM, RISKY, RISKY, RISKY)] == [0, 0, 0, 1, 1]
 
 
-def test_tell_does_nothing():
+def test_report_does_nothing():
     watch = watching("report")
     assert [watch.commands(lambda: [RISKY], at_s) for at_s in (1.0, 2.0)] == [[], []]
 

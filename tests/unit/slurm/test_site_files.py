@@ -20,7 +20,7 @@ def test_what_is_generated_passes_the_check(type_of):
     assert check_site("\n".join(lines.slurm_conf), "\n".join(lines.gres_conf)) == []
 
 
-def test_a_shard_is_a_gib_and_a_type_names_what_was_asked_for():
+def test_a_shard_is_a_gib_and_a_type_names_what_was_requested():
     assert site_lines(GROUPS, "model").node_gres == {
         "n[1-2]": "gpu:a100-40gb:2,shard:a100-40gb:80",
         "login": "gpu:l4-24gb:1,shard:l4-24gb:22",

@@ -113,9 +113,9 @@ def sized(channels, size):
 def test_another_size_of_images_takes_the_copies_of_the_nearest(size, elements):
     cells = {sized(64, 56): ("x", "?", "?"), sized(64, 224): ("xy3", "?", "?"), sized(32, size): ("w9", "?", "?")}
     table = CudnnTable(92000, (8,), cells)
-    asked = conv_call(batch=8, x=(8, 64, size, size), y=(8, 64, size, size))
-    assert table(asked) is None
-    assert table.at_other_size(asked) == 4 * elements
+    queried = conv_call(batch=8, x=(8, 64, size, size), y=(8, 64, size, size))
+    assert table(queried) is None
+    assert table.at_other_size(queried) == 4 * elements
 
 
 def test_bytes_at_another_size_grow_with_the_images():
@@ -141,7 +141,7 @@ def test_another_size_comes_before_the_rule_where_the_table_is_of_the_jobs_cudnn
 @pytest.mark.parametrize(
     ("torch", "known"), [("2.6.0", False), ("2.7.1+cu128", False), ("2.8.0", True), ("2.13.0+cpu", True), ("", False)]
 )
-def test_only_newer_torch_has_a_cudnn_that_was_asked(torch, known):
+def test_only_newer_torch_has_a_cudnn_that_was_queried(torch, known):
     assert is_cudnn_known(torch) == known
 
 

@@ -165,7 +165,7 @@ def dnnmem_replay(features):
     return replay(graph_events(features), options=parse_options("", version), rules=rules_for(version))
 
 
-def test_graph_keeps_outputs_until_their_backward():
+def test_graph_holds_outputs_until_their_backward():
     loaded, outputs = 7, 3 + 5 + 1
     # The peak is in the backward of `b`: the loss (1) has gone, its gradient (1) is there yet, with the gradient of the
     # output of `b` (5) and those of the weights (2 and 4).

@@ -63,7 +63,7 @@ def test_weights_count_four_times_under_adam(tmp_path):
     assert estimate.bound_bytes >= 1.2 * estimate.peak_reserved_bytes
 
 
-def test_what_is_kept_for_the_backward_pass_is_named_activation(tmp_path):
+def test_what_is_saved_for_the_backward_pass_is_named_activation(tmp_path):
     found = SummaryEstimator().estimate(request(tmp_path, LINEAR, batch_size=4096)).breakdown_bytes
     saved_bytes = 4 * 4096 * 4096  # what ReLU gives, which its own derivative and the next layer read
     assert saved_bytes <= found["activation"] < 1.1 * saved_bytes + MiB

@@ -43,7 +43,7 @@ STEP_MARKS = [mark(3, BACKWARD, frees=1), mark(4, "step", frees=2)]
 STEP_NAMES = named((4, {1: "parameter", 4: "gradient"}), (5, {5: "optimizer state"}))
 
 
-def test_storages_get_the_category_that_they_are_named_or_that_their_life_tells():
+def test_storages_get_the_category_that_they_are_named_or_of_their_lifetime():
     found = [event.category for event in events_of(STEP, STEP_MARKS, STEP_NAMES) if event.action == "alloc"]
     assert found == ["parameter", "activation", "temporary", "gradient", "optimizer state"]
 
