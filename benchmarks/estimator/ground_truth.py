@@ -109,15 +109,24 @@ def run_script(path: str, args: Sequence[str]) -> None:
     raise SystemExit(0)
 
 
+def cached_trace(row: Row, traces: Path, steps: int) -> Path | None:
+    """The file of a row's trace in folder `traces`, of whatever commit; None if there is none."""
+    return min(traces.glob(f"*/{_trace_name(row, steps)}"), default=None)
+
+
+def _trace_name(row: Row, steps: int) -> str:
+    key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, steps])
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
 def recorded(row: Row, options: Options) -> tuple[MemoryTrace, str]:
     """The trace of a row's job, from the cache or new, and the commit that made it."""
     new = None
     if options.traces is not None:
-        key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, options.steps])
-        name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-        for cached in sorted(options.traces.glob(f"*/{name}")):
+        cached = cached_trace(row, options.traces, options.steps)
+        if cached is not None:
             return serialization.trace_from_dict(json.loads(cached.read_text())), cached.parent.name
-        new = options.traces / options.commit / name
+        new = options.traces / options.commit / _trace_name(row, options.steps)
     job = functools.partial(run_script, str(JOBS / row.script), row.args)
     trace = trace_function(job, gpu=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
     if new is not None:

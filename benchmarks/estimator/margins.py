@@ -6,7 +6,7 @@ The rows are those of `ground_truth.py`: a fixed sample of each set, of which th
 reserved bytes and are used for nothing else. Excluded are rows that ran out of memory, that fit only after the
 allocator released its cache, and rows with a doubtful measurement. A row is judged by the rows of other families of
 networks. `--write` writes the page and, from the same estimates and with the bound by these scores, those of
-`ground_truth.py` for the same sets, except with a `--share` of the rows; `--ship` writes the scores into the package,
+`ground_truth.py` for the same sets, except with `--cached`; `--ship` writes the scores into the package,
 `data/margins.json`.
 
 The published scripts of 2025-09 (`published_scripts.py`) and the adapters of PEFT are the test set and not used here.
@@ -26,7 +26,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
-from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, dump, estimate_rows, sample, traces_line
+from benchmarks.estimator.ground_truth import (
+    DATA,
+    FITTED_ROWS,
+    ROOT,
+    Options,
+    cached_trace,
+    dump,
+    estimate_rows,
+    sample,
+    traces_line,
+)
 from benchmarks.estimator.ground_truth import write as write_set_page
 from benchmarks.estimator.ground_truth_rows import GROUPS, read
 from benchmarks.estimator.ground_truth_scores import Result, commonest
@@ -105,8 +115,9 @@ def estimate_set(name: str, args: argparse.Namespace, fitted: int) -> list[Resul
     group, count = GROUPS[name], (QUICK if args.quick else SETS)[name]
     rows, _ = read(group, args.data)
     more = fitted if group.outside_bytes is None else 0
-    count = round(args.share * (len(rows) - more if count is None else count))
-    rows = sample(rows, count + more, seed=0)
+    rows = sample(rows, None if count is None else count + more, seed=0)
+    if args.cached:
+        rows = [row for row in rows if not row.measured_oom and cached_trace(row, args.traces / name, steps=3)]
     options = Options(steps=3, traces=args.traces / name if args.traces else None, commit=commit())
     folders = [part for part in args.pythonpath.split(os.pathsep) if part and name == "xmem"]
     return list(estimate_rows(rows, options, group.imports, folders, args.workers))
@@ -288,10 +299,12 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     parser.add_argument("--traces", type=Path, help="folder of cached traces, one subfolder per set")
     parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3, for xMem's language models")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the rows of each set (default: %(default)s)")
+    parser.add_argument("--cached", action="store_true", help="only rows with a trace in the folder of --traces")
     parser.add_argument("--dumps", type=Path, help="folder for the numbers of the pages' rows, as JSON lines")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
+    if args.cached and not args.traces:
+        parser.error("--cached needs --traces FOLDER")
     if not args.data.is_dir():
         print(f"skipped: no published measurements at `{args.data}`; set --data FOLDER")
         return 0
@@ -311,9 +324,10 @@ def main() -> int:
     report = "\n".join(report_lines(rows, left_out))
     print(report)
     if args.write:
-        for name, page_rows in PAGES.items() if args.share == 1 else ():
+        for name, page_rows in PAGES.items() if not args.cached else ():
             write_page(name, results[name][: page_rows and page_rows + fitted], rows, args, fitted)
-        repeat = f"python -m benchmarks.estimator.margins --write --ship --share {args.share:g} --pythonpath FOLDER"
+        cached = " --cached --traces TRACES" if args.cached else ""
+        repeat = f"python -m benchmarks.estimator.margins --write --ship{cached} --pythonpath FOLDER"
         head = f"# Coverage and margin of the bound, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
         head += f"\n{traces_line(traced_at)}"
         write_result("margins", f"{head}\n\n{report}")
