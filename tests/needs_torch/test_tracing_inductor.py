@@ -174,6 +174,36 @@ def test_what_dynamo_compiles_is_compiled(tmp_path):
     assert left < 4 * 4 * 256 * 257 + 3 * MIB, "nothing of a compilation stays"
 
 
+FLEX = """
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    model = torch.nn.Linear(128, 3 * 128).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile
+    def loss_of(x):
+        documents = (x[0, :, 0] > 0).cumsum(0)
+        def mask(b, h, query, key):
+            return (query >= key) & (documents[query] == documents[key])
+        q, k, v = model(x).view(1, 32768, 3, 2, 64).permute(2, 0, 3, 1, 4)
+        blocks = create_block_mask(mask, None, None, 32768, 32768, device="cuda")
+        return flex_attention(q, k, v, block_mask=blocks).sum()
+
+    for _ in range(4):
+        loss_of(torch.ones(1, 32768, 128, device="cuda")).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_templates_and_scans_are_generated(tmp_path):
+    """`flex_attention` is a template, a long `cumsum` a split scan; one matrix of scores would be 8 GiB."""
+    trace = traced(tmp_path, FLEX, compiled_code="inductor")
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+    assert peak(trace) < 256 * MIB
+
+
 EAGER = """
     import torch
     import torch._inductor.compile_fx

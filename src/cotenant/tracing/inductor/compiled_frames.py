@@ -86,8 +86,7 @@ class CompiledFrames:
     def _compile(
         self, settings: Mapping[str, Any], graph: torch.fx.GraphModule, inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        """The compiled code of a graph; where that fails the graph as it is, and a `reason`."""
-        from torch._dynamo.exc import RestartAnalysis
+        """The compiled code of a graph. Where that fails, Dynamo goes on with the frames below this one."""
         from torch._functorch import config as functorch_config
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -99,14 +98,8 @@ class CompiledFrames:
                     made(list(map(_twin, given)))
             return made
 
-        try:
-            with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
-                compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_and_try)
-        except RestartAnalysis:
-            raise  # Dynamo reads the frame again, with what it has learned
-        except Exception as error:  # noqa: BLE001 - the compiler raises anything
-            self.reason = one_line(error)
-            return graph.forward
+        with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
+            compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_and_try)
         return compiled
 
 
@@ -181,7 +174,8 @@ def _reading_plain_torch(context: PatchContext, originals: Sequence[Attribute], 
                 reason = f"`{frame.f_code.co_name}` was compiled too often"
             return found
         except Exception as error:  # noqa: BLE001 - Dynamo raises anything, and the function itself may be right
-            reason = one_line(error)
+            # Not the graph: some of its operators cannot run, such as `flex_attention` under a mode.
+            reason = one_line(getattr(error, "inner_exception", error))
             return ConvertFrameReturn()
         finally:
             context.observer.compiling = before

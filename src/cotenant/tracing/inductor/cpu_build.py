@@ -12,6 +12,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,9 +88,14 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It imports Triton.", source="torch/utils/_triton.py, `triton_hash_with_backend`", **common,
         ),
         Patch(
-            target="torch._inductor.codecache:PyCodeCache.load_by_key_path", replacement=_with_triton, wraps=True,
+            target="torch._inductor.codecache:PyCodeCache.load_by_key_path", replacement=_loading, wraps=True,
             reason="Every generated module imports Triton, also where it calls no function of it.",
             source="torch/_inductor/codegen/wrapper.py, `write_triton_header_once`", **common,
+        ),
+        Patch(
+            target="torch._inductor.codegen.triton_split_scan:TritonSplitScanKernel.scan", replacement=_with_triton,
+            wraps=True, reason="It imports Triton while it writes a kernel.",
+            source="torch/_inductor/codegen/triton_split_scan.py, `TritonSplitScanKernel.scan`", **common,
         ),
         Patch(
             target="torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
@@ -139,11 +145,34 @@ def _folding_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_triton(original: Any) -> Any:
     @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         with _importable_triton():
             return original(*args, **kwargs)
 
-    return load
+    return call
+
+
+def _loading(original: Any) -> Any:
+    """Loads generated programs; the kernel of a template, as of `flex_attention`, is a file that never runs."""
+    load = _with_triton(original)
+
+    @functools.wraps(original)
+    def load_program(key: str, path: str, *args: Any, **kwargs: Any) -> Any:
+        if "AsyncCompile" in Path(path).read_text(encoding="utf-8"):
+            return load(key, path, *args, **kwargs)
+        module: Any = types.ModuleType(f"kernel_{key}")
+        module.__file__, module.key = path, key
+        return module
+
+    return load_program
+
+
+def _number_type(name: str) -> Any:
+    """A type such as `triton.language.int64`, of which the code for scans reads the width."""
+    bits = name.lstrip("abcdefghijklmnopqrstuvwxyz")
+    if not bits.isdecimal():
+        raise AttributeError(name)
+    return types.SimpleNamespace(primitive_bitwidth=int(bits))
 
 
 @contextlib.contextmanager
@@ -154,6 +183,7 @@ def _importable_triton() -> Iterator[None]:
         return
     package: Any = types.ModuleType("triton")
     package.language = types.ModuleType("triton.language")
+    package.language.__getattr__ = _number_type
     sys.modules.update({"triton": package, "triton.language": package.language})
     try:
         yield
