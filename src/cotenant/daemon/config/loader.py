@@ -166,7 +166,7 @@ def _checked(layer: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
         for key, given in keys.items():
             kind = _kind(section, key, where)
             renamed = RENAMED_VALUES.get((section, key), {})
-            value = renamed.get(given, given) if isinstance(given, str) else given
+            value: Any = renamed.get(given, given) if isinstance(given, str) else given
             if not any(fits(value, option) for option in options(kind)):
                 raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted {type_name(kind)}")
             if is_above_zero(hints(Config)[section], key) and not value > 0:
