@@ -185,6 +185,6 @@ class EstimatorOptions:
         "--coverage",
         type=number(),
         metavar="RATIO",
-        help="Ratio of jobs whose peak stays below the bound.  [default: 0.99; with convolutions 0.95]",
+        help="Ratio of jobs whose peak stays below the bound.  [default: 0.99]",
     )
     no_cache: bool = flag("--no-cache", help="Make a new trace, and do not save it.")

@@ -24,7 +24,7 @@ _VERSIONS = (91002, 92000)
 """Of the shipped tables."""
 _TORCH_WITH_98 = (2, 8)
 _TORCH_WITH_919 = (2, 11)
-_LIKE = {(8, 7): (8, 6), (8, 9): (8, 6)}
+_LIKE = {(8, 7): (8, 6)}
 """Compute capabilities that are answered by the table of another."""
 _OPS = {"conv_forward": 0, "conv_dgrad": 1, "conv_wgrad": 2}
 

@@ -155,3 +155,8 @@ def test_tables_have_grouped_convolutions(capability):
 def test_tables_of_both_heuristics_are_shipped_from_ampere_on():
     for capability in ((8, 0), (8, 6), (9, 0)):
         assert [cudnn_table(capability, version).version for version in (91002, 92000)] == [91002, 92000]
+
+
+def test_ada_is_not_ampere():
+    ampere, ada = (cudnn_table(capability, 92000)(conv_call(batch=8)) for capability in ((8, 6), (8, 9)))
+    assert ampere > 90 * MiB > ada
