@@ -22,7 +22,10 @@ from cotenant.tracing.operators.strides import suggested_format
 
 operators = OperatorTable()
 
-_HAS_OUTER_PRODUCT = importlib.util.find_spec("torch._native.ops.bmm_outer_product") is not None
+try:
+    _HAS_OUTER_PRODUCT = importlib.util.find_spec("torch._native.ops.bmm_outer_product") is not None
+except ModuleNotFoundError:  # `find_spec` imports the packages around it, which older versions do not have
+    _HAS_OUTER_PRODUCT = False
 
 
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
