@@ -19,6 +19,7 @@ GENERATED = frozenset(("cnn", "encoder", "perceptron"))
 KNOWN_CAUSES = {
     "_expand_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
     "sdpa_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
+    "_update_causal_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
     "forward, no module, input": "the estimate's last step has the last batch of an epoch, the null GPU's has not",
 }
 """Causes of first differences, by a part of their text."""
@@ -150,8 +151,12 @@ def cause_of(row: Comparison) -> str:
     """Why a row differs: a known cause, or the first difference."""
     if row.not_judged:
         return f"not judged: {row.not_judged}"
-    known = next((cause for place, cause in KNOWN_CAUSES.items() if place in row.first_difference), "")
-    return known or row.first_difference
+    return known_cause(row) or row.first_difference
+
+
+def known_cause(row: Comparison) -> str:
+    """The cause that the first difference shows, empty if it is none of `KNOWN_CAUSES`."""
+    return next((cause for place, cause in KNOWN_CAUSES.items() if place in row.first_difference), "")
 
 
 def summary_lines(rows: Sequence[Comparison]) -> Iterator[str]:
@@ -167,4 +172,8 @@ def summary_lines(rows: Sequence[Comparison]) -> Iterator[str]:
         yield f"| {kind} | {len(of_kind)} | {equal} | {near} | {far} | {alike:.2%} |"
     yield ""
     problems, others = sum(bool(row.problem) for row in rows), sum(bool(row.not_judged) for row in rows)
+    causes = Counter(known_cause(row) or "others" for row in judged if row.null_reserved_bytes != row.reserved_bytes)
+    if causes:
+        listed = ", ".join(f"{number} ({cause})" for cause, number in causes.most_common())
+        yield f"Jobs whose reserved bytes differ, by the cause of their first difference: {listed}."
     yield f"Not counted: {problems} jobs that either side could not run, {others} that the null GPU cannot judge."

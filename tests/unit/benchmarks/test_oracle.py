@@ -68,6 +68,19 @@ def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
     assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
 
 
+def test_jobs_that_differ_are_counted_by_cause():
+    mask = "5: null GPU: 512 in _update_causal_mask (modeling_opt.py:427); estimate: none"
+    sizes = [(100, 101, mask), (100, 102, mask), (100, 100, mask), (100, 99, "8: null GPU: 4 in C++; estimate: none")]
+    rows = [
+        Comparison("job", "example", null_reserved_bytes=null, reserved_bytes=ours, first_difference=first)
+        for null, ours, first in sizes
+    ]
+    (found,) = (line for line in summary_lines(rows) if line.startswith("Jobs whose"))
+    assert found.endswith(
+        "first difference: 2 (the null GPU reads a mask of ones as zeros, and the library keeps it), 1 (others)."
+    )
+
+
 def test_rows_of_other_sources_are_not_read(tmp_path):
     Rows(tmp_path, "before").add("key", Comparison("job", "example", reserved_bytes=7))
     assert Rows(tmp_path, "before").get("key").reserved_bytes == 7
