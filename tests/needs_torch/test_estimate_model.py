@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("torch", reason="tracing needs torch")
 pytest.importorskip("transformers", reason="the models are those of transformers")
 
+from cotenant.core.units import MiB
 from cotenant.estimators import train_model
+from cotenant.estimators.config_formula import first_peak_bytes
 from traced_scripts import by_category, failing, peak, traced
 
 SMALL = {
@@ -27,7 +29,7 @@ LLAMA_PARAMETERS = 128 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 *
 
 def trained(tmp_path, model_type, task, length=32, **changed):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": model_type, **SMALL[model_type], **changed}))
+    config.write_text(json.dumps({"model_type": model_type, **SMALL.get(model_type, {}), **changed}))
     source = Path(train_model.__file__).read_text()
     words = {"--config": config, "--task": task, "--batch-size": 2, "--length": length}
     return traced(tmp_path, source, *(str(word) for pair in words.items() for word in pair))
@@ -59,6 +61,18 @@ def test_a_task_that_a_model_has_no_head_for_is_named(tmp_path):
 def test_more_tokens_than_positions_are_refused(tmp_path):
     with failing("raised", "`--length 65` is more than the 64 positions of `gpt2`"):
         trained(tmp_path, "gpt2", "sft", length=65)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "vocab_size"),
+    [("llama", "pretrain", 8000), ("llama", "sft", 128), ("llama", "lora", 8000), ("qwen3", "pretrain", 128)],
+)
+def test_the_first_number_is_near_the_trace(tmp_path, model_type, task, vocab_size):
+    changed = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "vocab_size": vocab_size}
+    config = {**SMALL["llama"], **changed, "head_dim": 32, "num_hidden_layers": 4}
+    found = first_peak_bytes({"model_type": model_type, **config}, task, 2, 2048)
+    trace = trained(tmp_path, model_type, task, length=2048, **config)
+    assert found - 16 * MiB == pytest.approx(peak(trace), rel=0.06), "cuBLAS's workspace is not in a trace"
 
 
 TRAINER = """

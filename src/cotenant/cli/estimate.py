@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import estimate_json, estimate_summary, estimate_text
-from cotenant.cli.estimate_model import ModelOptions, shown
+from cotenant.cli.estimate_model import ModelOptions, note_first_number, shown
 from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions, SummaryOptions
 from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.cli.options import cli_command, json_option, option_group
@@ -67,7 +67,8 @@ def command(
     another, with Adam, in fp32, and the learned estimators read them too.
 
     Without a script, --model names a model of transformers. Only its configuration is needed: from a file, from the
-    hub's cache on this machine, or with --allow-network from the hub.
+    hub's cache on this machine, or with --allow-network from the hub. For models like Llama a first number is on stderr
+    at once, the peak of the tensors by a formula; the answer follows.
 
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
@@ -83,11 +84,13 @@ def command(
     if options.gpu == "list":
         _list_gpus(json=json)
         return 0
+    reports.check_options()
+    script, summary = model.script(script, summary)
+    if model.model is not None and not json and not reports.find_batch_size:
+        note_first_number(script)
     from cotenant.estimators import create
     from cotenant.estimators.base import ExplainingEstimator
 
-    reports.check_options()
-    script, summary = model.script(script, summary)
     if summary.is_wanted(script):
         wanted = reports.first_option()
         if wanted is not None:

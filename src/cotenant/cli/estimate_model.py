@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,10 @@ import click
 
 from cotenant.cli.estimate_options import ScriptOptions, SummaryOptions
 from cotenant.cli.options import option
+from cotenant.cli.output import note
 from cotenant.cli.parameter_types import integer
 from cotenant.core.errors import UsageError
+from cotenant.core.units import format_bytes
 from cotenant.estimators.train_model import TASKS
 
 _DEFAULT_LENGTH = 1024
@@ -74,6 +77,17 @@ class ModelOptions:
         words = [str(word) for pair in args.items() for word in pair]
         shipped = str(Path(train_model.__file__).absolute())
         return replace(script, script=shipped, args=words), replace(summary, batch_size=None)
+
+
+def note_first_number(script: ScriptOptions) -> None:
+    """Print the peak of `--model` by its configuration alone, where there is a formula: torch is not imported yet."""
+    from cotenant.estimators.config_formula import first_peak_bytes
+
+    given = dict(zip(script.args[::2], script.args[1::2], strict=True))
+    config = json.loads(Path(given["--config"]).read_bytes())
+    peak_bytes = first_peak_bytes(config, given["--task"], int(given["--batch-size"]), int(given["--length"]))
+    if peak_bytes is not None:
+        note(f"about {format_bytes(peak_bytes)} of tensors at the peak, by the configuration alone; tracing it ...")
 
 
 def shown(command: Sequence[str]) -> str:
