@@ -32,8 +32,9 @@ def test_a_replay_shows_what_its_user_may_see(site):
         start_for_all(site, "--web", "127.0.0.1:0")
         ann, bob = (Person(site, account) for account in accounts)
         works = (site.command[0], "-m", "cotenant.simserver.fake_job", "--delay", "5", "--duration", "60")
-        for person, name in ((ann, "anns-<b>secret"), (ann, "anns-other"), (bob, "bobs")):
-            site.wait(int(person.submit("-J", name, "--", *works)))
+        named = ((ann, "anns-<b>secret"), (ann, "anns-other"), (bob, "bobs"))
+        for job in [person.submit("-J", name, "--", *works) for person, name in named]:
+            site.wait(int(job))
         pages = {}
         for person in (ann, bob):
             made = person.cli("token", "create")
