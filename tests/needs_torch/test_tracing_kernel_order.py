@@ -238,6 +238,14 @@ CALLS = {
          "y = checkpoint(twice, made(50, 77), use_reentrant=True).sum()"),
         "y.backward()",
     ),
+    "flex attention": (
+        ("from torch.nn.attention.flex_attention import flex_attention\n"
+         "q, k, v = (made(2, 4, 256, 64, dtype=torch.bfloat16) for _ in range(3))"),
+        "flex_attention(q, k, v)",
+    ),
+    "gradients of flex attention": (
+        "y = flex_attention(q, k, v); g = torch.ones_like(y)", "torch.autograd.grad(y, (q, k, v), g)",
+    ),
     "LSTM": ("m = nn.LSTM(32, 512).cuda(); x = made(10, 4, 32)", "m(x)"),
     "gradient of an LSTM": (
         "y, _ = m(x); g = torch.ones_like(y)",
@@ -364,6 +372,8 @@ WANTED = {
     ],
     # Five results again, and four gradients: both of `h` are added in place.
     "reentrant checkpoint": [4, *[15_400] * 9],
+    "flex attention": [2 * 4 * 256 * 4, 2 * 4 * 256 * 4, 2 * 4 * 256 * 64 * 2],
+    "gradients of flex attention": [2 * 4 * 256 * 4, *(2 * 4 * 256 * 64 * 2,) * 3],
     "LSTM": [8192, 8192, 81_920, 8192, 8192, 13_341_984, 409_856],
     "gradient of an LSTM": [8192, 8192, 5120, 8192, 8192, 13_341_984, 4_472_832, 13_341_984],
 }

@@ -1,9 +1,9 @@
-"""`flex_attention` with the allocations of its compiled kernel: output, logsumexp per row, and gradients in backward.
+"""`flex_attention` with the allocations of its compiled kernel: logsumexp and largest score per row, output, gradients.
 
 Scripts compile it: uncompiled it materializes all scores, which are quadratic in the length. Block masks are ordinary
 tensors, made as the script makes them.
 Source: torch/nn/attention/flex_attention.py, torch/_inductor/kernel/flex (PyTorch 2.13). Not modeled: gradients of
-tensors that a `score_mod` captures.
+tensors that a `score_mod` captures; the inputs of the first call, which Dynamo keeps, and the measurements of kernels.
 """
 
 from __future__ import annotations
@@ -61,9 +61,13 @@ class _CompiledKernel(torch.autograd.Function):
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
         """(output in the layout of the query, logsumexp of each row)."""
         shape = (*query.shape[:-1], value.shape[-1])
-        out = torch.empty_like(query) if shape == tuple(query.shape) else query.new_empty(shape)
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        has_largest = hasattr(sys.modules["torch.nn.attention.flex_attention"], "AuxOutput")
+        largest = torch.empty_like(lse) if has_largest else None  # scores, which are returned to who wants them
+        out = torch.empty_like(query) if shape == tuple(query.shape) else query.new_empty(shape)
+        del largest
         ctx.save_for_backward(query, key, value, out, lse)
+        ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
