@@ -73,8 +73,8 @@ class ModelScores(TypedDict):
     mae_mib: float | None
     p95_mib: float | None
     mape: float | None
-    under: Annotated[float | None, "share of rows predicted too low"]
-    under_5: Annotated[float | None, "share of rows predicted too low by more than 5 %"]
+    underestimated: Annotated[float | None, "share of rows predicted too low"]
+    underestimated_5_percent: Annotated[float | None, "share of rows predicted too low by more than 5 %"]
 
 
 class NamedScores(ModelScores):

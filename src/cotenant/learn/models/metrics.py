@@ -29,8 +29,9 @@ class Scores:
             the tables of the thesis. Precision of a class that is never predicted is 0.
         below: predicted a lower class than the true one.
         confusion: true class by line, predicted by column.
-        mae_mib, p95_mib, mape, under, under_5: errors in bytes of rows whose peak is known (`known` of them): mean,
-            95th percentile, mean relative; share predicted too low, and too low by more than 5 %. None for classes.
+        known: rows with a known peak, to which the errors in bytes refer; these are None for classes.
+        mae_mib, p95_mib, mape: mean and 95th percentile of the absolute error, and the mean relative error.
+        underestimated, underestimated_5_percent: share of rows predicted too low, and too low by more than 5 %.
     """
 
     rows: int
@@ -46,8 +47,8 @@ class Scores:
     mae_mib: float | None = None
     p95_mib: float | None = None
     mape: float | None = None
-    under: float | None = None
-    under_5: float | None = None
+    underestimated: float | None = None
+    underestimated_5_percent: float | None = None
 
 
 def score(table: FeatureTable, prediction: Prediction) -> Scores:
@@ -75,8 +76,8 @@ def score(table: FeatureTable, prediction: Prediction) -> Scores:
         mae_mib=float(np.abs(error).mean()),
         p95_mib=float(np.percentile(np.abs(error), 95)),
         mape=float((np.abs(error) / peak).mean()),
-        under=float((error < 0).mean()),
-        under_5=float((error < -0.05 * peak).mean()),
+        underestimated=float((error < 0).mean()),
+        underestimated_5_percent=float((error < -0.05 * peak).mean()),
         **by_class,  # type: ignore[arg-type]
     )
 

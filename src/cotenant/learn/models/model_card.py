@@ -91,7 +91,7 @@ def score_table(results: Sequence[FoldResult]) -> list[str]:
                 f"{found.mae_mib:.1f}",
                 f"{found.mape or 0:.2%}",
                 f"{found.p95_mib:.0f}",
-                f"{found.under_5 or 0:.1%}",
+                f"{found.underestimated_5_percent or 0:.1%}",
             )
         classes = (
             f"{found.accuracy:.2%}",

@@ -135,9 +135,15 @@ def score_cells(result: FoldResult) -> tuple[str, ...]:
     found = result.overall
     classes = (f"{found.accuracy:.2%}", f"{found.precision:.2%}", f"{found.weighted_f1:.3f}", f"{found.macro_f1:.3f}")
     cells = (result.model, *classes, f"{found.below:.1%}")
-    if found.mae_mib is None or found.mape is None or found.p95_mib is None or found.under_5 is None:
+    if found.mae_mib is None or found.mape is None or found.p95_mib is None or found.underestimated_5_percent is None:
         return (*cells, "", "", "", "")
-    return (*cells, f"{found.mae_mib:.1f}", f"{found.mape:.2%}", f"{found.p95_mib:.0f}", f"{found.under_5:.1%}")
+    return (
+        *cells,
+        f"{found.mae_mib:.1f}",
+        f"{found.mape:.2%}",
+        f"{found.p95_mib:.0f}",
+        f"{found.underestimated_5_percent:.1%}",
+    )
 
 
 def _scatter_plots(validation: Validation) -> list[tuple[str, str]]:

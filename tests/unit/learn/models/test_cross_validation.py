@@ -183,7 +183,7 @@ def test_a_prediction_is_scored_by_class_and_mib(table):
     assert found.recall == found.accuracy
     assert found.confusion.sum() == 20
     assert found.confusion[true[0], predicted[0]] == 1
-    assert (found.under, found.under_5) == (1 / 20, 1 / 20)
+    assert (found.underestimated, found.underestimated_5_percent) == (1 / 20, 1 / 20)
 
 
 def test_macro_f1_weights_all_classes_equally():
