@@ -330,3 +330,19 @@ def test_matplotlib_reads_images_that_are_missing(tmp_path):
     assert image.imread("data/7.png").shape == (16, 32, 3) and image.imread("data/masks/7.png").shape == (16, 32)
     """
     trained(tmp_path, source, synthetic_data=["3x16x32"])
+
+
+@IMAGES
+def test_images_of_cities_and_their_labels_have_the_same_names(tmp_path):
+    """As in Cityscapes."""
+    source = """
+    from PIL import Image
+    images, labels = [], []
+    for city in os.listdir("data/leftImg8bit/train"):
+        images += sorted(glob.glob(os.path.join("data/leftImg8bit/train", city, "*.png")))
+        labels += sorted(glob.glob(os.path.join("data/gtFine/train", city, "*_gtFine_labelIds.png")))
+    assert len(images) == len({*images}) == 3 * 666 and len(labels) >= len(images)
+    assert Image.open(labels[0]).mode == "L" and Image.open(images[0]).crop((5, 5, 30, 15)).getextrema()[0] == (0, 0)
+    assert Image.open(images[0]).crop((10, 10, 30, 30)).getextrema()[0] == (0, 1)
+    """
+    trained(tmp_path, source, synthetic_data=["3x64x64:uint8:3"])

@@ -41,6 +41,7 @@ _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", r
 _OTHER_NAME = re.compile(
     r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
 )
+_SUFFIX = ".jpg"  # of images whose suffix the script does not name
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SIGNS = string.punctuation + string.digits
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
@@ -83,14 +84,24 @@ class FileMaker:
         self._wanted: list[str] = []
 
     def make_matching(self, pattern: str) -> bool:
-        """Make images that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
+        """Make images that match a pattern of `glob`: many for `*.jpg` or `*_labelIds.png`, one for `7_mask.*`."""
         folder, name = os.path.split(pattern)
         stem, dot, end = name.rpartition(".")
-        stem, suffix = (stem, ".jpg" if end == "*" else dot + end) if dot else (name, ".jpg")
-        is_one, is_any = not set(stem) & set("*?["), stem in ("*", "**")
-        if suffix.lower() not in _IMAGE_FORMATS or not (is_one or is_any) or not self._is_data(folder):
+        stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
+        folder = re.sub(r"\*+", "0", folder)
+        if suffix.lower() not in _IMAGE_FORMATS or set(stem) & set("?[") or not self._is_data(folder):
             return False
-        return self._make_images(re.sub(r"\*+", "0", folder), suffix, [stem] if is_one else None)
+        if "*" not in stem:
+            return self._make_images(folder, suffix, [stem])
+        return self._make_images(folder, suffix, [re.sub(r"\*+", name, stem) for name in self._stems(folder)])
+
+    def _stems(self, folder: str) -> list[str]:
+        """Names for the images of a folder, without suffixes: those of the images that were made in it, if any."""
+        full = self._overlay.path_of(folder)
+        names = self._overlay.names(full) if full is not None and self._overlay.exists(full) else []
+        made = {Path(name).stem for name in names if Path(name).suffix == _SUFFIX}
+        classes = self._image.classes if self._image is not None else 1
+        return sorted(made) or [f"{index % classes}_{index}" for index in range(IMAGES)]
 
     def name_matching(self, pattern: str) -> str | None:
         """The name of an HDF5 file that matches a pattern of `glob`: its reader makes it when it is opened."""
@@ -108,10 +119,10 @@ class FileMaker:
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
         if not class_folders.caller_expects_folders():
-            return self._make_images(folder, ".jpg", None)
+            return self._make_images(folder, _SUFFIX, self._stems(folder))
         labels = range(self._image.classes if self._image is not None else 0)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
-        made = [self._make_images(f"{folder}/{label}", ".jpg", stems) for label in labels]
+        made = [self._make_images(f"{folder}/{label}", _SUFFIX, stems) for label in labels]
         return any(made)
 
     def make_folder(self, folder: str) -> bool:
@@ -175,7 +186,7 @@ class FileMaker:
         full = (self._overlay.path_of(path) for path in named)
         return [path for path in full if path is not None and not self._overlay.is_real(path)]
 
-    def _make_images(self, folder: str, suffix: str, stems: Sequence[str] | None) -> bool:
+    def _make_images(self, folder: str, suffix: str, stems: Sequence[str]) -> bool:
         full = self._overlay.path_of(folder)
         image = sample_at(full, self._samples, self._image)
         if full is None or image is None or len(image.shape) != 3:
@@ -185,9 +196,8 @@ class FileMaker:
             above.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):  # below a file that was made
             return False
-        names = stems or [f"{index % image.classes}_{index}" for index in range(IMAGES)]
         source = self._image_file(suffix.lower(), image)
-        for name in names:
+        for name in stems:
             Path(above, name + suffix).hardlink_to(source)
         self._warn(f"`{folder}`")
         return True

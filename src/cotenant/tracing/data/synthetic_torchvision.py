@@ -23,6 +23,7 @@ SYNTHETIC_SAMPLES = 50_000
 _KNOWN_SIZES = {"MNIST": (60_000, 10_000), "CIFAR10": (50_000, 10_000)}
 """Samples for training and for testing, of a class and its subclasses: scripts split data sets by these numbers."""
 _IMAGES, _OBJECTS = 1000, 8
+_DOT_DISTANCE = 16
 _SYNTHETIC = "_cotenant_synthetic"
 _IN_INIT = "_cotenant_in_init"
 
@@ -30,13 +31,16 @@ _IN_INIT = "_cotenant_in_init"
 def blank_image(sample: SyntheticSample) -> Any:
     """A blank image of the sample's size, in color if it has three channels.
 
-    One pixel differs, by 1: scripts divide by the standard deviation of their images, and 1 is a class of masks, too.
+    Every 16th pixel of every 16th row differs, by 1, so that crops have some, too: scripts divide by the standard
+    deviation of their images and by the largest number of their masks, and 1 is a class of masks.
     """
     channels, height, width = image_size(sample)
+    bands = 3 if channels == 3 else 1
+    dots = ((b"\x01" * bands + bytes((_DOT_DISTANCE - 1) * bands)) * (width // _DOT_DISTANCE + 1))[: width * bands]
+    rows = dots + bytes((_DOT_DISTANCE - 1) * len(dots))
+    content = (rows * (height // _DOT_DISTANCE + 1))[: height * len(dots)]
     module = importlib.import_module("PIL.Image")
-    image = module.new("RGB" if channels == 3 else "L", (width, height))
-    image.putpixel((0, 0), (1, 1, 1) if channels == 3 else 1)
-    return image
+    return module.frombytes("RGB" if bands == 3 else "L", (width, height), content)
 
 
 def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
