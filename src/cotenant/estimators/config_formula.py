@@ -21,7 +21,7 @@ _LOGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderShape:
+class DecoderSizes:
     """Dimensions of a decoder: widths of the residual stream, the gated layer, all queries and all keys.
 
     `norms_heads`: queries and keys are normalized.
@@ -37,7 +37,7 @@ class DecoderShape:
     norms_heads: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> DecoderShape | None:
+    def of(cls, config: Mapping[str, Any]) -> DecoderSizes | None:
         """The dimensions in a `config.json`; None if it is of another kind, or lacks one."""
         names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
         found = [config.get(name) for name in names]
@@ -73,7 +73,7 @@ class DecoderShape:
 
 def first_peak_bytes(config: Mapping[str, Any], task: str, batch_size: int, length: int) -> int | None:
     """Allocated bytes at the peak of a training step; None if there is no formula for the model or the task."""
-    shape = DecoderShape.of(config)
+    shape = DecoderSizes.of(config)
     if shape is None or task not in ("pretrain", "sft", "lora"):
         return None
     tokens, heads = batch_size * length, shape.queries + shape.keys

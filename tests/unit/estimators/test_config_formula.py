@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.core.units import GiB
-from cotenant.estimators.config_formula import DecoderShape, first_peak_bytes
+from cotenant.estimators.config_formula import DecoderSizes, first_peak_bytes
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
@@ -16,9 +16,9 @@ LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, 
 
 
 def test_parameters_are_those_of_the_published_model():
-    shape = DecoderShape.of(LLAMA)
+    shape = DecoderSizes.of(LLAMA)
     assert shape.parameters == pytest.approx(1_235_814_400, rel=0.001)
-    untied = DecoderShape.of({**LLAMA, "tie_word_embeddings": False})
+    untied = DecoderSizes.of({**LLAMA, "tie_word_embeddings": False})
     assert untied.parameters - shape.parameters == 128256 * 2048
 
 

@@ -4,6 +4,7 @@ Scripts distinguish built-in functions from their own by the type: in repositori
 `type(print) != type(open)` means that it was replaced. A Python function in the place of `open` would mean so in every
 script. CPython has no way to make one in Python, so it is made as extension modules make theirs.
 Source: CPython, Include/methodobject.h, `PyMethodDef`; Objects/methodobject.c, `PyCFunction_NewEx`.
+A module of its own: nothing else here uses ctypes on Python's objects.
 """
 
 from __future__ import annotations
