@@ -267,8 +267,6 @@ class MovePlanner:
             group = chosen.setdefault(place.view.server if demand.one_node else "", [])
             group.append(place)
             if len(group) == demand.gpus:
-                if all(found.number in leaver.left for found in group):
-                    break  # it would stay
                 joined = {
                     found.number: {**changed.get(found.number, found.residents), leaver.job.id: leaver.co_runner}
                     for found in group
@@ -303,7 +301,7 @@ class MovePlanner:
                 freed.setdefault(server.places[number].view.server if demand.one_node else "", []).append(number)
         for host, numbers in freed.items():
             lacks = waits.lacks(host)
-            if not 0 < lacks <= len(numbers):
+            if lacks > len(numbers):
                 continue
             views = {number: server.vacated(number, leaver.job.id) for number in numbers}
             taken = [number for number, view in views.items() if self._rules.admits(view, demand, job_id, at_s)]

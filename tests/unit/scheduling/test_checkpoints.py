@@ -113,6 +113,10 @@ def test_a_workload_that_was_never_moved_costs_what_the_others_do_in_the_median(
     assert (cost.save_s, cost.startup_s) == (None, None)
     assert cost.seconds == 7.0 + 10.0, "not the mean, which one slow workload decides"
     assert WorkloadHistory.restored(history.state()).move_cost(a_job(9)) == cost
+    for number in (4, 5, 6):
+        job = a_job(number, checkpoint_signal="TERM", command=(f"job-{number}",))
+        history.learn(after_exit(job, replace(an_attempt(code=1), startup_s=30.0)), {number: job})
+    assert history.move_cost(a_job(9)).seconds == 7.0 + 30.0
 
 
 def test_a_moved_job_teaches_the_duration_of_the_whole_job():

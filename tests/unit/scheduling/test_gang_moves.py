@@ -112,6 +112,14 @@ def test_a_gang_makes_room_for_a_larger_one():
     assert plan(gpus, [running(1, gpus=2)], [a_job(9, 10, gpus=2, exclusive=True)]) is None, "it can start as it is"
 
 
+def test_a_gang_stays_if_a_neighbor_keeps_one_of_the_gpus_that_it_would_free():
+    gang = resident(1, smact=0.1, gpus=2)
+    jobs, waiting = [running(1, gpus=2), running(2, **FIXED)], [a_job(9, 30, gpus=4)]
+    gpus = (gpu(0, gang), gpu(1, gang), gpu(2), gpu(3))
+    assert plan(gpus, jobs[:1], waiting) is not None
+    assert plan((gpu(0, gang, resident(2, gib=25, smact=0.1)), *gpus[1:]), jobs, waiting) is None
+
+
 def test_where_a_gang_must_be_on_one_host_the_gpus_that_it_frees_count_by_host():
     gang = resident(1, sharing="exclusive", gpus=2)
     apart = (gpu(0, gang, server="a"), gpu(1, gang, server="b"))

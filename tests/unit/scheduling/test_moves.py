@@ -159,6 +159,9 @@ def test_no_job_leaves_a_gpu_that_would_take_the_waiting_job_beside_it():
     small = a_job(9, 1, gpus=2)
     assert plan(gpus, jobs, [small]) is None
     assert plan((gpus[0], gpu(1)), jobs[:1], [small]) is None, "it can start as it is"
+    elsewhere = gpu(2, resident(3, gib=35, smact=0.1))
+    others = [*jobs, running(3, checkpoint_signal=None)]
+    assert plan((*gpus, elsewhere), others, [a_job(9, 10, gpus=2)]) is None, "it would have room, but for nothing"
 
 
 def test_a_job_does_not_give_way_to_one_that_gains_as_much_as_it_loses():
@@ -207,6 +210,8 @@ def test_a_job_leaves_a_reserved_gpu_for_the_job_that_it_is_reserved_for_and_no_
     gang, other = (a_job(job_id, 10, gpus=2, exclusive=True) for job_id in (9, 8))
     reserved = {"GPU-0": 9, "GPU-1": 9}
     assert plan(gpus, [running(1)], [other], reserved=reserved) is None
+    assert plan(gpus, [running(1)], [other], reserved={"GPU-0": 9}) is None
+    assert plan(gpus, [running(1)], [other]) is not None
     move = plan(gpus, [running(1)], [other, gang], reserved=reserved)
     assert move is not None
     assert move.reason == f"{MOVE_STOP}: room for job 9, +1.00 of speed"
