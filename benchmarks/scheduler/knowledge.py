@@ -163,7 +163,7 @@ def main() -> None:
             "# What knowing better would be worth, simulated",
             "",
             f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}.",
-            f"Command: `python -m benchmarks.scheduler.knowledge --write`. Seed {SEED}.",
+            f"Command: `python -m benchmarks.scheduler.knowledge --bootstraps {len(drawn)} --write`. Seed {SEED}.",
             "",
             *(__doc__ or "").split("\n\n")[2].splitlines(),
             "",
