@@ -19,7 +19,7 @@ from cotenant.hosts.engine import HostsEngine
 from cotenant.simserver.server import SimulatedServer
 
 NAMES = (*ENGINES.names(), HostsEngine.name)
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 ENV = {"PATH": os.environ["PATH"]}
 IGNORES_TERM = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done")
 

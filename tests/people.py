@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks._lib.public_python import public_python, python_path
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 needs_users = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("useradd") is None, reason="needs root and useradd, to make users"

@@ -17,7 +17,7 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.daemon.client import Client
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 COTENANT = (sys.executable, "-m", "cotenant")
 
 

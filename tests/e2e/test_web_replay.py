@@ -18,7 +18,7 @@ from web_client import WebClient
 
 def report_of(page, where):
     """The answer with the report of a replay, once it is over."""
-    give_up_s = time.monotonic() + 3 * TIMEOUT_S
+    give_up_s = time.monotonic() + 2 * TIMEOUT_S
     while "loads itself again" in (text := page.get(where).text):
         assert time.monotonic() < give_up_s, text
         time.sleep(0.3)

@@ -10,7 +10,6 @@ import time
 import venv
 from pathlib import Path
 
-import psutil
 import pytest
 
 import cotenant
@@ -19,11 +18,12 @@ from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.trace_script import trace_script
+from running import is_running
 from traced_scripts import A100, check_well_formed, failing
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-PATIENCE_S = 60
+PATIENCE_S = 200
 
 
 def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=PATIENCE_S, env=None, **options):
@@ -35,16 +35,12 @@ def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=
     )
 
 
-def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
 def gone(pid: int) -> bool:
     """Whether a process ends within the patience of the test."""
     deadline = time.monotonic() + PATIENCE_S
-    while alive(pid) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not alive(pid)
+    return not is_running(pid)
 
 
 TRAIN = """
@@ -123,7 +119,7 @@ def test_the_tracing_process_dies_with_its_parent(tmp_path):
         while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         tracing = int((tmp_path / "pid").read_text())
-        assert alive(tracing)
+        assert is_running(tracing)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         assert gone(tracing)

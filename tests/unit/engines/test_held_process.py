@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from cotenant.core.errors import CotenantError
 from cotenant.engines.held_process import HOLD_FD, HeldProcess, HeldProcessResult
+from running import is_running
 
 ANSWER = f"""
 import os, pathlib, sys
@@ -48,12 +48,6 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def runs(pid):
-    """Whether a process runs; one that is dead and not yet waited for does not."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def test_a_held_process_waits_until_released(tmp_path):
     run = start(tmp_path, ANSWER)
     assert run.wait(60)
@@ -75,12 +69,12 @@ def test_all_that_it_started_ends_with_it(tmp_path):
     run = start(tmp_path, WITH_CHILD, str(tmp_path / "pid"))
     wait_until((tmp_path / "pid").exists)
     child = int((tmp_path / "pid").read_text())
-    assert runs(child)
+    assert is_running(child)
     assert not run.wait(0)
     ended = run.release()
     assert (ended.answer, ended.code) == (None, None)
     assert child in ended.pids
-    wait_until(lambda: not runs(child))
+    wait_until(lambda: not is_running(child))
 
 
 def test_an_old_answer_does_not_count(tmp_path):
