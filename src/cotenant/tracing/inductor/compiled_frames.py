@@ -99,7 +99,8 @@ class CompiledFrames:
             return made
 
         with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
-            compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_and_try)
+            known = list(map(_as_read, inputs))
+            compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=compile_and_try)
         return compiled
 
 
@@ -126,6 +127,11 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It imports CUDA graphs, which a CPU build does not have.",
             source="torch/_dynamo/variables/optimizer.py, `_is_static_for_cudagraphs`", **common,
         ),
+        Patch(
+            target="torch._dynamo.backends.distributed:DDPOptimizer.compile_fn", wraps=True, replacement=_dividing,
+            reason="It runs parts of the graph on fake tensors of Dynamo's, and versions before 2.13 have others.",
+            source="torch/_dynamo/backends/distributed.py, `DDPOptimizer.compile_fn`", **common,
+        ),
     ]  # fmt: skip
 
 
@@ -133,6 +139,29 @@ def one_line(error: Exception) -> str:
     """What an error says, as a reason in a warning."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
+
+
+def _dividing(original: Any) -> Any:
+    @functools.wraps(original)
+    def compile_fn(self: Any, graph: Any, inputs: Sequence[Any]) -> Any:
+        return original(self, graph, list(map(_as_read, inputs)))
+
+    return compile_fn
+
+
+def _as_read(value: Any) -> Any:
+    """An input as Dynamo's own fake tensor: versions before 2.13 hand on the script's, as if it were a real one.
+
+    Source: torch/_functorch/_aot_autograd/frontend_utils.py, `process_inputs`.
+    """
+    tracing = torch._guards.TracingContext.try_get()
+    if tracing is None or not isinstance(value, FakeTensor) or value.fake_mode is tracing.fake_mode:
+        return value
+    symbolic = tracing.tensor_to_context.get(value)
+    source = symbolic.tensor_source if symbolic is not None else None  # type: ignore[attr-defined]
+    return tracing.fake_mode.from_tensor(
+        value, static_shapes=symbolic is None, symbolic_context=symbolic, source=source
+    )
 
 
 def _plain_function(function: Any) -> Any:

@@ -103,6 +103,11 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It computes constants of one element on the GPU, without any mode.",
             source="torch/_inductor/fx_passes/joint_graph.py, `constant_fold_uniform_value`", **common,
         ),
+        Patch(
+            target="torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns",
+            replacement=_adding_on_cpu, wraps=True, reason="It makes the results of products with zero on the GPU.",
+            source="torch/_inductor/fx_passes/joint_graph.py, `_add_peephole_patterns`", **common,
+        ),
         *patch_attributes(
             "torch._C._dynamo.guards",
             {
@@ -141,6 +146,15 @@ def _folding_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
             return self.unknown_value  # a constant fake tensor: it stays in the graph
 
     return deduce
+
+
+def _adding_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add(self: Any) -> None:
+        with _OnCpu():
+            original(self)
+
+    return add
 
 
 def _with_triton(original: Any) -> Any:
