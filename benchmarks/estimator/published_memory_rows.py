@@ -113,6 +113,9 @@ LITGPT_ADAPTERS: dict[str, tuple[str, str, str, str]] = {
     "tiny-llama": ("tiny-llama-1.1b", "32", ALL_PARTS, "0.05"),
 }
 LITGPT_GLOBAL_BATCHES = {"phi-3/full": 8, "tiny-llama/full": 32}
+LITGPT_DOUBTS = {
+    "phi-3/full": "that are less than the weights, gradients and two states of 3.8 billion parameters in bf16"
+}
 
 
 def litgpt_row(cells: Cells) -> Row | str:
@@ -148,6 +151,7 @@ def litgpt_row(cells: Cells) -> Row | str:
     measured, readings = _printed(cells["peak_as_printed"], 1e9)
     return Row(
         title=f"{folder}/{recipe}",
+        doubt=LITGPT_DOUBTS.get(f"{folder}/{recipe}", ""),
         script="litgpt_row.py",
         args=tuple(args),
         gpu="A10G-24GB",
