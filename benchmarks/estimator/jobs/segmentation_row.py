@@ -38,6 +38,17 @@ from mmseg.registry import MODELS  # noqa: E402
 CONFIGURATIONS = Path(mmseg.__file__).parent / ".mim" / "configs"
 
 
+class Samples(list):
+    """The samples of a batch, without any field, and their labels as one tensor.
+
+    The measured version had one tensor of labels for all heads; this one stacks them again in each head.
+    """
+
+    def __init__(self, labels: torch.Tensor) -> None:
+        super().__init__(types.SimpleNamespace(metainfo={}) for _ in labels)
+        self.labels = labels
+
+
 class Losses(nn.Module):
     """The sum of a network's losses: what `DistributedDataParallel` is to see as the forward pass."""
 
@@ -46,7 +57,7 @@ class Losses(nn.Module):
         self.network = network
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        found = self.network.loss(images, labels)
+        found = self.network.loss(images, Samples(labels))
         return sum(value.mean() for name, value in found.items() if "loss" in name)
 
 
@@ -68,8 +79,7 @@ def build_model(config: Config) -> nn.Module:
     network = MODELS.build(config.model)
     for module in network.modules():
         if hasattr(module, "_stack_batch_gt"):
-            # The measured version had one tensor of labels for all heads; this one stacks them again in each head.
-            module._stack_batch_gt = lambda labels: labels
+            module._stack_batch_gt = lambda samples: samples.labels
     # Nor did its accuracy leave out labels.
     decode_head.accuracy = lambda logits, labels, **_: accuracy(logits, labels)
     return Losses(network)
