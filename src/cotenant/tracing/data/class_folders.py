@@ -43,7 +43,7 @@ def _expects_folders(path: str, line: int) -> bool:
 def _innermost(tree: Any, line: int, kinds: tuple[type[ast.AST], ...]) -> Any:
     """The node of some kinds below `tree` that spans a line and begins last; None without one."""
     nodes = (node for node in ast.walk(tree) if isinstance(node, kinds) and node is not tree)
-    found = [node for node in nodes if _spans(node, line)]
+    found: list[Any] = [node for node in nodes if _spans(node, line)]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
@@ -60,14 +60,13 @@ def _targets(statement: Any) -> Iterator[ast.Name]:
 
 def _loops(node: Any, listed: set[str], folders: set[str]) -> Iterator[tuple[set[str], list[ast.AST]]]:
     """(variables, body) of loops over a list of one of `folders`, directly or by a variable of `listed`."""
+    parts: list[tuple[Any, list[ast.AST]]] = []
     if isinstance(node, ast.For):
-        parts = [(node, node.body)]
+        parts = [(node, [*node.body])]
     elif isinstance(node, _COMPREHENSIONS):
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         inner = [part.iter for part in node.generators[1:]]
         parts = [(part, [*part.ifs, *inner, *values]) for part in node.generators]
-    else:
-        return
     for loop, body in parts:
         for part in ast.walk(loop.iter):
             is_listing = _called_name(part) in _LISTING and not folders.isdisjoint(_folders_of(part))
