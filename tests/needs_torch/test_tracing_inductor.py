@@ -204,6 +204,34 @@ def test_templates_and_scans_are_generated(tmp_path):
     assert peak(trace) < 256 * MIB
 
 
+BUCKETS = """
+    import os, torch
+    import torch._inductor.compile_fx as compiler
+
+    graphs, original = [], compiler.compile_fx
+    def compile_fx(graph, *args, **options):
+        graphs.append(graph)
+        return original(graph, *args, **options)
+    compiler.compile_fx = compile_fx
+    torch.distributed.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(4))).cuda()
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.compile(model), bucket_cap_mb=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        wrapped(torch.ones(8, 1024, device="cuda")).sum().backward()
+        # The last layer fills the first bucket, of 1 MiB; the others have 8 MiB.
+        assert [len(graph.graph.find_nodes(op="placeholder")) - 1 for graph in graphs] == [1, 2, 1], graphs
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_ddp_divides_the_graph_by_its_buckets(tmp_path):
+    trace = traced(tmp_path, BUCKETS, compiled_code="inductor", launcher=["torchrun", "--nproc-per-node", "2"])
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
 EAGER = """
     import torch
     import torch._inductor.compile_fx

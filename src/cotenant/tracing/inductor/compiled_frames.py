@@ -10,6 +10,7 @@ torch/_inductor/compile_fx.py, `compile_fx`.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -165,7 +166,15 @@ def _as_read(value: Any) -> Any:
 
 
 def _plain_function(function: Any) -> Any:
+    """What `OptimizedModule` of torch/_dynamo/eval_frame.py runs, or a function without the tracer's."""
     if isinstance(function, torch.nn.Module):
+        from torch._dynamo import external_utils, trace_rules
+
+        # Dynamo skips the frames of PyTorch's own modules, and reads them below a function.
+        if trace_rules.check(function.forward):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there are global hooks: the tracer's
+                return external_utils.wrap_inline(function)
         return function._wrapped_call_impl
     return vars(function).get("_torchdynamo_inline", function) if hasattr(function, "__dict__") else function
 
