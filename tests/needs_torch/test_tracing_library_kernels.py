@@ -115,6 +115,35 @@ def test_an_unknown_function_of_a_compiled_module_is_named(tmp_path):
         traced(tmp_path, "import flash_attn\nflash_attn.compiled.paged_fwd(1)")
 
 
+FUSED_HEAD = """
+import torch
+
+def _forward_tile(tile, stride, targets, BLOCK_SIZE):
+    tile.float().softmax(-1)  # without Triton; its kernel allocates nothing
+
+_backward_tile = _forward_tile
+"""
+
+HEAD = """
+import torch
+from trl.kernels import chunked_logprob as kernels
+model = torch.nn.Linear(64, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    tile, targets = torch.zeros(128, 3000, device="cuda"), torch.zeros(128, device="cuda")
+    kernels._forward_tile(tile, tile.stride(0), targets, BLOCK_SIZE=1024)
+    kernels._backward_tile(tile, tile.stride(0), targets, BLOCK_SIZE=1024)
+    model(torch.zeros(2, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_fused_output_layer_of_trl_allocates_what_its_triton_kernels_do(tmp_path):
+    package(tmp_path, "trl.kernels.chunked_logprob", FUSED_HEAD)
+    sizes = allocations(traced(tmp_path, HEAD))
+    assert sizes.count(4 * 128 * 3000) == 3, "the tile of each step, and no copy of it"
+
+
 SCAN = """
 import torch
 import selective_scan_cuda

@@ -14,7 +14,7 @@ from typing import Any
 
 TASKS = {
     "pretrain": "all parameters, weights in fp32, bf16 autocast",
-    "sft": "as pretrain, with activation checkpointing, as TRL's SFTTrainer",
+    "sft": "as pretrain, with activation checkpointing",
     "lora": "adapters of rank 16 on all linear layers, in fp32; frozen weights in bf16, activation checkpointing",
     "classify": "all parameters, weights in fp32, bf16 autocast; texts or images, two classes or the model's own",
 }

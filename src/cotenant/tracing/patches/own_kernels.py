@@ -52,6 +52,14 @@ def patches(context: PatchContext) -> list[Patch]:
             source="torch/cuda/__init__.py, `_compile_kernel`", **common,
         ),
         *(
+            # TRL's fused output layer: torch operators in its kernels' place, for devices without Triton.
+            Patch(
+                target=f"trl.kernels.chunked_logprob:{name}", replacement=launch,
+                source="trl/kernels/chunked_logprob.py, `_use_triton`", **common,
+            )
+            for name in ("_forward_tile", "_backward_tile")
+        ),
+        *(
             Patch(
                 target=f"{module}:get_kernel", replacement=functools.partial(_named_kernel, context.recorder),
                 source="kernels/utils.py, `get_kernel`", **common,
