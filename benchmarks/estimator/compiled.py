@@ -205,7 +205,8 @@ def estimating(
         print(f"{script.name}, {script.processes} processes", file=sys.stderr, flush=True)
         make_tokenizers(python, tokenizers)
         workdir = folder / f"{script.digest}-{script.processes}"
-        (workdir / "data").mkdir(parents=True, exist_ok=True)
+        for name in ("data", "logs"):
+            (workdir / name).mkdir(parents=True, exist_ok=True)
         (workdir / "train_gpt.py").write_text(text, encoding="utf-8")
         if not (workdir / "data" / "tokenizers").exists():
             (workdir / "data" / "tokenizers").symlink_to(tokenizers)
