@@ -224,7 +224,8 @@ def published_lines(found: Sequence[tuple[PublishedScript, Figures]]) -> list[st
         "| published script | runs | torch | measured | estimated | allocated | reserved | CPU s |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    errors, problems = [], {}
+    errors: list[float] = []
+    problems: dict[str, int] = {}
     for script, one in found:
         measured = quantile(script.allocated_mib, 0.5)
         if "allocated" not in one:

@@ -28,7 +28,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
         heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        query, key, value = heads.unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, D))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
@@ -118,7 +119,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 0.02})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter.grad))

@@ -159,7 +159,7 @@ def _as_read(value: Any) -> Any:
     if tracing is None or not isinstance(value, FakeTensor) or value.fake_mode is tracing.fake_mode:
         return value
     symbolic = tracing.tensor_to_context.get(value)
-    source = symbolic.tensor_source if symbolic is not None else None  # type: ignore[attr-defined]
+    source = symbolic.tensor_source if symbolic is not None else None
     return tracing.fake_mode.from_tensor(
         value, static_shapes=symbolic is None, symbolic_context=symbolic, source=source
     )
