@@ -149,6 +149,12 @@ COMPILED = """
     def twice(x):
         return double(double(x))
 
+    @torch.compile
+    def classes(x):
+        return torch.nn.functional.one_hot(x.argmax(1), 256).sum()
+
+    for _ in range(12):
+        classes(torch.ones(8, 256, device="cuda"))
     compiled = [torch.compile(model) for model in models]
     sizes = iter(range(64, 64 + 20))
     for _ in range(4):
@@ -213,10 +219,20 @@ BUCKETS = """
         graphs.append(graph)
         return original(graph, *args, **options)
     compiler.compile_fx = compile_fx
+
+    class Scaled(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(8, 8)
+
+        def forward(self, x, by):
+            return super().forward(x) * by
+
     torch.distributed.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(4))).cuda()
     wrapped = torch.nn.parallel.DistributedDataParallel(torch.compile(model), bucket_cap_mb=8)
+    scaled = torch.nn.parallel.DistributedDataParallel(Scaled().cuda(), device_ids=[0])
+    assert scaled(torch.ones(2, 8), by=torch.tensor(2.0)).device.index == 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(4):
         wrapped(torch.ones(8, 1024, device="cuda")).sum().backward()

@@ -108,9 +108,10 @@ def _bucket(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tenso
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if self.device_ids:
-        from torch.nn.parallel.scatter_gather import scatter_kwargs
+        from torch.distributed.utils import _to_kwargs
 
-        moved, named = scatter_kwargs(args, kwargs, self.device_ids[:1])
+        # As DDP's own `_pre_forward`: each tensor is moved as a whole, also one without dimensions.
+        moved, named = _to_kwargs(args, kwargs, torch.device("cuda", self.device_ids[0]), False)
         args, kwargs = moved[0], named[0]
     # `torch.compile` divides its graph by buckets below DDP: torch/_dynamo/backends/distributed.py, `DDPOptimizer`.
     with self._inside_ddp_forward():
