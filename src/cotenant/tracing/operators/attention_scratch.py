@@ -19,6 +19,7 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 operators = OperatorTable()
 
 _FLOAT_BYTES = 4
+_CUDNN_FLAGS_BYTES = 256
 _TILE_HEADER_BYTES = 16
 """Lock and counter before each tile of the gradient of queries (`GradQTempStorage`)."""
 _KEY_TILE = 64
@@ -160,6 +161,32 @@ def efficient_workspace_bytes(
         widths = (-(-width // tiles.queries) * tiles.queries for width in (head, value_head))
         head_bytes += sum(splits * _KEY_TILE * width * _FLOAT_BYTES for width in widths)
     return int(batch * heads * head_bytes)
+
+
+@operators.recorder_of("aten::_scaled_dot_product_cudnn_attention")
+def _cudnn_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Seed and offset, output and row sums, which only gradients need; then a workspace.
+
+    Source: ATen/native/cudnn/MHA.cpp, `run_cudnn_SDP_fprop`; the workspaces are those of cuDNN 9.20 on a null H100.
+    """
+    ctx.record((out[6], out[7], out[0]))
+    ctx.record(out if args[4] else (out[0], *out[2:]))
+    ctx.keep_until_done([ctx.scratch(_CUDNN_FLAGS_BYTES, args[0].device)])
+
+
+@operators.recorder_of("aten::_scaled_dot_product_cudnn_attention_backward")
+def _cudnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """A workspace: the gradient of queries in float32, a sum per row, and key and value gradients of each query head.
+
+    Source: MHA.cpp, `run_cudnn_SDP_bprop`; nine shapes on a null H100 with cuDNN 9.20, head sizes from 32 to 256.
+    """
+    query, key, value = args[1:4]
+    ctx.record(out)
+    batch, heads, rows, head = query.shape
+    nbytes = batch * heads * rows * (head + 1) * _FLOAT_BYTES + _CUDNN_FLAGS_BYTES
+    if key.shape[1] != heads:
+        nbytes += batch * heads * key.shape[2] * (head + value.shape[3]) * key.element_size()
+    ctx.keep_until_done([ctx.scratch(nbytes, query.device)])
 
 
 @operators.recorder_of("aten::_scaled_dot_product_flash_attention")
