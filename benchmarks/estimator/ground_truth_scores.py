@@ -116,8 +116,12 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         lines.append(error_line(title, errors))
     lines += other_error_lines(ran)
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
-    printed = [(result, value) for result, value in zip(ran, pairs["cotenant"], strict=True) if result.row.readings]
-    as_printed = sum(result.row.readings[0] <= value <= result.row.readings[1] for result, value in printed)
+    printed = [
+        (result.row.readings, value)
+        for result, value in zip(ran, pairs["cotenant"], strict=True)
+        if result.row.readings is not None
+    ]
+    as_printed = sum(low <= value <= high for (low, high), value in printed)
     missed = [result for result in ran if result.row.measured_bytes > bound(result, outside)]
     margin = statistics.fmean(result.margin_bytes / (result.peak_bytes + outside[result.row.loads]) for result in ran)
     lines += [

@@ -38,7 +38,7 @@ from mmseg.registry import MODELS  # noqa: E402
 CONFIGURATIONS = Path(mmseg.__file__).parent / ".mim" / "configs"
 
 
-class Samples(list):
+class Samples(list[types.SimpleNamespace]):
     """The samples of a batch, without any field, and their labels as one tensor.
 
     The measured version had one tensor of labels for all heads; this one stacks them again in each head.

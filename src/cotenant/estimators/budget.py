@@ -42,13 +42,12 @@ class Baseline:
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"cannot read the baseline `{path}`: {error}") from error
         parts, bound = (found.get("parts_at_peak"), found.get("bound_bytes")) if isinstance(found, dict) else (None, 0)
-        sizes = [bound, *parts.values()] if isinstance(parts, dict) else [None]
-        if not all(type(size) is int and size >= 0 for size in sizes):
+        if not isinstance(parts, dict) or not all(type(size) is int and size >= 0 for size in (bound, *parts.values())):
             raise UsageError(
                 f"`{path}` is no baseline: it has no `bound_bytes` and `parts_at_peak` in bytes",
                 hint="wanted: what `cotenant estimate SCRIPT --json` printed for a script that was traced",
             )
-        return cls(bound_bytes=bound, parts=parts)
+        return cls(bound_bytes=int(bound or 0), parts=parts)
 
 
 def change_report(result: TracedResult, baseline: Baseline) -> str:

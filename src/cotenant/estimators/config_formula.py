@@ -40,7 +40,7 @@ class DecoderSizes:
     def of(cls, config: Mapping[str, Any]) -> DecoderSizes | None:
         """The dimensions in a `config.json`; None if it is of another kind, or lacks one."""
         names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-        found = [config.get(name) for name in names]
+        found: list[Any] = [config.get(name) for name in names]
         if config.get("model_type") not in MODEL_TYPES or not all(type(size) is int and size > 0 for size in found):
             return None
         layers, width, gated, heads, vocabulary = found

@@ -127,6 +127,7 @@ def test_every_job_script_exists(tables):
         "xmem_lm.py",
         "peft_row.py",
         "bert_row.py",
+        "compiled_row.py",
         "litgpt_row.py",
         "segmentation_row.py",
     }
