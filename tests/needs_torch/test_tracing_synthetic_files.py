@@ -309,13 +309,19 @@ def test_images_of_masks_have_one_channel(tmp_path):
     trained(tmp_path, source, synthetic_data=["3x16x32"])
 
 
+def test_a_pattern_of_hdf5_files_finds_one_to_be_opened(tmp_path):
+    source = """
+    assert glob.glob("data/modelnet40/*train[0-9].h5") == ["data/modelnet40/0train0.h5"]
+    assert glob.glob("checkpoints/*.h5") == glob.glob("data/*.pt") == []
+    """
+    trained(tmp_path, source, synthetic_data=["2048x3:float32:40"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
 def test_hdf5_files_of_point_clouds_are_found_and_have_labels(tmp_path):
     source = """
     import h5py
-    names = glob.glob("data/modelnet40_ply_hdf5_2048/*train*.h5")
-    assert len(names) == 1 and glob.glob("checkpoints/*.h5") == []
-    file = h5py.File(names[0], "r+")
+    file = h5py.File(glob.glob("data/modelnet40_ply_hdf5_2048/*train*.h5")[0], "r+")
     assert file["data"][:].shape[1:] == (2048, 3) and file["label"][:].shape[1:] == (1,)
     assert file["pid"][:].astype("int64").shape[1:] == (2048,)
     """
