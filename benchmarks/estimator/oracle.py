@@ -220,7 +220,8 @@ def difference_text(null: RequestHistory, events: Sequence[Any], here: int, ther
 
 def chosen_jobs(select: Sequence[str]) -> list[OracleJob]:
     """Jobs whose name matches a pattern, those of the first pattern first; all without a pattern."""
-    jobs, chosen = all_jobs(), {}
+    jobs = all_jobs()
+    chosen: dict[str, OracleJob] = {}
     for pattern in select or ["*"]:
         chosen |= {job.name: job for job in jobs if fnmatch.fnmatchcase(job.name, pattern)}
     return list(chosen.values())
