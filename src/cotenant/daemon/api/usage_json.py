@@ -20,8 +20,8 @@ from cotenant.daemon.api.schemas import (
 )
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
 from cotenant.scheduling.prediction.interference import LearnedInterference
+from cotenant.scheduling.prediction.workload_record import WORKLOAD_SEPARATOR, WorkloadRecord
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import is_forgiven, ran_out_of_memory
 

@@ -15,14 +15,13 @@ run shows its peak; a run shorter than a minute is assumed not to.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from cotenant.core.gpu import Sharing
 from cotenant.core.job import Attempt, CoRun, Job
-from cotenant.scheduling.demand import PROMISE_STEP_BYTES, demand_bytes
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.move_cost import (
@@ -35,81 +34,24 @@ from cotenant.scheduling.prediction.move_cost import (
     typical_move,
     worked_s,
 )
+from cotenant.scheduling.prediction.workload_record import (
+    HEADROOM,
+    WorkloadRecord,
+    record_co_run,
+    record_solo,
+    solo_rate_hz,
+)
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.scheduling.telemetry.co_run import MIN_LEARNED_CO_RUN_S
 
 MIN_RUN_S = 60.0
-AGREEMENT_RATIO = 1.05
-HEADROOM = 1.05
-HEADROOM_ONCE = 1.10
 MAX_RUNS = 8
 SMACT_SLOWDOWN_STD = 3 * MEASUREMENT_STD
 """Standard deviation of a log slowdown derived from SM activity, which shows only the sum over all jobs on the GPU."""
-MAX_CO_RUN_RECORDS = 16
-WORKLOAD_SEPARATOR = "\n"
 
 PLAUSIBLE_SLOWDOWNS = (0.5, 20.0)
 """Slowdowns outside this range are discarded: the two runs probably count steps differently."""
-
-
-@dataclass(slots=True)
-class WorkloadRecord:
-    """What is known of one workload.
-
-    Attributes:
-        peaks_bytes, durations_s: of the newest completed runs; durations are without the time lost to neighbors.
-        least_bytes: the largest observed memory of any run, completed or not; the next run needs at least this.
-        solo_s: observed time alone on a GPU; `smact`, `smocc`, `drama` and `steps_hz` are means over it.
-        beside: co-runs as seconds, steps per second and slowdown (None if not known), by the workload keys of the
-            neighbors, joined by `WORKLOAD_SEPARATOR`. Stored in snapshots of the journal by this name.
-        saves_s: of the newest stops after which its state was saved, from the signal to its end; `startups_s`: of the
-            newest starts; `unsaved`: moves after which its state was not saved.
-    """
-
-    peaks_bytes: list[int] = field(default_factory=list)
-    durations_s: list[float] = field(default_factory=list)
-    least_bytes: int = 0
-    solo_s: float = 0.0
-    smact: float | None = None
-    smocc: float | None = None
-    drama: float | None = None
-    steps_hz: float | None = None
-    beside: dict[str, list[float | None]] = field(default_factory=dict)
-    saves_s: list[float] = field(default_factory=list)
-    startups_s: list[float] = field(default_factory=list)
-    unsaved: int = 0
-
-    def known_bytes(self) -> int | None:
-        """Predicted memory of the next run in bytes; None without a completed run."""
-        return self._known()[0]
-
-    def _known(self) -> tuple[int | None, bool]:
-        """`known_bytes`, and whether at least two completed runs agree."""
-        if not self.peaks_bytes:
-            return None, False
-        most = max(self.peaks_bytes)
-        sure = len(self.peaks_bytes) > 1 and most <= AGREEMENT_RATIO * min(self.peaks_bytes)
-        return int(most * (HEADROOM if sure else HEADROOM_ONCE)), sure
-
-    def summary_key(self) -> tuple[object, ...]:
-        """The record at the resolution of decisions: queued jobs are reconsidered only when this changes."""
-        known, sure = self._known()
-        return (
-            None if known is None else known // PROMISE_STEP_BYTES,
-            sure,
-            self.least_bytes // PROMISE_STEP_BYTES,
-            None if self.smact is None else round(self.smact, 2),
-            None if not self.durations_s else round(math.log2(max(1.0, self.durations_s[-1]))),
-        )
-
-    def activity(self, key: str) -> GpuActivity:
-        """Solo activity on a GPU, as far as it was observed."""
-        return GpuActivity(key, self.smact, self.smocc, self.drama, self.least_bytes or None)
-
-    def is_sure(self) -> bool:
-        """Whether at least two completed runs agree."""
-        return self._known()[1]
 
 
 class WorkloadHistory:
@@ -239,8 +181,8 @@ class WorkloadHistory:
         long = [co_run for co_run in attempt.co_runs if co_run.seconds >= self._min_co_run_s]
         for co_run in long:
             if not co_run.neighbor_ids:
-                _learn_solo(record, co_run)
-        solo_hz = _solo_hz(record, attempt.co_runs)
+                record_solo(record, co_run)
+        solo_hz = solo_rate_hz(record, attempt.co_runs)
         for co_run in long:
             if co_run.neighbor_ids:
                 self._learn_shared(job, co_run, jobs, solo_hz, attempt.placement.sharing)
@@ -300,13 +242,13 @@ class WorkloadHistory:
             slowdown, spread = _by_activity(group, predicted, co_run), SMACT_SLOWDOWN_STD
         if slowdown is None:
             return
-        _record_co_run(self._records[workload_key(job.spec)], group[1:], co_run, slowdown)
+        record_co_run(self._records[workload_key(job.spec)], group[1:], co_run, slowdown)
         unknown: Sequence[float | None] = [None] * len(co_run.neighbor_ids)
         self.interference.learn(group, [slowdown, *unknown], spread=spread, predicted=predicted, sharing=sharing)
 
     def measured(self, job: Job, co_runs: Sequence[CoRun]) -> tuple[CoRun, ...]:
         """`co_runs` of an attempt of `job` with the slowdowns measured by step rates."""
-        solo_hz = _solo_hz(self.record(job), co_runs)
+        solo_hz = solo_rate_hz(self.record(job), co_runs)
         return tuple(
             replace(co_run, slowdown=_by_steps(co_run, solo_hz))
             if co_run.neighbor_ids and co_run.slowdown is None
@@ -360,12 +302,6 @@ def _least_bytes(attempt: Attempt) -> int:
     return max(seen, end.oom.tried_bytes + end.oom.in_use_bytes)
 
 
-def _solo_hz(record: WorkloadRecord | None, co_runs: Sequence[CoRun]) -> float | None:
-    """Solo step rate: of this attempt if it ran alone, because steps are counted the same way, else of earlier ones."""
-    own = next((co_run.steps_hz for co_run in co_runs if not co_run.neighbor_ids and co_run.steps_hz), None)
-    return own if own is not None or record is None else record.steps_hz
-
-
 def _by_steps(co_run: CoRun, solo_hz: float | None) -> float | None:
     """Slowdown by step rates; None if one is missing, or if the ratio is implausible."""
     if not co_run.steps_hz or not solo_hz:
@@ -381,29 +317,3 @@ def _by_activity(group: Sequence[GpuActivity], predicted: Sequence[float], co_ru
         return None
     expected = sum([smact / slowdown for smact, slowdown in zip(alone, predicted, strict=True)])
     return predicted[0] * expected / co_run.smact
-
-
-def _record_co_run(record: WorkloadRecord, neighbors: Sequence[GpuActivity], co_run: CoRun, slowdown: float) -> None:
-    """Update the means of this co-run; the shortest one is dropped when there are too many."""
-    key = WORKLOAD_SEPARATOR.join(sorted([neighbor.workload or "" for neighbor in neighbors]))
-    seconds, hz, slower = record.beside.get(key, [0.0, None, None])
-    total_s = (seconds or 0.0) + co_run.seconds
-    weight = co_run.seconds / total_s
-    record.beside[key] = [total_s, _updated_mean(hz, co_run.steps_hz, weight), _updated_mean(slower, slowdown, weight)]
-    if len(record.beside) > MAX_CO_RUN_RECORDS:
-        del record.beside[min(record.beside, key=lambda group_key: record.beside[group_key][0] or 0.0)]
-
-
-def _updated_mean(old: float | None, new: float | None, weight: float) -> float | None:
-    """The mean `old` after `new` with this weight; None only if both are."""
-    if new is None or old is None:
-        return old if new is None else new
-    return old + weight * (new - old)
-
-
-def _learn_solo(record: WorkloadRecord, co_run: CoRun) -> None:
-    """Update the solo means."""
-    weight = co_run.seconds / (record.solo_s + co_run.seconds)
-    for name in ("smact", "smocc", "drama", "steps_hz"):
-        setattr(record, name, _updated_mean(getattr(record, name), getattr(co_run, name), weight))
-    record.solo_s += co_run.seconds

@@ -8,7 +8,8 @@ from builders import a_job, an_estimate
 from cotenant.core.job import Attempt, AttemptExit, CoRun, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.prediction.history import MAX_CO_RUN_RECORDS, WorkloadHistory
+from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.scheduling.prediction.workload_record import MAX_CO_RUN_RECORDS
 
 OK = AttemptExit(exit_code=0, signal=None, reason="exited")
 FAILED = AttemptExit(exit_code=1, signal=None, reason="exited")
