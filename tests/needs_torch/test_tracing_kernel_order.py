@@ -246,28 +246,6 @@ CALLS = {
     "gradients of flex attention": (
         "y = flex_attention(q, k, v); g = torch.ones_like(y)", "torch.autograd.grad(y, (q, k, v), g)",
     ),
-    "LSTM": ("m = nn.LSTM(32, 512).cuda(); x = made(10, 4, 32)", "m(x)"),
-    "gradient of an LSTM": (
-        "y, _ = m(x); g = torch.ones_like(y)",
-        "torch.autograd.grad(y, [x, *m.parameters()], g)",
-    ),
-    "GRU of two layers in both directions": (
-        "m = nn.GRU(32, 512, 2, bidirectional=True, dropout=0.0).cuda().half(); x = made(20, 32, 32, dtype=torch.half)",
-        "m(x)",
-    ),
-    "LSTM of packed sequences": (
-        ("m = nn.LSTM(32, 512).cuda(); x = torch.ones(10, 4, 32, device='cuda')\n"
-         "x = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([10, 7, 5, 3]))"),
-        "m(x)",
-    ),
-    "LSTM with a projection": (
-        "m = nn.LSTM(32, 512, proj_size=256).cuda(); x = torch.ones(10, 4, 32, device='cuda')",
-        "m(x)",
-    ),
-    "LSTM with dropout": (
-        "m = nn.LSTM(32, 512, 3, dropout=0.5).cuda(); x = torch.ones(10, 4, 32, device='cuda')",
-        "m(x)",
-    ),
 }  # fmt: skip
 WANTED = {
     "softmax": [50 * 77 * 4] * 2,
@@ -374,29 +352,12 @@ WANTED = {
     "reentrant checkpoint": [4, *[15_400] * 9],
     "flex attention": [2 * 4 * 256 * 4, 2 * 4 * 256 * 4, 2 * 4 * 256 * 64 * 2],
     "gradients of flex attention": [2 * 4 * 256 * 4, *(2 * 4 * 256 * 64 * 2,) * 3],
-    "LSTM": [8192, 8192, 81_920, 8192, 8192, 13_341_984, 409_856],
-    "gradient of an LSTM": [8192, 8192, 5120, 8192, 8192, 13_341_984, 4_472_832, 13_341_984],
 }
 
 
 @pytest.mark.parametrize("name", WANTED)
 def test_requests_are_those_of_a_cuda_build(requests_of, name):
     assert requests_of[name] == WANTED[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "workspace", "reserve"),
-    [
-        ("GRU of two layers in both directions", 55_198_208, 17_039_616),
-        ("LSTM of packed sequences", 13_099_264, 256_256),
-        ("LSTM with a projection", 11_801_888, 532_736),
-        ("LSTM with dropout", 47_142_176, 1_398_016),
-    ],
-)
-def test_recurrent_layers_reserve_what_cudnn_says(requests_of, name, workspace, reserve):
-    """The workspace is within 1 %, the reserve space equal."""
-    found = requests_of[name][-2:]
-    assert found == [pytest.approx(workspace, rel=0.01), reserve]
 
 
 def test_accumulating_by_index_makes_a_result_where_a_script_calls_it(requests_of):
@@ -420,65 +381,3 @@ def test_a_reduced_loss_holds_as_much_as_its_input(tmp_path):
 def test_tables_of_few_rows_need_no_partial_sums(requests_of):
     """4,096 indices of 2 rows: 411 parts, by number instead of by content."""
     assert requests_of["few embeddings"][-2:] == [411 * 8, 411 * 8]
-
-
-SORTS = {
-    "integers": ("i = torch.zeros(100_000, dtype=torch.long, device='cuda')", "i.sort()"),
-    "numbers": ("x = torch.randn(100_000, device='cuda')", "x.sort()"),
-    "different integers": ("", "torch.unique(i)"),
-    "different numbers": ("", "torch.unique(x)"),
-    "without emulation": ("", "torch.cuda.is_bf16_supported(including_emulation=False)"),
-    "bfloat16": ("", "torch.cuda.is_bf16_supported()"),
-    "bfloat16 again": ("", "torch.cuda.is_bf16_supported()"),
-}
-
-
-@pytest.mark.parametrize(
-    ("capability", "integers", "numbers", "different_integers", "different_numbers", "bfloat16"),
-    [
-        ((7, 5), 1_653_759, 1_245_695, 853_759, 426_239, [2]),
-        ((8, 6), 1_644_543, 1_242_623, 844_543, 422_143, []),
-        ((9, 0), 1_639_423, 1_228_287, 835_327, 424_191, []),
-    ],
-)
-def test_buffers_of_sorts_are_those_of_the_capability(
-    tmp_path, capability, integers, numbers, different_integers, different_numbers, bfloat16
-):
-    """On null GPUs T4, RTX 3060 and H100; bfloat16 is tried once where it is emulated."""
-    found = requests_of_calls(tmp_path, SORTS, capability)
-    assert (found["integers"][-1], found["numbers"][-1]) == (integers, numbers)
-    assert (found["different integers"][1], found["different numbers"][1]) == (different_integers, different_numbers)
-    assert (found["bfloat16"], found["bfloat16 again"], found["without emulation"]) == (bfloat16, [], [])
-
-
-CUDNN = {
-    "forward": (
-        "q, k, v = (made(2, 4, 256, 64, dtype=torch.bfloat16) for _ in range(3))",
-        "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
-    ),
-    "backward": (
-        "y = F.scaled_dot_product_attention(q, k, v); g = torch.ones_like(y)", "torch.autograd.grad(y, (q, k, v), g)",
-    ),
-    "without gradients": ("q = q.detach()", "F.scaled_dot_product_attention(q, q, q)"),
-    "longer keys": (
-        ("q = made(2, 4, 256, 128, dtype=torch.bfloat16); k = made(2, 4, 512, 128, dtype=torch.bfloat16)\n"
-         "y = F.scaled_dot_product_attention(q, k, k); g = torch.ones_like(y)"),
-        "torch.autograd.grad(y, (q, k), g)",
-    ),
-    "grouped": (
-        ("q = made(2, 8, 256, 64, dtype=torch.bfloat16); k, v = (made(2, 2, 256, 64, dtype=torch.bfloat16)\n"
-         " for _ in range(2))\n"
-         "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True); g = torch.ones_like(y)"),
-        "torch.autograd.grad(y, (q, k, v), g)",
-    ),
-}  # fmt: skip
-
-
-def test_attention_of_cudnn_has_its_workspaces(tmp_path):
-    """What a null H100 requested with cuDNN 9.20."""
-    found = requests_of_calls(tmp_path, CUDNN, (9, 0))
-    assert found["forward"] == [8, 8, 262_144, 8192, 256]
-    assert found["backward"] == [262_144, 262_144, 262_144, 532_736]
-    assert found["without gradients"] == [8, 8, 262_144, 256]
-    assert found["longer keys"][:4] == [524_288, 1_048_576, 1_048_576, 1_057_024]
-    assert found["grouped"] == [524_288, 131_072, 131_072, 2_113_792]
