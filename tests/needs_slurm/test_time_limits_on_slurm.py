@@ -32,8 +32,9 @@ def allocations(cluster):
 
 
 def held_allocation(site):
-    """The number of the only allocation, once its GPUs can be used."""
+    """The number of the only allocation, once its GPUs can be used and the pilot has seen it."""
     until(lambda: len(site.client.gpus()) == 1, "it has a GPU")
+    until(lambda: [item["state"] for item in site.client.status()["pilot"]["allocations"]] == ["ready"], "it is ready")
     (allocation,) = site.client.status()["pilot"]["allocations"]
     return allocation["job_id"]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
+
+from apart import apart
 
 ROOT = Path(__file__).parents[3]
 JOBS = ROOT / "benchmarks" / "estimator" / "jobs"
@@ -107,8 +110,11 @@ def test_the_printed_quantity_is_compared(tables):
     assert "Within what the printed number may mean: 1 of 2." in text
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the functions are PyTorch's")
+@apart
 def test_old_softmax_keeps_its_input_and_has_the_same_gradients(monkeypatch):
-    torch = pytest.importorskip("torch", reason="the functions are PyTorch's")
+    import torch
+
     monkeypatch.syspath_prepend(str(JOBS))
     functional = torch.nn.functional
     for name in ("softmax", "cross_entropy"):
