@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import sys
 import traceback
 from collections.abc import Callable
 
@@ -17,6 +18,9 @@ def apart(test: Callable[..., None]) -> Callable[..., None]:
         answers = context.SimpleQueue()
 
         def body() -> None:
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                torch.set_num_threads(1)  # a fork has none of the threads that libgomp would wait for
             try:
                 test(**given)
             except BaseException:
