@@ -1,4 +1,7 @@
-"""Warns of training that a script does after the loop at which its trace ends; found in the script's source."""
+"""Training that a script does after the loop at which its trace ends, found in the script's source.
+
+Where that loop is short, such as one that warms up kernels, the trace goes on to what follows; else a warning says so.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cotenant.tracing import script_location
+from cotenant.tracing.training.loop_counters import Counters
 
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
 _TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
@@ -19,12 +23,27 @@ _TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.p
 
 def warn_later_training(recorder: Any) -> None:
     """Warn if statements after the present ones, in the script's functions on the call stack, train again."""
+    for frame, statement in _later_training():
+        place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
+        recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
+
+
+def rounds_before_later_training() -> int | None:
+    """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
+    for frame, _ in _later_training():
+        present = next((part for part in function_body(frame) if _contains(part, frame.f_lineno)), None)
+        if isinstance(present, ast.For):
+            return Counters.of(present, {**frame.f_globals, **frame.f_locals}).rounds_left
+    return None
+
+
+def _later_training() -> Iterator[tuple[FrameType, ast.stmt]]:
+    """The first statement after the present ones that trains again, and its frame; nothing if there is none."""
     names: set[str] = set()
     for frame in list(script_frames()):
         for statement in _after(frame):
             if _trains(statement, names):
-                place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
-                recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
+                yield frame, statement
                 return
         names.add(frame.f_code.co_name)
 
@@ -43,11 +62,15 @@ def _after(frame: FrameType) -> Iterator[ast.stmt]:
     body = function_body(frame)
     while body:
         line = frame.f_lineno
-        at = next((index for index, part in enumerate(body) if part.lineno <= line <= (part.end_lineno or 0)), None)
+        at = next((index for index, part in enumerate(body) if _contains(part, line)), None)
         if at is None:
             return
         yield from (statement for statement in body[at + 1 :] if statement.lineno > line)
         body = _inner_block(body[at], line)
+
+
+def _contains(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or 0)
 
 
 def function_body(frame: FrameType) -> list[ast.stmt]:

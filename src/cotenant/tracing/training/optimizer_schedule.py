@@ -80,6 +80,10 @@ class OptimizerSchedule:
         """Trace `steps` in all, or more."""
         self._until = max(self._until, steps)
 
+    def continue_for_rounds(self, steps: int, rounds: int) -> None:
+        """Trace so many rounds of a loop after `steps`; in each, every optimizer that has stepped steps once."""
+        self.continue_until(steps + rounds * max(1, len(self._stepped)))
+
     @property
     def enough(self) -> int:
         """Steps after which the trace is complete, as far as is known now."""

@@ -28,6 +28,7 @@ from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
+_MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 _CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst requires 11 with DDP, else 3
 
 
@@ -48,6 +49,7 @@ class TrainingObserver:
         self.batches: RepeatedBatches | None = None
         self._backward_passes = 0
         self._phase_around_step = "forward"
+        self._warmup_loops = 0  # that were traced to their end
         self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
 
     @property
@@ -231,9 +233,20 @@ class TrainingObserver:
             self.schedule.continue_until(self.recorder.steps + extra)
         if self.recorder.steps >= self._steps_wanted():
             self.conditional_work.save_pending()
+            if not self.loaders and self._goes_on():
+                return
             if not self.loaders:
                 self._finish()
             self.draining = self.ending_epoch = True
+
+    def _goes_on(self) -> bool:
+        """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
+        rounds = later_training.rounds_before_later_training()
+        if rounds is None or rounds > _MAX_WARMUP_ROUNDS or self._warmup_loops >= _MAX_WARMUP_LOOPS:
+            return False
+        self._warmup_loops += 1
+        self.schedule.continue_for_rounds(self.recorder.steps, rounds + 1)
+        return True
 
     def _finish(self) -> None:
         later_training.warn_later_training(self.recorder)
