@@ -13,7 +13,7 @@ def trained(folder, lines):
     source = "import torch\nmodel = torch.nn.Linear(16, 16).cuda()\n"
     source += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     loop = "for _ in range(4):\n    model(torch.ones(2, 16, device='cuda')).sum().backward()\n    optimizer.step()\n"
-    return traced(folder, source + lines + loop)
+    return traced(folder, source + lines + loop, compiled_code="eager")
 
 
 def test_compiled_code_is_traced_as_eager_with_a_warning(tmp_path):

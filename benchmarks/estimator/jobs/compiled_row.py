@@ -211,6 +211,14 @@ def ddp() -> None:
     train(nn.parallel.DistributedDataParallel(torch.compile(model)), adam(model))
 
 
+def cuda_graphs() -> None:
+    import torch._inductor.config
+
+    # It counts tensors in the pool, and finds two on the null GPU that are on the CPU elsewhere.
+    torch._inductor.config.triton.slow_path_cudagraph_asserts = False
+    train_compiled(Gpt(), mode="reduce-overhead")
+
+
 KINDS: dict[str, Callable[[], None]] = {
     "whole": lambda: train_compiled(Gpt()),
     "break": lambda: train_compiled(PrintsInTheMiddle()),
@@ -219,7 +227,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "object": lambda: train_compiled(ReturnsAnObject()),
     "lengths": lambda: train_compiled(Gpt(), lengths=(L, 3 * L // 4, L // 2)),
     "dynamic": lambda: train_compiled(Gpt(), lengths=(L, 3 * L // 4, L // 2), dynamic=True),
-    "cuda-graphs": lambda: train_compiled(Gpt(), mode="reduce-overhead"),
+    "cuda-graphs": cuda_graphs,
     "compiled-step": compiled_step,
     "compiled-step-function": compiled_step_function,
     "muon": muon,

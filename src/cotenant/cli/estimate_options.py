@@ -60,9 +60,9 @@ class ScriptOptions:
     compiled_code: CompiledCode = option(
         "--compiled-code",
         type=click.Choice(get_args(CompiledCode)),
-        default="eager",
-        help="What a trace runs for code of `torch.compile`: the model as it is, which often needs more memory; or "
-        "what PyTorch's compiler makes of it for the GPU (experimental).",
+        default="auto",
+        help="What a trace runs for code of `torch.compile`: what PyTorch's compiler makes of it (inductor); the model "
+        "as it is, which often needs more memory (eager); or auto: eager where the compiler fails, with a warning.",
     )
     no_sandbox: bool = flag("--no-sandbox", help="Let the script write, move and remove real files.")
     allow_network: bool = flag("--allow-network", help="Let the script use the network.")

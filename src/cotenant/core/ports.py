@@ -140,7 +140,7 @@ class TraceOptions:
     sequence_lengths: str = ""
     sandbox: bool = True
     allow_network: bool = False
-    compiled_code: CompiledCode = "eager"
+    compiled_code: CompiledCode = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

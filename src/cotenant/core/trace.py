@@ -11,8 +11,9 @@ Action = Literal["alloc", "free", "op", "phase", "empty_cache"]
 Backend = Literal["trace", "null-gpu", "auto"]
 """What runs a script for its trace: fake tensors; PyTorch's CUDA build on a null GPU; the latter where the former would
 leave out what the script runs."""
-CompiledCode = Literal["eager", "inductor"]
-"""What a trace runs for code of `torch.compile`: the model as it is, or what PyTorch's compiler makes of it."""
+CompiledCode = Literal["auto", "eager", "inductor"]
+"""What a trace runs for code of `torch.compile`: the model as it is; what PyTorch's compiler makes of it; or `auto`:
+the latter in tried versions of torch, and the former for what fails."""
 
 CATEGORIES = (
     "parameter",
@@ -126,6 +127,7 @@ class TraceHeader:
         backend: `trace`, or `null-gpu`: the events are PyTorch's own memory history, from its CUDA build on a null GPU.
         counted_reserved_bytes: what PyTorch's allocator reserved there at most.
         runs_otherwise: what the script does otherwise on a GPU than in the trace: `compiled` code, an `extension`.
+        compiled: code of `torch.compile` ran in the trace as PyTorch's compiler makes it.
         lines: the script's line that allocated most of each part, such as `train.py, line 12`, by category and module.
         alloc_conf, cublas_workspace_config: the same two settings at the start of the trace.
     """
@@ -153,6 +155,7 @@ class TraceHeader:
     backend: str = "trace"
     counted_reserved_bytes: int | None = None
     runs_otherwise: tuple[str, ...] = ()
+    compiled: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -32,7 +32,7 @@ def estimate(
     synthetic_data: Sequence[str] = (),
     sequence_lengths: str = "",
     allow_network: bool = False,
-    compiled_code: CompiledCode = "eager",
+    compiled_code: CompiledCode = "auto",
 ) -> Estimate:
     """Predicted GPU memory of a training script, or of a function that does one training step; no GPU is used.
 
@@ -42,7 +42,7 @@ def estimate(
 
     `gpus`: number of GPUs that it sees; `per_gpu` of the estimate has one entry for each that it uses.
     `synthetic_data`, `sequence_lengths`, `allow_network` and `compiled_code` are those of `core.ports.TraceOptions`;
-    they, `workdir`, `env` and `python` are for scripts only.
+    they, `workdir`, `env` and `python` are for scripts only: compiled code of a function is traced eagerly.
 
     Raises:
         TraceError: it could not be traced; `kind` says why.
@@ -70,7 +70,7 @@ def explain(
     synthetic_data: Sequence[str] = (),
     sequence_lengths: str = "",
     allow_network: bool = False,
-    compiled_code: CompiledCode = "eager",
+    compiled_code: CompiledCode = "auto",
     cache: bool = True,
 ) -> TracedResult:
     """As `estimate`, with the trace, its replay, the range of the reserved bytes and the verdict for the GPU.
@@ -99,7 +99,7 @@ def explain(
             "synthetic_data": synthetic_data,
             "sequence_lengths": sequence_lengths,
         }
-        compiles = compiled_code != "eager"
+        compiles = compiled_code == "inductor"
         for name, value in {**own, "allow_network": allow_network, "compiled_code": compiles}.items():
             if value:
                 raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")

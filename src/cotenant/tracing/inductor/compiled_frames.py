@@ -10,6 +10,7 @@ torch/_inductor/compile_fx.py, `compile_fx`.
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.inductor.cpu_build import INDUCTOR_SETTINGS
 from cotenant.tracing.inductor.plain_torch import OWN_PACKAGE, Attribute, plain_torch, read_attributes
 from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase
+from cotenant.tracing.sandbox.overlay import real_open
 
 FUNCTORCH_SETTINGS: dict[str, Any] = {
     "enable_autograd_cache": False,
@@ -46,6 +48,7 @@ class CompiledFrames:
 
     Attributes:
         reason: why a part of it runs eagerly that is compiled on a GPU; empty while none does.
+        graphs: how many were compiled.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], context: PatchContext) -> None:
@@ -54,6 +57,7 @@ class CompiledFrames:
         self._context = context
         self._run: Callable[..., Any] | None = None
         self.reason = ""
+        self.graphs = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the function."""
@@ -74,6 +78,9 @@ class CompiledFrames:
         from torch._inductor import list_mode_options
 
         _leave_tracer_alone()
+        if self._context.compiled_mark is not None:
+            # The script's `open` is redirected to its overlay.
+            os.close(real_open(self._context.compiled_mark, os.O_WRONLY | os.O_CREAT, 0o600))
         mode = self._options.get("mode")
         wanted = {**(list_mode_options(mode) if mode else {}), **(self._options.get("options") or {})}
         backend = functools.partial(self._compile, {**wanted, **INDUCTOR_SETTINGS})
@@ -102,12 +109,13 @@ class CompiledFrames:
         with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
             known = list(map(_as_read, inputs))
             compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=compile_and_try)
+        self.graphs += 1
         return compiled
 
 
 def patches(context: PatchContext) -> list[Entry]:
     """What Dynamo needs while it reads; none where compiled code is traced eagerly."""
-    if context.options.compiled_code != "inductor":
+    if context.options.compiled_code == "eager":
         return []
     common: dict[str, Any] = {"phase": Phase.TRAINING, "missing": "other versions than the tried ones"}
     return [

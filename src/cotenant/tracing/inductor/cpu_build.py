@@ -28,14 +28,13 @@ INDUCTOR_SETTINGS: dict[str, Any] = {
     "size_asserts": False,
     "alignment_asserts": False,
     "nan_asserts": False,
-    # Nothing can be measured, and CUDA graphs have a pool that is not modeled.
+    # Nothing can be measured.
     "max_autotune": False,
     "max_autotune_gemm": False,
     "max_autotune_pointwise": False,
     "coordinate_descent_tuning": False,
     "shape_padding": False,
     "cpp_wrapper": False,
-    "triton.cudagraphs": False,
 }
 """Settings of `torch._inductor.config`, over those of the script."""
 
@@ -60,7 +59,7 @@ def _on_cpu(value: Any) -> Any:
 
 def patches(context: PatchContext) -> list[Entry]:
     """Functions of the compiler that need a GPU; none where compiled code is traced eagerly."""
-    if context.options.compiled_code != "inductor":
+    if context.options.compiled_code == "eager":
         return []
     common: dict[str, Any] = {"phase": Phase.TRAINING, "missing": "other versions than the tried ones"}
     return [

@@ -27,6 +27,7 @@ _PROVIDERS = (
     "training.torch_compile",
     "inductor.cpu_build",
     "inductor.compiled_frames",
+    "inductor.cuda_graph_trees",
     "training.torchscript",
     "training.deepcopy",
     "training.training_observer",

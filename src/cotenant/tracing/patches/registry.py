@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,8 @@ class PatchContext:
     observer: TrainingObserver
     overlay: Overlay
     groups: NcclGroups
+    compiled_mark: Path | None = None
+    """A file to make before anything is compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ EXITED = "the script exited"
 """Beginning of the message where a script ended itself: its last words say why."""
 RENEWED = "renewed"
 """A file beside the answer that changes when an optimizer step renews the limit of time."""
+COMPILED = "compiled"
+"""A file beside the answer that exists as soon as the compiler is started for code of `torch.compile`."""
 USAGE = "usage"
 """Kind of an error that `trace_script` raises as a `UsageError`."""
 _INTERNED = ("action", "category", "phase", "module")

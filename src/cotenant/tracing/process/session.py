@@ -27,7 +27,7 @@ from cotenant.tracing.process import deadline, garbage_collection, launcher_env,
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
-from cotenant.tracing.process.serialization import EXITED, RENEWED, USAGE
+from cotenant.tracing.process.serialization import COMPILED, EXITED, RENEWED, USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
 
@@ -148,6 +148,7 @@ class TracingSession:
             observer=self.observer,
             overlay=self.overlay,
             groups=self.mode.groups,
+            compiled_mark=answer.with_name(COMPILED),
         )
         self.patches.add(all_patches(context))
         self.patches.apply()

@@ -45,7 +45,8 @@ def trace_function(
         import_tracer()
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         answer = Path(folder, "answer")
-        options = TraceOptions(steps=steps, cudnn_version=cudnn_version)
+        # Eagerly: Dynamo cannot be told apart from that of this process, which may have compiled the function before.
+        options = TraceOptions(steps=steps, cudnn_version=cudnn_version, compiled_code="eager")
         request = {"gpu": dict(gpu), "options": asdict(options)}
         # By fork, since a closure over models and optimizers cannot be pickled, as `spawn` and `forkserver` would have
         # to.

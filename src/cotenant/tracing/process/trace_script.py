@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def trace_script(
     forkserver: ForkServerClient | None = None,
     null_gpu: Mapping[str, str] | None = None,
 ) -> MemoryTrace:
-    """Run `program` on a simulated GPU.
+    """Run `program` on a simulated GPU, once more with eager code where it fails with compiled code.
 
     `gpu`: name, total_bytes, nvml_total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the
     script if it can, unless the output is to be shown. `null_gpu`: variables with which the CUDA build of the
@@ -65,6 +66,47 @@ def trace_script(
         UsageError: one of `options` cannot be parsed.
     """
     options = options or TraceOptions()
+    run = functools.partial(
+        _run_once, program, gpu=gpu, workdir=workdir, env=env, timeout_s=timeout_s, show_output=show_output,
+        forkserver=forkserver, null_gpu=null_gpu,
+    )  # fmt: skip
+    found, has_compiled = run(options)
+    failed = isinstance(found, TraceError) or found.partial
+    if failed and has_compiled and options.compiled_code == "auto":
+        found = _without_compiler(found, run(replace(options, compiled_code="eager"))[0])
+    if isinstance(found, TraceError):
+        raise found
+    return found
+
+
+def _without_compiler(found: TraceError | MemoryTrace, eager: TraceError | MemoryTrace) -> TraceError | MemoryTrace:
+    """Of a run with compiled code that failed, or was not traced to its end, and one without: what to answer."""
+    if isinstance(found, MemoryTrace) and (isinstance(eager, TraceError) or eager.partial):
+        return found
+    if isinstance(eager, TraceError):
+        return eager
+    why = found.message if isinstance(found, TraceError) else found.warnings[-1]
+    note = f"with compiled code the script could not be traced ({why}), so that all of it was traced eagerly"
+    return replace(eager, warnings=(note, *eager.warnings))
+
+
+def _run_once(
+    program: Program,
+    options: TraceOptions,
+    *,
+    gpu: Mapping[str, Any],
+    workdir: str,
+    env: Mapping[str, str],
+    timeout_s: float,
+    show_output: bool,
+    forkserver: ForkServerClient | None,
+    null_gpu: Mapping[str, str] | None,
+) -> tuple[TraceError | MemoryTrace, bool]:
+    """The trace, or why there is none, and whether code was compiled. Parameters: as of `trace_script`.
+
+    Raises:
+        UsageError: one of `options` cannot be parsed.
+    """
     gpus = _gpus_of(program, gpu["count"])
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
@@ -84,16 +126,40 @@ def trace_script(
         path = f"{sensors}{os.pathsep}{env.get('PATH', os.defpath)}"
         child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
-        code = None
-        if forkserver is not None and not show_output:
-            code = _run_in_forkserver(forkserver, command, paths, workdir, child_env, timeout_s)
-        if code is None:
-            paths["answer"].unlink(missing_ok=True)
-            code = _run_in_new_process(command, workdir, child_env, paths["log"], timeout_s, show_output=show_output)
-        log = _tail(paths["log"])
-        if not paths["answer"].exists():
-            raise _crash_error(code, log)
-        answer = json.loads(paths["answer"].read_text())
+        try:
+            answer = _answer_of(
+                command, paths, workdir, child_env, timeout_s, show_output=show_output, forkserver=forkserver
+            )
+        except TraceError as error:
+            return error, paths["answer"].with_name(serialization.COMPILED).exists()
+        return answer, paths["answer"].with_name(serialization.COMPILED).exists()
+
+
+def _answer_of(
+    command: list[str],
+    paths: Mapping[str, Path],
+    workdir: str,
+    env: dict[str, str],
+    timeout_s: float,
+    *,
+    show_output: bool,
+    forkserver: ForkServerClient | None,
+) -> MemoryTrace:
+    """The trace of one run.
+
+    Raises:
+        TraceError, UsageError: as `trace_script`.
+    """
+    code = None
+    if forkserver is not None and not show_output:
+        code = _run_in_forkserver(forkserver, command, paths, workdir, env, timeout_s)
+    if code is None:
+        paths["answer"].unlink(missing_ok=True)
+        code = _run_in_new_process(command, workdir, env, paths["log"], timeout_s, show_output=show_output)
+    log = _tail(paths["log"])
+    if not paths["answer"].exists():
+        raise _crash_error(code, log)
+    answer = json.loads(paths["answer"].read_text())
     if "error" in answer:
         error = answer["error"]
         if error["kind"] == serialization.USAGE:

@@ -1,14 +1,16 @@
-"""`torch.compile`: the model runs eagerly, or as Inductor compiles it where the options say so.
+"""`torch.compile`: the model runs as Inductor compiles it, or eagerly where the options say so or that fails.
 
 A warning says what runs eagerly, and in which direction the estimate errs. Compiled code saves less for backward where
 it recomputes elementwise results, and it holds fewer intermediate results. A compiled optimizer step holds none. CUDA
-graphs keep a memory pool of their own, which is more and is not modeled.
+graphs keep a memory pool of their own, which is more; it is left out where the model runs eagerly.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +20,10 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_
 if TYPE_CHECKING:
     from cotenant.tracing.inductor.compiled_frames import CompiledFrames
 
-_WARNING = (
-    "`torch.compile` was ignored: the estimate is for the eager model; compiled code often needs less "
-    "(`--compiled-code inductor` estimates it)"
-)
+TRIED_VERSIONS = ((2, 10), (2, 13))
+"""Versions of torch whose compiler was compared with its CUDA build: from, to."""
+
+_WARNING = "`torch.compile` was ignored{reason}: the estimate is for the eager model; compiled code often needs less"
 _STEP_WARNING = (
     "a compiled optimizer step was traced eagerly, with intermediate results that compiled code does not hold: "
     "where the peak is in the step, it is an upper bound"
@@ -31,8 +33,8 @@ _PARTLY_EAGER_WARNING = (
     "needs less"
 )
 _INDUCTOR_WARNING = (
-    "experimental: code of `torch.compile` was traced as Inductor compiles it for this GPU; the bound was calibrated "
-    "on eager code"
+    "code of `torch.compile` was traced as Inductor compiles it for this GPU: for the torch of this environment, and "
+    "without kernels that are chosen by their speed"
 )
 _CUDA_GRAPHS_WARNING = "`torch.compile` with CUDA graphs keeps their memory in a pool of its own, which is not counted"
 
@@ -65,7 +67,7 @@ def patches(context: PatchContext) -> list[Patch]:
         if has_step:
             recorder.warn(_STEP_WARNING)
         if not is_step:
-            recorder.warn(_WARNING)
+            recorder.warn(_WARNING.format(reason=_why_eager(context, options)))
         if _uses_cuda_graphs(options):
             recorder.warn(_CUDA_GRAPHS_WARNING)
 
@@ -89,7 +91,9 @@ def patches(context: PatchContext) -> list[Patch]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             result = compiled(*args, **kwargs)
-            _warn_of_inductor(recorder, compiled, function, uses_cuda_graphs=_uses_cuda_graphs(options))
+            if compiled.graphs and not recorder.header.compiled:
+                recorder.header = replace(recorder.header, compiled=True)
+            _warn_of_inductor(recorder, compiled, function)
             return result
 
         # Dynamo compiles a compiled function that another one calls as a part of it.
@@ -97,21 +101,23 @@ def patches(context: PatchContext) -> list[Patch]:
         return call
 
     def run_of(function: Any, options: dict[str, Any]) -> Callable[..., Any]:
-        backend = options.get("backend", "inductor")
-        if context.options.compiled_code != "inductor" or backend != "inductor":
+        if context.options.compiled_code == "eager" or _why_eager(context, options):
             return eagerly(function, options)
         return with_inductor(function, options)
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile_, **options)
+        if _is_disabled(options):
+            return model
         if isinstance(model, torch.nn.Module):
             return UncompiledModule(model, run_of(model, options))
         return run_of(model, options)
 
     def compile_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         # As `Module.compile` does; `Module.__call__` runs it (torch/nn/modules/module.py, `_wrapped_call_impl`).
-        self._compiled_call_impl = run_of(self._call_impl, kwargs)
+        if not _is_disabled(kwargs):
+            self._compiled_call_impl = run_of(self._call_impl, kwargs)
 
     reason = "Inductor needs a GPU to generate and tune its kernels."
     source = "torch/__init__.py, `compile`"
@@ -129,15 +135,34 @@ def patches(context: PatchContext) -> list[Patch]:
     ]  # fmt: skip
 
 
-def _warn_of_inductor(recorder: Any, compiled: CompiledFrames, function: Any, *, uses_cuda_graphs: bool) -> None:
+def _warn_of_inductor(recorder: Any, compiled: CompiledFrames, function: Any) -> None:
     if compiled.reason:
         recorder.note_runs_otherwise("compiled")
         name = getattr(function, "__qualname__", None) or type(function).__name__
         recorder.warn(_PARTLY_EAGER_WARNING.format(name=name, reason=compiled.reason))
         return
     recorder.warn(_INDUCTOR_WARNING)
-    if uses_cuda_graphs:
-        recorder.warn(_CUDA_GRAPHS_WARNING)
+
+
+def _why_eager(context: PatchContext, options: dict[str, Any]) -> str:
+    """Why code is not compiled, to follow `was ignored`; empty if it is, or if the options of the trace say so."""
+    backend = options.get("backend", "inductor")
+    if backend != "inductor":
+        return (
+            f", since its backend is `{backend}`" if isinstance(backend, str) else ", since its backend is a function"
+        )
+    first, last = TRIED_VERSIONS
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if context.options.compiled_code != "auto" or first <= version <= last:
+        return ""
+    tried = f"{'.'.join(map(str, first))} to {'.'.join(map(str, last))}"
+    return f", since the compiler of torch {torch.__version__} was not tried, only {tried} (`--compiled-code inductor`)"
+
+
+def _is_disabled(options: dict[str, Any]) -> bool:
+    """Whether nothing is compiled on a GPU either. Source: torch/_dynamo/eval_frame.py, `_optimize`."""
+    names = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+    return bool(options.get("disable")) or any(os.environ.get(name) == "1" for name in names)
 
 
 def _do_nothing() -> None:
