@@ -12,6 +12,8 @@ Of a traced one also:
                   `reserved_bytes` and `bound_bytes` on a GPU without end, `spare_bytes`, `retries`,
                   `capability_differs`, and `oom`, null or the request that found no memory: `phase`, `module`,
                   `request_bytes`, `allocated_bytes`, `reserved_bytes`
+    context       of CUDA: `low_bytes`, `typical_bytes`, `high_bytes`, NCCL's part included; `loads_eagerly`: all
+                  kernels at once; `derived`: not measured on this GPU; `source`
     nccl          null, or NCCL's part of the context: `low_bytes`, `typical_bytes`, `high_bytes`; `group_sizes`;
                   `low_channels`, `typical_channels`, `high_channels`; `parts`, each with `name`, `source` and such a
                   range of bytes
@@ -56,6 +58,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
         "parts_at_peak": parts_at_peak(result),
         "interval": _plain(result.reserved_range),
         "fit": of_fit(result.fit),
+        "context": _of_context(result),
         "nccl": None if result.nccl is None else _of_nccl(result.nccl),
         "trace": {
             "backend": header.backend,
@@ -83,6 +86,18 @@ def of_fit(fit: Fit) -> dict[str, Any]:
         "reserved_bytes": oom.reserved_bytes,
     }
     return {**_plain(fit), "oom": place, "spare_bytes": fit.spare_bytes, "sentence": fit.sentence}
+
+
+def _of_context(result: TracedResult) -> dict[str, Any]:
+    context = result.context
+    return {
+        "low_bytes": context.low_bytes,
+        "typical_bytes": context.typical_bytes,
+        "high_bytes": context.high_bytes,
+        "loads_eagerly": result.replay_input.stack.loads_eagerly,
+        "derived": context.derived,
+        "source": context.source,
+    }
 
 
 def _of_nccl(found: NcclBytes) -> dict[str, Any]:

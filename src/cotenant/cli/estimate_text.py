@@ -40,8 +40,8 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
     _print_breakdown(estimate)
     nccl = None if result is None else result.nccl
-    if nccl is not None:
-        _print_nccl(nccl, estimate.context_bytes)
+    if result is not None and (nccl is not None or result.replay_input.stack.loads_eagerly):
+        _print_context(result)
     _print_gpus(estimate)
     if estimate.smact is not None:
         print(f"\n  {utilization_line(estimate.smact, estimate.smocc)}")
@@ -97,18 +97,29 @@ def _print_breakdown(estimate: Estimate) -> None:
         print(f"  {category:<16}{format_bytes(value):>10}   {bar:<{_BAR}} {value / total:6.1%}")
 
 
-def _print_nccl(nccl: NcclBytes, context_bytes: int) -> None:
-    """What the memory outside of the allocator is made of; NCCL's outweighs the tensors of a small job."""
+def _print_context(result: TracedResult) -> None:
+    """What the memory outside of the allocator is made of; it can outweigh the tensors of a small job."""
+    nccl, context = result.nccl, result.context
+    low, typical, high = context.low_bytes, context.typical_bytes, context.high_bytes
+    if nccl is not None:
+        low, typical, high = low - nccl.low_bytes, typical - nccl.typical_bytes, high - nccl.high_bytes
+    meaning = "context, kernels and libraries"
+    if result.replay_input.stack.loads_eagerly:
+        meaning += f", {_range(low, high)}; all kernels loaded at once"
+    print("\n  in the CUDA context")
+    for name, value, text in (("CUDA", typical, meaning), *_nccl_lines(nccl)):
+        print(f"  {name:<16}{format_bytes(value):>10}   {text}")
+
+
+def _nccl_lines(nccl: NcclBytes | None) -> list[tuple[str, int, str]]:
+    if nccl is None:
+        return []
     sizes = " and ".join(map(str, nccl.group_sizes))
     groups = f"group{'s' if len(nccl.group_sizes) > 1 else ''} of {sizes} GPUs"
-    lines = [
-        ("CUDA", context_bytes - nccl.typical_bytes, "context, kernels and libraries"),
+    return [
         ("NCCL", nccl.typical_bytes, f"{nccl.interval}; {nccl.typical_channels} channels; {groups}"),
         *((f"  {part.name}", part.typical_bytes, part.source) for part in nccl.parts),
     ]
-    print("\n  in the CUDA context")
-    for name, value, meaning in lines:
-        print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
 
 
 def _made_from(result: TracedResult, elapsed_s: float) -> str:

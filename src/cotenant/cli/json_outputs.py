@@ -175,6 +175,7 @@ class EstimateOutput(EstimateFields, total=False):
         dict[str, Any], "range of the reserved bytes if allocations differ: `low_bytes`, `high_bytes`, `states`"
     ]
     fit: Annotated[dict[str, Any], "the verdict for the GPU: `verdict` is `fits`, `tight`, `unsure` or `no`"]
+    context: Annotated[dict[str, Any], "CUDA's context: a range of bytes, `loads_eagerly`, `derived`, `source`"]
     nccl: Annotated[dict[str, Any] | None, "NCCL's part of the context: a range of bytes, channels, `parts`"]
     parts_at_peak: Annotated[dict[str, int], "requested bytes at the peak by category and module, for --baseline"]
     changes: Annotated[dict[str, int], "--baseline: bytes by part, more or less than in the earlier estimate"]

@@ -10,8 +10,7 @@ from cotenant.allocator import OomReport, ReplayResult
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.margin import margin_of
-from cotenant.estimators.nccl import with_nccl
-from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input
+from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input, with_context
 from cotenant.gpu_specs import GpuSpec, all_gpu_specs
 
 FitVerdict = Literal["fits", "tight", "unsure", "no"]
@@ -141,7 +140,7 @@ def fits_on(
     made = capability_of(trace)
     seen: dict[object, tuple[ReplayInput, ReplayResult]] = {}
     found = []
-    for gpu in (with_nccl(spec, trace.header) for spec in _all_gpus(instances=instances)):
+    for gpu in (with_context(spec, stack, trace.header) for spec in _all_gpus(instances=instances)):
         replay_input, free = _replayed(trace, gpu, stack, seen)
         margin = margin_of(
             trace,

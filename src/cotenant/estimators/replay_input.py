@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
 from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.core.units import format_bytes
 from cotenant.estimators.attention_splits import split_buffers
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
 from cotenant.estimators.cudnn.table import cudnn_of_torch, is_cudnn_known
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
+from cotenant.estimators.nccl import nccl_warnings, with_nccl
 from cotenant.estimators.reductions import ReductionRule, threads_of_sm
 from cotenant.gpu_specs import GpuSpec
 
 _ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_LOADING = "CUDA_MODULE_LOADING"
 _ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
 _ON_ALL_GPUS = frozenset({"phase", "empty_cache"})
 
@@ -31,6 +34,9 @@ class SoftwareStack:
     Attributes:
         alloc_conf: settings of the allocator as text; `options`: parsed.
         cublas_config: CUBLAS_WORKSPACE_CONFIG.
+        loads_eagerly: whether CUDA loads all kernels when it starts, not each with its first use: by
+            CUDA_MODULE_LOADING, which torch sets to LAZY where it is not set (torch/cuda/__init__.py). A driver before
+            515 does so in any case, which is not known here.
         cudnn_workspaces: as the job's own cuDNN answered for its convolutions; None: it was not or cannot be queried.
         warnings: what is unknown or not modeled, as sentences.
     """
@@ -42,6 +48,7 @@ class SoftwareStack:
     rules: AllocatorRules
     warnings: tuple[str, ...] = ()
     cudnn_workspaces: CudnnWorkspaces | None = None
+    loads_eagerly: bool = False
 
 
 def software_stack(
@@ -55,6 +62,7 @@ def software_stack(
     version = torch_version or header.torch_version
     settings = _settings(header, env)
     made = make_software_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
+    made = replace(made, loads_eagerly=settings.get(_LOADING) == "EAGER")
     if header.memory_fraction is None:
         return made
     return replace(made, options=replace(made.options, per_process_memory_fraction=header.memory_fraction))
@@ -94,6 +102,21 @@ def _settings(header: TraceHeader, env: Mapping[str, str] | None) -> dict[str, s
     return {**env, **own}
 
 
+def with_context(gpu: GpuSpec, stack: SoftwareStack, header: TraceHeader) -> GpuSpec:
+    """`gpu` with the CUDA context of a process of this stack, NCCL's memory included."""
+    return with_nccl(gpu.with_eager_context() if stack.loads_eagerly else gpu, header)
+
+
+def context_warnings(gpu: GpuSpec, stack: SoftwareStack, header: TraceHeader) -> tuple[str, ...]:
+    """What is not measured of the context of `gpu`, and what NCCL takes of it, as sentences."""
+    found = nccl_warnings(header, gpu)
+    context = gpu.with_eager_context().context
+    if not stack.loads_eagerly or not context.derived:
+        return found
+    interval = f"{format_bytes(context.low_bytes)} to {format_bytes(context.high_bytes)}"
+    return (f"the CUDA context with all kernels loaded at once is assumed on {gpu.name}: {interval}", *found)
+
+
 def blas_of(gpu: GpuSpec, stack: SoftwareStack) -> BlasWorkspaces:
     """The cuBLAS workspaces on `gpu`."""
     return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
@@ -130,8 +153,9 @@ class ReplayInput:
 
     def with_settings(self, alloc_conf: str) -> ReplayInput:
         """The same input with other allocator settings; raises as `software_stack` does."""
-        stack = make_software_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config)
-        return replace(self, stack=replace(stack, cudnn_workspaces=self.stack.cudnn_workspaces))
+        made, now = make_software_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config), self.stack
+        stack = replace(made, cudnn_workspaces=now.cudnn_workspaces, loads_eagerly=now.loads_eagerly)
+        return replace(self, stack=stack)
 
     def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
         """Replay through the allocator with at most `capacity_bytes`; None: unlimited, whatever the settings say."""

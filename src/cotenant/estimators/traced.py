@@ -18,13 +18,20 @@ from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, qu
 from cotenant.estimators.cudnn.workspaces import benchmark_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
-from cotenant.estimators.nccl import nccl_warnings, with_nccl
-from cotenant.estimators.replay_input import devices_of, make_replay_input, on_device, software_stack
+from cotenant.estimators.replay_input import (
+    context_warnings,
+    devices_of,
+    make_replay_input,
+    on_device,
+    software_stack,
+    with_context,
+)
 from cotenant.estimators.sensitivity import reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.estimators.traced_result import TracedResult
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 from cotenant.tracing.data import data_options, length_histogram
+from cotenant.tracing.process import shell_script
 from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import Program, find_interpreter, find_program
 from cotenant.tracing.process.provenance import SETTINGS
@@ -83,15 +90,19 @@ class TracedEstimator:
     def explain(self, request: EstimateRequest) -> TracedResult:
         """The estimate with its trace and replay."""
         gpu = gpu_spec(request.gpu)
-        env = dict(request.env) or dict(os.environ)
-        recorded, from_cache = self._trace(request, gpu, env)
-        return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
-
-    def _trace(self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
-        """The trace, and whether it comes from the cache."""
+        env: Mapping[str, str] = dict(request.env) or dict(os.environ)
         python = sys.executable
         if self._python is not None:
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
+        command = shell_script.resolve(request.command, workdir=request.workdir, env=env)
+        request, env = replace(request, command=command.command, workdir=command.workdir), command.env
+        recorded, from_cache = self._trace(request, gpu, env, python)
+        return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
+
+    def _trace(
+        self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str], python: str
+    ) -> tuple[MemoryTrace, bool]:
+        """The trace, and whether it comes from the cache. `python` runs a script that names no interpreter."""
         program = find_program(request.command, workdir=request.workdir, env=env, python=python)
         if self._backend == "null-gpu":
             return self._run_on_null_gpu(program, request, gpu, env)
@@ -220,8 +231,9 @@ class TracedEstimator:
         return replace(largest, estimate=estimate, gpus=tuple(found))
 
     def _on_one(self, recorded: MemoryTrace, gpu: GpuSpec, env: Mapping[str, str] | None = None) -> TracedResult:
-        gpu, nccl = with_nccl(gpu, recorded.header), nccl_warnings(recorded.header, gpu)
         stack = software_stack(recorded.header, env=env, torch_version=self._torch_version)
+        context = context_warnings(gpu, stack, recorded.header)
+        gpu = with_context(gpu, stack, recorded.header)
         stack = replace(stack, cudnn_workspaces=self._query_cudnn(recorded, gpu))
         replay_input = make_replay_input(recorded, gpu, stack)
         free = replay_input.replay()
@@ -245,7 +257,7 @@ class TracedEstimator:
             fit = replace(fit, capability_differs=True)
         fit = of_trace(fit, recorded)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl, *benchmark, *own)),
+            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *context, *benchmark, *own)),
             trace=recorded,
             replay=result,
             replay_input=replay_input,

@@ -12,6 +12,7 @@ from cotenant.estimators.fit import Fit, fits_on, worst
 from cotenant.estimators.nccl import NcclBytes, nccl_bytes
 from cotenant.estimators.replay_input import ReplayInput
 from cotenant.estimators.sensitivity import ReservedRange
+from cotenant.gpu_specs import ContextBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,11 @@ class TracedResult:
     def workspaces(self) -> str | None:
         """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
         return workspace_sources(self.trace, self.replay_input.gpu, self.replay_input.stack.cudnn_workspaces)
+
+    @property
+    def context(self) -> ContextBytes:
+        """The CUDA context as an interval, with NCCL's part."""
+        return self.replay_input.gpu.context
 
     @property
     def nccl(self) -> NcclBytes | None:

@@ -19,6 +19,17 @@ of an RTX 3090 (torch 2.7.1+cu128, InvokeAI issue 9413). With cuBLAS and cuDNN: 
 about 125 MiB on the 24 of an RTX 4060 (xMem), the most per SM. Kernels loaded while a job ran: 14 to 26 MiB (xMem).
 """
 
+BARE_EAGER_MIB_PER_SM = 11.4
+LOADED_EAGER_MIB_PER_SM = 15.9
+MAX_EAGER_MIB_PER_SM = 22.8
+LOADED_EAGER_MIB = 1358
+MAX_EAGER_MIB = 1822
+"""The same with all kernels loaded at once. Others measured three GPUs, with three versions of torch: 1237 MiB bare and
+1718 with cuBLAS and cuDNN on the 108 SMs of an A100, 877 bare on the 68 of an RTX 2080 Ti, 1341 bare on the 80 of a
+V100. Per SM, bare: 11.4, 12.9 and 16.8 MiB. The latter two with the A100's 481 MiB of libraries are `LOADED_EAGER_MIB`
+and `MAX_EAGER_MIB`; code takes as much on a small GPU, so smaller ones are assumed to need no less.
+"""
+
 _DRIVER_SHARE = 0.015
 _MIN_DRIVER_BYTES = 256 * MiB
 
@@ -53,6 +64,20 @@ def derived_context(sm_count: int) -> ContextBytes:
     )
 
 
+def derived_eager_context(sm_count: int) -> ContextBytes:
+    """Context with all kernels loaded at once, of a GPU with `sm_count` SMs where it was not measured."""
+    return ContextBytes(
+        low_bytes=round(BARE_EAGER_MIB_PER_SM * sm_count) * MiB,
+        typical_bytes=max(LOADED_EAGER_MIB, round(LOADED_EAGER_MIB_PER_SM * sm_count)) * MiB,
+        high_bytes=max(MAX_EAGER_MIB, round(MAX_EAGER_MIB_PER_SM * sm_count)) * MiB,
+        derived=True,
+        source=(
+            f"rule: {sm_count} SMs of {BARE_EAGER_MIB_PER_SM} to {MAX_EAGER_MIB_PER_SM} MiB, with libraries at least "
+            f"{LOADED_EAGER_MIB} and up to {MAX_EAGER_MIB} MiB"
+        ),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
     """A MIG instance that the GPU can be partitioned into."""
@@ -72,7 +97,7 @@ class GpuSpec:
         cublas_workspace_bytes: what torch allocates for a cuBLAS handle; part of the reserved bytes.
         board_power_w: power limit of the board; None where not read, and for a MIG instance.
         context: with lazy loading of kernels, the default of every supported torch; `eager_context`: with all kernels
-            loaded at once, as a stack of 2024 still did; None where not measured.
+            loaded at once, as a stack of 2024 still did; None where nothing is known (`with_eager_context`).
         sources: where the figures come from, by field.
     """
 
@@ -103,6 +128,10 @@ class GpuSpec:
         if ":" in self.name:
             return self.memory_total_bytes
         return self.memory_total_bytes - max(_MIN_DRIVER_BYTES, int(self.memory_total_bytes * _DRIVER_SHARE))
+
+    def with_eager_context(self) -> GpuSpec:
+        """The GPU for a process that loads all kernels at once; where that was not measured, by a rule."""
+        return replace(self, context=self.eager_context or derived_eager_context(self.sm_count))
 
     def instance(self, mig_name: str) -> GpuSpec:
         """One MIG instance, e.g. `3g.20gb`; its context is derived from its SMs.

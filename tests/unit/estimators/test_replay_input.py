@@ -13,6 +13,7 @@ from cotenant.gpu_specs import gpu_spec
 from traces import HEADER, a_trace, alloc
 
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+LOADING = "CUDA_MODULE_LOADING"
 SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
 
 
@@ -73,3 +74,25 @@ def test_a_memory_fraction_limits_only_where_there_is_a_limit():
     replay_input = make_replay_input(trace, gpu, software_stack(trace.header))
     assert replay_input.replay().oom is None
     assert replay_input.replay(gpu.usable_bytes).oom is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "eager"),
+    [
+        pytest.param({}, False, id="default"),
+        pytest.param({LOADING: "EAGER"}, True, id="eager"),
+        pytest.param({LOADING: "LAZY"}, False, id="lazy"),
+        pytest.param({LOADING: "DEFAULT"}, False, id="default by name"),
+    ],
+)
+def test_kernels_are_loaded_at_once_where_requested(settings, eager):
+    stack = software_stack(replace(HEADER, settings=settings))
+    assert stack.loads_eagerly is eager
+    kept = make_replay_input(a_trace([alloc(0, 1)]), gpu_spec("A100-40GB"), stack).with_settings(EXPAND)
+    assert kept.stack.loads_eagerly is eager
+
+
+def test_a_script_that_sets_its_loading_overrides_the_environment():
+    header = replace(HEADER, settings_before={}, settings={LOADING: "EAGER"})
+    assert software_stack(header, env={}).loads_eagerly
+    assert software_stack(replace(header, settings={}), env={LOADING: "EAGER"}).loads_eagerly

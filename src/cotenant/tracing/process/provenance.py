@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cotenant.core.trace import TraceHeader
 
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDA_MODULE_LOADING")
 """Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
 
 _SITE_NAMES = ("site-packages", "dist-packages")
