@@ -76,6 +76,46 @@ batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     assert any("the tokenizer of `someone/tiny` is not here" in warning for warning in trace.warnings)
 
 
+def test_a_tokenizer_without_a_vocabulary_is_replaced(tmp_path):
+    """transformers 5 makes one of special tokens alone where the files are missing: a text then has no tokens."""
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"<eos>": 0}, "unk_token": "<eos>"}}
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps({**BERT, "eos_token_id": 3}))
+    (tmp_path / "tiny" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tiny" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    source = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("tiny")
+model = AutoModelForSequenceClassification.from_pretrained("tiny")
+assert len(tokenizer) == 1000 and tokenizer.eos_token_id == 3
+assert "<|im_end|>" in tokenizer.get_vocab()
+batch = tokenizer(["one two three", "one"], padding=True, return_tensors="pt")
+assert batch["input_ids"].shape == (2, 5)
+batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    assert any("the tokenizer of `tiny` is not here" in warning for warning in trace.warnings)
+
+
+def test_a_tokenizer_with_its_own_small_vocabulary_is_kept(tmp_path):
+    letters = {letter: index for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz?")}
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"}}
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps({**BERT, "vocab_size": 32}))
+    (tmp_path / "tiny" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tiny" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    source = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+assert 27 <= len(AutoTokenizer.from_pretrained("tiny")) < 32
+model = AutoModelForSequenceClassification.from_pretrained("tiny")
+batch = {"input_ids": torch.ones(2, 5, dtype=torch.int64)}
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    assert not any("the tokenizer" in warning for warning in trace.warnings)
+
+
 def test_an_image_processor_has_the_size_of_the_configuration(tmp_path):
     pytest.importorskip("PIL")
     cache(tmp_path, "someone/vision", {"config.json": VIT})

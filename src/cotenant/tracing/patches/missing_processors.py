@@ -16,7 +16,14 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _UNLIMITED_LENGTH = 10**30
 """Source: transformers/tokenization_utils_base.py, `VERY_LARGE_INTEGER`."""
+_MAX_SPECIAL_TOKENS = 512
+"""More than any tokenizer of special tokens alone has: T5's are 104."""
 _SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
+_NAMED_BY_SCRIPTS = (
+    "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|finetune_right_pad_id|>",
+    "<|padding|>", "<end_of_turn>", "<start_of_turn>", "<s>", "</s>", "<unk>", "<pad>", "[PAD]",
+)  # fmt: skip
+"""Special tokens of well-known models: options such as TRL's `--eos_token` name them, and must find them."""
 _BERT_LIKE = ("bert", "electra", "mpnet")
 _CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
@@ -63,13 +70,17 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
 
     def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return original(cls, name, *args, **kwargs)
-        except (OSError, ValueError, TypeError, AttributeError, ImportError):
-            # Each class and version has another error for missing files; without protobuf, an `ImportError`.
+            found = original(cls, name, *args, **kwargs)
+        except Exception:  # each class and version has another for missing files
             config = _config(name, kwargs)
             made = make(config, cls.__name__) if config is not None else None
             if made is None:
                 raise
+        else:
+            config = _config(name, kwargs) if _may_lack_vocabulary(found) else None
+            made = make(config, cls.__name__) if config is not None and _lacks_vocabulary(found, config) else None
+            if made is None:
+                return found
         recorder.warn(
             f"the {what} of `{name}` is not here: one of its configuration was used; "
             + ("real text has more tokens than words" if what == "tokenizer" else "with default options")
@@ -77,6 +88,20 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
         return made
 
     return classmethod(from_pretrained)
+
+
+def _may_lack_vocabulary(found: Any) -> bool:
+    """Whether it is a tokenizer with hardly more than special tokens.
+
+    Without a vocabulary's files transformers 5 makes one of special tokens alone, for which a text has no tokens.
+    Source: transformers/models/qwen2/tokenization_qwen2.py, `Qwen2Tokenizer.__init__` (5.23), and others.
+    """
+    return hasattr(found, "convert_ids_to_tokens") and len(found) <= _MAX_SPECIAL_TOKENS
+
+
+def _lacks_vocabulary(tokenizer: Any, config: Any) -> bool:
+    """Whether the model has far more tokens than the tokenizer; one of bytes or of letters has all of them."""
+    return (_vocabulary_size(config) or 0) > 2 * len(tokenizer)
 
 
 def _config(name: Any, kwargs: dict[str, Any]) -> Any:
@@ -95,13 +120,15 @@ def _config(name: Any, kwargs: dict[str, Any]) -> Any:
 
 def make_tokenizer(config: Any, kind: str) -> Any:
     """A tokenizer of words with the special tokens of the configuration; None if it names no number of tokens."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    size = getattr(text, "vocab_size", None)
+    text, size = _text_config(config), _vocabulary_size(config)
     if not size:
         return None
     module = importlib.import_module("tokenizers")
     special = _special_tokens(text, size)
     names = {index: f"token{index}" for index in range(size)}
+    if size > _MAX_SPECIAL_TOKENS:
+        own = {name for name, _ in special.values()}
+        names.update(enumerate((name for name in _NAMED_BY_SCRIPTS if name not in own), 3 * size // 4))
     names.update({index: name for name, index in special.values()})
     model = module.models.WordLevel({name: index for index, name in names.items()}, unk_token=names[size - 1])
     tokenizer = module.Tokenizer(model)
@@ -115,6 +142,14 @@ def make_tokenizer(config: Any, kind: str) -> Any:
     )
     fast.chat_template = _CHAT_TEMPLATE
     return fast
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _vocabulary_size(config: Any) -> int | None:
+    return getattr(_text_config(config), "vocab_size", None)
 
 
 def _special_tokens(text: Any, size: int) -> dict[str, tuple[str, int]]:
