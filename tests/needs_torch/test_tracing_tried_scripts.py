@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.core.ports import EstimateRequest
+from cotenant.estimators.traced import TracedEstimator
 from traced_scripts import TRAINING, failing, traced, trained
 
 
@@ -184,3 +189,21 @@ def test_initializations_of_large_cpu_tensors_test_no_values(tmp_path, init):
     assert {init} is x and not (x == 9).any() and x.erfinv_() is x
     """
     trained(tmp_path, source)
+
+
+def test_a_shell_script_is_estimated_as_the_command_that_it_runs(tmp_path):
+    (tmp_path / "sub").mkdir()
+    lines = (
+        "import os, sys, torch", "assert sys.argv[1:] == ['--size', '8'] and os.environ['SIZE'] == '8'",
+        "model = torch.nn.Linear(8, 8).cuda()", "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "for _ in range(4):", "    model(torch.zeros(2, 8, device='cuda')).sum().backward()", "    optimizer.step()",
+    )  # fmt: skip
+    (tmp_path / "sub" / "train.py").write_text("\n".join(lines))
+    settings = "export SIZE=$1\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    (tmp_path / "train.sh").write_text(settings + 'cd sub\nshift\npython3 train.py "$@"\n')
+    command = ("OMP_NUM_THREADS=1", "bash", "train.sh", "8", "--size", "8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
+    request = EstimateRequest(command=command, workdir=str(tmp_path), gpu="A100-40GB", env={"PATH": path})
+    result = TracedEstimator().explain(request)
+    assert result.estimate.peak_reserved_bytes > 0
+    assert result.replay_input.stack.options.expandable_segments

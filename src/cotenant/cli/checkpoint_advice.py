@@ -6,7 +6,6 @@ Only the client reads scripts, with its user's rights; the daemon never does. A 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -14,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 from cotenant.core.errors import CotenantError
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES, CheckpointHabit, find_habit
 from cotenant.jobfiles.python_commands import find_python_commands
+from cotenant.osutil.regular_files import read_regular_file
 from cotenant.tracing.process.program import SAVING_LAUNCHER, find_program
 
 _SHELLS = ("bash", "sh", "zsh")
@@ -44,7 +44,7 @@ def habit_of(command: Sequence[str], workdir: str) -> CheckpointHabit | None:
     except (CotenantError, ValueError, OSError):
         return None
     target = program.target if program.kind == "script" else f"{program.target.replace('.', '/')}.py"
-    source = _read(Path(workdir, target))
+    source = read_regular_file(Path(workdir, target), max_bytes=MAX_SCRIPT_BYTES)
     if source is None:
         return None
     is_wrapped = list(command[1:3]) == SAVING_LAUNCHER
@@ -71,27 +71,11 @@ def _in_shell_script(command: Sequence[str], workdir: str) -> tuple[Sequence[str
         text = command[2] if command[1].endswith("c") and len(command) > 2 else ""
         rest: Sequence[str] = command[4:]
     else:
-        text = (_read(Path(workdir, command[1])) or b"").decode(errors="replace")
+        text = (read_regular_file(Path(workdir, command[1]), max_bytes=MAX_SCRIPT_BYTES) or b"").decode(
+            errors="replace"
+        )
         rest = command[2:]
     commands = find_python_commands(text, os.environ, rest)
     if len(commands) != 1 or commands[0].unknown:
         return None
     return commands[0].words, str(Path(workdir, commands[0].folder))
-
-
-def _read(path: Path) -> bytes | None:
-    """The text of a plain file that is not too large. A pipe or a device is not waited for."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            text = file.read(MAX_SCRIPT_BYTES + 1)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return text if len(text) <= MAX_SCRIPT_BYTES else None

@@ -147,9 +147,10 @@ def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | Non
     shown = f"`{shlex.join(command.words)}` (line {command.line})"
     if command.unknown:
         note(f"sbatch: warning: {shown}: {', '.join(command.unknown)} not known here, taken as empty")
-    workdir = Path(job.values().get("chdir") or "").absolute() / Path(command.folder).expanduser()
+    start = Path(job.values().get("chdir") or "").absolute()
+    workdir = start / Path(command.folder).expanduser()
     env = {**os.environ, **_batch_variables(), **command.env}
-    folders = [str((workdir / Path(folder).expanduser()).absolute()) for folder in command.bin_folders]
+    folders = [str(start / Path(folder).expanduser()) for folder in command.bin_folders]
     if command.conda_env:
         folders = [*_conda_folders(command.conda_env, env), *folders]
     env["PATH"] = os.pathsep.join([*folders, env.get("PATH", os.defpath)])

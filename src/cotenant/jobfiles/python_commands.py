@@ -1,8 +1,8 @@
 """Finds the Python commands of a batch script, by reading it as a shell would, without running anything.
 
-Pure: text in, commands out. The reader follows variables, `cd`, `source .../activate`, `conda activate`, the first
-value of a `for` loop, and programs that start another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows neither
-functions, nor which branch is taken, nor the output of commands; it lists a name of unknown value in `unknown`.
+Pure: text in, commands out. The reader follows variables, `shift`, `cd`, `source .../activate`, `conda activate`, the
+first value of a `for` loop, and programs that start another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows
+neither functions, nor which branch is taken, nor the output of commands; it lists a name of unknown value in `unknown`.
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ class _ScriptReader:
                 if match := _ASSIGNMENT.fullmatch(word):
                     self._assign(match[1], [match[2]])
         elif name in ("cd", "pushd") and len(words) > 1:
-            target = words[-1]
-            self._folder = target if target.startswith("/") else "/".join(filter(None, (self._folder, target)))
+            self._folder = self._below(words[-1])
+        elif name == "shift":
+            self._arguments = self._arguments[int(words[1]) if words[1:] and words[1].isdecimal() else 1 :]
         elif name in ("source", ".") and len(words) > 1:
             self._source(words[1], words[2:])
         elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
@@ -185,6 +186,10 @@ class _ScriptReader:
                     )
                 )
 
+    def _below(self, path: str) -> str:
+        """`path` from where the script starts."""
+        return path if path.startswith("/") else "/".join(filter(None, (self._folder, path)))
+
     def _source(self, path: str, rest: Sequence[str]) -> None:
         folder, _, name = path.rpartition("/")
         if name != "activate":
@@ -192,7 +197,7 @@ class _ScriptReader:
         if rest and folder.endswith("bin"):  # `source .../bin/activate NAME` is conda's
             self._conda_env = rest[0]
         elif folder:
-            self._bin_folders = (folder, *self._bin_folders)
+            self._bin_folders = (self._below(folder), *self._bin_folders)
 
     def _without_runners(self, words: list[str], env: dict[str, str]) -> list[str]:
         """The command that `srun`, `env` and the like run; their variables are added to `env`."""
@@ -229,6 +234,9 @@ class _ScriptReader:
                 expanded += self._arguments
             elif re.fullmatch(r"\$(\w+|\{\w+\})", word):
                 expanded += self._value(word.strip("${}"), word).split()
+            elif word.endswith("$"):  # what is in the brackets behind it was read as a command of its own
+                self._unknown["$(...)"] = None
+                expanded.append(_VARIABLE.sub(self._substitute, word[:-1]))
             else:
                 expanded.append(_VARIABLE.sub(self._substitute, word))
         return expanded

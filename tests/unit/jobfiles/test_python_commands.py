@@ -82,3 +82,21 @@ def test_no_script_takes_long():
     hostile = ["$(" * 20_000, "${" * 20_000, "`" * 20_001, "'" * 9_999, "\\\n" * 20_000, "<<A " * 5_000, "((" * 20_000]
     for text in hostile:
         find_python_commands(f"#!/bin/sh\npython a.py {text}\n", {})
+
+
+def test_shifted_arguments_are_gone():
+    script = 'N=$1\nshift\ntorchrun --nproc-per-node $N train.py "$@"\nshift 2\npython train.py $1\n'
+    assert words(script, arguments=("8", "/data", "-v", "x")) == [
+        "torchrun --nproc-per-node 8 train.py /data -v x",
+        "python train.py x",
+    ]
+
+
+def test_the_output_of_a_command_is_unknown():
+    (found,) = find_python_commands("python train.py --port $(free_port) --name run-$(date)\n", {})
+    assert found.unknown == ("$(...)",)
+
+
+def test_an_environment_is_below_the_folder_where_it_is_activated():
+    (found,) = find_python_commands("cd a\nsource env/bin/activate\ncd b\npython train.py\n", {})
+    assert (found.bin_folders, found.folder) == (("a/env/bin",), "a/b")

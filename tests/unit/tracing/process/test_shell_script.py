@@ -1,0 +1,122 @@
+"""The command behind variables and a shell script."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.tracing.process.shell_script import resolve
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    return tmp_path
+
+
+def resolved(folder, *command, **env):
+    return resolve(command, workdir=str(folder), env={"PATH": "/bin", **env})
+
+
+def script(folder, text, name="train.sh"):
+    (folder / name).write_text(text)
+
+
+def test_variables_before_the_command_are_the_jobs(folder):
+    found = resolved(folder, "A=1", "B=x y", "python", "train.py", "C=3")
+    assert found.command == ("python", "train.py", "C=3")
+    assert (found.env["A"], found.env["B"], "C" in found.env) == ("1", "x y", False)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [
+        pytest.param(
+            ["./train.sh", "8", "/data", "--lr", "1"],
+            '#!/bin/bash\nN=$1\nshift\ntorchrun --nproc_per_node=$N train.py "$@"\n',
+            ("torchrun", "--nproc_per_node=8", "train.py", "/data", "--lr", "1"),
+            id="the rest of its arguments",
+        ),
+        pytest.param(
+            ["bash", "-e", "train.sh"],
+            "mkdir -p out\npython -u train.py \\\n  --name ${NAME:-first} > out/log.txt 2>&1 &\n",
+            ("python", "-u", "train.py", "--name", "first"),
+            id="lines joined, redirections and other programs left out",
+        ),
+        pytest.param(
+            ["sh", "train.sh"],
+            "python train.py --lr 1\r\necho done\r\n",
+            ("python", "train.py", "--lr", "1"),
+            id="lines that end as on Windows",
+        ),
+        pytest.param(
+            ["train.sh", "a", "b", "c"],
+            "shift 2\npython train.py $1\n",
+            ("python", "train.py", "c"),
+            id="two arguments shifted",
+        ),
+        pytest.param(
+            ["train.sh"],
+            "python train.py --lr 1\nif true; then python train.py --lr 1; fi\n",
+            ("python", "train.py", "--lr", "1"),
+            id="one command twice",
+        ),
+    ],
+)
+def test_the_command_of_a_script_is_found(folder, command, text, expected):
+    script(folder, text)
+    assert resolved(folder, *command).command == expected
+
+
+def test_the_folder_and_the_variables_of_a_script_are_the_commands(folder):
+    script(folder, "source env/bin/activate\ncd sub\nexport A=2\nB=3 python train.py\n")
+    found = resolved(folder, "A=1", "bash", "train.sh")
+    assert found.workdir == str(folder / "sub")
+    assert (found.env["A"], found.env["B"]) == ("2", "3")
+    assert found.env["PATH"] == f"{folder / 'env/bin'}:/bin"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["python", "train.py"], id="no shell"),
+        pytest.param(["bash", "-c", "python train.py"], id="a text"),
+        pytest.param(["bash", "-lc", "train.sh"], id="a text for a login shell"),
+        pytest.param(["bash", "gone.sh"], id="no such script"),
+        pytest.param(["bash"], id="a shell alone"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_what_runs_no_shell_script_stays_as_it_is(folder, command):
+    script(folder, "python train.py\n")
+    found = resolved(folder, *command)
+    assert (list(found.command), found.workdir, dict(found.env)) == (command, str(folder), {"PATH": "/bin"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        pytest.param("echo 1\n", "`train.sh` starts no Python program", "python train.py ARGS", id="none"),
+        pytest.param(
+            "python prepare.py\npython train.py\n", r"starts 2 Python programs \(lines 1, 2\)",
+            "-- python prepare.py", id="two",
+        ),
+        pytest.param(
+            "python train.py --port $(free_port)\n", r"line 1 of `train.sh`: the value of `\$\(...\)`",
+            "NAME=VALUE cotenant estimate", id="a value that only a run has",
+        ),
+        pytest.param(
+            "\npython train.py $DATA\n", r"line 2 of `train.sh`: the value of `\$DATA`", "NAME=VALUE", id="a variable"
+        ),
+    ],
+)  # fmt: skip
+def test_why_a_script_has_no_command_is_in_the_error(folder, text, message, hint):
+    script(folder, text)
+    with pytest.raises(UsageError, match=message) as caught:
+        resolved(folder, "bash", "train.sh")
+    assert hint in caught.value.hint
+
+
+def test_a_variable_that_is_set_before_the_command_has_a_value(folder):
+    script(folder, "python train.py $DATA\n")
+    assert resolved(folder, "DATA=/d", "bash", "train.sh").command == ("python", "train.py", "/d")
