@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -43,6 +43,7 @@ class Row:
         loads: libraries loaded in addition to those of every row of the set; such rows have a constant of their own.
         doubt: why the measurement may be wrong, or empty; such rows are scored, but not used for fitting.
         others: other estimators by name; those that do not support the job are left out.
+        other_errors: absolute relative errors of other estimators, where nothing else is published.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Row:
     loads: str = ""
     doubt: str = ""
     others: Mapping[str, Recorded] = field(default_factory=dict)
+    other_errors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def read(group: Group, folder: Path) -> tuple[list[Row], Counter[str]]:
     left_out: Counter[str] = Counter()
     table = list(_cells(folder / group.file))
     too_high = _above_larger_batches(table, group.series) if group.series else set()
-    doubtful = _above_smaller_batches(table, group.series) if group.series else set()
+    doubtful = _above_smaller_batches(table, group.series, too_high) if group.series else set()
     for number, cells in enumerate(table):
         found = "above_larger_batch" if number in too_high else group.row(cells)
         if isinstance(found, Row):
@@ -120,17 +122,23 @@ GROWTH = 1.1
 """Batches may grow a job by so much more than in proportion: cuDNN may take more for a larger one."""
 
 
-def _above_smaller_batches(table: Sequence[Cells], series: str) -> set[int]:
-    """Numbers of the rows with more memory beside the context, by `GROWTH`, than a smaller batch in proportion."""
+def _above_smaller_batches(table: Sequence[Cells], series: str, too_high: Set[int]) -> set[int]:
+    """Numbers of the rows with more memory beside the context, by `GROWTH`, than a smaller batch in proportion.
+
+    A row that is flagged only because it has less than a smaller batch counts as sound if that batch is `too_high`.
+    """
     seen: dict[str, list[tuple[int, int]]] = {}
+    sound: dict[str, list[tuple[int, int]]] = {}
     found = set()
     for number, cells in sorted(enumerate(table), key=lambda item: int(item[1]["batch"])):
         batch, measured = int(cells["batch"]), int(cells["measured_mib"]) - CONTEXT_MIB
-        smaller = seen.setdefault(cells[series], [])
+        smaller, all_smaller = sound.setdefault(cells[series], []), seen.setdefault(cells[series], [])
         if any(measured > GROWTH * below * batch / size for size, below in smaller):
             found.add(number)
-        if not cells["flag"]:
+        above = {other for other, below in all_smaller if below > measured}
+        if not cells["flag"] or (cells["flag"] == "below_smaller_batch" and above and above <= too_high):
             smaller.append((batch, measured))
+        all_smaller.append((number, measured))
     return found
 
 

@@ -53,17 +53,22 @@ class Result:
 
 
 def commonest(values: Sequence[int]) -> int:
-    """The value with the most neighbors within 2 MiB, if these are a third of `values`; else the median."""
+    """The value with the most neighbors within 2 MiB, if these are a third of `values`.
+
+    Else the lower median of the first half: with `values` in the order of the estimates, errors grow with them.
+    """
     middle = int(statistics.median(values))
     near = {value: sum(abs(value - other) <= 2 * MiB for other in values) for value in values}
     best = max(values, key=lambda value: (near[value], -abs(value - middle)))
-    return best if near[best] >= max(2, len(values) / 3) else middle
+    if near[best] >= max(2, len(values) / 3):
+        return best
+    return statistics.median_low(values[: (len(values) + 1) // 2])
 
 
 def outside_of(results: Sequence[Result]) -> dict[str, int]:
     """Loaded libraries -> the constant beside reserved bytes, fitted to these rows."""
     left: dict[str, list[int]] = {}
-    for result in results:
+    for result in sorted(results, key=lambda result: result.peak_bytes):
         if not result.row.doubt:
             left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.peak_bytes)
     return {loads: commonest(values) for loads, values in left.items()}
@@ -139,12 +144,15 @@ def others_of(results: Sequence[Result]) -> list[str]:
 
 
 def other_error_lines(ran: Sequence[Result]) -> list[str]:
-    """Errors of the recorded estimators, each on the rows that it says fit."""
+    """Errors of the recorded estimators, each on the rows that it says fit; published errors have no sign."""
     lines = []
     for name in others_of(ran):
         found = [(result.row.others[name], result.row.measured_bytes) for result in ran if name in result.row.others]
         errors = [signed_error(other.estimated_bytes, measured) for other, measured in found if not other.oom]
         lines.append(error_line(f"{name}, recorded", errors))
+    for name in dict.fromkeys(name for result in ran for name in result.row.other_errors):
+        sizes = [result.row.other_errors[name] for result in ran if name in result.row.other_errors]
+        lines.append(f"{error_line(f'{name}, published', sizes).rsplit('|', 3)[0]}| | |")
     return lines
 
 

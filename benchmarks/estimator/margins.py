@@ -39,9 +39,9 @@ from benchmarks.estimator.ground_truth import (
 )
 from benchmarks.estimator.ground_truth import write as write_set_page
 from benchmarks.estimator.ground_truth_rows import GROUPS, read
-from benchmarks.estimator.ground_truth_scores import Result, commonest
+from benchmarks.estimator.ground_truth_scores import Result, outside_of
 from benchmarks.estimator.ground_truth_scores import report_lines as report_lines_of_set
-from benchmarks.estimator.margin_scales import Guessed, scale_lines
+from benchmarks.estimator.margin_scales import Network, scale_lines
 from cotenant.core.units import MiB
 from cotenant.estimators.margin import (
     COVERAGE,
@@ -138,12 +138,7 @@ def score_set(name: str, found: Sequence[Result], fitted: int) -> list[Scored]:
     done = [result for result in found if not why_excluded(result)]
     outside: dict[str, int] = {"": group.outside_bytes or 0}
     if group.outside_bytes is None:
-        left: dict[str, list[int]] = {}
-        for result in done[:fitted]:
-            if not result.row.doubt:
-                left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.reserved_bytes)
-        outside = {loads: commonest(values) for loads, values in left.items()}
-        done = done[fitted:]
+        outside, done = outside_of(done[:fitted]), done[fitted:]
     usual = statistics.median_low(outside.values())
     scored = []
     for result in done:
@@ -220,8 +215,10 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
             if cells:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
     lines += width_lines(rows)
-    guessed = (row for row in rows if row.family == FAMILIES[2])
-    lines += scale_lines([Guessed(**{name: getattr(item, name) for name in Guessed.__slots__}) for item in guessed])
+    for family in FAMILIES[1:]:
+        mine = [row for row in rows if row.family == family]
+        networks = [Network(**{name: getattr(row, name) for name in Network.__slots__}) for row in mine]
+        lines += scale_lines(family, networks)
     lines += ["", "Rows with the highest scores (measured peak above the estimate, in units of the family):", ""]
     lines += ["| row | family | score |", "| --- | --- | ---: |"]
     for family in FAMILIES:

@@ -31,9 +31,9 @@ COVERAGE = 0.99
 FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
 """Jobs without convolutions of cuDNN; with only those that cuDNN was queried for; with others."""
 
-_GUESSED_BYTES = 2048 * MiB
+_CONVOLUTION_BYTES = 2048 * MiB
 _SPLIT_WEIGHT = 8
-"""Added to the reserved bytes in the scale of guessed jobs (decision 0011)."""
+"""Added to the reserved bytes in the scale of jobs with convolutions, and of guessed ones (decision 0011)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +107,14 @@ def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int, split_by
     """The unit of a family's scores; `split_bytes`: as of `ReservedRange`.
 
     Without convolutions only the allocator's history is uncertain: the reserved bytes beyond the live blocks. A
-    workspace can move all of them. Where workspaces are guessed, the main uncertainty is whether a few calls take
-    several times their operands.
+    workspace can move all of them, and single ones are large beside a small network. Where workspaces are guessed, the
+    main uncertainty is whether a few calls take several times their operands.
     """
     if family == FAMILIES[0]:
         return reserved_bytes - allocated_bytes + 16 * MiB
     if family == FAMILIES[1]:
-        return reserved_bytes + 128 * MiB
-    return reserved_bytes + _GUESSED_BYTES + _SPLIT_WEIGHT * split_bytes
+        return reserved_bytes + _CONVOLUTION_BYTES
+    return reserved_bytes + _CONVOLUTION_BYTES + _SPLIT_WEIGHT * split_bytes
 
 
 def above_bytes(family: str, score: float, spread_bytes: int, scale: int) -> float:

@@ -160,15 +160,15 @@ def test_sample_depends_on_the_seed_alone(truth):
 
 
 @pytest.mark.parametrize(
-    ("mib", "constant"),
+    ("rows", "constant"),
     [
-        pytest.param([30, 10, 500], 30, id="all differ: the median"),
-        pytest.param([10, 500, 501, 502, 700], 501, id="most are within 2 MiB of it"),
-        pytest.param([5], 5, id="one row"),
+        pytest.param([(100, 30), (900, 99), (50, 10), (800, 5), (200, 40)], 30, id="all differ: median of small jobs"),
+        pytest.param([(100, 10), (101, 500), (102, 501), (103, 502), (104, 700)], 501, id="most are within 2 MiB"),
+        pytest.param([(100, 5)], 5, id="one row"),
     ],
 )
-def test_constant_is_the_commonest_or_the_median(modules, mib, constant):
-    results = [a_result(modules, measured=100 + extra, reserved=100) for extra in mib]
+def test_constant_is_the_commonest_or_the_median_of_small_jobs(modules, rows, constant):
+    results = [a_result(modules, measured=reserved + extra, reserved=reserved) for reserved, extra in rows]
     assert modules[0].outside_of(results) == {"": constant * MIB}
 
 
@@ -210,7 +210,14 @@ def test_above_a_larger_batch_is_left_out(tables):
 )
 def test_more_than_in_proportion_to_a_smaller_batch_is_doubtful(tables, cells, doubtful):
     table = [{"model": "a", "batch": str(batch), "measured_mib": str(mib), "flag": flag} for batch, mib, flag in cells]
-    assert tables._above_smaller_batches(table, "model") == doubtful
+    assert tables._above_smaller_batches(table, "model", set()) == doubtful
+
+
+def test_a_flag_is_void_where_the_smaller_batch_is_left_out(tables):
+    sizes = [(8, 9000, ""), (16, 2650, "below_smaller_batch"), (32, 9000, "")]
+    table = [{"model": "a", "batch": str(batch), "measured_mib": str(mib), "flag": flag} for batch, mib, flag in sizes]
+    assert tables._above_smaller_batches(table, "model", {0}) == {2}
+    assert tables._above_smaller_batches(table, "model", set()) == set()
 
 
 def test_a_doubtful_row_is_read_with_its_doubt(tables, tmp_path):

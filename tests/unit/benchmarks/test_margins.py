@@ -166,7 +166,7 @@ def a_network(scales, chance):
     suspected = chance.random() < 1 / 3
     split = 1000 * MIB if suspected else 0
     above = split if suspected and chance.random() < 1 / 3 else 0
-    return scales.Guessed(
+    return scales.Network(
         network=str(chance.random()),
         reserved_bytes=1000 * MIB,
         spread_bytes=10 * MIB,
@@ -179,31 +179,46 @@ def a_network(scales, chance):
 def test_a_way_that_counts_split_calls_is_chosen_where_they_matter(load):
     scales, chance = load("margin_scales"), random.Random(2)
     rows = [a_network(scales, chance) for _ in range(300)]
-    assert scales.chosen(rows, 0.95).split_weight == 16
+    shipped = scales.SHIPPED[scales.GUESSED]
+    assert scales.chosen(scales.WAYS[scales.GUESSED], rows, 0.95).split_weight == 16
     costs = {}
-    for way in (scales.BEFORE, scales.SHIPPED):
+    for way in (scales.BEFORE, shipped):
         results = scales.by_way(way, rows, 0.95)
         assert sum(above for above, _ in results) <= 0.06 * len(rows)
         costs[way] = sum(margin for _, margin in results)
-    assert costs[scales.SHIPPED] < costs[scales.BEFORE] / 1.5
+    assert costs[shipped] < costs[scales.BEFORE] / 1.5
+
+
+def test_a_constant_is_chosen_where_errors_do_not_grow_with_the_network(load):
+    scales, chance = load("margin_scales"), random.Random(2)
+    above = (round(chance.uniform(0, 300) * MIB) for _ in range(300))
+    rows = [
+        replace(a_network(scales, chance), reserved_bytes=round(1000 * chance.random() ** 2) * MIB, above_bytes=size)
+        for size in above
+    ]
+    assert scales.chosen(scales.WAYS[scales.KNOWN], rows, 0.98).constant_mib >= 1024
 
 
 def test_table_of_scales_has_a_row_per_way(load):
     scales, chance = load("margin_scales"), random.Random(2)
-    lines = scales.scale_lines([a_network(scales, chance) for _ in range(40)])
+    lines = scales.scale_lines(scales.GUESSED, [a_network(scales, chance) for _ in range(40)])
     assert lines[1] == "Guessed convolutions, 40 rows, by scale of the errors:"
     assert lines[5].startswith("| reserved + 128 MiB, on top of the interval | ")
     assert lines[7].startswith("| reserved + 2048 MiB + 8 x split, or the interval | ")
-    assert len(lines) == 5 + 1 + len(scales.WAYS) + 1
-    assert scales.scale_lines([a_network(scales, chance)]) == []
+    assert len(lines) == 5 + 1 + len(scales.WAYS[scales.GUESSED]) + 1
+    lines = scales.scale_lines(scales.KNOWN, [a_network(scales, chance) for _ in range(40)])
+    assert lines[6].startswith("| reserved + 2048 MiB, on top of the interval | ")
+    assert len(lines) == 5 + len(scales.WAYS[scales.KNOWN]) + 1
+    assert scales.scale_lines(scales.KNOWN, [a_network(scales, chance)]) == []
 
 
-def test_the_shipped_way_is_the_packages(load):
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_the_shipped_way_is_the_packages(load, family):
     scales = load("margin_scales")
     row = a_network(scales, random.Random(0))
-    scale = scale_bytes(FAMILIES[2], row.reserved_bytes, 0, row.split_bytes)
-    assert scales.SHIPPED.scale_bytes(row) == scale
-    assert scales.SHIPPED.score(row) == score_of(FAMILIES[2], row.above_bytes, row.spread_bytes, scale)
+    scale = scale_bytes(family, row.reserved_bytes, 0, row.split_bytes)
+    assert scales.SHIPPED[family].scale_bytes(row) == scale
+    assert scales.SHIPPED[family].score(row) == score_of(family, row.above_bytes, row.spread_bytes, scale)
 
 
 @pytest.mark.parametrize(
