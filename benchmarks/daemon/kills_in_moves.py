@@ -2,9 +2,11 @@
 
     python -m benchmarks.daemon.kills_in_moves [--kills N] [--quick] [--seed N] [--write]
 
-60 jobs run on eight simulated GPUs and count their steps in a file; every third one is a gang of two GPUs. Short jobs
-of one and of two GPUs keep arriving, so `marginal-gain` moves the long ones to make room; its times are scaled, so that
-a job may be moved three seconds after its start. Each kill falls into a move, at one of these points in turn:
+60 jobs run on eight simulated GPUs and count their steps in a file. Short jobs keep arriving, so `marginal-gain` moves
+the long ones to make room; its times are scaled, so that a job may be moved three seconds after its start. Half of the
+kills happen on a server where every third job is a gang of two GPUs and short jobs have one or two, the others on one
+where all jobs are such gangs: next to jobs of one GPU a gang seldom finds its GPUs again, and is seldom moved. Each
+kill falls into a move, at one of these points in turn:
 
     asked       the order to stop is given, the job has not saved yet
     saved       its state is saved, its process has not ended
@@ -36,7 +38,8 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +59,8 @@ FILLER_S = 0.8
 FILLERS_WAITING = 2
 """Of each size."""
 GANG_GPUS = 2
-GANG_EVERY = 3
+GANGS = (3, 1)
+"""Every so many jobs is a gang, on the first server and on the second."""
 PATIENCE_S = 60.0
 """After so long without a move at the point aimed at, the next point is aimed at."""
 SIGNALS = ("TERM", "USR1", "USR2")
@@ -97,10 +101,15 @@ SCRIPT = textwrap.dedent(
 
 
 class Moves:
-    """Jobs that move on a server, where each is in its move, and what is wrong with them at the end."""
+    """Jobs that move on a server, where each is in its move, and what is wrong with them at the end.
 
-    def __init__(self, found: Server, *, jobs: int, seed: int) -> None:
+    `gang_every`: every so many jobs is a gang; 1: all are, the short ones, too.
+    """
+
+    def __init__(self, found: Server, *, jobs: int, seed: int, gang_every: int = GANGS[0]) -> None:
         self.server = found
+        self.gang_every = gang_every
+        self._sizes = (GANG_GPUS,) if gang_every == 1 else (1, GANG_GPUS)
         self.count = jobs
         self.rng = random.Random(seed)
         self.ids: dict[int, str] = {}
@@ -118,7 +127,7 @@ class Moves:
 
     def submit(self) -> None:
         """Submit all jobs, after short ones that teach the daemon how long these take."""
-        for gpus in (1, GANG_GPUS):
+        for gpus in self._sizes:
             self._fill(gpus)
         self.server.wait_for_all()
         for number in range(self.count):
@@ -133,7 +142,7 @@ class Moves:
 
     def is_gang(self, number: int) -> bool:
         """Whether the job of this number has several GPUs, of a server that has as many."""
-        return number % GANG_EVERY == 1 and len(self.server.client.gpus()) >= GANG_GPUS
+        return number % self.gang_every == self.gang_every // 2 and len(self.server.client.gpus()) >= GANG_GPUS
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
@@ -150,7 +159,7 @@ class Moves:
         while not self._closing.wait(0.1):
             with contextlib.suppress(CotenantError):  # the daemon is down
                 active = self.server.client.jobs(active=True)
-                for gpus in (1, GANG_GPUS):
+                for gpus in self._sizes:
                     waiting = [job for job in active if job["id"] not in self.ids and job["gpus"] == gpus]
                     if len(waiting) < FILLERS_WAITING:
                         self._fill(gpus)
@@ -289,55 +298,93 @@ def run(moves: Moves, kills: int, points: Sequence[str] = POINTS) -> None:
     moves.finish()
 
 
-def report(moves: Moves, *, seed: int, took_s: float, load: float) -> str:
+def report(runs: Sequence[Moves], *, seed: int, took_s: float, load: float) -> str:
     """The result page, as Markdown."""
-    moved, faults = moves.moves(), moves.faults()
-    gangs = sum(map(len, [found for number, found in enumerate(moved) if moves.is_gang(number)]))
-    unsaved = sum(not attempt["saved"] for attempts in moved for attempt in attempts)
+    ran_s = [second_s for moves in runs for second_s in moves.down_s]
+    lines = [
+        f"# The daemon killed in the middle of moves, {today()}",
+        "",
+        f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, no GPU, load average",
+        f"before {load:.1f}; 8 simulated A100-40GB, time scale {TIME_SCALE:g}, seed {seed}.",
+        f"It took {took_s / 60:.0f} minutes.",
+        "Repeat with `python -m benchmarks.daemon.kills_in_moves --write`.",
+        "",
+        "| | " + " | ".join(_jobs_text(moves) for moves in runs) + " |",
+        "| --- |" + " ---: |" * len(runs),
+    ]
+    for name, count in COUNTS.items():
+        lines.append(f"| {name} | " + " | ".join(f"{count(moves):,}" for moves in runs) + " |")
+    faults = [fault for moves in runs for fault in moves.faults()]
+    lines += [
+        "",
+        "Faults are jobs lost, run twice, two processes at once, and starts that the journal lacks.",
+        f"From the start of the next daemon until it serves: median {statistics.median(ran_s):.2f} s, max",
+        f"{max(ran_s):.2f} s.",
+        *(f"- {fault}" for fault in faults[:20]),
+    ]
+    return "\n".join(lines)
+
+
+def _jobs_text(moves: Moves) -> str:
+    every = moves.gang_every
+    return f"all jobs have {GANG_GPUS} GPUs" if every == 1 else f"every {every}rd job has {GANG_GPUS} GPUs"
+
+
+def _gang_moves(moves: Moves) -> int:
+    return sum(len(found) for number, found in enumerate(moves.moves()) if moves.is_gang(number))
+
+
+def _unsaved(moves: Moves) -> int:
+    """Without those of jobs that completed when they got the signal to save their state."""
+    stopped = [attempt for attempts in moves.moves() for attempt in attempts if attempt["exit_code"] != 0]
+    return sum(not attempt["saved"] for attempt in stopped)
+
+
+def _made(moves: Moves) -> int:
+    return sum(len(moves.steps(job_id)) for job_id in moves.ids)
+
+
+def _made_again(moves: Moves) -> int:
     steps = [moves.steps(job_id) for job_id in moves.ids]
-    again = sum(len(made) - len(set(made)) for made in steps)
-    down = f"median {statistics.median(moves.down_s):.2f} s, max {max(moves.down_s):.2f} s"
-    return "\n".join(
-        [
-            f"# The daemon killed in the middle of moves, {today()}",
-            "",
-            f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, no GPU, load average",
-            f"before {load:.1f}; 8 simulated A100-40GB, time scale {TIME_SCALE:g}, seed {seed}.",
-            f"It took {took_s / 60:.0f} minutes.",
-            "Repeat with `python -m benchmarks.daemon.kills_in_moves --write`.",
-            "",
-            f"- {len(moves.ids)} jobs that save their state, {len(moves.fillers)} short ones acknowledged.",
-            f"- {sum(map(len, moved))} moves of {sum(map(bool, moved))} jobs, at most {max(map(len, moved))} of one;",
-            f"  {gangs} of gangs of {GANG_GPUS} GPUs, {unsaved} without a saved state.",
-            f"- {sum(moves.at.values())} times `kill -9` in a move ({moves.missed} others missed their move):",
-            "",
-            "| in the move | kills |",
-            "| --- | ---: |",
-            *(f"| {point} | {moves.at[point]} |" for point in POINTS),
-            "",
-            f"- From the start of the next daemon until it serves: {down}.",
-            f"- {sum(map(len, steps))} steps made, {again} made again after they were saved or lost.",
-            f"- Faults (jobs lost, run twice, two processes at once, starts that the journal lacks): {len(faults)}.",
-            *(f"  - {fault}" for fault in faults[:20]),
-        ]
-    )
+    return sum(len(made) - len(set(made)) for made in steps)
+
+
+COUNTS: Mapping[str, Callable[[Moves], int]] = {
+    "jobs that save their state": lambda moves: len(moves.ids),
+    "short jobs acknowledged": lambda moves: len(moves.fillers),
+    "moves": lambda moves: sum(map(len, moves.moves())),
+    "moves of gangs": _gang_moves,
+    "jobs moved": lambda moves: sum(map(bool, moves.moves())),
+    "moves without a saved state": _unsaved,
+    "`kill -9` in a move": lambda moves: sum(moves.at.values()),
+    **{f"`kill -9`, {point}": partial(lambda point, moves: moves.at[point], point) for point in POINTS},
+    "kills that missed their move": lambda moves: moves.missed,
+    "steps made": _made,
+    "steps made again after they were saved or lost": _made_again,
+    "faults": lambda moves: len(moves.faults()),
+}
+"""Rows of the result page."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="kills in moves (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=100, help="kills in moves, in all (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=60, help="jobs that save their state (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="5 kills, 12 jobs")
+    parser.add_argument("--quick", action="store_true", help="10 kills, 12 jobs")
     parser.add_argument("--seed", type=int, default=20261123, help="random seed (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
-    kills, jobs = (5, 12) if args.quick else (args.kills, args.jobs)
+    kills, jobs = (10, 12) if args.quick else (args.kills, args.jobs)
     load, began_s = os.getloadavg()[0], time.monotonic()
-    with moving_server() as found:
-        moves = Moves(found, jobs=jobs, seed=args.seed)
-        run(moves, kills)
-        text = report(moves, seed=args.seed, took_s=time.monotonic() - began_s, load=load)
-        faults = moves.faults()
+    with contextlib.ExitStack() as servers:
+        runs = []
+        for gang_every in GANGS:
+            found = servers.enter_context(moving_server())
+            moves = Moves(found, jobs=jobs, seed=args.seed, gang_every=gang_every)
+            run(moves, kills // len(GANGS))
+            runs.append(moves)
+        text = report(runs, seed=args.seed, took_s=time.monotonic() - began_s, load=load)
+        faults = [fault for moves in runs for fault in moves.faults()]
     print(text)
     if args.write:
         write_result("kills-in-moves", text)
