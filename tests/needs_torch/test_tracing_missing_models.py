@@ -78,7 +78,11 @@ batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 def test_a_tokenizer_without_a_vocabulary_is_replaced(tmp_path):
     """transformers 5 makes one of special tokens alone where the files are missing: a text then has no tokens."""
-    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"<eos>": 0}, "unk_token": "<eos>"}}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"<eos>": 0}, "unk_token": "<eos>"},
+    }
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps({**BERT, "eos_token_id": 3}))
     (tmp_path / "tiny" / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -100,7 +104,11 @@ batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 def test_a_tokenizer_with_its_own_small_vocabulary_is_kept(tmp_path):
     letters = {letter: index for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz?")}
-    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"}}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
+    }
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps({**BERT, "vocab_size": 32}))
     (tmp_path / "tiny" / "tokenizer.json").write_text(json.dumps(tokenizer))
