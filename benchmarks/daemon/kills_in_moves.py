@@ -336,7 +336,7 @@ def _gang_moves(moves: Moves) -> int:
 
 def _unsaved(moves: Moves) -> int:
     """Without those of jobs that completed when they got the signal to save their state."""
-    stopped = [attempt for attempts in moves.moves() for attempt in attempts if attempt["exit_code"] != 0]
+    stopped = [attempt for attempts in moves.moves() for attempt in attempts if attempt["exit"]["exit_code"] != 0]
     return sum(not attempt["saved"] for attempt in stopped)
 
 
