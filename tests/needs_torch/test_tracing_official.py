@@ -200,6 +200,25 @@ def test_coco_annotations_are_synthesized(tmp_path):
     assert trace.warnings[0] == "`gone.json` is not on this machine; replaced by synthetic data: 3x8x10:uint8:5"
 
 
+COCO_CLASSES = """
+from pycocotools.coco import COCO
+
+numbers = [category["id"] for category in COCO("gone.json").dataset["categories"]]
+assert len(numbers) == 80 and (numbers[0], numbers[11], numbers[-1]) == (1, 13, 90), numbers
+assert {annotation["category_id"] for annotation in COCO("gone.json").dataset["annotations"]} == set(numbers)
+data = [(torch.zeros(3), 0)] * 16
+"""
+
+
+@pytest.mark.parametrize("classes", [80, 90, 91])
+def test_the_classes_of_coco_have_its_numbers(tmp_path, classes):
+    package = tmp_path / "pycocotools"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "coco.py").write_text(LIBRARY)
+    traced(tmp_path, TRAIN.format(data=COCO_CLASSES, batch=4), synthetic_data=[f"3x8x10:uint8:{classes}"])
+
+
 @pytest.mark.parametrize(
     ("name", "part", "texts", "classes"),
     [

@@ -139,6 +139,31 @@ def test_questions_to_a_terminal_are_answered(tmp_path):
     trained(tmp_path, source)
 
 
+def test_windows_of_opencv_show_nothing(tmp_path):
+    (tmp_path / "cv2.py").write_text("def imshow(*args):\n    raise OSError('no screen')\nwaitKey = imshow\n")
+    source = """
+    import cv2
+    cv2.imshow("game", None)
+    assert cv2.waitKey(1) == -1
+    train()
+    """
+    trained(tmp_path, source)
+
+
+def test_a_run_of_weights_and_biases_is_disabled_whatever_the_script_wants(tmp_path):
+    package = tmp_path / "wandb" / "sdk"
+    package.mkdir(parents=True)
+    (package / "wandb_init.py").write_text("def init(project=None, mode=None):\n    return mode\n")
+    (package / "__init__.py").touch()
+    (package.parent / "__init__.py").write_text("from wandb.sdk.wandb_init import init\n")
+    source = """
+    import wandb
+    assert wandb.init("mine", mode="offline") == wandb.init(mode="online") == "disabled"
+    train()
+    """
+    trained(tmp_path, source)
+
+
 @pytest.mark.parametrize(
     "start",
     [

@@ -93,6 +93,16 @@ def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
         trained(tmp_path / "other", source, synthetic_data=["3:int64"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_a_table_has_no_dates_where_its_reader_has_no_word_of_them(tmp_path):
+    (tmp_path / "reader.py").write_text("import pandas\ndef read():\n    return pandas.read_csv('data/vel.csv')\n")
+    source = """
+    import reader
+    assert [*reader.read().columns] == ["0", "1", "OT"]
+    """
+    trained(tmp_path, source, synthetic_data=["3:float32"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
 def test_a_missing_hugging_face_table_of_numbers_is_a_time_series(tmp_path):
     source = """
@@ -161,6 +171,55 @@ def test_a_missing_recording_is_read(tmp_path):
     """
     warnings = trained(tmp_path, source, synthetic_data=["3200:float32"]).warnings
     assert any("a recording that the script opens is not on this machine" in warning for warning in warnings)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs scipy")
+@pytest.mark.parametrize(
+    "listing",
+    [
+        pytest.param("glob.glob(f'{folder}/**/*.wav', recursive=True)", id="glob"),
+        pytest.param("[str(path) for path in Path(folder).rglob('*.wav')]", id="Path.rglob"),
+    ],
+)
+def test_a_missing_folder_of_recordings_is_listed(tmp_path, listing):
+    source = f"""
+    from scipy.io import wavfile
+    folder = sys.argv[2]
+    files = {listing}
+    assert len(set(files)) == 2000 and all(file.startswith(folder) and file.endswith(".wav") for file in files)
+    assert wavfile.read(files[7])[1].shape == (3200,)
+    assert glob.glob(folder + "/*.json") == []
+    """
+    arguments = ("--data_dir", str(tmp_path / "gone"))
+    assert trained(tmp_path, source, *arguments, synthetic_data=["3200:float32"]).warnings
+    (tmp_path / "other").mkdir()
+    with failing("raised", "len(set(files))"):
+        trained(tmp_path / "other", source, *arguments, synthetic_data=["3200:int64:9"])
+
+
+@IMAGES
+def test_a_mask_is_known_by_the_name_of_its_file(tmp_path):
+    source = """
+    import PIL.Image
+    modes = [PIL.Image.open(f"data/train_GT/{name}").mode for name in ("7_segmentation.png", "7.png")]
+    assert modes == ["L", "RGB"], modes
+    (mask,) = glob.glob("data/val/7_segmentation.png")
+    assert PIL.Image.open(mask).mode == "L"
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs numpy")
+def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
+    source = """
+    import numpy
+    with numpy.load("data/train.npz") as data:
+        assert data["x"].shape == (4, 3) and data["y"].shape == (4,) and "z" in data and len(data.files) == 1
+    assert numpy.load("data/train.npy").shape == (4, 3)
+    numpy.savez("own.npz", a=numpy.zeros(2))
+    assert [*numpy.load("own.npz")] == ["a"]
+    """
+    trained(tmp_path, source, synthetic_data=["4x3:float32", "train.npz/y=4:int64"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 
@@ -112,9 +113,7 @@ def patches(context: PatchContext) -> list[Entry]:
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         Patch(
             target="numpy:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
-            replacement=_replacing_missing_files(
-                lambda file: synthetic_tensor(sample_at(file, every, samples[0])).numpy(), warn
-            ),
+            replacement=_replacing_missing_files(functools.partial(_numpy_file, every, samples[0]), warn),
         ),
         Patch(
             target="torch:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
@@ -149,6 +148,42 @@ def patches(context: PatchContext) -> list[Entry]:
             )
         ),
     ]  # fmt: skip
+
+
+def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, file: Any) -> Any:
+    """What `numpy.load` makes of a file that is missing."""
+    if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
+        return _MissingNpz(os.fspath(file), samples, default)
+    return synthetic_tensor(sample_at(file, samples, default)).numpy()
+
+
+class _MissingNpz(Mapping[str, Any]):
+    """Arrays by name: `data.npz/x=12x207x2:float32` describes one, `.npz` or a sample without a path every one."""
+
+    def __init__(self, path: str, samples: Sequence[SyntheticSample], default: SyntheticSample) -> None:
+        self._path, self._samples, self._default = path, samples, default
+        self.files = ["arr_0"]  # the name that `numpy.savez` gives an array without one
+
+    def __getitem__(self, name: str) -> Any:
+        return synthetic_tensor(sample_at(f"{self._path}/{name}", self._samples, self._default)).numpy()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        return
+
+    def close(self) -> None:
+        """As of `numpy.lib.npyio.NpzFile`."""
 
 
 def _image_array(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:

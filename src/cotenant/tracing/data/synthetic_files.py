@@ -37,7 +37,9 @@ _IMAGE_FORMATS = {
 }  # fmt: skip
 _TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
 _HDF5_SUFFIXES = (".h5", ".hdf5")
-_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input", re.IGNORECASE)
+_RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
+_WILD = r"\[.*?\]|[*?]+"
+_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
     r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
 )
@@ -79,6 +81,7 @@ class FileMaker:
         self._samples = samples
         self._image = next((sample for sample in common if len(sample.shape) == 3), None)
         self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
+        self._has_recording = any(getattr(torch, line.dtype).is_floating_point for line in lines)
         self._overlay = overlay
         self._warn = warn
         self._wanted: list[str] = []
@@ -103,11 +106,16 @@ class FileMaker:
         classes = self._image.classes if self._image is not None else 1
         return sorted(made) or [f"{index % classes}_{index}" for index in range(IMAGES)]
 
-    def name_matching(self, pattern: str) -> str | None:
-        """The name of an HDF5 file that matches a pattern of `glob`: its reader makes it when it is opened."""
-        if not pattern.lower().endswith(_HDF5_SUFFIXES) or not self._is_data(str(Path(pattern).parent)):
-            return None
-        return re.sub(r"\[.*?\]|[*?]+", "0", pattern)
+    def names_matching(self, pattern: str) -> list[str]:
+        """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
+        is_recording = pattern.lower().endswith(_RECORDING_SUFFIXES) and self._has_recording
+        if not (is_recording or pattern.lower().endswith(_HDF5_SUFFIXES)) or not self._is_data(
+            str(Path(pattern).parent)
+        ):
+            return []
+        folder, name = os.path.split(pattern)
+        folder, count = re.sub(_WILD, "0", folder), IMAGES if is_recording and re.search(_WILD, name) else 1
+        return [os.path.join(folder, re.sub(_WILD, str(index), name)) for index in range(count)]  # noqa: PTH118 - texts
 
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
@@ -188,8 +196,10 @@ class FileMaker:
 
     def _make_images(self, folder: str, suffix: str, stems: Sequence[str]) -> bool:
         full = self._overlay.path_of(folder)
-        image = sample_at(full, self._samples, self._image)
-        if full is None or image is None or len(image.shape) != 3:
+        if full is None or not stems:
+            return False
+        image = sample_at(f"{full}/{stems[0]}{suffix}", self._samples, self._image)
+        if image is None or len(image.shape) != 3:
             return False
         above = Path(self._overlay.above(full))
         try:
@@ -313,8 +323,7 @@ def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> 
         found = prepared(pattern, *args, **kwargs)
         if found or not isinstance(pattern, str) or not script_location.is_called_by_user():
             return found
-        name = maker.name_matching(pattern)
-        return found if name is None else [name]
+        return maker.names_matching(pattern) or found
 
     return glob
 
@@ -323,12 +332,12 @@ def _matching_below(maker: FileMaker, original: Any) -> Any:
     @functools.wraps(original)
     def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
         found = list(original(self, pattern, *args, **kwargs))
-        if (
-            not found
-            and script_location.is_called_by_user()
-            and maker.make_matching(os.fspath(self / os.fspath(pattern)))
-        ):
-            found = list(original(self, pattern, *args, **kwargs))
+        whole = os.fspath(self / os.fspath(pattern))
+        if not found and script_location.is_called_by_user():
+            if maker.make_matching(whole):
+                found = list(original(self, pattern, *args, **kwargs))
+            else:
+                found = [Path(name) for name in maker.names_matching(whole)]
         return iter(found)
 
     return glob

@@ -1,8 +1,9 @@
 """Tables that a script reads with pandas and that are not on this machine.
 
 A synthetic sample of floating-point numbers and one dimension describes a row: `7:float32` has seven columns of
-numbers. A column of dates stands before them, the last is named `OT` as in the benchmarks of time series, and a column
-that the script reads by another name is made then.
+numbers. A column of dates stands before them where the file that reads the table mentions dates or leaves columns out;
+the last is named `OT` as in the benchmarks of time series, and a column that the script reads by another name is made
+then.
 Source of the names: zhouhaoyi/ETDataset, ETT-small.
 """
 
@@ -10,17 +11,21 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import TIME_STEPS
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
+_HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
 
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
@@ -45,12 +50,20 @@ def _reading(columns: int, maker: ColumnMaker, warn: Callable[[str], None], orig
             return original(file, *args, **kwargs)
         except (FileNotFoundError, NotADirectoryError):
             warn(f"`{file}`")
-        return _table(columns, maker, kwargs)
+        return _table(columns, maker, kwargs, has_dates=_mentions_dates(script_location.calling_file()))
 
     return read
 
 
-def _table(columns: int, maker: ColumnMaker, options: dict[str, Any]) -> Any:
+def _mentions_dates(reader: str) -> bool:
+    """Whether the file that reads a table has a word of dates or of columns; a library has."""
+    try:
+        return not script_location.is_user_file(reader) or bool(_HAS_DATES.search(Path(reader).read_bytes()))
+    except OSError:
+        return True
+
+
+def _table(columns: int, maker: ColumnMaker, options: dict[str, Any], *, has_dates: bool) -> Any:
     pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     names = options.get("names")
     has_names = names is not None or options.get("header", "infer") is not None
@@ -58,7 +71,7 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any]) -> Any:
         names = [*map(str, range(columns - 1)), _TARGET][:columns] if has_names else range(columns)
     hours = numpy.arange(TIME_STEPS, dtype=float)[:, None] % 24
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
-    if options.get("names") is None and has_names and columns:
+    if options.get("names") is None and has_names and columns and has_dates:
         table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
     table.attrs["cotenant_column"] = functools.partial(maker.column, rows=TIME_STEPS)
     index = options.get("index_col")

@@ -23,6 +23,9 @@ SYNTHETIC_SAMPLES = 50_000
 _KNOWN_SIZES = {"MNIST": (60_000, 10_000), "CIFAR10": (50_000, 10_000)}
 """Samples for training and for testing, of a class and its subclasses: scripts split data sets by these numbers."""
 _IMAGES, _OBJECTS = 1000, 8
+_COCO_CLASSES, _COCO_LAST = 80, 90
+_COCO_UNUSED = frozenset((12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
+"""Numbers up to 91 that no object of its images has. Source: cocodataset.org, instances_val2017.json."""
 _DOT_DISTANCE = 16
 _SYNTHETIC = "_cotenant_synthetic"
 _IN_INIT = "_cotenant_in_init"
@@ -193,6 +196,7 @@ def _annotations(sample: SyntheticSample) -> dict[str, Any]:
     """Annotations in the format of COCO. Source of 7.7 objects per image: Lin et al., Microsoft COCO, section 5."""
     _, height, width = image_size(sample)
     right, low = width // 2, height // 2
+    labels = _category_ids(sample.classes)
     object_ = {
         "bbox": [0.0, 0.0, float(right), float(low)],
         "area": float(right * low),
@@ -206,9 +210,16 @@ def _annotations(sample: SyntheticSample) -> dict[str, Any]:
         "images": [
             {"id": image, "file_name": f"{image}.jpg", "height": height, "width": width} for image in range(_IMAGES)
         ],
-        "categories": [{"id": 1 + label, "name": str(label)} for label in range(sample.classes)],
+        "categories": [{"id": label, "name": str(label)} for label in labels],
         "annotations": [
-            {**object_, "id": 1 + index, "image_id": index // _OBJECTS, "category_id": 1 + index % sample.classes}
+            {**object_, "id": 1 + index, "image_id": index // _OBJECTS, "category_id": labels[index % len(labels)]}
             for index in range(_IMAGES * _OBJECTS)
         ],
     }
+
+
+def _category_ids(classes: int) -> list[int]:
+    """From 1 on. COCO has 80 classes, whose numbers go to 90 (91 with the background): tables of models name those."""
+    if classes not in (_COCO_CLASSES, _COCO_LAST, _COCO_LAST + 1):
+        return list(range(1, 1 + classes))
+    return [number for number in range(1, 1 + _COCO_LAST) if number not in _COCO_UNUSED]

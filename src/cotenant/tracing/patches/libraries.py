@@ -27,7 +27,7 @@ from cotenant.tracing.patches.registry import (
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Torchvision, transformers, safetensors, Lightning and `evaluate`."""
+    """Torchvision, transformers, safetensors, Lightning, `evaluate` and Weights & Biases."""
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
@@ -66,7 +66,20 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="A metric of `evaluate` is a script that is downloaded from the hub.",
             source="evaluate/loading.py, `load`",
         ),
+        Patch(
+            target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
+            also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
+            source="wandb/sdk/wandb_init.py, `init`",
+        ),
     ]  # fmt: skip
+
+
+def _without_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    return init
 
 
 def _load_torchvision_operators() -> None:

@@ -1,6 +1,7 @@
-"""Questions to a terminal, which a traced script does not have: its size is 80 x 24, as `shutil` assumes.
+"""Questions to a terminal and a screen, which a traced script does not have.
 
-Scripts ask `os.get_terminal_size` or the program `stty`, to draw a bar of progress.
+The terminal is 80 x 24, as `shutil` assumes: scripts ask `os.get_terminal_size` or the program `stty`, to draw a bar of
+progress. OpenCV shows nothing, and no key is pressed.
 """
 
 from __future__ import annotations
@@ -10,14 +11,21 @@ import os
 import shlex
 from typing import Any
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase, patch_attributes
 
 _COLUMNS, _LINES = 80, 24
 """Source: Lib/shutil.py, `get_terminal_size`."""
 
 
-def patches(context: PatchContext) -> list[Patch]:
-    """The function, and the start of the program."""
+_NO_KEY = -1
+_OF_WINDOWS = {
+    **dict.fromkeys(("imshow", "namedWindow", "resizeWindow", "moveWindow", "destroyWindow", "destroyAllWindows")),
+    **dict.fromkeys(("waitKey", "waitKeyEx", "pollKey"), _NO_KEY),
+}
+
+
+def patches(context: PatchContext) -> list[Entry]:
+    """The function, the start of the program, and windows."""
     reason = "A traced script has no terminal."
     return [
         Patch(
@@ -28,7 +36,16 @@ def patches(context: PatchContext) -> list[Patch]:
             target="subprocess:Popen.__init__", phase=Phase.LIBRARIES, replacement=_answering_stty, wraps=True,
             reason=reason, source="Lib/subprocess.py, `Popen.__init__`", stacks=True,
         ),
+        *patch_attributes(
+            "cv2", {name: functools.partial(_nothing, answer) for name, answer in _OF_WINDOWS.items()},
+            phase=Phase.LIBRARIES, reason="A build without a screen raises.",
+            source="opencv/modules/highgui/src/window.cpp",
+        ),
     ]  # fmt: skip
+
+
+def _nothing(answer: Any, *args: Any, **kwargs: Any) -> Any:
+    return answer
 
 
 def _with_usual_size(original: Any) -> Any:
