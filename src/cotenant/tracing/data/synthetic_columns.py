@@ -120,7 +120,12 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
     table = "datasets.arrow_dataset:Dataset"
     wrap = {
         name: functools.partial(function, maker, only_synthetic)
-        for name, function in (("lazy", _lazy_item), ("item", _item), ("transform", _transforming))
+        for name, function in (
+            ("lazy", _lazy_item),
+            ("item", _item),
+            ("items", _items),
+            ("transform", _transforming),
+        )
     }
     return [
         Patch(
@@ -134,6 +139,10 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
         Patch(
             target=f"{table}.__getitem__", replacement=wrap["item"],
             source="datasets/arrow_dataset.py, `Dataset.__getitem__`", **common,
+        ),
+        Patch(
+            target=f"{table}.__getitems__", replacement=wrap["items"],
+            source="datasets/arrow_dataset.py, `Dataset.__getitems__`", **common,
         ),
         Patch(
             target=f"{table}.remove_columns", replacement=functools.partial(_removing_known, only_synthetic),
@@ -178,6 +187,17 @@ def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any)
         return _GrowingRow(found, lambda name: maker.column(name, rows))
 
     return getitem
+
+
+def _items(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def getitems(self: Any, keys: Any) -> Any:
+        """Rows as a data loader takes them: they reach the script without passing through `__getitem__`."""
+        rows = original(self, keys)
+        if not only_synthetic():
+            return rows
+        return [_GrowingRow(row, maker.value) if type(row) is dict else row for row in rows]
+
+    return getitems
 
 
 def _transforming(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
