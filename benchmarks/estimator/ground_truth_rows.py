@@ -40,6 +40,7 @@ class Row:
         measured_bytes: as the set measures; where `measured_oom`, only the level reached before it failed.
         quantity: which peak is compared with it.
         readings: lowest and highest bytes that a printed number may mean, or None where it is exact.
+        may_lack_weights: the reading starts from a level that was sampled while the weights were loaded.
         loads: libraries loaded in addition to those of every row of the set; such rows have a constant of their own.
         doubt: why the measurement may be wrong, or empty; such rows are scored, but not used for fitting.
         others: other estimators by name; those that do not support the job are left out.
@@ -55,6 +56,7 @@ class Row:
     quantity: Literal["reserved", "allocated"] = "reserved"
     readings: tuple[int, int] | None = None
     measured_oom: bool = False
+    may_lack_weights: bool = False
     loads: str = ""
     doubt: str = ""
     others: Mapping[str, Recorded] = field(default_factory=dict)
@@ -274,6 +276,8 @@ def xmem_row(cells: Cells) -> Row | str:
         torch="2.6.0",
         measured_bytes=int(cells["measured_bytes"]),
         measured_oom=cells["measured_oom"] == "True",
+        # train_loop.py: `conv_train_loop` starts sampling and loads at once, `transformer_train_loop` waits for 2 s.
+        may_lack_weights=model in XMEM_CNNS,
         others=_xmem_others(cells),
     )
 

@@ -119,6 +119,7 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
     for title, values in pairs.items():
         errors = [signed_error(value, true) for value, true in zip(values, truth, strict=True)]
         lines.append(error_line(title, errors))
+    lines += beyond_weights_lines(ran, outside)
     lines += other_error_lines(ran)
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
     printed = [
@@ -136,6 +137,21 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         f"Measured peak above our bound: {len(missed)} of {len(ran)}, with a mean margin of {margin:.1%}.",
     ]
     return lines
+
+
+def beyond_weights_lines(ran: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
+    """Errors of the rows whose reading may lack the weights: from the reading, and beyond that range."""
+    found = [result for result in ran if result.row.may_lack_weights]
+    if not found:
+        return []
+    plain, beyond = [], []
+    for result in found:
+        estimated, true = result.peak_bytes + outside[result.row.loads], result.row.measured_bytes
+        nearest = min(max(estimated, true), true + result.parameter_bytes)
+        plain.append(signed_error(estimated, true))
+        beyond.append((estimated - nearest) / true)
+    title = "cotenant, rows whose reading may lack the weights"
+    return [error_line(title, plain), error_line(f"{title}: beyond them", beyond)]
 
 
 def others_of(results: Sequence[Result]) -> list[str]:

@@ -115,6 +115,8 @@ def test_xmem_oom_rows_are_kept(tables):
     assert row.measured_oom
     assert row.gpu == "RTX4060-8GB"
     assert "--classes" not in row.args
+    assert row.may_lack_weights
+    assert not tables.xmem_row({**cells, "model": "T5-small"}).may_lack_weights
 
 
 def test_every_job_script_exists(tables):
@@ -181,6 +183,23 @@ def test_each_library_has_its_constant_and_a_doubtful_row_none(modules):
     ]
     results = [replace(result, row=row) for result, row in zip(results, rows, strict=True)]
     assert modules[0].outside_of(results) == {"": 10 * MIB, "more": 50 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("reserved", "error"),
+    [
+        pytest.param(990, "1.00%", id="below the reading"),
+        pytest.param(1000, "0.00%", id="the reading"),
+        pytest.param(1001, "0.00%", id="with the weights, of 1 MiB"),
+        pytest.param(1021, "2.00%", id="above that"),
+    ],
+)
+def test_an_error_counts_beyond_the_weights_that_a_reading_may_lack(modules, reserved, error):
+    result = a_result(modules, measured=1000, reserved=reserved)
+    assert modules[0].beyond_weights_lines([result], {"": 0}) == []
+    lacking = replace(result, row=replace(result.row, may_lack_weights=True))
+    _, line = modules[0].beyond_weights_lines([lacking, result], {"": 0})
+    assert line.startswith(f"| cotenant, rows whose reading may lack the weights: beyond them | 1 | {error} |")
 
 
 def test_rows_without_a_fitted_constant_take_the_usual_one(modules):
