@@ -15,6 +15,8 @@ from cotenant.tracing.sandbox.overlay import Overlay
 _DATA_OPTION = re.compile(r"data|root|folder|dir|path|coco|imagenet|images?|train|val|test", re.IGNORECASE)
 _FOLDER_OPTION = re.compile(r"dir|path|root|folder", re.IGNORECASE)
 """Options whose value is a path, also a relative one; that of another, such as `--dataset`, may be a hub's name."""
+_DATA_FOLDER_OPTION = re.compile(r"data[_-]?(dir|root|folder)", re.IGNORECASE)
+"""Options whose value is a folder of data, also one word: `--instance_data_dir=dog`."""
 _OTHER_OPTION = re.compile(
     r"out|save|log|resume|ckpt|check|weight|pretrain|cache|model|token|work|exp|run|conf|name|repo|tmp|hub|vae|clip",
     re.IGNORECASE,
@@ -46,7 +48,7 @@ def data_folders(arguments: Sequence[str]) -> Iterator[str]:
         option = ""
         if _OTHER_OPTION.search(name) or Path(value).suffix or not value:
             continue
-        is_path = _is_path(value) or ("/" in value and _FOLDER_OPTION.search(name))
+        is_path = _is_path(value) or ("/" in value and _FOLDER_OPTION.search(name)) or _DATA_FOLDER_OPTION.search(name)
         if is_path and (not name or _DATA_OPTION.search(name)):
             yield value
 

@@ -19,6 +19,7 @@ from cotenant.tracing.data.missing_folders import data_folders
         pytest.param("--model_name_or_path google/vit --dataset_name org/set", [], id="names of the hub"),
         pytest.param("--data coco128.yaml --train_file /d/train.json", [], id="files"),
         pytest.param("--resume /ckpt/last --lr 0.1", [], id="a checkpoint"),
+        pytest.param("--instance_data_dir=dog --output_dir=out", ["dog"], id="one word"),
     ],
 )
 def test_folders_of_data_are_recognized(arguments, folders):
