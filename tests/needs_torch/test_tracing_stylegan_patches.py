@@ -52,7 +52,7 @@ def test_what_a_known_kernel_returns(tmp_path, file, call, shape):
 def test_a_fused_filter_writes_signs_in_two_bits(tmp_path):
     source = """
     up = torch.ones(12, device="cuda")
-    act = kernels("filtered_lrelu.cu")
+    act = kernels("filtered_lrelu_wr.cu")
     rest = (9, 9, 9, 9, 0, 0, 1.0, 0.2, 256.0, False)
     y, signs, code = act.filtered_lrelu(x, up, up, torch.zeros(4, device="cuda"), none, 2, 2, *rest, True)
     assert (code, tuple(y.shape)) == (0, (2, 4, 30, 30)), (code, y.shape)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.assumptions.assertions import asserted_truth
 
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
@@ -81,6 +82,9 @@ class DataDependentLoops:
         frame = script_frame()
         if frame is None:
             return likely
+        asserted = asserted_truth(frame.f_code.co_filename, frame.f_lineno)
+        if asserted is not None:
+            return asserted
         lines = _parse_loops(frame.f_code.co_filename)
         condition = lines.conditions.get(frame.f_lineno)
         if condition is not None:

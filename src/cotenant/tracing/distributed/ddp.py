@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._utils import _get_device_index
 
 from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 
@@ -40,7 +41,7 @@ def patches() -> list[Patch]:
 def _init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
     torch.nn.Module.__init__(self)
     self.module = module
-    self.device_ids = [torch.device("cuda", gpu).index if isinstance(gpu, int) else gpu for gpu in device_ids or ()]
+    self.device_ids = [_get_device_index(gpu, True) for gpu in device_ids or ()]
     self.device = next(iter(module.parameters())).device
     self.process_group = kwargs.get("process_group")
     self.find_unused_parameters = kwargs.get("find_unused_parameters", False)

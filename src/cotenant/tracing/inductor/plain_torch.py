@@ -37,11 +37,14 @@ Attribute = tuple[Any, str, Any]
 
 
 def read_attributes() -> list[Attribute]:
-    """The targets as they are now: before the patches are applied, PyTorch's own."""
+    """The targets as they are now: before the patches are applied, PyTorch's own. `flex_attention` is from 2.5."""
     found = []
     for target in _TARGETS:
         module, _, path = target.partition(":")
-        owner: Any = importlib.import_module(module)
+        try:
+            owner: Any = importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
         *outer, name = path.split(".")
         for part in outer:
             owner = getattr(owner, part)

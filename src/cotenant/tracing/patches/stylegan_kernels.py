@@ -114,7 +114,8 @@ def _signs(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
 _KERNELS: dict[str, dict[str, Callable[..., Any]]] = {
     "bias_act.cu": {"bias_act": _bias_act},
     "upfirdn2d.cu": {"upfirdn2d": _upfirdn2d},
-    "filtered_lrelu.cu": {"filtered_lrelu": _filtered_lrelu, "filtered_lrelu_act_": _filtered_lrelu_act},
+    # Its instances that write signs; those that read them, and those without any, are in files of their own.
+    "filtered_lrelu_wr.cu": {"filtered_lrelu": _filtered_lrelu, "filtered_lrelu_act_": _filtered_lrelu_act},
     "fused_bias_act_kernel.cu": {"fused_bias_act": _fused_bias_act},
     "upfirdn2d_kernel.cu": {"upfirdn2d": _upfirdn2d_of_rows},
 }

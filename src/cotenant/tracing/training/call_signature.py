@@ -26,7 +26,16 @@ def signature(module: torch.nn.Module, args: Any, kwargs: Any) -> object | None:
         return None
     dtype = next((parameter.dtype for parameter in module.parameters()), None)
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return (structure, dtype, autocast, torch.is_inference_mode_enabled(), *parts)
+    return (_hashable(structure), dtype, autocast, torch.is_inference_mode_enabled(), *parts)
+
+
+def _hashable(structure: Any) -> object:
+    """A specification of `_pytree`: torch 2.4 holds its children in a list, which has no hash."""
+    try:
+        hash(structure)
+    except TypeError:
+        return repr(structure)
+    return structure
 
 
 def _parts(leaves: list[Any]) -> Iterator[object]:

@@ -1,0 +1,81 @@
+"""What scripts do in environments of other versions, retyped small: each once had no answer."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+import torch
+from torch.utils import _pytree
+
+from cotenant.tracing.inductor.plain_torch import read_attributes
+from cotenant.tracing.training import call_signature
+from traced_scripts import TRAINING, failing, traced
+
+
+def test_attributes_of_a_module_that_this_torch_does_not_have_are_left_out(monkeypatch):
+    here = [name for _, name, _ in read_attributes()]
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.flex_attention", None)
+    assert [name for _, name, _ in read_attributes()] == [name for name in here if name != "flex_attention"]
+
+
+class OldSpecification:
+    """As that of `_pytree` in torch 2.4: a list of children, equality, and so no hash."""
+
+    __hash__ = None
+
+    def __init__(self, children):
+        self.children = children
+
+    def __eq__(self, other):
+        return self.children == other.children
+
+    def __repr__(self):
+        return f"OldSpecification({self.children!r})"
+
+
+def test_a_signature_has_a_hash_where_the_specification_of_inputs_has_none(monkeypatch):
+    monkeypatch.setattr(call_signature, "FakeTensor", object)
+    monkeypatch.setattr(_pytree, "tree_flatten", lambda tree: (list(tree[0]), OldSpecification(list(map(len, tree)))))
+    module = torch.nn.Identity()
+    one, two = (call_signature.signature(module, (1, 1), named) for named in ({}, {"scale": 1}))
+    assert len({one, two}) == 2
+    assert hash(one) == hash(call_signature.signature(module, (1, 1), {}))
+
+
+@pytest.mark.parametrize("device", ["torch.device('cuda')", "torch.device('cuda', 0)", "'cuda:0'", "0"])
+def test_ddp_takes_a_device_as_pytorch_does(tmp_path, device):
+    source = f"""
+    torch.distributed.init_process_group("nccl", rank=0, world_size=2, store=torch.distributed.HashStore())
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=[{device}])
+    assert wrapped.device_ids == [0], wrapped.device_ids
+    for _ in range(4):
+        wrapped(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    """
+    traced(tmp_path, TRAINING + textwrap.dedent(source))
+
+
+SOUND = """
+same = (model.weight == model.weight.clone()).all()
+assert same, "a copy differs"
+assert (model.weight == model.weight.clone()).all(), (
+    "another copy differs"
+)
+assert not (model.weight != model.weight.clone()).any()
+train()
+"""
+
+
+def test_an_assertion_of_unknown_values_holds(tmp_path):
+    traced(tmp_path, TRAINING + SOUND)
+
+
+@pytest.mark.parametrize("assertion", ["assert same and len([])", "assert not (same or len([1]))", "assert len([])"])
+def test_an_assertion_of_known_values_fails(tmp_path, assertion):
+    with failing("raised", "AssertionError"):
+        traced(tmp_path, TRAINING + SOUND.replace("assert same", assertion))
