@@ -322,3 +322,74 @@ def test_tensors_in_attributes_are_cached_and_returned(tmp_path):
     trace = traced(tmp_path, ATTRIBUTES, compiled_code="inductor")
     assert not trace.partial
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
+REGIONAL = """
+    import torch
+    import torch._inductor.compile_fx as compiler
+
+    graphs, original = [], compiler.compile_fx
+    def compile_fx(graph, *args, **options):
+        graphs.append(graph)
+        return original(graph, *args, **options)
+    compiler.compile_fx = compile_fx
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(256, 256)
+
+        def forward(self, x):
+            return x + self.layer(x).sin()
+
+    model = torch.nn.Sequential(*(Block() for _ in range(12))).cuda()
+    for block in model:
+        {line}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(8, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # The first block's input needs no gradient.
+    assert len(graphs) == 2, len(graphs)
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("block.compile()", id="in place"),
+        pytest.param("block.forward = torch.compile(block.forward, dynamic=False)", id="their forward passes"),
+    ],
+)
+def test_blocks_with_the_same_code_are_compiled_once(tmp_path, line):
+    """Of more than 8 compilations the others would run eagerly."""
+    trace = traced(tmp_path, REGIONAL.format(line=line), compiled_code="inductor")
+    assert not trace.partial
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
+HELD = """
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    model = torch.nn.Linear(768, 768, bias=False).cuda().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def near(b, h, row, column): return (row >= column) & (row - column < 128)
+    left = []
+    for _ in range(4):
+        q = model(torch.ones(8, 1024, 768, device="cuda", dtype=torch.bfloat16)).view(8, 1024, 12, 64).transpose(1, 2)
+        mask = create_block_mask(near, None, None, 1024, 1024, device="cuda")
+        torch.compile(flex_attention)(q, q, q, block_mask=mask).float().sum().backward()
+        del q, mask
+        optimizer.step()
+        optimizer.zero_grad()
+        left.append(torch.cuda.memory_allocated())
+        assert left[-1] == left[0], left
+    """
+
+
+def test_a_function_that_the_tracer_replaces_is_read_once(tmp_path):
+    """Dynamo retains the tensors of the first call, which it reads, as on a GPU; those of a second call are freed."""
+    trace = traced(tmp_path, HELD, compiled_code="inductor")
+    assert not trace.partial, trace.warnings

@@ -299,6 +299,10 @@ class TraceRecorder:
         if kind not in self.header.runs_otherwise:
             self.header = replace(self.header, runs_otherwise=(*self.header.runs_otherwise, kind))
 
+    def note_compiled(self) -> None:
+        """Code of the script runs as PyTorch's compiler made it; see `TraceHeader.compiled`."""
+        self.header = replace(self.header, compiled=True)
+
     def enter_phase(self, phase: str) -> str:
         """Begin a phase; returns the one before."""
         before, self.phase = self.phase, phase

@@ -19,7 +19,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.inductor.cpu_build import INDUCTOR_SETTINGS
-from cotenant.tracing.inductor.plain_torch import OWN_PACKAGE, Attribute, plain_torch, read_attributes
+from cotenant.tracing.inductor.plain_torch import (
+    OWN_PACKAGE,
+    Attribute,
+    name_originals,
+    plain_torch,
+    read_attributes,
+)
 from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase
 from cotenant.tracing.sandbox.overlay import real_open
 
@@ -41,6 +47,8 @@ _IDENTITY_GUARDS = frozenset(
 
 _RNG_STATE_BYTES = 16  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `CUDAGeneratorImpl::get_state`
 _running: list[CompiledFrames] = []
+_originals: list[Attribute] = []
+_backends: dict[tuple[int, str, bool | None], Callable[..., Any]] = {}
 
 
 class CompiledFrames:
@@ -48,7 +56,6 @@ class CompiledFrames:
 
     Attributes:
         reason: why a part of it runs eagerly that is compiled on a GPU; empty while none does.
-        graphs: how many were compiled.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], context: PatchContext) -> None:
@@ -57,7 +64,6 @@ class CompiledFrames:
         self._context = context
         self._run: Callable[..., Any] | None = None
         self.reason = ""
-        self.graphs = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the function."""
@@ -78,50 +84,66 @@ class CompiledFrames:
         from torch._inductor import list_mode_options
 
         _leave_tracer_alone()
+        name_originals(_originals)
         if self._context.compiled_mark is not None:
             # The script's `open` is redirected to its overlay.
             os.close(real_open(self._context.compiled_mark, os.O_WRONLY | os.O_CREAT, 0o600))
         mode = self._options.get("mode")
         wanted = {**(list_mode_options(mode) if mode else {}), **(self._options.get("options") or {})}
-        backend = functools.partial(self._compile, {**wanted, **INDUCTOR_SETTINGS})
         dynamic = self._options.get("dynamic")
+        backend = _backend_of(self._context, {**wanted, **INDUCTOR_SETTINGS}, dynamic=dynamic)
         # Not `fullgraph`: hooks of the tracer around an optimizer's step break its graph.
         optimized: Callable[..., Any] = optimize(backend, dynamic=dynamic, guard_filter_fn=_lasting_guards)(
             _plain_function(self._function)
         )
         return optimized
 
-    def _compile(
-        self, settings: Mapping[str, Any], graph: torch.fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        """The compiled code of a graph. Where that fails, Dynamo goes on with the frames below this one."""
-        from torch._functorch import config as functorch_config
-        from torch._inductor import config
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-        def compile_and_try(part: Any, given: Any, **more: Any) -> Any:
-            made = compile_fx_inner(part, given, **more)
-            if not any(isinstance(value, torch.SymInt) for value in given):
-                with self._context.mode.fake, torch.no_grad():
-                    made(list(map(_twin, given)))
-            return made
+def _backend_of(context: PatchContext, settings: Mapping[str, Any], *, dynamic: bool | None) -> Callable[..., Any]:
+    """The compiler of graphs with these settings of Inductor.
 
-        with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
-            known = list(map(_as_read, inputs))
-            compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=compile_and_try)
-        self.graphs += 1
-        return compiled
+    It is one object for equal settings, as `_TorchCompileInductorWrapper` of torch/__init__.py is equal to another one
+    with the same: blocks that are compiled one by one share their code, and Dynamo compiles it again for another
+    compiler.
+    """
+    key = (id(context), repr(sorted(settings.items())), dynamic)
+    if key not in _backends:
+        _backends[key] = functools.partial(_compile, context, settings)
+    return _backends[key]
+
+
+def _compile(
+    context: PatchContext, settings: Mapping[str, Any], graph: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """The compiled code of a graph. Where that fails, Dynamo goes on with the frames below this one."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def compile_and_try(part: Any, given: Any, **more: Any) -> Any:
+        made = compile_fx_inner(part, given, **more)
+        if not any(isinstance(value, torch.SymInt) for value in given):
+            with context.mode.fake, torch.no_grad():
+                made(list(map(_twin, given)))
+        return made
+
+    with config.patch(dict(settings)), functorch_config.patch(FUNCTORCH_SETTINGS):
+        known = list(map(_as_read, inputs))
+        compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=compile_and_try)
+    context.recorder.note_compiled()
+    return compiled
 
 
 def patches(context: PatchContext) -> list[Entry]:
     """What Dynamo needs while it reads; none where compiled code is traced eagerly."""
     if context.options.compiled_code == "eager":
         return []
+    _originals[:] = read_attributes()
     common: dict[str, Any] = {"phase": Phase.TRAINING, "missing": "other versions than the tried ones"}
     return [
         Patch(
             target="torch._dynamo.convert_frame:CatchErrorsWrapper.__call__", wraps=True,
-            replacement=functools.partial(_reading_plain_torch, context, read_attributes()),
+            replacement=functools.partial(_reading_plain_torch, context),
             reason="Dynamo would read the tracer's functions into the graph.",
             source="torch/_dynamo/convert_frame.py, `CatchErrorsWrapper.__call__`", **common,
         ),
@@ -205,7 +227,7 @@ def _leave_tracer_alone() -> None:
     TraceMode.__torch_dispatch__ = disable(TraceMode.__torch_dispatch__)  # type: ignore[method-assign]
 
 
-def _reading_plain_torch(context: PatchContext, originals: Sequence[Attribute], original: Any) -> Any:
+def _reading_plain_torch(context: PatchContext, original: Any) -> Any:
     @functools.wraps(original)
     def convert(self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         from torch._dynamo.types import ConvertFrameReturn, FrameAction
@@ -214,7 +236,7 @@ def _reading_plain_torch(context: PatchContext, originals: Sequence[Attribute], 
         before, context.observer.compiling = context.observer.compiling, True
         reason = ""
         try:
-            with plain_torch(originals), _disable_current_modes():
+            with plain_torch(_originals), _disable_current_modes():
                 found = original(self, frame, cache_entry, frame_state)
             if found.frame_exec_strategy.cur_action == FrameAction.RUN_ONLY:
                 reason = f"`{frame.f_code.co_name}` was compiled too often"

@@ -52,16 +52,20 @@ def read_attributes() -> list[Attribute]:
     return found
 
 
+def name_originals(originals: Sequence[Attribute]) -> None:
+    """Has Dynamo read the originals where scripts that ran `from torch... import f` hold the tracer's functions."""
+    for owner, name, original in originals:
+        value = vars(owner).get(name, _ABSENT)
+        if isinstance(value, types.FunctionType) and value is not original:
+            value._torchdynamo_inline = original  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
 def plain_torch(originals: Sequence[Attribute]) -> Iterator[None]:
     """Puts `originals` back and removes the tracer's hooks of modules, for a while."""
     patched = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in originals]
     registries = [vars(torch.nn.modules.module)[name] for name in _HOOKS]
     hooks = [dict(registry) for registry in registries]
-    for (_, _, value), (_, _, original) in zip(patched, originals, strict=True):
-        if isinstance(value, types.FunctionType) and value is not original:
-            # Scripts that ran `from torch... import f` hold the patched function.
-            value._torchdynamo_inline = original  # type: ignore[attr-defined]
     _set_all(originals)
     for registry in registries:
         for key in [key for key, hook in registry.items() if _is_own(hook)]:

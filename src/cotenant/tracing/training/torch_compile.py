@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,8 +90,6 @@ def patches(context: PatchContext) -> list[Patch]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             result = compiled(*args, **kwargs)
-            if compiled.graphs and not recorder.header.compiled:
-                recorder.header = replace(recorder.header, compiled=True)
             _warn_of_inductor(recorder, compiled, function)
             return result
 
