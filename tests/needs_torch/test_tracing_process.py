@@ -275,3 +275,11 @@ def test_a_function_can_be_traced_after_training_in_the_same_process():
 def test_a_function_without_a_step_is_an_error():
     with failing("timeout"):
         cotenant.estimate(lambda: time.sleep(600), timeout_s=3)
+
+
+def test_what_hydra_would_print_before_it_exits_is_the_error(tmp_path):
+    source = "import os, sys\nif os.environ.get('HYDRA_FULL_ERROR', '0') == '0':\n    sys.exit(1)\nopen('shapes.txt')\n"
+    with failing("raised", "shapes.txt"):
+        run(tmp_path, source)
+    with failing("raised", "exit code 1"):
+        run(tmp_path, source, env={**os.environ, "HYDRA_FULL_ERROR": "0"})

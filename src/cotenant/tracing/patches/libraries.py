@@ -27,7 +27,7 @@ from cotenant.tracing.patches.registry import (
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Torchvision, transformers, safetensors, Lightning, `evaluate` and Weights & Biases."""
+    """Torchvision, transformers, safetensors, Lightning, `evaluate`, scikit-learn and Weights & Biases."""
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
@@ -66,12 +66,33 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="A metric of `evaluate` is a script that is downloaded from the hub.",
             source="evaluate/loading.py, `load`",
         ),
+        *(
+            Patch(
+                target=f"sklearn.metrics.{target}", phase=Phase.LIBRARIES, wraps=True, also_in="sklearn",
+                replacement=functools.partial(_scoring_one_class, context.recorder),
+                reason="Labels that come from a GPU are all alike, for which a score of classes is not defined.",
+                source=f"sklearn/metrics/{target.replace(':', '.py, `')}`",
+            )
+            for target in ("_classification:log_loss", "_ranking:roc_auc_score", "_ranking:average_precision_score")
+        ),
         Patch(
             target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
             also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
             source="wandb/sdk/wandb_init.py, `init`",
         ),
     ]  # fmt: skip
+
+
+def _scoring_one_class(recorder: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def score(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except ValueError as error:
+            recorder.warn(f"`{original.__name__}` of scikit-learn has no value here ({error}); it counts as 0")
+            return 0.0
+
+    return score
 
 
 def _without_run(original: Any) -> Any:

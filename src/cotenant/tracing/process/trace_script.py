@@ -29,7 +29,7 @@ _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
 _POLL_S = 0.5  # between looks at the limit; the end of the process is noticed at once
 
-# A trace uses no hub, no experiment tracker and no GPU. Variables that the user sets stay as they are.
+# A trace uses no hub, no experiment tracker and no GPU, and has the script's errors. Variables that the user sets stay.
 _OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 _QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -38,6 +38,7 @@ _QUIET = {
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "HYDRA_FULL_ERROR": "1",  # else it prints what the script raised, and exits
     "TQDM_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
 }
