@@ -17,12 +17,17 @@ import sys
 import torch
 from torch.utils import checkpoint
 
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.meta_kernels import make_fake_mode
 from cotenant.tracing.patches import deferred_imports
 
+fake = make_fake_mode()
 assert not deferred_imports.is_loaded("torch._dynamo") and "sympy" not in sys.modules
 entries = deferred_imports.patches(None)
 undo = [entry.register() for entry in entries]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
+config = torch._dynamo.config
 from torch._dynamo.utils import is_compile_supported
 
 @torch.compiler.disable
@@ -44,7 +49,11 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
 assert elementwise_dtypes(torch.empty(2), 1, type_promotion_kind=kind)[1] is torch.float32
 inspect.getmodule(compile("", "no such file", "exec"))
-assert "sympy" not in sys.modules
+assert torch.sym_not(False) is True and torch.sym_not(True) is False
+index = FakeTensor(fake, torch.empty(3, dtype=torch.int64, device="meta"), torch.device("cpu"))
+values = FakeTensor(fake, torch.empty(5, device="meta"), torch.device("cpu"))
+assert fake.dispatch(torch.ops.aten.index.Tensor, (FakeTensor,), (values, [index])).shape == (3,)
+assert "sympy" not in sys.modules and not deferred_imports.is_loaded("torch._dynamo")
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
 
 graphs = []
@@ -58,8 +67,13 @@ assert len(graphs) == 2, graphs  # before and after the function that is not com
 assert deferred_imports.is_loaded("torch._dynamo") and "sympy" in sys.modules
 import torch.fx.experimental.symbolic_shapes as real
 assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
+assert real.compute_unbacked_bindings is held.compute_unbacked_bindings
+assert config._custom_ops_profile is None and config.suppress_errors is torch._dynamo.config.suppress_errors
+config.suppress_errors = True
+assert torch._dynamo.config.suppress_errors
 assert isinstance(is_compile_supported("cpu"), bool)
 import sympy
+assert torch.sym_not(sympy.Symbol("x") > 1) == (sympy.Symbol("x") <= 1)
 assert elementwise_dtypes(torch.empty(2), sympy.Integer(1), type_promotion_kind=kind)[1] is torch.float32
 import torch.distributed.tensor
 """

@@ -38,6 +38,7 @@ _PROVIDERS = (
     "patches.torch_functions",
     "patches.initializations",
     "patches.deferred_imports",
+    "patches.deferred_dtensor",
     "patches.distributions",
     "patches.libraries",
     "patches.deepspeed",

@@ -44,9 +44,22 @@ def patches(context: PatchContext) -> list[HookPatch]:
             source="torch/_prims_common/__init__.py, `compute_elementwise_output_logical_to_physical_perm`",
         ),
         HookPatch(
-            target="torch._prims_common:elementwise_dtypes", phase=Phase.LIBRARIES, register=_without_sympy,
+            target="torch._prims_common:elementwise_dtypes", phase=Phase.LIBRARIES,
+            register=lambda: _without_sympy(sys.modules["torch._prims_common"].elementwise_dtypes),
             reason="It imports sympy, which takes 0.4 s, to test that an argument is no symbolic size.",
             source="torch/_prims_common/__init__.py, `elementwise_dtypes`", missing="before torch 2.4",
+        ),
+        HookPatch(
+            target="torch:sym_not", phase=Phase.LIBRARIES,
+            register=lambda: _without_sympy(sys.modules["torch"].sym_not),
+            reason="So does it, and meta kernels such as that of `baddbmm` call it.",
+            source="torch/__init__.py, `sym_not`",
+        ),
+        HookPatch(
+            target="torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl", phase=Phase.LIBRARIES,
+            register=lambda: _without_sympy(sys.modules["torch._subclasses.fake_tensor"].FakeTensorMode._dispatch_impl),
+            reason="A function in it imports sympy for each operator, and uses it for symbolic sizes only.",
+            source="torch/_subclasses/fake_tensor.py, `_dispatch_impl`", missing="before torch 2.6",
         ),
     ]  # fmt: skip
 
@@ -67,17 +80,23 @@ class _LoadedSympy(types.ModuleType):
         return getattr(real or importlib.import_module(_SYMPY), name)
 
 
-def _without_sympy() -> Callable[[], None] | None:
+def _without_sympy(function: Any) -> Callable[[], None] | None:
     """Let a function import the module above in place of sympy, whoever holds the function."""
-    function: Any = sys.modules["torch._prims_common"].elementwise_dtypes
     code = function.__code__
-    if _SYMPY not in code.co_names:
+    renamed = _rename_sympy(code)
+    if renamed == code:
         return None
-    sys.modules[_STAND_IN_OF_SYMPY] = _LoadedSympy(_STAND_IN_OF_SYMPY)
-    function.__code__ = code.replace(
-        co_names=tuple(_STAND_IN_OF_SYMPY if name == _SYMPY else name for name in code.co_names)
-    )
+    sys.modules.setdefault(_STAND_IN_OF_SYMPY, _LoadedSympy(_STAND_IN_OF_SYMPY))
+    function.__code__ = renamed
     return lambda: setattr(function, "__code__", code)
+
+
+def _rename_sympy(code: types.CodeType) -> types.CodeType:
+    """The code of a function, with that of its inner functions, which imports the stand-in."""
+    return code.replace(
+        co_names=tuple(_STAND_IN_OF_SYMPY if name == _SYMPY else name for name in code.co_names),
+        co_consts=tuple(_rename_sympy(part) if isinstance(part, types.CodeType) else part for part in code.co_consts),
+    )
 
 
 class DeferredModule(types.ModuleType):
@@ -114,6 +133,26 @@ class DeferredModule(types.ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.load(), name, value)
+
+
+class _CompilerConfig:
+    """In place of `torch._dynamo.config`: no operator has profiles; any other setting is the real module's.
+
+    `FakeTensorMode` reads the profiles at each operator. Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
+    """
+
+    def __init__(self, compiler: DeferredModule) -> None:
+        vars(self)["_compiler"] = compiler
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_custom_ops_profile" and not is_loaded(COMPILER):
+            return None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["_compiler"].load().config, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["_compiler"].load().config, name, value)
 
 
 class GuardOnDataDependentSymNode(RuntimeError):
@@ -182,7 +221,7 @@ def _compiler_functions(module: DeferredModule) -> Mapping[str, Any]:
 
     # `init_process_group` clears this cache of a loaded compiler.
     rules = types.SimpleNamespace(clear_lru_cache=graph_break)
-    return {"graph_break": graph_break, "disable": disable, "trace_rules": rules}
+    return {"graph_break": graph_break, "disable": disable, "trace_rules": rules, "config": _CompilerConfig(module)}
 
 
 def _compiler_utilities(module: DeferredModule) -> Mapping[str, Any]:
@@ -206,7 +245,12 @@ def _size_functions(module: DeferredModule) -> Mapping[str, Any]:
         "sym_eq": _are_equal,
     }
     made = {name: functools.partial(_of_numbers, module, name, function) for name, function in plain.items()}
-    return {**made, _UnknownSize.__name__: _UnknownSize}
+
+    def bindings(*args: Any, **kwargs: Any) -> Any:
+        return module.load().compute_unbacked_bindings(*args, **kwargs)
+
+    # `FakeTensorMode` imports it for each operator, and calls it for symbolic sizes only.
+    return {**made, "compute_unbacked_bindings": bindings, _UnknownSize.__name__: _UnknownSize}
 
 
 def _of_numbers(module: DeferredModule, name: str, function: Callable[..., Any], *args: Any) -> Any:
