@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
+from cotenant.tracing.sandbox import bytecode_cache
 from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
 
@@ -40,6 +41,7 @@ def patches(overlay: Overlay) -> list[Entry]:
     entries += _accessor_patches({**functions, "open": opened["open"]})
     if overlay.captures_all:
         folder = os.path.join(overlay.root, "tmp")
+        entries += bytecode_cache.patches(bytecode_cache.default_folder(os.environ))
         entries += [
             Patch(
                 target="shutil:_use_fd_functions", phase=Phase.SANDBOX, replacement=False,
