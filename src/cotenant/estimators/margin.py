@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 
@@ -28,6 +28,7 @@ from cotenant.gpu_specs import GpuSpec
 COVERAGE = 0.99
 """Default probability."""
 
+COMPILED_FAMILY = "compiled code"
 FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
 """Jobs without convolutions of cuDNN; with only those that cuDNN was queried for; with others."""
 
@@ -74,11 +75,19 @@ def margin_of(
     """The margin on a replay with unlimited memory that small changes raise by up to `spread_bytes`.
 
     `coverage`: None for the default. `cudnn_workspaces`, `torch_version`: as of `family_of`. `split_bytes`: as of
-    `ReservedRange`. The margin also holds how far the context can exceed its typical size.
+    `ReservedRange`. The margin also holds how far the context can exceed its typical size. Where code of
+    `torch.compile` was compiled, it is the wider one of its family's and that of compiled jobs.
     """
     family = family_of(trace, gpu, cudnn_workspaces, torch_version=torch_version)
     scale = scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes, split_bytes)
-    return margin_by_scores(calibration()[family], family, gpu, spread_bytes, scale, coverage)
+    margin = margin_by_scores(calibration()[family], family, gpu, spread_bytes, scale, coverage)
+    if not trace.header.compiled:
+        return margin
+    scores = compiled_calibration()
+    compiled = margin_by_scores(scores, COMPILED_FAMILY, gpu, spread_bytes, free.peak_reserved_bytes, coverage)
+    wider = max(margin, compiled, key=lambda one: one.bytes)
+    warnings = tuple(dict.fromkeys((*margin.warnings, *compiled.warnings)))
+    return replace(wider, coverage=min(margin.coverage, compiled.coverage), warnings=warnings)
 
 
 def margin_by_scores(
@@ -176,3 +185,13 @@ def calibration() -> Mapping[str, tuple[float, ...]]:
     file = resources.files("cotenant.estimators") / "data" / "margins.json"
     families = json.loads(file.read_text(encoding="utf-8"))["families"]
     return {name: tuple(score / 10_000 for score in families[name]["scores"]) for name in FAMILIES}
+
+
+@lru_cache(maxsize=1)
+def compiled_calibration() -> tuple[float, ...]:
+    """Scores of jobs with compiled code, ascending: (measured - estimated) / estimated reserved bytes.
+
+    The file is made by `benchmarks/estimator/compiled.py`.
+    """
+    file = resources.files("cotenant.estimators") / "data" / "compiled_margins.json"
+    return tuple(score / 10_000 for score in json.loads(file.read_text(encoding="utf-8"))["scores"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -140,6 +141,26 @@ def test_too_few_rows_add_a_warning(scores):
     assert "99.0% of jobs, not 99.9%: only 99 like it were measured" in found.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("compiled_scores", "expected", "coverage"),
+    [
+        pytest.param((-0.1, 0.5), lambda reserved, dense: round(0.5 * reserved + 40 * MiB), 2 / 3, id="wider"),
+        pytest.param((-0.2, -0.1), lambda reserved, dense: dense, 2 / 3, id="narrower than that of the family"),
+    ],
+)
+def test_compiled_code_has_the_wider_of_two_margins(scores, monkeypatch, compiled_scores, expected, coverage):
+    monkeypatch.setattr(module, "compiled_calibration", lambda: compiled_scores)
+    trace = with_ops()
+    compiled = replace(trace, header=replace(trace.header, compiled=True))
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
+    context = A100.context.high_bytes - A100.context.typical_bytes
+    dense, found = margin_of(trace, A100, free, 40 * MiB, 0.9), margin_of(compiled, A100, free, 40 * MiB, 0.9)
+    assert found.bytes == context + expected(free.peak_reserved_bytes, dense.bytes - context)
+    assert found.coverage == coverage
+    assert "66.7% of jobs, not 90.0%: only 2 like it were measured (family: compiled code)" in found.warnings[0]
+    assert dense.warnings == ()
+
+
 def test_a_negative_quantile_gives_no_negative_margin(monkeypatch):
     monkeypatch.setattr(module, "calibration", lambda: dict.fromkeys(FAMILIES, (-0.5, -0.4)))
     trace = with_ops()
@@ -207,6 +228,12 @@ def test_the_shipped_scores_are_sorted_and_complete(family):
     assert len(scores) >= 99
     shipped = json.loads((resources.files("cotenant.estimators") / "data" / "margins.json").read_text(encoding="utf-8"))
     assert scores[-1] == shipped["families"][family]["scores"][-1] / 10_000
+
+
+def test_the_shipped_scores_of_compiled_jobs_are_sorted():
+    scores = module.compiled_calibration()
+    assert list(scores) == sorted(scores)
+    assert -0.5 < scores[0] < scores[-1] < 1
 
 
 def test_more_coverage_never_gives_a_lower_bound():
