@@ -60,7 +60,7 @@ def _defer() -> Callable[[], None] | None:
         return None
 
     class Probe(torch.Tensor):
-        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+        __torch_function__ = torch._C._disabled_torch_function_impl
 
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

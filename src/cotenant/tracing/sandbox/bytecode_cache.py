@@ -95,7 +95,7 @@ class BytecodeCache:
                 return code if isinstance(code, CodeType) else None
         return None
 
-    def write(self, name: str, code: object) -> None:
+    def write(self, name: str, code: CodeType) -> None:
         """Add an entry: as a whole, or not at all."""
         folder, scratch = name.rpartition("/")[0], f"{name}.{os.getpid()}"
         with contextlib.suppress(OSError, ValueError, TypeError):
