@@ -99,13 +99,19 @@ def columns_of_options(arguments: Sequence[str]) -> list[str]:
 
 
 class _GrowingRow(dict[str, Any]):
-    """A row, or a batch of rows, that makes the columns it lacks."""
+    """A row, or a batch of rows, that makes the columns it lacks.
 
-    def __init__(self, values: Any, make: Callable[[str], Any]) -> None:
+    Without `make` it is a plain one: libraries call the class of what they convert with the new values alone.
+    Source: transformers/trainer.py, `Trainer._prepare_input`.
+    """
+
+    def __init__(self, values: Any = (), make: Callable[[str], Any] | None = None) -> None:
         super().__init__(values)
         self._make = make
 
     def __missing__(self, name: str) -> Any:
+        if self._make is None:
+            raise KeyError(name)
         self[name] = self._make(name)
         return self[name]
 
@@ -154,6 +160,14 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
                 source=f"datasets/arrow_dataset.py, `Dataset.{name}`", **common,
             )
             for name in ("rename_column", "class_encode_column", "select_columns", "sort")
+        ),
+        Patch(
+            target=f"{table}.select", replacement=functools.partial(_selecting, only_synthetic),
+            source="datasets/arrow_dataset.py, `Dataset.select`", **common,
+        ),
+        Patch(
+            target=f"{table}.train_test_split", replacement=functools.partial(_splitting, only_synthetic),
+            source="datasets/arrow_dataset.py, `Dataset.train_test_split`", **common,
         ),
     ]  # fmt: skip
 
@@ -222,6 +236,35 @@ def _removing_known(only_synthetic: Callable[[], bool], original: Any) -> Any:
         return original(self, column_names, *args, **kwargs)
 
     return remove_columns
+
+
+def _selecting(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def select(self: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        """Rows by number; where the data set that the table stands for has more rows, its own are repeated."""
+        count = len(self)
+        if (
+            only_synthetic()
+            and count
+            and isinstance(indices, (range, list, tuple))
+            and max(indices, default=0) >= count
+        ):
+            indices = [index % count for index in indices]
+        return original(self, indices, *args, **kwargs)
+
+    return select
+
+
+def _splitting(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def train_test_split(self: Any, test_size: Any = None, train_size: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Two parts, also where one is to have as many rows as the table, or more."""
+        wanted = sum(size for size in (test_size, train_size) if isinstance(size, int))
+        if only_synthetic() and wanted >= len(self):
+            self = self.select(range(wanted + len(self)))
+        return original(self, test_size, train_size, *args, **kwargs)
+
+    return train_test_split
 
 
 def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
