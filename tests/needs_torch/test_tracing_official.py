@@ -243,61 +243,6 @@ def test_synthetic_translations_have_the_requested_languages():
     assert columns["translation"][0] == {"ro": " ".join(["word"] * 8), "en": " ".join(["word"] * 8)}
 
 
-def test_prompts_are_messages_where_reward_functions_read_messages():
-    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "DeepMath-103K", "")
-    assert columns["prompt"][0] == [{"role": "user", "content": " ".join(["word"] * 8)}]
-    assert columns["solution"][0] == " ".join(["word"] * 8)
-
-
-TABLE_WITH_BATCHED_ROWS = """
-class Dataset:
-    @classmethod
-    def from_dict(cls, columns):
-        made = cls()
-        made.columns, made.column_names, made.features = columns, list(columns), dict.fromkeys(columns)
-        return made
-
-    def cast_column(self, name, kind):
-        return self
-
-    def __len__(self):
-        return len(self.columns["text"])
-
-    def __getitem__(self, key):
-        return {name: values[key] for name, values in self.columns.items()}
-
-    def __getitems__(self, keys):
-        return [{name: values[key] for name, values in self.columns.items()} for key in keys]
-"""
-PROMPTS = """
-import torch
-from torch.utils.data import DataLoader
-from datasets import load_dataset
-lengths = set()
-def collate(rows):
-    assert "prompt" not in rows[0] and rows[0].get("prompt") is None
-    lengths.update(len(row["prompt"].split()) for row in rows)
-    return torch.zeros(len(rows), 8)
-model = torch.nn.Linear(8, 2).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in DataLoader(load_dataset("nothing", split="train"), batch_size=4, collate_fn=collate):
-    assert lengths == {64}
-    model(batch.cuda()).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_rows_of_a_batch_make_the_columns_that_are_read(tmp_path):
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE_WITH_BATCHED_ROWS)
-    library = (
-        LIBRARY_OF_TABLES.partition("class Dataset:")[0]
-        + LIBRARY_OF_TABLES[LIBRARY_OF_TABLES.index("class DatasetDict") :]
-    )
-    (tmp_path / "datasets" / "__init__.py").write_text(library + "from datasets.arrow_dataset import Dataset\n")
-    assert not traced(tmp_path, PROMPTS, synthetic_data=["64:int64:30000"]).partial
-
-
 LIBRARY_OF_TABLES = """
 class ClassLabel:
     def __init__(self, names):

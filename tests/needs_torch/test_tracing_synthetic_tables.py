@@ -1,0 +1,98 @@
+"""Synthetic tables of the Hugging Face hub: rows and columns that scripts read and that the table lacks."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from cotenant.tracing.data import synthetic_hf_datasets
+from cotenant.tracing.data.data_options import parse_sample
+from traced_scripts import traced
+
+LIBRARY = """
+class ClassLabel:
+    def __init__(self, names):
+        self.names = names
+
+class DatasetDict(dict):
+    pass
+
+def load_dataset(path, name=None, **kwargs):
+    raise FileNotFoundError(path)
+
+from datasets.arrow_dataset import Dataset
+"""
+TABLE = """
+class Dataset:
+    @classmethod
+    def from_dict(cls, columns):
+        made = cls()
+        made.columns, made.column_names, made.features = columns, list(columns), dict.fromkeys(columns)
+        return made
+
+    def cast_column(self, name, kind):
+        return self
+
+    def __len__(self):
+        return len(self.columns["text"])
+
+    def __getitem__(self, key):
+        return {name: values[key] for name, values in self.columns.items()}
+
+    def __getitems__(self, keys):
+        return [{name: values[key] for name, values in self.columns.items()} for key in keys]
+
+    def select(self, indices):
+        picked = {name: [values[index] for index in indices] for name, values in self.columns.items()}
+        return Dataset.from_dict(picked)
+
+    def train_test_split(self, test_size=None, train_size=None):
+        assert test_size < len(self)
+        return {"train": self.select(range(test_size, len(self))), "test": self.select(range(test_size))}
+"""
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+from datasets import load_dataset
+lengths = set()
+def collate(rows):
+    assert "prompt" not in rows[0] and rows[0].get("prompt") is None
+    assert type(rows[0])({"text": "a"}) == {"text": "a"}
+    lengths.update(len(row["prompt"].split()) for row in rows)
+    return torch.zeros(len(rows), 8)
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+table = load_dataset("nothing", split="train")
+assert len(table) == 1000 and len(table.select([5])) == 1
+{more}
+for batch in DataLoader(table, batch_size=4, collate_fn=collate):
+    assert lengths == {64}
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("", id="columns"),
+        pytest.param("assert len(table.select(range(10_000))) == 10_000", id="more rows than there are"),
+        pytest.param(
+            "parts = table.train_test_split(test_size=2_000)\n"
+            "assert (len(parts['train']), len(parts['test'])) == (1_000, 2_000)",
+            id="a part of more rows than there are",
+        ),
+    ],
+)
+def test_tables_make_the_columns_and_rows_that_are_read(tmp_path, more):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    assert not traced(tmp_path, SCRIPT.replace("{more}", more), synthetic_data=["64:int64:30000"]).partial
+
+
+def test_prompts_are_messages_where_reward_functions_read_messages():
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "DeepMath-103K", "")
+    assert columns["prompt"][0] == [{"role": "user", "content": " ".join(["word"] * 8)}]
+    assert columns["solution"][0] == " ".join(["word"] * 8)
