@@ -167,6 +167,25 @@ def test_a_score_of_labels_that_are_all_alike_is_no_end(tmp_path):
     assert "`log_loss` of scikit-learn has no value here (one label)" in warning
 
 
+def test_a_metric_accepts_the_values_of_a_gpu(tmp_path):
+    package = tmp_path / "torchmetrics" / "functional" / "classification"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parents[1]):
+        (folder / "__init__.py").touch()
+    check = "    if len(torch.unique(preds)) > classes:\n        raise RuntimeError('more unique values')\n"
+    body = f"import torch\ndef _multiclass_tensor_validation(preds, classes):\n{check}"
+    (package / "stat_scores.py").write_text(body)
+    source = """
+    from torchmetrics.functional.classification.stat_scores import _multiclass_tensor_validation as validate
+    validate(torch.zeros(128, 10).cuda().argmax(1), 10)
+    try:
+        validate(torch.arange(20), 10)
+    except RuntimeError:
+        train()
+    """
+    trained(tmp_path, source)
+
+
 def test_a_run_of_weights_and_biases_is_disabled_whatever_the_script_wants(tmp_path):
     package = tmp_path / "wandb" / "sdk"
     package.mkdir(parents=True)

@@ -27,7 +27,7 @@ from cotenant.tracing.patches.registry import (
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Torchvision, transformers, safetensors, Lightning, `evaluate`, scikit-learn and Weights & Biases."""
+    """Of torchvision, transformers, safetensors, Lightning, torchmetrics, `evaluate`, scikit-learn and `wandb`."""
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
@@ -75,6 +75,14 @@ def patches(context: PatchContext) -> list[Entry]:
             )
             for target in ("_classification:log_loss", "_ranking:roc_auc_score", "_ranking:average_precision_score")
         ),
+        *(
+            ImportPatch(
+                target=f"torchmetrics.functional.classification.{name}", phase=Phase.LIBRARIES, expand=_validations,
+                reason="It counts the different values of a tensor, which are not known.",
+                source=f"torchmetrics/functional/classification/{name}.py, `_*_tensor_validation`",
+            )
+            for name in ("stat_scores", "confusion_matrix", "precision_recall_curve")
+        ),
         Patch(
             target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
             also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
@@ -93,6 +101,31 @@ def _scoring_one_class(recorder: Any, original: Any) -> Any:
             return 0.0
 
     return score
+
+
+def _validations(module: ModuleType) -> list[Patch]:
+    """The functions of torchmetrics that check the values of their tensors."""
+    own = [name for name in vars(module) if name.endswith("_tensor_validation")]
+    return [
+        Patch(
+            target=f"{module.__name__}:{name}", phase=Phase.LIBRARIES, replacement=_accepting_values, wraps=True,
+            also_in="torchmetrics", reason="Values of a GPU are not known.", source=module.__name__,
+        )
+        for name in own
+        if vars(module)[name].__module__ == module.__name__
+    ]  # fmt: skip
+
+
+def _accepting_values(original: Any) -> Any:
+    @functools.wraps(original)
+    def validate(*args: Any, **kwargs: Any) -> None:
+        try:
+            original(*args, **kwargs)
+        except RuntimeError:
+            if not any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in (*args, *kwargs.values())):
+                raise
+
+    return validate
 
 
 def _without_run(original: Any) -> Any:
