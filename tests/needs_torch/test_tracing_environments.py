@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import textwrap
 
@@ -79,3 +80,20 @@ def test_an_assertion_of_unknown_values_holds(tmp_path):
 def test_an_assertion_of_known_values_fails(tmp_path, assertion):
     with failing("raised", "AssertionError"):
         traced(tmp_path, TRAINING + SOUND.replace("assert same", assertion))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="the data set is torchvision's")
+def test_items_of_a_subclass_are_read_from_synthetic_folders(tmp_path):
+    """As the crops of SwAV."""
+    source = """
+    from torchvision import datasets, transforms
+    class Crops(datasets.ImageFolder):
+        def __getitem__(self, index):
+            path, _ = self.samples[index]
+            assert path.startswith("missing/train/"), path
+            return [transforms.functional.to_tensor(self.loader(path)) for _ in range(2)]
+    crops = Crops("missing/train")[0]
+    assert [tuple(crop.shape) for crop in crops] == [(3, 8, 16)] * 2
+    train()
+    """
+    traced(tmp_path, TRAINING + textwrap.dedent(source), synthetic_data=["3x8x16:uint8:10"])

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -163,8 +164,10 @@ def _stored(dataset: Any, sets: Any, sample: SyntheticSample, labels: Any) -> di
     if isinstance(dataset, (sets.SVHN, sets.STL10)):
         return {"data": blank(channels, height, width).numpy(), "labels": labels}
     if isinstance(dataset, sets.DatasetFolder):
-        samples = [(f"{label}/{index}.jpg", label) for index, label in enumerate(labels.tolist())]
-        return {"samples": samples, "imgs": samples}
+        folder = Path(dataset.root or ".")
+        samples = [(str(folder / f"{label}/{index}.jpg"), label) for index, label in enumerate(labels.tolist())]
+        # A subclass with its own items reads them by `loader`.
+        return {"samples": samples, "imgs": samples, "loader": lambda path: blank_image(sample), "extensions": None}
     return {}
 
 
