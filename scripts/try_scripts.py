@@ -5,13 +5,19 @@ repository. `--checkouts DIR` runs them again: DIR/OWNER/NAME is a checkout of e
 page is written. A record that has a repository, a commit, a folder, options and a command, and no more, is a command
 that has not been run yet.
 
+A record may name an environment of `benchmarks/tried_scripts/environments.json`, whose packages the script needs:
+`--environments DIR` has it as DIR/NAME. `--environment NAME` sets it for the commands that it runs. The other commands
+run by `--python`. An error that is not in the record is a failure until a person decides: `--errors-are missing`.
+
     python scripts/try_scripts.py
     python scripts/try_scripts.py --checkouts ~/checkouts --python ~/env/bin/python --only karpathy/nanoGPT
+    python scripts/try_scripts.py --checkouts ~/checkouts --environments ~/envs --environment timm-0.4 --only me/it
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -25,6 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "tried_scripts" / "records.json"
+ENVIRONMENTS = RECORDS.with_name("environments.json")
 PAGE = ROOT / "docs" / "explanation" / "tried-scripts.md"
 OUTCOMES = {
     "answer": "an answer",
@@ -33,11 +40,15 @@ OUTCOMES = {
     "failed": "fails by cotenant",
 }
 TIMEOUT_S = 400
+_GIVEN = ("repository", "commit", "folder", "options", "command", "environment")
 GiB = 2**30
 
 
-def run(record: dict[str, Any], checkouts: Path, python: str, by: str) -> dict[str, Any]:
-    """The record with the outcome of its command now, and `by`, the commit of cotenant that made it."""
+def run(record: dict[str, Any], checkouts: Path, python: str, by: str, new_error: str = "failed") -> dict[str, Any]:
+    """The record with the outcome of its command now, and `by`, the commit of cotenant that made it.
+
+    An error that is not the record's has the outcome `new_error`.
+    """
     folder = checkouts / record["repository"] / record["folder"]
     command = [sys.executable, "-m", "cotenant", "estimate", "--json", "--no-cache", "--python", python]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -59,14 +70,30 @@ def run(record: dict[str, Any], checkouts: Path, python: str, by: str) -> dict[s
     found: dict[str, Any] = {"by": by, "cpu_s": round(cpu_s, 1)}
     if "error" in answer:
         found["message"] = answer["error"]["message"].replace(str(checkouts), "")[:300]
-        # What an error is, a person decides: until then it is a failure.
+        # What an error is, a person decides.
         is_known = _without_paths(record.get("message", "")) == _without_paths(found["message"])
-        found["outcome"] = record["outcome"] if is_known else "failed"
+        found["outcome"] = record["outcome"] if is_known else new_error
     else:
         found |= {"outcome": "answer", "reserved_bytes": answer["peak_reserved_bytes"]}
         found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
-    kept = {key: record[key] for key in ("repository", "commit", "folder", "options", "command")}
-    return {**kept, **found}
+    return {**{key: record[key] for key in _GIVEN if key in record}, **found}
+
+
+def _store(records: Path, made: dict[str, Any]) -> None:
+    """Put a record in the place of the one of the same command: another process may have changed others meanwhile."""
+    with records.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        now = json.load(file)
+        places = [index for index, record in enumerate(now) if _identity(record) == _identity(made)]
+        for index in places:
+            now[index] = made
+        file.seek(0)
+        file.write(json.dumps(now if places else [*now, made], indent=1) + "\n")
+        file.truncate()
+
+
+def _identity(record: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(record[key] for key in _GIVEN[:-1])
 
 
 def _split_settings(command: str) -> tuple[dict[str, str], list[str]]:
@@ -95,8 +122,8 @@ def _commit() -> str:
     ).stdout.strip()
 
 
-def page(records: list[dict[str, Any]]) -> str:
-    """The page, from the records alone."""
+def page(records: list[dict[str, Any]], environments: dict[str, str]) -> str:
+    """The page, from the records and the texts of environments alone."""
     counts = Counter(record["outcome"] for record in records)
     times = sorted(record["cpu_s"] for record in records if record["outcome"] == "answer")
     names = {record["repository"] for record in records}
@@ -133,6 +160,15 @@ def page(records: list[dict[str, Any]]) -> str:
             f"CPU time of an answer: median {middle:.1f} s, P95 {late:.1f} s, on a shared machine of two cores, with",
             "the start of Python and the imports of the script.",
         ]
+    used = Counter(record["environment"] for record in records if "environment" in record)
+    if used:
+        lines += [
+            "",
+            "Commands that name an environment ran in one with the versions that their repositories want:",
+            "",
+        ]
+        lines += ["| environment | commands | packages |", "| --- | ---: | --- |"]
+        lines += [f"| {name} | {count} | {environments[name]} |" for name, count in sorted(used.items())]
     lines += ["", "| repository | command | outcome | CPU | by |", "| --- | --- | --- | ---: | --- |"]
     lines += map(_row, sorted(records, key=lambda record: (record["repository"].lower(), record["command"])))
     return "\n".join(lines) + "\n"
@@ -145,8 +181,9 @@ def _row(record: dict[str, Any]) -> str:
     else:
         text = f"{OUTCOMES[record['outcome']].partition(':')[0]}: {record['message']}".replace("|", "\\|")
     command = " ".join(filter(None, (record["options"], "--", record["command"]))).replace("|", "\\|")
+    by = ", ".join(filter(None, (record.get("by", "older"), record.get("environment"))))
     where = f"`{'/'.join(filter(None, (record['repository'], record['folder'])))}` {record['commit']}"
-    return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s | {record.get('by', 'older')} |"
+    return f"| {where} | `{command}` | {text} | {record['cpu_s']:.1f} s | {by} |"
 
 
 def main() -> None:
@@ -155,17 +192,31 @@ def main() -> None:
     parser.add_argument("--checkouts", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only", metavar="REPOSITORY")
+    parser.add_argument("--command", metavar="WORDS", default="", help="run only commands that contain these words")
     parser.add_argument("--missing", action="store_true", help="run what this commit of cotenant has not run yet")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file of the records, as of another clone")
+    parser.add_argument("--environments", type=Path, metavar="DIR")
+    parser.add_argument("--environment", metavar="NAME", help="the environment of the commands that are run")
+    parser.add_argument("--errors-are", choices=sorted(set(OUTCOMES) - {"answer"}), default="failed")
     options = parser.parse_args()
-    records = json.loads(RECORDS.read_text())
+    environments = json.loads(ENVIRONMENTS.read_text())
     if options.checkouts:
         by = _commit()
-        for index, record in enumerate(records):
-            if options.only in (None, record["repository"]) and not (options.missing and record.get("by") == by):
-                records[index] = made = run(record, options.checkouts, options.python, by)
-                RECORDS.write_text(json.dumps(records, indent=1) + "\n")
-                print(f"{index} {made['repository']}: {made['outcome']} {made.get('message', '')}", flush=True)
-    PAGE.write_text(page([record for record in records if "outcome" in record]))
+        for index, record in enumerate(json.loads(options.records.read_text())):
+            if options.only not in (None, record["repository"]) or options.command not in record["command"]:
+                continue
+            if options.missing and record.get("by") == by:
+                continue
+            wanted = options.environment or record.get("environment")
+            if wanted is not None and (options.environments is None or wanted not in environments):
+                raise SystemExit(f"the environment `{wanted}` needs `--environments DIR`, and a text in {ENVIRONMENTS}")
+            given = {**record, "environment": wanted} if wanted is not None else record
+            python = str(options.environments / wanted / "bin" / "python") if wanted is not None else options.python
+            made = run(given, options.checkouts, python, by, options.errors_are)
+            _store(options.records, made)
+            print(f"{index} {made['repository']}: {made['outcome']} {made.get('message', '')}", flush=True)
+    records = [record for record in json.loads(options.records.read_text()) if "outcome" in record]
+    PAGE.write_text(page(records, environments))
 
 
 if __name__ == "__main__":
