@@ -96,3 +96,8 @@ def test_prompts_are_messages_where_reward_functions_read_messages():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "DeepMath-103K", "")
     assert columns["prompt"][0] == [{"role": "user", "content": " ".join(["word"] * 8)}]
     assert columns["solution"][0] == " ".join(["word"] * 8)
+
+
+def test_a_prompt_and_its_answers_share_the_words_of_a_sample():
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "ultrafeedback_binarized", "")
+    assert [len(columns[name][0].split()) for name in ("prompt", "chosen", "rejected")] == [4, 4, 4]

@@ -144,7 +144,8 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
     purpose = next((more for words, more in _BY_PURPOSE if any(word in lowered for word in words)), ())
     for column in (*columns_of_options(sys.argv), *purpose):
         if column not in columns:
-            columns[column] = maker.column(column, ROWS)
+            # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
+            columns[column] = [maker.words(2)] * ROWS if "chosen" in purpose else maker.column(column, ROWS)
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words()}]] * ROWS
     return columns, classes
