@@ -19,8 +19,8 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_
 if TYPE_CHECKING:
     from cotenant.tracing.inductor.compiled_frames import CompiledFrames
 
-TRIED_VERSIONS = ((2, 10), (2, 13))
-"""Versions of torch whose compiler was compared with its CUDA build: from, to."""
+TRIED_VERSIONS = ((2, 10), (2, 11), (2, 13))
+"""Versions of torch whose compiler was tried here. That of 2.8 compiles nothing."""
 
 _WARNING = "`torch.compile` was ignored{reason}: the estimate is for the eager model; compiled code often needs less"
 _STEP_WARNING = (
@@ -133,10 +133,11 @@ def patches(context: PatchContext) -> list[Patch]:
 
 
 def _warn_of_inductor(recorder: Any, compiled: CompiledFrames, function: Any) -> None:
-    if compiled.reason:
+    reason = compiled.reason or ("" if recorder.header.compiled else "the compiler made no graph of it")
+    if reason:
         recorder.note_runs_otherwise("compiled")
         name = getattr(function, "__qualname__", None) or type(function).__name__
-        recorder.warn(_PARTLY_EAGER_WARNING.format(name=name, reason=compiled.reason))
+        recorder.warn(_PARTLY_EAGER_WARNING.format(name=name, reason=reason))
         return
     recorder.warn(_INDUCTOR_WARNING)
 
@@ -148,11 +149,10 @@ def _why_eager(context: PatchContext, options: dict[str, Any]) -> str:
         return (
             f", since its backend is `{backend}`" if isinstance(backend, str) else ", since its backend is a function"
         )
-    first, last = TRIED_VERSIONS
     version = tuple(map(int, torch.__version__.split(".")[:2]))
-    if context.options.compiled_code != "auto" or first <= version <= last:
+    if context.options.compiled_code != "auto" or version in TRIED_VERSIONS:
         return ""
-    tried = f"{'.'.join(map(str, first))} to {'.'.join(map(str, last))}"
+    tried = ", ".join(".".join(map(str, one)) for one in TRIED_VERSIONS)
     return f", since the compiler of torch {torch.__version__} was not tried, only {tried} (`--compiled-code inductor`)"
 
 
