@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cotenant.core.gpu import Sharing
 from cotenant.sim.cluster import Cluster
@@ -77,12 +77,27 @@ def least_makespan(trace: Trace, gpus: Cluster, world: Interference, bound: floa
             if trace.submit_s[number] >= release_s:
                 kind = trace.profile_of[number]
                 work_s[kind] = work_s.get(kind, 0.0) + trace.duration_s[number] * trace.gpus[number]
-        found_s = max(found_s, release_s + _gpu_s(trace, gpus, world, work_s, bound) / len(gpus))
+        found_s = max(found_s, release_s + least_gpu_time(trace, gpus, world, work_s, bound).gpu_s / len(gpus))
     return found_s
 
 
-def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, float], bound: float) -> float:
-    """Minimum GPU seconds for `work_s` of each profile: a linear program over the time spent in each set of jobs."""
+class LeastGpuTime(NamedTuple):
+    """The least GPU time for some work, and its prices: what more of it would cost.
+
+    Attributes:
+        work: GPU seconds per second of work of each profile.
+        slowdown: GPU seconds that one second more in which jobs of a profile may hold a GPU would save.
+    """
+
+    gpu_s: float
+    work: Mapping[int, float]
+    slowdown: Mapping[int, float]
+
+
+def least_gpu_time(
+    trace: Trace, gpus: Cluster, world: Interference, work_s: Mapping[int, float], bound: float
+) -> LeastGpuTime:
+    """The relaxation for `work_s` of each profile: a linear program over the time spent in each set of jobs."""
     import numpy as np
     from scipy.optimize import linprog
     from scipy.sparse import csc_matrix, vstack
@@ -98,7 +113,11 @@ def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, f
     if bound < math.inf:
         present = csc_matrix((np.ones(len(rows)), (rows, columns)), shape=shape)
         limits, at_most = vstack([limits, present - bound * done]).tocsc(), np.append(at_most, np.zeros(len(kinds)))
-    return float(linprog(np.ones(len(sets)), A_ub=limits, b_ub=at_most, method="highs").fun)
+    solved = linprog(np.ones(len(sets)), A_ub=limits, b_ub=at_most, method="highs")
+    prices = [-float(price) for price in solved.ineqlin.marginals] + [0.0] * len(kinds)
+    work = dict(zip(kinds, prices, strict=False))
+    slowdown = dict(zip(kinds, prices[len(kinds) :], strict=False))
+    return LeastGpuTime(float(solved.fun), work, slowdown)
 
 
 def _sets(
