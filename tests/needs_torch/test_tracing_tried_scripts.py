@@ -191,6 +191,23 @@ def test_initializations_of_large_cpu_tensors_test_no_values(tmp_path, init):
     trained(tmp_path, source)
 
 
+def test_samples_that_a_collate_function_changes_are_samples_of_their_own(tmp_path):
+    source = """
+    from torch.utils.data import DataLoader
+    def crop(samples):
+        for sample in samples:
+            sample["x"] = sample["x"][:3].t()
+        return torch.stack([sample.pop("x") for sample in samples])
+    loader = DataLoader([{"x": torch.zeros(5, 4)} for _ in range(64)], batch_size=16, collate_fn=crop)
+    for batch in loader:
+        assert batch.shape == (16, 4, 3), batch.shape
+        optimizer.zero_grad()
+        model(batch.permute(0, 2, 1).cuda()).sum().backward()
+        optimizer.step()
+    """
+    traced(tmp_path, TRAINING + textwrap.dedent(source))
+
+
 def test_a_shell_script_is_estimated_as_the_command_that_it_runs(tmp_path):
     (tmp_path / "sub").mkdir()
     lines = (

@@ -169,12 +169,12 @@ class _FewSampleIterator:
 
     def _samples_of_batch(self, size: int, kind: int) -> list[Any]:
         if self._histogram is None:
-            return list(itertools.islice(itertools.cycle(self._samples[kind]), size))
+            return [*map(_copy_containers, itertools.islice(itertools.cycle(self._samples[kind]), size))]
         (sample,) = self._samples[0]
         length = sample_lengths.length_of(sample, words=False)
         if not length:
             self._observer.recorder.warn("the histogram of lengths is not used: no part of a sample varies in length")
-            return [sample] * size
+            return [_copy_containers(sample) for _ in range(size)]
         self._observer.recorder.warn(self._histogram.summary())
         wanted = self._histogram.batch(size, with_longest=kind > 0)
         return [length_histogram.resized(sample, length, target) for target in wanted]
@@ -255,7 +255,7 @@ class _FewSampleIterator:
 
 
 def _copy_containers(batch: Any) -> Any:
-    """The same tensors in new containers: scripts add to a batch and pop from it."""
+    """The same tensors in new containers: scripts add to a batch and pop from it, and `collate_fn` to samples."""
     if isinstance(batch, dict):
         if type(batch) is dict:
             return {key: _copy_containers(value) for key, value in batch.items()}

@@ -45,7 +45,7 @@ def test_variables_before_the_command_are_the_jobs(folder):
         ),
         pytest.param(
             ["sh", "train.sh"],
-            "python train.py --lr 1\r\necho done\r\n",
+            "python train.py \\\r\n  --lr 1\r\necho done\r\n",
             ("python", "train.py", "--lr", "1"),
             id="lines that end as on Windows",
         ),
