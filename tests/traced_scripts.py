@@ -92,8 +92,7 @@ def _load() -> None:
     """Import the fork server's modules once; in every fork this would be nine tenths of a small trace's time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in forkserver._PRELOADED:
-            importlib.import_module(f"cotenant.tracing.{module}")
+        forkserver.import_tracer()
         for module in forkserver._PRELOADED_WHEN_IDLE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)

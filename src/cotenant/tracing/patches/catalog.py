@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from dataclasses import dataclass
+from types import ModuleType
 
 from cotenant.core.ports import TraceOptions
 from cotenant.tracing.patches.registry import Entry, PatchContext, PatchTable
@@ -83,8 +84,12 @@ class PatchRow:
 
 def all_patches(context: PatchContext) -> list[Entry]:
     """The entries for one session; imports all of the tracer."""
-    modules = (importlib.import_module(f"cotenant.tracing.{name}") for name in _PROVIDERS)
-    return [entry for module in modules for entry in module.patches(context)]
+    return [entry for module in import_providers() for entry in module.patches(context)]
+
+
+def import_providers() -> list[ModuleType]:
+    """The modules that have the entries, imported."""
+    return [importlib.import_module(f"cotenant.tracing.{name}") for name in _PROVIDERS]
 
 
 def list_patches() -> list[PatchRow]:

@@ -104,8 +104,10 @@ def import_tracer() -> None:
     for name in _PRELOADED:
         importlib.import_module(f"cotenant.tracing.{name}")
     from cotenant.tracing.operators.builtin import all_operators
+    from cotenant.tracing.patches.catalog import import_providers
 
     all_operators()
+    import_providers()
 
 
 def _preload() -> dict[str, Any]:
