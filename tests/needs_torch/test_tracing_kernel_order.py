@@ -109,6 +109,17 @@ CALLS = {
          "g = torch.ones(8, 16, 7, 7, device='cuda').to(memory_format=torch.channels_last)"),
         "torch.autograd.grad(y, x, g)",
     ),
+    "pool of a slice": ("x = torch.ones(4, 20, 8, 8, device='cuda')[:, 3:11]", "F.avg_pool2d(x, 2)"),
+    "largest of a slice": ("", "F.max_pool2d(x, 2)"),
+    "adaptive pool of a slice": ("", "F.adaptive_avg_pool2d(x, 4)"),
+    "pixels of a slice": ("", "F.interpolate(x, scale_factor=2, mode='nearest')"),
+    "pool of a slice of volumes": ("v = torch.ones(4, 20, 4, 4, 4, device='cuda')[:, 3:11]", "F.avg_pool3d(v, 2)"),
+    "squeezed channels in channels-last": (
+        ("x = made(4, 8, 1, 1).as_strided((4, 8, 1, 1), (8, 1, 8, 8)); ends = (8, 24), (24, 8)\n"
+         "a, b = (nn.Conv2d(*end, 1).cuda().to(memory_format=torch.channels_last) for end in ends)\n"
+         "y = b(F.relu(a(x)))"),
+        "torch.autograd.grad(y, (x, *a.parameters(), *b.parameters()), torch.ones(4, 8, 1, 1, device='cuda'))",
+    ),
     "scaled heads": (
         "x = made(2, 5, 3 * 4 * 6); q, k, v = x.view(2, 5, 3, 4, 6).permute(2, 0, 3, 1, 4); q = q * 2",
         "q @ k.transpose(2, 3)",
@@ -273,6 +284,12 @@ WANTED = {
     "power of one": [4000],
     "average pool, channels-last": [100_352],
     "average pool, gradient channels-last": [100_352, 25_088],
+    "pool of a slice": [2048, 8192],
+    "largest of a slice": [2048, 4096, 8192],
+    "adaptive pool of a slice": [8192, 2048],
+    "pixels of a slice": [32_768, 8192],
+    "pool of a slice of volumes": [1024, 8192],
+    "squeezed channels in channels-last": [128, 384, 768, 32, 384, 384, 128, 768, 96],
     "scaled heads": [2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 6 * 4, 2 * 4 * 5 * 5 * 4],
     "hardswish": [IMAGE, IMAGE],
     "squared error": [12_582_912, 12_582_912],

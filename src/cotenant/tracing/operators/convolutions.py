@@ -57,6 +57,18 @@ def copies_in_format(ctx: OpContext, memory_format: torch.memory_format, *tensor
     return made
 
 
+def copy_in_format(ctx: OpContext, memory_format: torch.memory_format, tensor: Any) -> FakeTensor:
+    """Record a copy in a memory format, which `Tensor.to` makes of a tensor whose strides suggest another one.
+
+    It copies images of one pixel too, although they are contiguous in both.
+
+    Source: ATen/native/TensorConversions.cpp, `to_will_alias`.
+    """
+    copy = _new(ctx, tensor.shape, tensor, memory_format)
+    ctx.record(copy)
+    return copy
+
+
 @operators.shape_of("aten::convolution")
 def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args

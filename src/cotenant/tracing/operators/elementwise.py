@@ -15,9 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.host_copies import broadcasts_to, is_cuda
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
+_WITH_NUMBERS = frozenset(("add", "sub", "mul", "div"))
+"""Operators of two tensors, one of which may be a number."""
 _NUMBER_BYTES = 8
 """Of a number as a tensor: float64 or int64."""
 
@@ -50,16 +53,36 @@ def _elementwise(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -
         if isinstance(operand, torch.Tensor):
             if not isinstance(operand, FakeTensor) or operand.fake_device != first.fake_device:
                 return NotImplemented
-            if operand.dtype != first.dtype or operand.shape != first.shape or operand.stride() != first.stride():
+            if operand.dtype != first.dtype or operand.shape != first.shape:
+                return NotImplemented
+            if operand.stride() != first.stride() and not (operand.is_contiguous() and first.is_contiguous()):
                 return NotImplemented
         elif isinstance(operand, complex):
             return NotImplemented
+    if func._opname in _WITH_NUMBERS and not isinstance(args[1], torch.Tensor):
+        return ctx.empty_like(first)
+    return _result_like(ctx, first)
+
+
+def _result_like(ctx: OpContext, first: Any) -> Any:
+    """A result of TensorIterator for operands of one layout.
+
+    Images of one pixel are contiguous in two formats, and the result is row-major. A number in place of a tensor is an
+    operand of another shape, with which the result has the strides of the tensor.
+
+    Source: ATen/TensorIterator.cpp, `compute_fast_setup_type`.
+    """
+    if first.is_contiguous():
+        return ctx.empty_strided(first.shape, contiguous_strides(first.shape), first.dtype, first.fake_device)
     return ctx.empty_like(first)
 
 
+@operators.shape_of("aten::silu_backward", "aten::mish_backward")
+def _like_operands(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return _result_like(ctx, args[0]) if is_cuda(args[0]) else NotImplemented
+
+
 @operators.shape_of(
-    "aten::silu_backward",
-    "aten::mish_backward",
     "aten::_sample_dirichlet",
     "aten::_dirichlet_grad",
     "aten::_standard_gamma",
@@ -77,7 +100,7 @@ def _like_first(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) ->
 )
 def _like_gradient(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """In the order of the gradient's dimensions, as TensorIterator gives; PyTorch's decompositions take the input's."""
-    return ctx.empty_like(args[0]) if is_cuda(args[0]) and 0 not in args[0].stride() else NotImplemented
+    return _result_like(ctx, args[0]) if is_cuda(args[0]) and 0 not in args[0].stride() else NotImplemented
 
 
 @operators.shape_of(

@@ -227,6 +227,38 @@ def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: K
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
+@operators.recorder_of(
+    "aten::adaptive_max_pool2d",
+    "aten::avg_pool2d",
+    "aten::avg_pool3d",
+    "aten::max_pool2d_with_indices",
+    "aten::max_pool3d_with_indices",
+    "aten::upsample_nearest2d",
+)
+def _image(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """The input in its own memory format, such as a slice of channels made dense, after the results.
+
+    Source: ATen/native/cuda, e.g. AveragePool2d.cu, `avg_pool2d_out_cuda`.
+    """
+    ctx.record(out)
+    _dense_copy(ctx, args[0])
+
+
+@operators.recorder_of("aten::_adaptive_avg_pool2d")
+def _adaptive_average(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """As `_image`, but before the result, which is resized then.
+
+    Source: ATen/native/cuda/AdaptiveAveragePooling.cu, `adaptive_avg_pool2d_out_cuda_template`.
+    """
+    _dense_copy(ctx, args[0])
+    ctx.record(out)
+
+
+def _dense_copy(ctx: OpContext, images: Any) -> None:
+    if not images.is_contiguous(memory_format=suggested_format(images)):
+        ctx.keep_until_done([_copy_of(ctx, images)])
+
+
 @operators.recorder_of("aten::_adaptive_avg_pool2d_backward")
 def _adaptive_average_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The gradient, contiguous; the kernel for channels-last takes any strides.

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from cotenant.tracing.convolution_backend import is_depthwise, is_image_by_image, needs_columns, runs_on_cudnn
 from cotenant.tracing.operators import kernel_scratch, reductions
-from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format
+from cotenant.tracing.operators.convolutions import convolution_format, copies_in_format, copy_in_format
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import suggested_format
 
@@ -93,13 +93,19 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
     layout = convolution_format(x, w)
     if mask[1]:
         ctx.keep_until_done(copies_in_format(ctx, layout, x))
-    operands = [w, grad]
-    if transposed or suggested_format(grad) is not layout:
-        ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
     shape = (stride, padding, dilation, transposed, groups)
     calls = [("conv_dgrad", grad_x, mask[0]), ("conv_wgrad", grad_w, mask[1])]
     params = _conv_params(x, w, grad, *shape)
     capability = torch.cuda.get_device_capability()
+    operands = [w, grad]
+    if transposed:
+        ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
+    elif runs_on_cudnn(params, capability):
+        wanted_format = suggested_format(x) if x.is_contiguous(memory_format=layout) else layout
+        if suggested_format(grad) is not wanted_format:
+            ctx.keep_until_done([copy_in_format(ctx, wanted_format, operands.pop())])
+    elif suggested_format(grad) is not layout:
+        ctx.keep_until_done(copies_in_format(ctx, layout, operands.pop()))
     by_image = is_image_by_image(params, capability)
     if is_depthwise(params) and not runs_on_cudnn(params, capability):
         calls.reverse()  # ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda_out`
