@@ -27,6 +27,7 @@ from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training.call_signature import signature
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
+from cotenant.tracing.training.repeated_decoding import RepeatedDecoding
 
 _MIN_ALIKE = 3
 _MIN_ALIKE_ELSEWHERE = 16  # in training mode, or inside another model's call
@@ -56,6 +57,7 @@ class RepeatedCalls:
         self._recorder = recorder
         self._values = values
         self._batches = batches
+        self._decoding = RepeatedDecoding(recorder, values)
         self._busy = False  # in a call that is compared, and whose parts are not
         self._alike: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
         self._parts: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
@@ -77,6 +79,8 @@ class RepeatedCalls:
                 return self._batches.call(original, module, args, kwargs)
             if self._recorder.is_paused:
                 return original(module, *args, **kwargs)
+            if not is_part and (layers := self._decoding.layers(kwargs)):
+                return self._decoding.call(original, module, args, kwargs, layers)
             return self._compare(original, module, args, kwargs, is_part=is_part)
 
         return call

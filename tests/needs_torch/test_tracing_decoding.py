@@ -1,0 +1,116 @@
+"""Generation token by token: most calls only grow the cache, and the peak is that of all calls."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import allocations, peak, traced
+
+TEXTS, PROMPT, HEADS, WIDTH = 4, 8, 2, 64
+SCRIPT = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class {layer}:
+    keys = values = None
+
+    def update(self, keys, values):
+        if self.keys is None:
+            self.keys, self.values = keys[..., :0, :], values[..., :0, :]
+        self.keys = torch.cat([self.keys, keys], dim=-2)
+        self.values = torch.cat([self.values, values], dim=-2)
+        return self.keys, self.values
+
+class Cache:
+    def __init__(self):
+        self.layers = [{layer}(), {layer}()]
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(100, 128), nn.Linear(128, 100)
+        self.parts = nn.ModuleList([nn.Linear(128, 384), nn.Linear(128, 384)])
+
+    def forward(self, input_ids, past_key_values):
+        forwards.append(input_ids.shape)
+        x = self.table(input_ids)
+        for part, layer in zip(self.parts, past_key_values.layers):
+            q, k, v = part(x).unflatten(-1, (3, 2, 64)).permute(2, 0, 3, 1, 4).contiguous()
+            keys, values = layer.update(k, v)
+            x = x + F.scaled_dot_product_attention(q, keys, values).transpose(1, 2).flatten(-2)
+        {more}
+        return dict(logits=self.head(x[:, -1:]), past_key_values=past_key_values)
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    forwards, cache = [], Cache()
+    tokens = torch.full((4, 8), 5, device="cuda")
+    with torch.no_grad():
+        for _ in range({calls}):
+            scores = model(input_ids=tokens, past_key_values=cache)["logits"]
+            tokens = scores[:, -1].argmax(-1, keepdim=True)
+            assert scores.shape == (4, 1, 100)
+    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(4, 2, 7 + {calls}, 64)] * 2
+    {check}
+    del cache
+    model(input_ids=torch.full((4, 8), 5, device="cuda"), past_key_values=Cache())["logits"].sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "missing"),
+    [
+        pytest.param(49, 0, id="the last one is traced"),
+        pytest.param(61, 0.01, id="the last one is not"),
+    ],
+)
+def test_most_calls_only_grow_the_cache_and_the_peak_is_that_of_all(tmp_path, calls, missing):
+    check = "assert len(forwards) < 10, len(forwards)"
+    grown = SCRIPT.format(layer="DynamicLayer", calls=calls, more="", check=check)
+    every = SCRIPT.format(layer="OtherLayer", calls=calls, more="", check=f"assert len(forwards) == {calls}")
+    (tmp_path / "all").mkdir()
+    trace, whole = traced(tmp_path, grown), traced(tmp_path / "all", every)
+    caches = {4 * TEXTS * HEADS * length * WIDTH for length in range(PROMPT, PROMPT + calls)}
+    assert caches <= set(allocations(trace))
+    assert (1 - missing) * peak(whole) <= peak(trace) <= peak(whole)
+    assert len(trace.events) < len(whole.events)
+
+
+def test_calls_that_record_other_events_are_traced(tmp_path):
+    more = "x = x + (torch.zeros(4, 1, 128, device='cuda') if len(forwards) % 2 else 0)"
+    script = SCRIPT.format(layer="DynamicLayer", calls=61, more=more, check="assert len(forwards) == 61")
+    assert not traced(tmp_path, script).partial
+
+
+def test_texts_of_transformers_grow_a_cache(tmp_path):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("needs transformers")
+    generate = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+sizes = dict(vocab_size=90, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+model = LlamaForCausalLM(LlamaConfig(**sizes, eos_token_id=2, pad_token_id=0)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+calls = []
+model.lm_head.register_forward_pre_hook(lambda *_: calls.append(1))
+for _ in range(3):
+    prompt = torch.full((4, 3), 7, device="cuda")
+    ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, max_new_tokens=40)
+    assert ids.shape == (4, 43)
+    assert len(calls) < 10, len(calls)
+    calls.clear()
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+    calls.clear()
+"""
+    trace = traced(tmp_path, generate)
+    assert not trace.partial
+    assert 2 * 4 * 42 * 16 * 2 in allocations(trace)  # keys of 42 tokens, in fp32
