@@ -47,7 +47,7 @@ GiB = 2**30
 def run(record: dict[str, Any], checkouts: Path, python: str, by: str, new_error: str = "failed") -> dict[str, Any]:
     """The record with the outcome of its command now, and `by`, the commit of cotenant that made it.
 
-    An error that is not the record's has the outcome `new_error`.
+    An error that is not the record's, or that a person has not judged, has the outcome `new_error`.
     """
     folder = checkouts / record["repository"] / record["folder"]
     command = [sys.executable, "-m", "cotenant", "estimate", "--json", "--no-cache", "--python", python]
@@ -72,7 +72,7 @@ def run(record: dict[str, Any], checkouts: Path, python: str, by: str, new_error
         found["message"] = answer["error"]["message"].replace(str(checkouts), "")[:300]
         # What an error is, a person decides.
         is_known = _without_paths(record.get("message", "")) == _without_paths(found["message"])
-        found["outcome"] = record["outcome"] if is_known else new_error
+        found["outcome"] = record["outcome"] if is_known and record["outcome"] != "failed" else new_error
     else:
         found |= {"outcome": "answer", "reserved_bytes": answer["peak_reserved_bytes"]}
         found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
