@@ -370,7 +370,8 @@ def test_blocks_with_the_same_code_are_compiled_once(tmp_path, line):
 
 
 HELD = """
-    import torch
+    import gc, torch
+    gc.disable()  # Dynamo leaves cycles
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     model = torch.nn.Linear(768, 768, bias=False).cuda().bfloat16()

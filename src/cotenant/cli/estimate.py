@@ -54,10 +54,11 @@ def command(
     environment or the installed packages change. Data that the script opens by itself is not compared: use --no-cache
     if it changed. The same trace serves other GPUs of the same compute capability and other PYTORCH_CUDA_ALLOC_CONF.
 
-    A trace runs compiled code eagerly and skips CUDA extensions. With --compiled-code inductor (torch 2.10 and 2.13
-    were tried) it runs what PyTorch's compiler makes of it. With --backend null-gpu the CUDA build of torch in the
-    script's environment runs all of it (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does so where a trace
-    would not. `cotenant doctor` says whether it is possible.
+    Code of torch.compile is traced as PyTorch's compiler makes it (torch 2.10, 2.11 and 2.13 were tried), which takes 6
+    to 90 s of CPU time. What the compiler does not take is traced eagerly, with a warning; --compiled-code eager traces
+    all of it so. CUDA extensions are skipped. With --backend null-gpu the CUDA build of torch in the script's
+    environment runs all of it (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does so where a trace would
+    not. `cotenant doctor` says whether it is possible.
 
     The bound holds for the ratio --coverage of measured jobs. If small differences, such as one more workspace, lead to
     two states of the reserved bytes, both are printed. Near the limit, the answer includes how often the allocator
