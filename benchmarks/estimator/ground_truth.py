@@ -45,6 +45,7 @@ from benchmarks._lib.results import add_write_option, commit, today, version, wr
 from benchmarks.estimator import ground_truth_rows
 from benchmarks.estimator.ground_truth_rows import Group, Row, read
 from benchmarks.estimator.ground_truth_scores import Result, constants, report_lines, split
+from benchmarks.estimator.published_finetuning_rows import PUBLISHED_FINETUNING
 from benchmarks.estimator.published_memory_rows import PUBLISHED_MEMORY
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
@@ -54,7 +55,7 @@ from cotenant.gpu_specs import gpu_spec
 from cotenant.tracing.process import serialization
 from cotenant.tracing.process.trace_function import trace_function
 
-GROUPS = {**ground_truth_rows.GROUPS, **PUBLISHED_MEMORY}
+GROUPS = {**ground_truth_rows.GROUPS, **PUBLISHED_MEMORY, **PUBLISHED_FINETUNING}
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "benchmarks" / "estimator" / "jobs"
 DATA = ROOT.parent / "shared" / "data"

@@ -177,6 +177,13 @@ SETTINGS = (
     "--checkpoint --precision bf16",
 )
 """Settings that architectures take in turn; the switch of activation checkpointing is for transformers only."""
+NO_CHECKPOINTING = frozenset(
+    (
+        *("AlbertForMaskedLM", "MPNetForMaskedLM", "XLNetLMHeadModel", "CTRLLMHeadModel", "MobileBertForMaskedLM"),
+        "SqueezeBertForMaskedLM",
+    )
+)
+"""Models that refuse activation checkpointing in transformers 4.56; they take the setting without it."""
 ENCODERS = (
     "--width 256 --heads 4 --layers 4 --length 128 --batch-size 32",
     "--width 512 --heads 8 --layers 6 --length 256 --batch-size 16 --feedforward 2048",
@@ -252,6 +259,8 @@ def _architectures(library: str, names: tuple[str, ...], batch: int, settings: t
     for turn, gpu in enumerate(GPUS):
         for place, name in enumerate(names):
             setting = settings[(place + turn) % len(settings)]
+            if name in NO_CHECKPOINTING:
+                setting = setting.removeprefix("--checkpoint ")
             command = f"{ARCHITECTURE} {library} {name} --batch {batch} {setting}".strip()
             env = EXPANDABLE if (place + turn) % 7 == 3 else {}
             yield OracleJob(library, command, gpu, env, not_judged=RANDOM_NETWORKS.get(name, ""))

@@ -29,7 +29,9 @@ kMinLargeAlloc, kRoundLarge; `should_split`.
 """
 
 
-def _printed(text: str, unit_bytes: float, *, other_unit_bytes: float | None = None) -> tuple[int, tuple[int, int]]:
+def printed_bytes(
+    text: str, unit_bytes: float, *, other_unit_bytes: float | None = None
+) -> tuple[int, tuple[int, int]]:
     """Bytes of a printed number, and the lowest and highest bytes that it may mean after rounding.
 
     `other_unit_bytes`: the unit if it is not the one assumed.
@@ -55,7 +57,7 @@ def bert_row(cells: Cells) -> Row | str:
     args += ["--optimizer", BERT_OPTIMIZERS[cells["optimizer"]]]
     args += ["--checkpointing"] if options["gradient_checkpointing"] == "1" else []
     args += ["--fp16"] if cells["dtype"] == "fp16 AMP" else []
-    measured, readings = _printed(cells["peak_as_printed"], MiB)
+    measured, readings = printed_bytes(cells["peak_as_printed"], MiB)
     return Row(
         title=" ".join(args).replace("--", ""),
         script="bert_row.py",
@@ -84,7 +86,7 @@ def torchao_row(cells: Cells) -> Row | str:
         return "states on the host"
     args = ["--model", cells["model"].removeprefix("timm "), "--batch-size", cells["batch_per_gpu"], "--image-size"]
     args += ["224", "--classes", "45", "--bf16", "--checkpointing", "--optimizer", "adamw-fused"]
-    measured, readings = _printed(cells["peak_as_printed"], 1e9)
+    measured, readings = printed_bytes(cells["peak_as_printed"], 1e9)
     return Row(
         title=f"{cells['model']} {cells['optimizer']}",
         script="timm_row.py",
@@ -148,7 +150,7 @@ def litgpt_row(cells: Cells) -> Row | str:
     else:
         accumulate = LITGPT_GLOBAL_BATCHES[f"{folder}/{recipe}"] // batch
         args += ["--rank", "0", "--accumulate", str(accumulate)]
-    measured, readings = _printed(cells["peak_as_printed"], 1e9)
+    measured, readings = printed_bytes(cells["peak_as_printed"], 1e9)
     return Row(
         title=f"{folder}/{recipe}",
         doubt=LITGPT_DOUBTS.get(f"{folder}/{recipe}", ""),
@@ -204,7 +206,7 @@ def mmsegmentation_row(cells: Cells) -> Row | str:
         return "no fixed crop"
     args = ["--config", config, "--batch-size", cells["batch_per_gpu"], "--crop", *crop.groups()]
     # mmcv prints whole MiB, and somebody made GB of them. By the rows with three digits these are 1000 MiB.
-    measured, readings = _printed(cells["peak_gib"], 1000 * MiB, other_unit_bytes=GiB)
+    measured, readings = printed_bytes(cells["peak_gib"], 1000 * MiB, other_unit_bytes=GiB)
     return Row(
         title=cells["config"].rpartition("/")[2].removesuffix(".py"),
         script="segmentation_row.py",

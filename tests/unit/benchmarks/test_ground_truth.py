@@ -129,8 +129,10 @@ def test_every_job_script_exists(tables):
         "xmem_lm.py",
         "peft_row.py",
         "bert_row.py",
+        "cogvideox_row.py",
         "compiled_row.py",
         "litgpt_row.py",
+        "qwen_row.py",
         "segmentation_row.py",
     }
     assert scripts == {path.name for path in (ROOT / "benchmarks" / "estimator" / "jobs").glob("*.py")} - {
