@@ -3,7 +3,8 @@
 `benchmarks/tried_scripts/records.json` lists what was tried, and what came of it; none of the scripts is in this
 repository. `--checkouts DIR` runs them again: DIR/OWNER/NAME is a checkout of each repository. Without it, only the
 page is written. A record that has a repository, a commit, a folder, options and a command, and no more, is a command
-that has not been run yet.
+that has not been run yet. `first` is written by hand: the outcome of the first run of a command that was new then, with
+all that it needs, before anything was mended for it.
 
 A record may name an environment of `benchmarks/tried_scripts/environments.json`, whose packages the script needs:
 `--environments DIR` has it as DIR/NAME. `--environment NAME` sets it for the commands that it runs. The other commands
@@ -40,7 +41,7 @@ OUTCOMES = {
     "failed": "fails by cotenant",
 }
 TIMEOUT_S = 400
-_GIVEN = ("repository", "commit", "folder", "options", "command", "environment")
+_COMMAND = ("repository", "commit", "folder", "options", "command")
 GiB = 2**30
 
 
@@ -76,7 +77,7 @@ def run(record: dict[str, Any], checkouts: Path, python: str, by: str, new_error
     else:
         found |= {"outcome": "answer", "reserved_bytes": answer["peak_reserved_bytes"]}
         found |= {"bound_bytes": answer["bound_bytes"], "partial": answer["partial"]}
-    return {**{key: record[key] for key in _GIVEN if key in record}, **found}
+    return {**{key: record[key] for key in (*_COMMAND, "environment", "first") if key in record}, **found}
 
 
 def _store(records: Path, made: dict[str, Any]) -> None:
@@ -93,7 +94,7 @@ def _store(records: Path, made: dict[str, Any]) -> None:
 
 
 def _identity(record: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(record[key] for key in _GIVEN[:-1])
+    return tuple(record[key] for key in _COMMAND)
 
 
 def _split_settings(command: str) -> tuple[dict[str, str], list[str]]:
@@ -152,6 +153,13 @@ def page(records: list[dict[str, Any]], environments: dict[str, str]) -> str:
             "",
             f"Of the {ready} commands that lacked nothing, {share:.0f} % have an answer. What failed among these",
             "commands was mended, so commands that nobody has tried will fail more often.",
+        ]
+    first = Counter(record["first"] for record in records if "first" in record)
+    if first.total():
+        lines += [
+            "",
+            f"What a stranger meets: of {first.total()} commands of repositories that nobody had tried and that lacked",
+            f"nothing, {first['answer']} ({100 * first['answer'] / first.total():.0f} %) had one at the first try.",
         ]
     if times:
         middle, late = times[len(times) // 2], times[min(len(times) - 1, int(0.95 * len(times)))]
