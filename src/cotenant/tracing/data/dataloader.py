@@ -6,6 +6,7 @@ differ, a batch has padding and its mask.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import itertools
@@ -260,9 +261,11 @@ def _copy_containers(batch: Any) -> Any:
         if type(batch) is dict:
             return {key: _copy_containers(value) for key, value in batch.items()}
         try:
-            return type(batch)({key: _copy_containers(value) for key, value in batch.items()})
+            made = copy.copy(batch)  # with its other attributes
         except TypeError:
             return batch
+        made.update({key: _copy_containers(value) for key, value in batch.items()})
+        return made
     if type(batch) in (list, tuple):
         return type(batch)(_copy_containers(value) for value in batch)
     return batch

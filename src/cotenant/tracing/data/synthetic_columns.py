@@ -107,7 +107,7 @@ class _GrowingRow(dict[str, Any]):
 
     def __init__(self, values: Any = (), make: Callable[[str], Any] | None = None) -> None:
         super().__init__(values)
-        self._make = make
+        self._make = make or getattr(values, "_make", None)
 
     def __missing__(self, name: str) -> Any:
         if self._make is None:
