@@ -32,6 +32,7 @@ class Dataset:
         return made
 
     def cast_column(self, name, kind):
+        self.features[name] = kind
         return self
 
     def __len__(self):
@@ -101,3 +102,12 @@ def test_prompts_are_messages_where_reward_functions_read_messages():
 def test_a_prompt_and_its_answers_share_the_words_of_a_sample():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "ultrafeedback_binarized", "")
     assert [len(columns[name][0].split()) for name in ("prompt", "chosen", "rejected")] == [4, 4, 4]
+
+
+def test_the_label_that_an_option_names_has_classes(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    more = "assert table.features['labels'].names[:2] == ['0', '1']\nlengths.add(64)"
+    script = SCRIPT.replace("{more}", more)
+    assert not traced(tmp_path, script, "--label_column_name", "labels", synthetic_data=["64:int64:30000"]).partial

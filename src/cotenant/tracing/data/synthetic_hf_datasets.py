@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options, kind_of
 from cotenant.tracing.data.synthetic_torchvision import blank_image
 
 ROWS = 1000
@@ -131,8 +131,10 @@ def _dataset(module: Any, known: Sequence[SyntheticSample], name: str, part: str
     columns, classes = synthetic_columns(known, name.rpartition("/")[2], part)
     table = module.Dataset.from_dict(columns)
     if classes:
-        names = [str(label) for label in range(classes)]
-        table = table.cast_column("label", module.ClassLabel(names=names))
+        for column, values in columns.items():
+            if kind_of(column) == "label" and isinstance(values[0], int):
+                names = [str(label) for label in range(max(classes if column == "label" else 0, max(values) + 1))]
+                table = table.cast_column(column, module.ClassLabel(names=names))
     return table
 
 
