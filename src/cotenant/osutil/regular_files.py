@@ -1,4 +1,7 @@
-"""Reading a file that somebody else names: only a regular file of limited size. Small: one function."""
+"""Reading a file that somebody else names: only a regular file of limited size.
+
+A module of its own, since the command line and the tracer both read scripts that a user names.
+"""
 
 from __future__ import annotations
 
