@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cotenant.core.errors import TraceError
-from cotenant.core.ports import EstimateRequest
+from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.units import MiB
 from cotenant.estimators.traced import TracedEstimator
 
@@ -38,8 +38,9 @@ def explain(tmp_path):
         script = tmp_path / "train.py"
         script.write_text(text)
         request = EstimateRequest(
-            command=(*launcher, str(script)), workdir=str(tmp_path), env=dict(os.environ), gpu=gpu, timeout_s=TIMEOUT_S
-        )
+            command=(*launcher, str(script)), workdir=str(tmp_path), env=dict(os.environ), gpu=gpu, timeout_s=TIMEOUT_S,
+            trace=TraceOptions(compiled_code="eager"),
+        )  # fmt: skip
         return TracedEstimator(backend=backend, python=PYTHON).explain(request)
 
     return run

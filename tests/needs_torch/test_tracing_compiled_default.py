@@ -52,6 +52,16 @@ def test_compiled_code_is_compiled_by_default(tmp_path):
     assert not traced(tmp_path, chain(""), steps=1).header.compiled
 
 
+def test_cuda_graphs_of_compiled_code_have_one_pool(tmp_path):
+    """From the second call on the input of the graph is copied there: 4 MiB, which the backward pass then saves."""
+    trace = traced(tmp_path, chain(COMPILED.format(", mode='reduce-overhead'")))
+    assert trace.header.runs_otherwise == ()
+    in_pool = [event for event in trace.events if event.action == "alloc" and event.stream < 0]
+    assert len({event.stream for event in in_pool}) == 1
+    forward = [event for event in in_pool if event.phase == "forward" and event.bytes == 4 * MIB]
+    assert len(forward) == 1 + 2 * 2, "the result of each of three calls, and two copies"
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
