@@ -14,7 +14,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -176,7 +176,7 @@ class _MissingNpz(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> _MissingNpz:
         return self
 
     def __exit__(self, *args: object) -> None:
