@@ -57,7 +57,7 @@ class RepeatedDecoding:
         before, reads = self._recorder.position(), self._values.reads
         result = original(module, *args, **kwargs)
         events, _ = self._recorder.events_since(before, older=True)
-        kinds = tuple((event[0], *event[3:]) for event in events or ())
+        kinds = tuple(event[::3] for event in events or () if isinstance(event, tuple))  # (action, module)
         known.add((kinds, self._values.reads - reads), result, layers)
         return result
 
