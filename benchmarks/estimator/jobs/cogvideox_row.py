@@ -84,7 +84,7 @@ def main() -> None:
     transformer = build_transformer(args)
     trained = [weight for weight in transformer.parameters() if weight.requires_grad]
     optimizer = Adam8bit(trained, lr=1e-4) if args.optimizer == "adam8bit" else torch.optim.AdamW(trained, lr=1e-4)
-    transformer, optimizer = accelerator.prepare(transformer, optimizer)
+    transformer = accelerator.prepare(transformer)
     del encoders
     gc.collect()
     torch.cuda.empty_cache()
