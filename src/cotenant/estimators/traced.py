@@ -52,7 +52,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "10"
+    version = "11"
 
     def __init__(
         self,
