@@ -200,43 +200,6 @@ def test_a_run_of_weights_and_biases_is_disabled_whatever_the_script_wants(tmp_p
     trained(tmp_path, source)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param("subprocess.run([sys.executable, 'child.py', '--n', '7'], check=True, cwd='sub')", id="run"),
-        pytest.param("os.system('cd_=1 python sub/child.py --n 7') and 1/0", id="system"),
-        pytest.param(
-            "subprocess.check_call(['torchrun', '--nproc_per_node=2', 'sub/child.py', '--n', '7'])", id="launcher"
-        ),
-        pytest.param("subprocess.check_call('python -m sub.child --n 7', shell=True)", id="module"),
-    ],
-)
-def test_a_child_that_trains_is_traced(tmp_path, start):
-    (tmp_path / "sub").mkdir()
-    child = TRAIN + "import sys\nassert __name__ == '__main__' and sys.argv[1:] == ['--n', '7']\ntrain()\n"
-    (tmp_path / "sub" / "child.py").write_text(child)
-    trace = traced(tmp_path, f"import os, subprocess, sys\nassert not os.system('exit 0')\n{start}\nexit(1)\n")
-    assert by_category(trace)["parameter"] == WEIGHTS
-    assert (trace.header.processes or 1) == (2 if "torchrun" in start else 1)
-
-
-def test_a_child_that_does_not_train_ends_with_its_exit_code(tmp_path):
-    (tmp_path / "prepare.py").write_text("import torch, sys\nsys.exit(3)\n")
-    source = """
-    import subprocess, sys
-    assert subprocess.run([sys.executable, "prepare.py"]).returncode == 3
-    assert subprocess.call("exit 4", shell=True) == 4 and sys.argv[0].endswith("train.py")
-    train()
-    """
-    trained(tmp_path, source)
-
-
-def test_the_error_of_a_child_is_the_error(tmp_path):
-    (tmp_path / "child.py").write_text("import torch\n{}['gone']\n")
-    with failing("raised", "KeyError: 'gone' (child.py, line 2)"):
-        trained(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n")
-
-
 SUMMARIES = {
     "counter": """
         from torch.utils.flop_counter import FlopCounterMode

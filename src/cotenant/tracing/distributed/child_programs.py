@@ -1,7 +1,8 @@
 """Python programs that a script starts, as command-line tools and launchers do: trainers run in this process.
 
 A program that uses torch is taken for one. A trace follows one process, and a child would have no simulated GPU.
-Others, such as `git`, are started. The error of a child that fails is the error of the script.
+Others, such as `git`, are started. The error of a child that fails is the error of the script. A trainer that is
+another rank of a distributed one, as Lightning and other launchers start them, does not run: rank 0 is traced.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _USES_TORCH = re.compile(rb"\b(torch|lightning|transformers|accelerate)\b")
 _NOT_TRAINING = ("torch", "pip", "wandb", "tensorboard")
 """Packages whose modules are programs that do not train."""
+_RANKS = ("RANK", "LOCAL_RANK")
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -113,7 +115,9 @@ def _module_file(name: str, workdir: str) -> Path | None:
 
 
 def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], cwd: Any) -> int:
-    """Run it, in its folder and with its variables; its exit code."""
+    """Run it, in its folder and with its variables; its exit code. Another rank succeeds at once."""
+    if _is_other_rank(env):
+        return 0
     with _as_child(env, cwd):
         plan = apply_launcher(program.launcher, {"target": program.target}, context.gpu.count)
         if program.launcher:
@@ -125,6 +129,14 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
         except SystemExit as stop:
             return _code(stop.code)
     return 0
+
+
+def _is_other_rank(env: Mapping[str, str]) -> bool:
+    """Whether these variables make a program one of the ranks beside rank 0, which is this process or another child.
+
+    Lightning, lightning/fabric/strategies/launchers/subprocess_script.py, `_call_children_scripts`.
+    """
+    return any(env.get(name, "0") not in {"0", os.environ.get(name)} for name in _RANKS)
 
 
 def _code(code: object) -> int:

@@ -56,6 +56,11 @@ def patches(context: PatchContext) -> list[Entry]:
             )
             for name in ("spawn", "start_processes")
         ),
+        Patch(
+            target="torch._C._distributed_c10d:ProcessGroup.monitored_barrier", phase=Phase.DISTRIBUTED,
+            replacement=_pass_barrier, reason="Only Gloo has one, and a group here is a fake one.",
+            source="torch/csrc/distributed/c10d/ProcessGroup.hpp, `monitoredBarrier`",
+        ),
         *pipelines.patches(context),
         *zero_consolidation.patches(context),
         *ddp.patches(),
@@ -129,6 +134,10 @@ def group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
         reason="It talks to other processes, which are not there.",
         source="torch/distributed/distributed_c10d.py, `init_process_group`", missing="some versions: names vary",
     )  # fmt: skip
+
+
+def _pass_barrier(*_: Any, **__: Any) -> None:
+    """A barrier that all ranks have reached."""
 
 
 def _run_first(

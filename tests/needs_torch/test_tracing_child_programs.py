@@ -1,0 +1,95 @@
+"""Programs that a script starts: children that train, other ranks of it, and those that do not train."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import by_category, failing, traced
+
+TRAIN = """
+import torch
+from torch import nn
+
+model = nn.Linear(64, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for _ in range(5):
+        model(torch.zeros(4, 64).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+WEIGHTS = 4 * (64 * 8 + 8)
+
+
+def trained(folder, source):
+    trace = traced(folder, TRAIN + textwrap.dedent(source))
+    assert by_category(trace)["parameter"] == WEIGHTS
+    return trace
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("subprocess.run([sys.executable, 'child.py', '--n', '7'], check=True, cwd='sub')", id="run"),
+        pytest.param("os.system('cd_=1 python sub/child.py --n 7') and 1/0", id="system"),
+        pytest.param(
+            "subprocess.check_call(['torchrun', '--nproc_per_node=2', 'sub/child.py', '--n', '7'])", id="launcher"
+        ),
+        pytest.param("subprocess.check_call('python -m sub.child --n 7', shell=True)", id="module"),
+    ],
+)
+def test_a_child_that_trains_is_traced(tmp_path, start):
+    (tmp_path / "sub").mkdir()
+    child = TRAIN + "import sys\nassert __name__ == '__main__' and sys.argv[1:] == ['--n', '7']\ntrain()\n"
+    (tmp_path / "sub" / "child.py").write_text(child)
+    trace = traced(tmp_path, f"import os, subprocess, sys\nassert not os.system('exit 0')\n{start}\nexit(1)\n")
+    assert by_category(trace)["parameter"] == WEIGHTS
+    assert (trace.header.processes or 1) == (2 if "torchrun" in start else 1)
+
+
+def test_other_ranks_that_a_script_starts_do_not_run_here(tmp_path):
+    source = """
+    import os, subprocess, sys
+    import torch.distributed as dist
+    assert int(os.environ.get("LOCAL_RANK", 0)) == 0, "a second rank"
+    os.environ.update(WORLD_SIZE="3", LOCAL_RANK="0")
+    for rank in "12":
+        child = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": rank})
+        assert child.wait() == 0 and os.system(f"RANK={rank} {sys.executable} {sys.argv[0]}") == 0
+    dist.init_process_group("nccl")
+    dist.new_group(backend="gloo").monitored_barrier()
+    train()
+    """
+    assert trained(tmp_path, source).header.processes == 3
+
+
+def test_rank_0_that_a_launcher_starts_is_traced(tmp_path):
+    child = "import os\nassert os.environ['RANK'] == '0'\ntrain()\n"
+    (tmp_path / "child.py").write_text(TRAIN + child)
+    source = """
+    import os, subprocess, sys
+    for rank in "01":
+        subprocess.run([sys.executable, "child.py"], env={**os.environ, "WORLD_SIZE": "2", "RANK": rank}, check=True)
+    """
+    assert by_category(traced(tmp_path, source))["parameter"] == WEIGHTS
+
+
+def test_a_child_that_does_not_train_ends_with_its_exit_code(tmp_path):
+    (tmp_path / "prepare.py").write_text("import torch, sys\nsys.exit(3)\n")
+    source = """
+    import subprocess, sys
+    assert subprocess.run([sys.executable, "prepare.py"]).returncode == 3
+    assert subprocess.call("exit 4", shell=True) == 4 and sys.argv[0].endswith("train.py")
+    train()
+    """
+    trained(tmp_path, source)
+
+
+def test_the_error_of_a_child_is_the_error(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\n{}['gone']\n")
+    with failing("raised", "KeyError: 'gone' (child.py, line 2)"):
+        trained(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n")
