@@ -56,7 +56,8 @@ def values(monkeypatch):
 )
 def test_unknown_values_are_assumed_and_their_lines_listed(values, value, wanted):
     found = values()
-    assert found.read(value) == wanted
+    read = found.read(value)  # outside of an `assert`, which is assumed to hold
+    assert read == wanted
     assert [place.partition(",")[0] for place in found.places] == ["test_null_gpu_observer.py"]
 
 
