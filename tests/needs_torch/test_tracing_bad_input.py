@@ -335,6 +335,30 @@ def test_an_error_of_another_cause_names_no_read(tmp_path, lines):
     assert "maybe" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("announcement", "message"),
+    [
+        pytest.param("Failed because of:", "Failed because of: KeyError: 'width' (train.py, line 2)", id="a colon"),
+        pytest.param(
+            "set HYDRA_FULL_ERROR=1 to see chained exception.",
+            "exception.: KeyError: 'width' (train.py, line 2)",
+            id="a chain",
+        ),
+        pytest.param("no such size", "RuntimeError: no such size (train.py, line 6)", id="no announcement"),
+    ],
+)
+def test_an_error_that_announces_its_cause_names_it(tmp_path, announcement, message):
+    lines = "def size():\n    return {}['width']\ntry:\n    size()\n"
+    raised = f"except KeyError as error:\n    raise RuntimeError({announcement!r}) from error\n"
+    with failing("raised", message):
+        traced(tmp_path, lines + raised)
+
+
+def test_an_announcement_without_a_cause_is_followed_by_the_next_line(tmp_path):
+    with failing("raised", "RuntimeError: two errors: the first one (train.py, line 1)"):
+        traced(tmp_path, "raise RuntimeError('two errors:\\n\\n  the first one\\nthe second one')\n")
+
+
 def test_training_on_the_cpu_is_an_error(tmp_path):
     lines = """
 import torch

@@ -356,7 +356,7 @@ def test_a_failed_nested_import_names_its_cause(tmp_path):
         "try:\n    import absent_module\nexcept ImportError as error:\n"
         "    raise ImportError('cannot import Trainer') from error\n"
     )
-    with failing("import", "ImportError: cannot import Trainer: No module named 'absent_module' (library.py, line 4)"):
+    with failing("import", "ImportError: cannot import Trainer: No module named 'absent_module' (library.py, line 2)"):
         traced(tmp_path, "import library")
 
 

@@ -7,6 +7,7 @@ and PyTorch's operators pass through the tracer, so its frames would be last.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 
@@ -17,6 +18,7 @@ from cotenant.tracing.script_location import PACKAGE_DIR
 _SANDBOX = PACKAGE_DIR + f"tracing{os.sep}sandbox{os.sep}"
 _RUNPY = ("<frozen runpy>", f"{os.sep}runpy.py")
 _USUAL_ERRORS = (OSError, RuntimeError)
+_ANNOUNCES = re.compile(r":$|see (the |its )?(chained exception|traceback)", re.IGNORECASE)
 _MAX_CAUSES = 20  # of one error; causes may form a circle
 
 
@@ -28,9 +30,10 @@ def print_script_traceback(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """The message, and the innermost line of the user's files."""
-    place = script_location.error_location(error)
-    text = f"{_first_line(error)}{_import_cause(error)}"
+    """The message, that of the cause which it announces, and the innermost line of the user's files."""
+    cause = _announced_cause(error)
+    text = f"{_first_line(error)}{_cause_line(error, cause)}"
+    place = script_location.error_location(cause) or script_location.error_location(error)
     return f"{text} ({place})" if place else text
 
 
@@ -70,13 +73,32 @@ def _script_frames(stack: list[traceback.FrameSummary], error: BaseException) ->
     return frames
 
 
-def _import_cause(error: BaseException) -> str:
-    """The first cause of a failed import: libraries that import lazily, such as transformers, raise their own error."""
-    first = error
-    for _ in range(_MAX_CAUSES if isinstance(error, ImportError) else 0):
-        first = first.__cause__ or first
-    line = _first_line(first)
-    return "" if line in _first_line(error) else f": {line}"
+def _announced_cause(error: BaseException) -> BaseException:
+    """The cause of an error that says no more than that there is one; the error itself without such a cause.
+
+    Libraries that import lazily, such as transformers and diffusers, raise their own error, and so does Hydra for a
+    class that it calls.
+    """
+    cause = error
+    for _ in range(_MAX_CAUSES):
+        says_no_more = isinstance(cause, ImportError) or _ANNOUNCES.search(_first_line(cause))
+        if cause.__cause__ is None or not says_no_more:
+            break
+        cause = cause.__cause__
+    return cause
+
+
+def _cause_line(error: BaseException, cause: BaseException) -> str:
+    """What follows the first line of an error."""
+    first = _first_line(error)
+    if cause is error:
+        rest = [line.strip() for line in str(error).strip().splitlines()[1:] if line.strip()]
+        return f" {rest[0][:300]}" if rest and first.endswith(":") else ""
+    line = _first_line(cause)
+    if line in first:
+        return ""
+    name = "" if isinstance(cause, ImportError) else f"{type(cause).__name__}: "
+    return f"{'' if first.endswith(':') else ':'} {name}{line}"
 
 
 def _first_line(error: BaseException) -> str:
