@@ -114,3 +114,29 @@ for _ in range(3):
     trace = traced(tmp_path, generate)
     assert not trace.partial
     assert 2 * 4 * 42 * 16 * 2 in allocations(trace)  # keys of 42 tokens, in fp32
+
+
+def test_texts_of_an_encoder_and_a_decoder_grow_the_cache_of_the_decoder(tmp_path):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("needs transformers")
+    generate = """
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+sizes = dict(vocab_size=90, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+model = T5ForConditionalGeneration(T5Config(**sizes)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+calls = []
+model.lm_head.register_forward_pre_hook(lambda *_: calls.append(1))
+for _ in range(3):
+    text = torch.full((4, 6), 7, device="cuda")
+    ids = model.generate(text, attention_mask=torch.ones_like(text), max_new_tokens=40, min_new_tokens=40)
+    assert ids.shape == (4, 41)
+    assert len(calls) < 10, len(calls)
+    calls.clear()
+    model(text, labels=text).loss.backward()
+    optimizer.step()
+    calls.clear()
+"""
+    trace = traced(tmp_path, generate)
+    assert not trace.partial
+    assert 4 * 4 * 2 * 40 * 8 in allocations(trace)  # keys of 40 tokens, in fp32
