@@ -151,20 +151,15 @@ def test_windows_of_opencv_show_nothing(tmp_path):
 
 
 def test_a_score_of_labels_that_are_all_alike_is_no_end(tmp_path):
-    package = tmp_path / "sklearn" / "metrics"
-    package.mkdir(parents=True)
-    body = "    if len(set(truth)) < 2:\n        raise ValueError('one label')\n    return 7.0\n"
-    (package / "_classification.py").write_text(f"def log_loss(truth, prediction):\n{body}")
-    (package / "__init__.py").write_text("from sklearn.metrics._classification import log_loss\n")
-    (package.parent / "__init__.py").touch()
+    pytest.importorskip("sklearn", reason="the score is that of scikit-learn")
     source = """
     from sklearn.metrics import log_loss
-    assert log_loss([0, 1], [0, 1]) == 7
-    assert log_loss(torch.tensor([0, 1]).cuda().cpu().tolist()[:1], [0]) == 0
+    assert log_loss([0, 1], [0.5, 0.5]) > 0.6
+    assert log_loss(torch.tensor([0, 1]).cuda().cpu().tolist()[:1], [0.5]) == 0
     train()
     """
     (warning,) = trained(tmp_path, source).warnings
-    assert "`log_loss` of scikit-learn has no value here (one label)" in warning
+    assert "`log_loss` of scikit-learn has no value here (" in warning
 
 
 def test_a_metric_accepts_the_values_of_a_gpu(tmp_path):
