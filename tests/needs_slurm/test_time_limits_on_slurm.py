@@ -32,11 +32,14 @@ def allocations(cluster):
 
 
 def held_allocation(site):
-    """The number of the only allocation, once its GPUs can be used and the pilot has seen it."""
+    """The number of the allocation whose GPU can be used, once the pilot has seen it; it may have requested another."""
     until(lambda: len(site.client.gpus()) == 1, "it has a GPU")
-    until(lambda: [item["state"] for item in site.client.status()["pilot"]["allocations"]] == ["ready"], "it is ready")
-    (allocation,) = site.client.status()["pilot"]["allocations"]
-    return allocation["job_id"]
+    until(lambda: len(ready_allocations(site)) == 1, f"one is ready: {site.client.status()['pilot']}")
+    return ready_allocations(site)[0]
+
+
+def ready_allocations(site):
+    return [item["job_id"] for item in site.client.status()["pilot"]["allocations"] if item["state"] == "ready"]
 
 
 def change_limit(cluster, site, allocation, minutes):
@@ -120,7 +123,8 @@ def test_an_empty_allocation_that_is_too_short_makes_room_for_a_new_one(cluster)
 
 def test_nothing_is_requested_for_a_job_that_is_longer_than_any_allocation(cluster):
     before = allocations(cluster)
-    with pilot_site(cluster, idle_s=0.5) as site:
+    # An allocation that is given back before its job has started is requested again.
+    with pilot_site(cluster, idle_s=5) as site:
         too_long = site.submit("true", declared_bytes=SMALL, time_limit_s=3600)
         until(lambda: site.client.job(too_long)["state"] == "HELD", "it is held")
         reason = site.client.job(too_long)["reason"]
