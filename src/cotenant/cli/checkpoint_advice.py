@@ -12,11 +12,9 @@ from typing import Annotated, Any, TypedDict
 
 from cotenant.core.errors import CotenantError
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES, CheckpointHabit, find_habit
-from cotenant.jobfiles.python_commands import find_python_commands
+from cotenant.jobfiles.python_commands import SHELLS, find_python_commands
 from cotenant.osutil.regular_files import read_regular_file
 from cotenant.tracing.process.program import SAVING_LAUNCHER, find_program
-
-_SHELLS = ("bash", "sh", "zsh")
 
 
 class CheckpointHabitView(TypedDict):
@@ -34,7 +32,7 @@ def habit_of(command: Sequence[str], workdir: str) -> CheckpointHabit | None:
 
     None if that is not known, for whatever reason: a file that cannot be read, is no file, or is too large.
     """
-    if Path(command[0]).name in _SHELLS and len(command) > 1:
+    if Path(command[0]).name in SHELLS and len(command) > 1:
         found = _in_shell_script(command, workdir)
         if found is None:
             return None

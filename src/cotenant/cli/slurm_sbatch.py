@@ -22,7 +22,7 @@ from cotenant.cli.sbatch_options import SbatchRequest, read_settings
 from cotenant.cli.slurm_options import resolve_dependencies
 from cotenant.cli.slurm_target import SLURM_OPTIONS, choose_target
 from cotenant.core.errors import UsageError
-from cotenant.engines.slurm_environment import SHELLS
+from cotenant.jobfiles.python_commands import SHELLS
 from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, environment_settings, split_options
 
 GROUPS = (JobRequest, LaunchOptions)

@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant.core.job import ProcessId
 from cotenant.core.ports import SignalTarget
 from cotenant.engines.runner_spec import RUNNER_DIR
-from cotenant.engines.slurm_environment import SHELLS
+from cotenant.jobfiles.python_commands import SHELLS
 from cotenant.osutil import procfs
 
 MARK = "paused"

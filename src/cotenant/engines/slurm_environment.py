@@ -21,8 +21,6 @@ SECRETS = ("COTENANT_TOKEN",)
 """Variables that a submission leaves out: a job does not need them, and others may read a job's environment."""
 _SLURM_SETTINGS = ("SLURM_CONF", "SLURM_TIME_FORMAT")
 """Variables that configure Slurm's commands; all other SLURM_* ones describe an allocation."""
-SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
-"""Programs that run batch scripts."""
 
 
 def slurm_environment(spec: JobSpec, placement: Placement, attempt: int) -> dict[str, str]:

@@ -19,6 +19,8 @@ from cotenant.jobfiles.sbatch import SbatchOption, split_options
 MAX_SCRIPT_LINES = 5_000
 MAX_JOINED_LINES = 100
 LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
+"""Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
 _KEYWORDS = frozenset(("then", "do", "else", "{", "!", "if", "while", "until", "elif"))
 _RUNNERS: Mapping[str, frozenset[str]] = {

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES
-from cotenant.jobfiles.python_commands import PythonCommand, find_python_commands
+from cotenant.jobfiles.python_commands import SHELLS, PythonCommand, find_python_commands
 from cotenant.osutil.regular_files import read_regular_file
 
-_SHELLS = frozenset(("bash", "dash", "ksh", "sh", "zsh"))
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _MAX_LISTED = 3
 
@@ -55,7 +54,7 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
 
 def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[str]] | None:
     """(name, text, arguments) of the shell script that a command runs; None if it runs none."""
-    if words and Path(words[0]).name in _SHELLS:
+    if words and Path(words[0]).name in SHELLS:
         place = next((place for place, word in enumerate(words[1:], start=1) if not word.startswith("-")), None)
         if place is None or any("c" in word for word in words[1:place]):  # `bash -c`, `bash -lc`
             return None
