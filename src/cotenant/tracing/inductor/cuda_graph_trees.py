@@ -39,7 +39,7 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         Patch(
             target="torch._inductor.output_code:maybe_handle_backward_generation", replacement=lambda *_: None,
-            reason="It tells the manager of CUDA graphs, of which there is none, that a backward pass begins.",
+            reason="It notifies the manager of CUDA graphs, of which there is none, of the backward pass.",
             source="torch/_inductor/output_code.py, `maybe_handle_backward_generation`", **common,
         ),
     ]  # fmt: skip

@@ -241,7 +241,7 @@ def _image(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: An
     Source: ATen/native/cuda, e.g. AveragePool2d.cu, `avg_pool2d_out_cuda`.
     """
     ctx.record(out)
-    _dense_copy(ctx, args[0])
+    _copy_unless_dense(ctx, args[0], suggested_format(args[0]))
 
 
 @operators.recorder_of("aten::_adaptive_avg_pool2d")
@@ -250,12 +250,12 @@ def _adaptive_average(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwar
 
     Source: ATen/native/cuda/AdaptiveAveragePooling.cu, `adaptive_avg_pool2d_out_cuda_template`.
     """
-    _dense_copy(ctx, args[0])
+    _copy_unless_dense(ctx, args[0], suggested_format(args[0]))
     ctx.record(out)
 
 
-def _dense_copy(ctx: OpContext, images: Any) -> None:
-    if not images.is_contiguous(memory_format=suggested_format(images)):
+def _copy_unless_dense(ctx: OpContext, images: Any, layout: torch.memory_format) -> None:
+    if not images.is_contiguous(memory_format=layout):
         ctx.keep_until_done([_copy_of(ctx, images)])
 
 
@@ -284,9 +284,7 @@ def _image_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
     Source: ATen/native/cuda, e.g. UpSampleBilinear2d.cu, `upsample_bilinear2d_backward_out_cuda_template`.
     """
     ctx.record(out)
-    layout = suggested_format(out)
-    if not args[0].is_contiguous(memory_format=layout):
-        ctx.keep_until_done([_copy_of(ctx, args[0])])
+    _copy_unless_dense(ctx, args[0], suggested_format(out))
 
 
 @operators.shape_of("aten::roll")
