@@ -376,26 +376,3 @@ def test_a_sharded_meta_model_is_materialized(tmp_path):
     assert not trace.partial
     states = [size for size in allocations(trace, "step", "optimizer state") if size > 4]
     assert states == [4 * 128 * 256] * 6
-
-
-WEIGHTS = """
-import torch
-from torchvision.models import resnet18, vgg11
-model = resnet18(weights="IMAGENET1K_V1").cuda()
-state = torch.hub.load_state_dict_from_url("https://nowhere.example/other.pth")
-state.pop("fc.weight", None)
-assert model.load_state_dict(state).missing_keys == []
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.zeros(2, 3, 32, 32).cuda()).sum().backward()
-    optimizer.step()
-"""
-
-
-@VISION
-def test_missing_weights_are_replaced_by_initial_ones(tmp_path):
-    trace = traced(tmp_path, WEIGHTS)
-    assert [warning.split("`")[1] for warning in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
-    assert all(
-        warning.endswith("are not on this machine: the model keeps its initial ones") for warning in trace.warnings
-    )

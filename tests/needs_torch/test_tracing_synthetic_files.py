@@ -160,43 +160,6 @@ def test_a_folder_with_placeholders_alone_is_empty(tmp_path):
     assert [path.name for path in (tmp_path / "data" / "imgs").iterdir()] == [".keep"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs scipy")
-def test_a_missing_recording_is_read(tmp_path):
-    source = """
-    from scipy.io import wavfile
-    rate, waveform = wavfile.read("wavs/0.wav")
-    assert rate == 22050 and waveform.shape == (3200,) and waveform.dtype == "int16" and waveform.std() > 0
-    wavfile.write("own.wav", 8000, waveform[:10])
-    assert wavfile.read("own.wav")[0] == 8000
-    """
-    warnings = trained(tmp_path, source, synthetic_data=["3200:float32"]).warnings
-    assert any("a recording that the script opens is not on this machine" in warning for warning in warnings)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs scipy")
-@pytest.mark.parametrize(
-    "listing",
-    [
-        pytest.param("glob.glob(f'{folder}/**/*.wav', recursive=True)", id="glob"),
-        pytest.param("[str(path) for path in Path(folder).rglob('*.wav')]", id="Path.rglob"),
-    ],
-)
-def test_a_missing_folder_of_recordings_is_listed(tmp_path, listing):
-    source = f"""
-    from scipy.io import wavfile
-    folder = sys.argv[2]
-    files = {listing}
-    assert len(set(files)) == 2000 and all(file.startswith(folder) and file.endswith(".wav") for file in files)
-    assert wavfile.read(files[7])[1].shape == (3200,)
-    assert glob.glob(folder + "/*.json") == []
-    """
-    arguments = ("--data_dir", str(tmp_path / "gone"))
-    assert trained(tmp_path, source, *arguments, synthetic_data=["3200:float32"]).warnings
-    (tmp_path / "other").mkdir()
-    with failing("raised", "len(set(files))"):
-        trained(tmp_path / "other", source, *arguments, synthetic_data=["3200:int64:9"])
-
-
 @IMAGES
 def test_a_mask_is_known_by_the_name_of_its_file(tmp_path):
     source = """
@@ -207,31 +170,6 @@ def test_a_mask_is_known_by_the_name_of_its_file(tmp_path):
     assert PIL.Image.open(mask).mode == "L"
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
-
-
-@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs numpy")
-def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
-    source = """
-    import numpy
-    with numpy.load("data/train.npz") as data:
-        assert data["x"].shape == (4, 3) and data["y"].shape == (4,) and "z" in data and len(data.files) == 1
-    assert numpy.load("data/train.npy").shape == (4, 3)
-    numpy.savez("own.npz", a=numpy.zeros(2))
-    assert [*numpy.load("own.npz")] == ["a"]
-    """
-    trained(tmp_path, source, synthetic_data=["4x3:float32", "train.npz/y=4:int64"])
-
-
-@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
-def test_a_missing_hdf5_file_has_rows_of_the_sample(tmp_path):
-    source = """
-    import h5py
-    with h5py.File("data/train.h5", "r") as file:
-        assert isinstance(file, h5py.File) and "lr" in file
-        assert file["lr"][3].shape == (8, 16) and file["lr"]["5"][:, :].shape == (8, 16) and len(file["lr"]) >= 1000
-        assert file["lr"].shape[1:] == (8, 16) and file["lr"][:4].dtype == "float32"
-    """
-    assert any("data/train.h5" in warning for warning in trained(tmp_path, source, synthetic_data=["8x16"]).warnings)
 
 
 @IMAGES
@@ -344,16 +282,6 @@ def test_images_of_low_resolution_are_smaller_by_the_factor_of_their_folder(tmp_
     trained(tmp_path, source, synthetic_data=["train/L=3x5x6", "3x16x32"])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs numpy")
-def test_a_sample_with_a_path_is_for_its_files_alone(tmp_path):
-    source = """
-    import numpy
-    assert numpy.load("x.npy").shape == (4, 2)
-    assert numpy.load("masks/y.npy").shape == torch.load("masks/y.pt").shape == (3,)
-    """
-    trained(tmp_path, source, synthetic_data=["masks/=3:int64", "4x2"])
-
-
 @IMAGES
 def test_images_of_masks_have_one_channel(tmp_path):
     source = """
@@ -366,25 +294,6 @@ def test_images_of_masks_have_one_channel(tmp_path):
     assert Image.open("data/train/7_mask.png").mode == "L" and Image.open("data/train/7.png").mode == "RGB"
     """
     trained(tmp_path, source, synthetic_data=["3x16x32"])
-
-
-def test_a_pattern_of_hdf5_files_finds_one_to_be_opened(tmp_path):
-    source = """
-    assert glob.glob("data/modelnet40/*train[0-9].h5") == ["data/modelnet40/0train0.h5"]
-    assert glob.glob("checkpoints/*.h5") == glob.glob("data/*.pt") == []
-    """
-    trained(tmp_path, source, synthetic_data=["2048x3:float32:40"])
-
-
-@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
-def test_hdf5_files_of_point_clouds_are_found_and_have_labels(tmp_path):
-    source = """
-    import h5py
-    file = h5py.File(glob.glob("data/modelnet40_ply_hdf5_2048/*train*.h5")[0], "r+")
-    assert file["data"][:].shape[1:] == (2048, 3) and file["label"][:].shape[1:] == (1,)
-    assert file["pid"][:].astype("int64").shape[1:] == (2048,)
-    """
-    trained(tmp_path, source, synthetic_data=["2048x3:float32:40", "pid=2048:int64:50"])
 
 
 @IMAGES

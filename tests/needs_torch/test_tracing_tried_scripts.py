@@ -224,3 +224,26 @@ def test_a_shell_script_is_estimated_as_the_command_that_it_runs(tmp_path):
     result = TracedEstimator().explain(request)
     assert result.estimate.peak_reserved_bytes > 0
     assert result.replay_input.stack.options.expandable_segments
+
+
+WEIGHTS = """
+import torch
+from torchvision.models import resnet18, vgg11
+model = resnet18(weights="IMAGENET1K_V1").cuda()
+state = torch.hub.load_state_dict_from_url("https://nowhere.example/other.pth")
+state.pop("fc.weight", None)
+assert model.load_state_dict(state).missing_keys == []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(2, 3, 32, 32).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_missing_weights_are_replaced_by_initial_ones(tmp_path):
+    trace = traced(tmp_path, WEIGHTS)
+    assert [warning.split("`")[1] for warning in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
+    assert all(
+        warning.endswith("are not on this machine: the model keeps its initial ones") for warning in trace.warnings
+    )
