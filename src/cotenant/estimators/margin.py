@@ -191,7 +191,7 @@ def calibration() -> Mapping[str, tuple[float, ...]]:
 def compiled_calibration() -> tuple[float, ...]:
     """Scores of jobs with compiled code, ascending: (measured - estimated) / estimated reserved bytes.
 
-    The file is made by `benchmarks/estimator/compiled.py`.
+    The file is made by `benchmarks/estimator/compiled_margins.py`.
     """
     file = resources.files("cotenant.estimators") / "data" / "compiled_margins.json"
     return tuple(score / 10_000 for score in json.loads(file.read_text(encoding="utf-8"))["scores"])
