@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
+from cotenant.core.units import format_bytes
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES
 from cotenant.jobfiles.python_commands import SHELLS, PythonCommand, find_python_commands
 from cotenant.osutil.regular_files import read_regular_file
@@ -36,7 +37,8 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
     A command that runs no shell script is returned as it is.
 
     Raises:
-        UsageError: the script runs no Python program or several, or one with a value that is known only when it runs.
+        UsageError: the script cannot be read; it runs no Python program or several; or one with a value that is known
+            only when it runs.
     """
     words, env = list(command), dict(env)
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
@@ -64,7 +66,10 @@ def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[s
         return None
     content = read_regular_file(Path(workdir, words[place]), max_bytes=MAX_SCRIPT_BYTES)
     if content is None:
-        return None
+        raise UsageError(
+            f"`{words[place]}` in `{workdir}` is no readable shell script of at most {format_bytes(MAX_SCRIPT_BYTES)}",
+            hint="check the name and the folder, or give the command that trains: `-- python train.py ARGS`",
+        )
     return words[place], content.decode(errors="replace").replace("\r\n", "\n"), words[place + 1 :]
 
 

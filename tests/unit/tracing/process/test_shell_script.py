@@ -82,7 +82,6 @@ def test_the_folder_and_the_variables_of_a_script_are_the_commands(folder):
         pytest.param(["python", "train.py"], id="no shell"),
         pytest.param(["bash", "-c", "python train.py"], id="a text"),
         pytest.param(["bash", "-lc", "train.sh"], id="a text for a login shell"),
-        pytest.param(["bash", "gone.sh"], id="no such script"),
         pytest.param(["bash"], id="a shell alone"),
         pytest.param([], id="nothing"),
     ],
@@ -120,3 +119,9 @@ def test_why_a_script_has_no_command_is_in_the_error(folder, text, message, hint
 def test_a_variable_that_is_set_before_the_command_has_a_value(folder):
     script(folder, "python train.py $DATA\n")
     assert resolved(folder, "DATA=/d", "bash", "train.sh").command == ("python", "train.py", "/d")
+
+
+@pytest.mark.parametrize("command", [["gone.sh"], ["bash", "-e", "gone.sh"], ["sub/../sub.sh"], ["bash", "sub"]])
+def test_a_script_that_cannot_be_read_is_named_with_its_folder(folder, command):
+    with pytest.raises(UsageError, match=f"`{command[-1]}` in `{folder}` is no readable shell script"):
+        resolved(folder, *command)
