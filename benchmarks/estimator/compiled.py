@@ -74,7 +74,7 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        write_result("compiled", "\n".join([*head_lines(), "", text]))
+        write_result("compiled", "\n".join([*head_lines(args.python), "", text]))
     return 0
 
 
@@ -249,8 +249,8 @@ def published_lines(found: Sequence[tuple[PublishedScript, Figures]]) -> list[st
     return lines + [f"| {count} | {text} |" for text, count in sorted(problems.items(), key=lambda item: -item[1])]
 
 
-def head_lines() -> list[str]:
-    """What was run, and how to repeat it."""
+def head_lines(python: str) -> list[str]:
+    """What was run, and how to repeat it. `python`: the interpreter of the published scripts."""
     command = (
         "python -m benchmarks.estimator.compiled --cuda-python VENV/bin/python --clones FOLDER --python VENV/bin/python"
     )
@@ -261,8 +261,14 @@ def head_lines() -> list[str]:
         f"Repeat with `{command}`.",
         f"MiB allocated (reserved). Kinds: {GPU}, judged by PyTorch's CUDA build of the same version on a null GPU.",
         f"Published: {PUBLISHED_GPU}; whole runs with evaluation, repeated runs differ by 1.4 to 2 %.",
-        "The estimate uses the compiler of this torch, the measurement that of the column `torch`.",
+        f"Their estimates use the compiler of torch {torch_of(python)}, their measurements that of the column `torch`.",
     ]
+
+
+def torch_of(python: str) -> str:
+    """The version of torch in another environment."""
+    command = [python, "-c", "import importlib.metadata; print(importlib.metadata.version('torch'))"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
 if __name__ == "__main__":
