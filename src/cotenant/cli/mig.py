@@ -15,9 +15,10 @@ from cotenant.cli.common import (
 from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
 from cotenant.cli.output import emit_json
 from cotenant.cli.parameter_types import integer
+from cotenant.core import mig
 from cotenant.core.errors import NotPermitted, UsageError
 from cotenant.core.units import format_bytes
-from cotenant.gpus import mig
+from cotenant.gpus import mig as mig_commands
 
 gpu_argument = cli_argument(
     "gpu", type=integer(minimum=0), metavar="GPU", help="Index of the GPU, as `cotenant gpus` prints it."
@@ -73,11 +74,11 @@ def apply(gpu: int, profiles: Sequence[str], *, yes: bool, json: bool, connectio
     views = [view for view in gpus if view["index"] == gpu]
     had_instances = any(view["mig_parent"] is not None for view in views)
     _check_idle(views)
-    todo = mig.commands(gpu, layout, had_instances=had_instances)
+    todo = mig_commands.commands(gpu, layout, had_instances=had_instances)
     if yes:
         if os.geteuid() != 0:
             raise NotPermitted("only root can change MIG layouts", hint="run it with sudo")
-        mig.apply(gpu, layout, had_instances=had_instances)
+        mig_commands.apply(gpu, layout, had_instances=had_instances)
     if json:
         emit_json({"done": yes, "commands": todo})
         return
