@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,11 @@ The jobs are ids with time limits in seconds, 0 for a job without.
 
 @dataclass(slots=True, kw_only=True)
 class _Allocation:
-    """An allocation as this daemon sees it."""
+    """An allocation as this daemon sees it.
+
+    Attributes:
+        end_word: how it ended, while its host has not been dropped yet; empty: it goes on.
+    """
 
     note: AllocationNote
     since_s: float
@@ -48,7 +52,8 @@ class _Allocation:
     report: AllocationReport | None = None
     refusal: str = ""
     idle_since_s: float | None = None
-    misses: int = field(default=0)
+    misses: int = 0
+    end_word: str = ""
 
     def status(self, now_s: float) -> AllocationStatus:
         """What a decision sees of it."""
@@ -89,7 +94,6 @@ class Pilot:
         self._record = Record(is_tried=self._notes.is_tried)
         self._failure = self._trouble = ""
         self._scheduler_view: SchedulerView = lambda: ({}, frozenset())
-        self._listed: frozenset[str] = frozenset()
         self._set_supply: Callable[[str, float], None] = lambda _why, _longest_s: None
         self._longest_s = math.inf  # for which a job can have GPUs: what the newest allocation had left at first
         self._seen: frozenset[int] = frozenset()
@@ -125,7 +129,7 @@ class Pilot:
             self._closing.wait(min(self._poll_s, MIN_POLL_S))
             self._wake.wait(max(0.0, self._poll_s - MIN_POLL_S))
 
-    def _attempt(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _attempt(self, function: Callable[..., object], *arguments: Any) -> None:
         try:
             function(*arguments)
         except CotenantError as error:
@@ -140,7 +144,6 @@ class Pilot:
         Raises:
             BackendError: the workload manager does not answer, or a note cannot be written.
         """
-        waiting, self._listed = self._scheduler_view()
         now_s = self._now()
         doubted = self._engine.doubted()  # before the question: what it answers is newer than these ends
         reports = self._source.report(list(self._allocations)) if self._allocations else {}
@@ -158,11 +161,18 @@ class Pilot:
             self._follow(allocation, report)
             if report is not None and report.state == "running":
                 self._engine.believe(allocation.note.host, doubted)
+        # Attempts before jobs: a job that is placed between the two is not waiting beside an allocation that it uses.
+        used = {item.note.name for item in self._allocations.values() if self._engine.has_attempts(item.note.host)}
+        waiting, listed = self._scheduler_view()
+        for allocation in list(self._allocations.values()):
+            # The scheduler would place the same jobs there again, so not before it has seen that the host is retired.
+            if allocation.end_word and allocation.note.host not in listed:
+                self._drop(allocation)
         # A job that has just been submitted may be placed by now where there are GPUs already.
         limits_s = [limit_s for job_id, limit_s in waiting.items() if job_id in self._seen or not self._allocations]
         self._seen = frozenset(waiting)
         for allocation in self._allocations.values():
-            self._watch_idleness(allocation, len(limits_s), now_s)
+            self._watch_idleness(allocation, allocation.note.name in used, len(limits_s), now_s)
         statuses = [item.status(now_s) for item in self._allocations.values()]
         decision = decide(self._limits, limits_s, statuses, self._record, now_s)
         for name in decision.silent:
@@ -175,9 +185,9 @@ class Pilot:
             idle = self._allocations[name]
             left_s = idle.status(now_s).left_s
             has_time = any(limit_s <= left_s for limit_s in limits_s)
-            if has_time and idle.phase == "ready" and not idle.note.is_used:
+            is_unused = idle.phase == "ready" and not idle.note.is_used
+            if self._give_back(idle) and is_unused and has_time:
                 self._failed(f"no waiting job could use the GPUs of {self._called(idle.note)}")
-            self._give_back(idle)
         for name in decision.too_short:
             self._give_back(self._allocations[name])
         for _ in range(decision.requests):
@@ -237,11 +247,14 @@ class Pilot:
         self._enter(allocation, "ready" if note.is_usable else "starting")
 
     def _ended(self, allocation: _Allocation, word: str) -> None:
-        note = allocation.note
+        if allocation.note.host:
+            self._engine.retire_host(allocation.note.host, even_used=True)
+        self._enter(allocation, "released")
+        allocation.end_word = word
+
+    def _drop(self, allocation: _Allocation) -> None:
+        note, word = allocation.note, allocation.end_word
         if note.host:
-            self._engine.retire_host(note.host, even_used=True)
-            if note.host in self._listed:
-                return  # the next turn
             self._engine.drop_host(note.host, f"{ALLOCATION_ENDED}: {self._called(note)}, {word}")
             self._engine.set_end(note.host, None)
         logger.info("an allocation has ended", extra={"fields": {"job": note.job_id, "word": word}})
@@ -249,10 +262,10 @@ class Pilot:
             self._failed(f"{self._called(note)} ended before it gave GPUs: {word}")
         self._forget(note.name)
 
-    def _watch_idleness(self, allocation: _Allocation, waiting: int, now_s: float) -> None:
+    def _watch_idleness(self, allocation: _Allocation, is_used: bool, waiting: int, now_s: float) -> None:
         note = allocation.note
         if allocation.phase == "ready":
-            is_needed = self._engine.has_attempts(note.host)
+            is_needed = is_used
             if is_needed and not note.is_used:
                 allocation.note = self._notes.write(note, is_used=True)
         else:
@@ -290,14 +303,16 @@ class Pilot:
         logger.info("an allocation was requested", extra={"fields": {"job": job_id}})
         return True
 
-    def _give_back(self, allocation: _Allocation) -> None:
+    def _give_back(self, allocation: _Allocation) -> bool:
+        """Give an allocation back; False if it has attempts by now, and stays."""
         note = allocation.note
         if note.host and not self._engine.retire_host(note.host):
-            return
+            return False
         allocation.note = self._notes.write(note, is_returned=True)
         self._enter(allocation, "released")
         self._source.cancel(note)
         logger.info("an allocation was given back", extra={"fields": {"job": note.job_id}})
+        return True
 
     def _failed(self, why: str) -> None:
         self._failure = why

@@ -26,6 +26,7 @@ class FakeManager:
 
     def __init__(self):
         self.names, self.cancelled, self.refusal, self.runs, self.is_silent = [], [], "", True, False
+        self.before_report = lambda: None
 
     def request(self, name, command, log):
         if self.refusal:
@@ -36,6 +37,7 @@ class FakeManager:
     def report(self, names):
         if self.is_silent:
             raise BackendError("Slurm does not answer")
+        self.before_report()
         state = {"state": "running", "word": "RUNNING"} if self.runs else {"state": "pending", "word": "PENDING"}
         length = {"length_s": ALLOCATION_S, "ends_at_s": ALLOCATION_S if self.runs else None}
         return {
@@ -55,12 +57,13 @@ class FakeEngine:
     """Hosts whose agents answer at once."""
 
     def __init__(self):
-        self.hosts, self.used = [], set()
+        self.hosts, self.used, self.retired = [], set(), set()
 
     def add_host(self, host, command):
         self.hosts.append(host)
 
     def retire_host(self, host, *, even_used=False):
+        self.retired.add(host)
         return even_used or host not in self.used
 
     def has_attempts(self, host):
@@ -90,14 +93,14 @@ class Turns:
 
     def __init__(self, folder):
         self.manager, self.engine, self.folder, self.now_s = FakeManager(), FakeEngine(), folder, 0.0
-        self.waiting, self.supply = {}, ("", 0.0)
+        self.waiting, self.listed, self.supply = {}, frozenset(), ("", 0.0)
         self.restart()
 
     def restart(self):
         self.pilot = Pilot(
             self.engine, self.manager, self.folder, LIMITS, keeper=[], agent=[], poll_s=1.0, now=lambda: self.now_s
         )
-        self.pilot._scheduler_view = lambda: (self.waiting, frozenset())
+        self.pilot._scheduler_view = lambda: (self.waiting, self.listed)
         self.pilot._set_supply = lambda why, longest_s: setattr(self, "supply", (why, longest_s))
 
     def turn(self, at_s):
@@ -168,6 +171,49 @@ def test_an_allocation_that_is_listed_no_more_is_forgotten_after_two_answers(tur
     assert turns.states == []
     assert turns.engine.hosts == []
     assert turns.failures == 0  # it had given GPUs
+
+
+def test_a_host_that_ended_while_the_manager_was_asked_is_dropped_once_its_gpus_are_listed_no_more(turns):
+    """Its GPUs were listed after the turn had begun: a drop at once would have its jobs placed there again."""
+
+    def start_and_end():
+        turns.manager.cancelled, turns.listed = ["1"], frozenset({"n1.1"})
+
+    turns.waiting, turns.manager.before_report = {}, start_and_end
+    for at_s in (2.0, 3.0):  # believed after two answers
+        turns.turn(at_s)
+    assert turns.engine.retired == {"n1.1"}
+    assert turns.engine.hosts == ["n1.1"]
+    assert turns.states == ["released"]
+    turns.manager.before_report = lambda: setattr(turns, "listed", frozenset())
+    turns.turn(4.0)
+    assert turns.engine.hosts == []
+    assert turns.states == []
+
+
+def test_a_job_that_starts_while_the_manager_is_asked_is_not_waiting_for_another_allocation(tmp_path):
+    turns = Turns(tmp_path)
+    turns.waiting = {1: 0.0}
+    turns.turn(0.0)
+    assert len(turns.manager.names) == 1
+
+    def start_the_job():  # the question takes seconds where slurmctld is busy
+        turns.engine.used, turns.waiting = {"n1.1"}, {}
+
+    turns.manager.before_report = start_the_job
+    turns.turn(1.0)
+    assert turns.states == ["ready"]
+    assert len(turns.manager.names) == 1
+
+
+def test_an_allocation_that_gets_a_job_as_it_is_given_back_stays_and_is_no_failure(turns):
+    turns.waiting = {1: 0.0}
+    turns.turn(2.0)
+    looked = turns.engine.has_attempts
+    turns.engine.has_attempts = lambda host: looked(host) or turns.engine.used.add(host)  # the next moment
+    turns.turn(2.0 + IDLE_S)
+    assert turns.manager.cancelled == []
+    assert turns.failures == 0
 
 
 def test_nothing_is_decided_while_the_manager_does_not_answer(turns):
