@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import sys
 from collections.abc import Iterable
@@ -117,8 +118,12 @@ def _is_remote(args: tuple[Any, ...]) -> bool:
 
 
 def _is_local(host: Any) -> bool:
-    """Whether a host is this machine."""
-    if host is None:
+    """Whether a host is this machine. A name such as `127.example.org` is not, however it begins."""
+    text = "" if host is None else os.fsdecode(host) if isinstance(host, (str, bytes)) else str(host)
+    if text in {"", "localhost"}:
         return True
-    text = os.fsdecode(host) if isinstance(host, (str, bytes)) else str(host)
-    return text in {"", "localhost", "::1", "0.0.0.0", "::"} or text.startswith("127.")  # noqa: S104 - compared only
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cotenant.tracing.sandbox import restrictions
+
 WRITES = """
 import sys
 from cotenant.tracing.sandbox.restrictions import restrict_writes
@@ -82,3 +84,15 @@ def test_no_driver_opens_the_device_of_a_gpu(tmp_path):
     if done.returncode == 77:
         pytest.skip("this kernel has no Landlock")
     assert done.stdout.split() == ["opened", "refused"], done.stderr
+
+
+@pytest.mark.parametrize("host", [None, "", b"", "localhost", "127.0.0.1", b"127.8.9.10", "::1", "0.0.0.0", "::"])
+def test_this_machine_is_local(host):
+    assert restrictions._is_local(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.example.org", "127.0.0.1.example.org", "localhost.example.org", "192.0.2.1", "2001:db8::1", "127."]
+)
+def test_names_and_addresses_of_other_machines_are_not_local(host):
+    assert not restrictions._is_local(host)
