@@ -289,6 +289,12 @@ class SliceOptions:
         metavar="TIME",
         help="What a move takes: half of it to save, half to start again.",
     )
+    repartition_s: float | None = option(
+        "--repartition",
+        type=Parsed("duration", parse_duration),
+        metavar="TIME",
+        help="Empty GPUs in MIG mode get other instances when the queue gains by it; TIME is what that takes.",
+    )
 
     def apply(self, config: SimulationConfig) -> SimulationConfig:
         """`config` with these slices and moves.
@@ -298,6 +304,10 @@ class SliceOptions:
         """
         part_s = self.move_cost_s / 2
         config = replace(config, movable_share=self.movable, save_s=part_s, startup_s=part_s)
+        if self.repartition_s is not None:
+            from cotenant.scheduling.repartition import RepartitionRule
+
+            config = replace(config, repartition=RepartitionRule(cost_s=self.repartition_s))
         if self.time_slice_s is None:
             if self.no_checkpoints:
                 raise UsageError("`--no-checkpoints` needs `--time-slice`", hint="add e.g. `--time-slice 12:00:00`")

@@ -42,6 +42,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     print_table([_row(result) for result in evaluation.results], COLUMNS)
     _print_changes(evaluation)
     _print_unfinished(evaluation.results)
+    _print_repartitions(evaluation.results)
 
 
 def _row(result: PolicyResult) -> dict[str, str]:
@@ -93,6 +94,14 @@ def _print_unfinished(results: Sequence[PolicyResult]) -> None:
         missing = result.metrics.jobs - result.metrics.ended
         if missing:
             print(f"\n{result.policy}: {missing} of {result.metrics.jobs} jobs did not complete")
+
+
+def _print_repartitions(results: Sequence[PolicyResult]) -> None:
+    """The MIG layouts that each policy's queue led to, where layouts may change."""
+    for result in results:
+        for change in result.run.layouts or ():
+            at, after = format_duration(change.begin_s), ", ".join(change.after)
+            print(f"{result.policy}: {at} MIG GPU {change.gpu} is repartitioned into {after}: {change.reason}")
 
 
 def save_jobs(evaluation: Evaluation, path: Path) -> None:

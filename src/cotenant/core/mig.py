@@ -229,6 +229,15 @@ def assignment(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
     return MigPlan(layout=layout, placed=tuple(placed), speed=speed)
 
 
+def possible_instances(profiles: Iterable[InstanceProfile]) -> Layout:
+    """Every instance that such a GPU can have, in some layout."""
+    return tuple(
+        MigInstance(profile=profile, start=start)
+        for profile in profiles
+        for start in _STARTS[profile.of][profile.compute, profile.memory_slices]
+    )
+
+
 def check_layout(layout: Iterable[MigInstance]) -> None:
     """Check that these instances fit together on one GPU, at their placements.
 

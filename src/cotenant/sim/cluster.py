@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cotenant.core import mig
 from cotenant.core.errors import UnknownName, UsageError
-from cotenant.core.gpu import Gpu, mig_slices
+from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB
 
 MAX_GPUS = 1_000_000
@@ -77,7 +78,7 @@ def parse(text: str) -> Cluster:
             servers += 1 if found["servers"] else 0
             for _ in range(count):
                 slots += _gpu_slots(found["type"], found["layout"], server, parent=f"SIM-CARD-{len(slots)}")
-    return Cluster(text, _numbered(slots))
+    return Cluster(text, numbered(slots))
 
 
 def memory_bytes(gpu_type: str) -> int:
@@ -102,26 +103,35 @@ def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -
         return _whole(gpu_type, server)
     from cotenant import gpu_specs
 
-    profile = gpu_specs.gpu_spec(gpu_type)
+    spec = gpu_specs.gpu_spec(gpu_type)
     parts = layout.split("+")
-    slices = sum(mig_slices(part) for part in parts)
-    if slices > 7:
-        raise UsageError(f"MIG layout `{layout}` takes {slices} slices", hint="a GPU has 7")
-    return [
-        Slot(
-            gpu=Gpu(
-                uuid="",
-                index=0,
-                name=f"{gpu_type} MIG {part}",
-                memory_total_bytes=profile.instance(part).memory_total_bytes,
-                mig_parent=parent,
-                mig_profile=part,
-            ),
-            gpu_type=f"{gpu_type}/{part}",
-            server=server,
-        )
-        for part in parts
-    ]
+    memory = {part: spec.instance(part).memory_total_bytes for part in parts}
+    mig.layout_of(parts, instance_profiles(gpu_type))
+    return [instance_slot(gpu_type, part, memory[part], server, parent=parent) for part in parts]
+
+
+def instance_profiles(gpu_type: str) -> tuple[mig.InstanceProfile, ...]:
+    """The MIG profiles of a GPU, from the table of GPUs.
+
+    Raises:
+        UnknownName, UsageError: the table does not know the GPU, or it has no MIG.
+    """
+    from cotenant import gpu_specs
+
+    return mig.parse_profiles([(profile.name, profile.memory_bytes) for profile in gpu_specs.gpu_spec(gpu_type).mig])
+
+
+def instance_slot(gpu_type: str, profile: str, memory_bytes: int, server: int, *, parent: str) -> Slot:
+    """A MIG instance of such a GPU."""
+    gpu = Gpu(
+        uuid="",
+        index=0,
+        name=f"{gpu_type} MIG {profile}",
+        memory_total_bytes=memory_bytes,
+        mig_parent=parent,
+        mig_profile=profile,
+    )
+    return Slot(gpu=gpu, gpu_type=f"{gpu_type}/{profile}", server=server)
 
 
 def _whole(gpu_type: str, server: int) -> list[Slot]:
@@ -129,7 +139,8 @@ def _whole(gpu_type: str, server: int) -> list[Slot]:
     return [Slot(gpu=gpu, gpu_type=gpu_type, server=server)]
 
 
-def _numbered(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+def numbered(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """The slots with UUIDs and indices in their order, and names of their servers if there are several."""
     from dataclasses import replace
 
     width = len(str(max(0, len(slots) - 1)))

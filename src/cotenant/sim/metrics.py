@@ -28,6 +28,8 @@ class SimMetrics:
         memory, smact, smocc, drama: mean over all GPUs, from the first submission to the last end; ratios.
         blocked: GPU seconds in which a GPU was empty while a job was pending, over all GPU seconds.
         lost_gpu_s: GPU seconds of attempts without a result.
+
+    Where MIG layouts change, fairness and means over GPUs are NaN.
     """
 
     jobs: int
@@ -70,13 +72,14 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> 
     wait_s = [columns.start_s[number] - trace.submit_s[number] + columns.retry_wait_s[number] for number in ended]
     execution_s = [columns.run_s[number] - columns.lost_s[number] for number in ended]
     slowdown = [run_s / columns.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
-    crowding = _crowding(trace, run, ended)
+    crowding = _crowding(trace, run, ended) if run.layouts is None else [math.nan] * len(ended)
     fairness = [
         time_s / (trace.duration_s[number] * crowded)
         for number, time_s, crowded in zip(ended, jct_s, crowding, strict=True)
     ]
     failed_once = [number for number, count in enumerate(columns.ooms) if count]
-    span_s = run.makespan_s * len(run.cluster)
+    # Where layouts change, the cluster has every instance that there may be: no mean over GPUs is meaningful.
+    span_s = math.nan if run.layouts is not None else run.makespan_s * len(run.cluster)
     capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
     memory_s = sum(total.memory_byte_s / size for total, size in zip(run.totals, capacity, strict=True))
     energy_j = sum(total.energy_j for total in run.totals)

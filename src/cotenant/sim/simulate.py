@@ -6,18 +6,21 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cotenant.core.errors import UsageError
 from cotenant.gpus.power_model import PowerModel, power_model
 from cotenant.scheduling import policies
 from cotenant.scheduling.moves import move_planner
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.scheduling.repartition import RepartitionPlanner
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.history_feed import HistoryFeed
+from cotenant.sim.engine.layouts import LayoutChange, MigSlots, with_all_instances
 from cotenant.sim.engine.records import COMPLETED, GpuMoment, GpuRun, GpuTotals, JobColumns
 from cotenant.sim.engine.simulation import Simulation
 from cotenant.sim.interference import Interference, standard
@@ -35,6 +38,7 @@ class SimulationResult:
         moments: use of each GPU over time, if `config.record` is set; `runs`: attempts of each GPU, by their ends.
         idle_while_waiting_s: GPU seconds in which a GPU was empty while a job was pending.
         event_count: events that changed something; `decisions`: how often the policy decided.
+        layouts: the repartitions of its MIG GPUs; None where layouts were fixed.
         wall_s: wall-clock time of the simulation.
     """
 
@@ -50,6 +54,7 @@ class SimulationResult:
     decisions: int
     moments: tuple[tuple[GpuMoment, ...], ...] | None = None
     runs: tuple[tuple[GpuRun, ...], ...] | None = None
+    layouts: tuple[LayoutChange, ...] | None = None
     wall_s: float = field(default=0.0)
 
     def digest(self) -> str:
@@ -104,7 +109,7 @@ def simulate(
 
     Raises:
         UnknownName: there is no such policy or estimator.
-        UsageError: the policy has no such option.
+        UsageError: the policy has no such option, or no GPU can be repartitioned.
     """
     chosen = policies.create(policy, options) if isinstance(policy, str) else policy
     config = (config or SimulationConfig()).with_window(getattr(chosen, "window_s", None))
@@ -117,6 +122,12 @@ def simulate(
         minds_company = getattr(chosen, "uses_predictions", True)
         feed = HistoryFeed(history or WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
+    mig_gpus: Sequence[MigSlots] = ()
+    if config.repartition is not None:
+        cluster, mig_gpus = with_all_instances(cluster)
+        if not mig_gpus:
+            raise UsageError("no GPU to repartition", hint="write e.g. `4xA100-40GB/3g.20gb+3g.20gb`")
+    known_history = feed.history if feed is not None else WorkloadHistory()
     simulation = Simulation(
         trace,
         cluster,
@@ -127,6 +138,9 @@ def simulate(
         power_of=power_of or power_model,
         history_feed=feed,
         planner=move_planner(chosen, feed.history) if feed is not None and config.movable_share else None,
+        repartition=None
+        if config.repartition is None
+        else (RepartitionPlanner(chosen, config.repartition, known_history), mig_gpus),
     )
     simulation.run()
     return SimulationResult(
@@ -142,5 +156,6 @@ def simulate(
         decisions=simulation.decisions,
         moments=tuple(tuple(gpu.moments or ()) for gpu in simulation.gpus) if config.record else None,
         runs=tuple(tuple(gpu.runs or ()) for gpu in simulation.gpus) if config.record else None,
+        layouts=tuple(simulation.layouts.changes) if simulation.layouts is not None else None,
         wall_s=time.perf_counter() - began_s,
     )

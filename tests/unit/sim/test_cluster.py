@@ -47,7 +47,9 @@ def test_mig_instances_are_gpus_of_their_own_with_a_parent():
         ("0xA100-40GB", "`0xA100-40GB` is 0 GPUs"),
         ("2000*1000xA100-40GB", "is 2000000 GPUs"),
         ("4xA100", "no GPU type named `A100`"),
-        ("1xA100-40GB/4g.20gb+4g.20gb", "takes 8 slices"),
+        ("1xA100-40GB/4g.20gb+4g.20gb", "do not fit on one GPU: 4g.20gb, 4g.20gb"),
+        ("1xA100-40GB/3g.20gb+3g.20gb+1g.5gb", "do not fit on one GPU"),
+        ("1xL4-24GB/1g.6gb", "no MIG profile of L4-24GB named `1g.6gb`"),
         ("1xA100-40GB/5g.20gb", "no MIG profile of A100-40GB named `5g.20gb`"),
     ],
 )

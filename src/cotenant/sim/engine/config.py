@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.scheduling.overrun_watch import OverrunPolicy
+from cotenant.scheduling.repartition import RepartitionRule
 
 P95 = 1.6448536269514722
 """Standard deviations from the median of a normal distribution to its 95th percentile."""
@@ -39,6 +40,7 @@ class SimulationConfig:
         overrun: what is done about attempts that hold more than their promise, as `[scheduling] overrun` of a daemon.
         movable_share: share of the jobs that can be moved, drawn by the seed. A move takes `save_s`, in which the job
             holds its GPUs and makes no step, and `startup_s` of the next attempt. Policies that move jobs use it.
+        repartition: when empty GPUs in MIG mode get another layout of instances, and at which cost; None: never.
         record: keep the use of every GPU over time, for reports.
     """
 
@@ -63,11 +65,14 @@ class SimulationConfig:
     movable_share: float = 0.0
     save_s: float = 30.0
     startup_s: float = 30.0
+    repartition: RepartitionRule | None = None
     record: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.movable_share <= 1.0:
             raise UsageError(f"`movable_share` must be 0 to 1, got {self.movable_share:g}")
+        if self.repartition is not None and self.fault_every_s is not None:
+            raise UsageError("faults and MIG repartitioning cannot be simulated together", hint="leave one of them out")
         durations = ("save_s", "startup_s", "delay_median_s", "restart_s", "repair_s", "time_slice_notice_s")
         for name in (*durations, "delay_share", "sensitivity_sd"):
             value = getattr(self, name)

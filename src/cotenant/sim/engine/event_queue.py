@@ -8,7 +8,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 # Kinds of events. The first two belong to attempts and are stale once the attempt's version has changed.
-BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR, SLICE_END, OVERRUN_CHECK, MOVE_CHECK, SAVED = range(10)
+BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR, SLICE_END, OVERRUN_CHECK, MOVE_CHECK, SAVED, REPARTITIONED = range(
+    11
+)
 
 
 class EventQueue(Generic[T]):

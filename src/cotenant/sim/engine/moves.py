@@ -30,6 +30,11 @@ def ignore_change(_at_s: float) -> None:
     """In place of `Mover.changed` where no job is moved."""
 
 
+def ignore_event(_subject: Any, _at_s: float) -> bool:
+    """The handler of events that this run does not have."""
+    return False
+
+
 class Mover:
     """Handles MOVE_CHECK and SAVED events: the moves of a policy that moves jobs."""
 

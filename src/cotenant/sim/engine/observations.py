@@ -105,6 +105,10 @@ class Observations:
             self._wakes.add(wakes_s)
             self._wake_at(wakes_s)
 
+    def look_again_at(self, at_s: float) -> None:
+        """Schedule a decision, if jobs wait then."""
+        self.wake(at_s, -math.inf)
+
     def woken(self, at_s: float) -> None:
         """A scheduled decision is due."""
         self._wakes.discard(at_s)

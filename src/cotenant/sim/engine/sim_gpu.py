@@ -25,6 +25,7 @@ class SimGpu:
         load: of `active` at the speeds of the interference model; `actual_load`: at their actual speeds, which are
             lower for a job that waits for another of its GPUs.
         changed_s: first reading that shows its newest change; `changes` counts the changes.
+        exists: false for a MIG instance that is in no layout now: it is down, and takes no power.
         changing_until_s: its readings change until then, though nothing else happens.
     """
 
@@ -44,6 +45,7 @@ class SimGpu:
         "drama",
         "drama_s",
         "energy_j",
+        "exists",
         "gpu_type",
         "held_bytes",
         "is_down",
@@ -73,6 +75,7 @@ class SimGpu:
         self.load: GpuLoad = NO_LOAD
         self.actual_load: GpuLoad = NO_LOAD
         self.is_down = False
+        self.exists = True
         self.since_s = 0.0
         self.held_bytes = 0
         self.smact = self.smocc = self.drama = 0.0
@@ -114,6 +117,12 @@ class SimGpu:
         self._readings.change(at_s, self.smact, self.smocc, self.drama)
         if self.moments is not None:
             self.moments.append(GpuMoment(at_s, len(self.residents), self.held_bytes, self.smact, self.power_w))
+
+    def set_existing(self, at_s: float, *, exists: bool) -> None:
+        """An instance without jobs appears or vanishes."""
+        self.advance(at_s)
+        self.exists, self.is_down = exists, not exists
+        self.power_w = self._idle_w if exists else 0.0
 
     def add_exclusive_attempt(self, attempt: RunningAttempt, at_s: float, held_bytes: int) -> None:
         """Add the whole of an attempt that had the GPU to itself and ends now."""

@@ -22,13 +22,15 @@ from cotenant.gpus.power_model import PowerModel
 from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.moves import MovePlanner
 from cotenant.scheduling.placement.policy import Placer
+from cotenant.scheduling.repartition import RepartitionPlanner
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
-from cotenant.sim.engine.moves import Handler, Mover, ignore_change
+from cotenant.sim.engine.layouts import LayoutChanger, MigSlots
+from cotenant.sim.engine.moves import Handler, Mover, ignore_change, ignore_event
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
 from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
@@ -64,6 +66,7 @@ class Simulation:
         power_of: Callable[[str], PowerModel],
         history_feed: HistoryFeed | None = None,
         planner: MovePlanner | None = None,
+        repartition: tuple[RepartitionPlanner, Sequence[MigSlots]] | None = None,
     ) -> None:
         self.trace, self.cluster, self.config = trace, cluster, config
         self.columns = JobColumns(len(trace))
@@ -93,7 +96,12 @@ class Simulation:
         self._changed = ignore_change if self._mover is None else self._mover.changed
         moves = () if self._mover is None else self._mover.handlers(self.gpus, self._pending, self._put_back)
         attempts = (self._begin_work, self._milestone, self._requeue, self._wake)
-        others = (faults.fail, faults.repair, self._slices.end, guard.check, *moves)
+        self.layouts: LayoutChanger | None = None
+        if repartition is not None:
+            self.layouts = LayoutChanger(*repartition, self.gpus, self._observations, self._events)
+        move_handlers = moves or (ignore_event, ignore_event)
+        layout_handler = ignore_event if self.layouts is None else self.layouts.done
+        others = (faults.fail, faults.repair, self._slices.end, guard.check, *move_handlers, layout_handler)
         self._handlers: tuple[Handler, ...] = (*attempts, *others)
         for gpu in self.gpus:
             placer.update(self._observations.snapshot(gpu, 0.0))
@@ -140,7 +148,8 @@ class Simulation:
             if at_s == never_s:
                 break
             if pending:
-                self.idle_while_waiting_s += (at_s - self.now_s) * self._empty_gpus
+                absent = 0 if self.layouts is None else self.layouts.absent
+                self.idle_while_waiting_s += (at_s - self.now_s) * (self._empty_gpus - absent)
             self.now_s = at_s
             if arrives:
                 number = self._arrive(number, at_s)
@@ -211,6 +220,8 @@ class Simulation:
     # Decisions.
 
     def _decide(self, at_s: float) -> None:
+        if self.layouts is not None:
+            self.layouts.look(self._pending, at_s)
         self._observations.update_placer(at_s)
         self.decisions += 1
         for placement in self._placer.decide(at_s):
