@@ -169,7 +169,7 @@ def test_forecast_requires_a_daemon(run, tmp_path):
 
 def test_repartitions_of_mig_gpus_are_printed(run):
     gpus = ("--gpus", "1xA100-40GB/" + "+".join(["1g.5gb"] * 7))
-    chosen = ("simulate", "--trace", "t1", "--policies", "most-memory", *gpus)
-    fixed, changed = run(*chosen).stdout, run(*chosen, "--repartition", "00:00:15").stdout
+    chosen = ("--trace", "t1", "--policies", "most-memory", *gpus)
+    fixed, changed = run(*chosen)[1], run(*chosen, "--repartition", "00:00:15")[1]
     assert "repartitioned" not in fixed
     assert "most-memory: 0.0s MIG GPU 0 is repartitioned into 4g.20gb:0, 3g.20gb:4: +1.00 jobs' worth" in changed
