@@ -70,3 +70,29 @@ for _ in range(3): {TRAINS}
 """
     )
     assert not traced(tmp_path, source).partial
+
+
+@pytest.mark.parametrize(
+    ("solve", "calls"),
+    [
+        pytest.param("solver = Solver()\nfor at in range(30): solver.advance()", 20, id="one object, 30 times"),
+        pytest.param("for at in range(3): Solver().advance()", 60, id="three objects"),
+        pytest.param("for at in range(30): Solver().advance()", 8 * 20 + 22, id="many objects"),
+        pytest.param("for at in range(3): advance()", 60, id="a function"),
+    ],
+)
+def test_a_loop_that_an_object_continues_has_no_further_iterations(tmp_path, solve, calls):
+    """An adaptive solver that gives its result at many times: its steps are few, however many times there are."""
+    setup = """
+rounds, passed = 0, torch.rand((), device="cuda")
+def advance(self=None):
+    global rounds, passed
+    while passed < 2.0:
+        rounds += 1
+        passed = passed + model(torch.ones(4, 64, device="cuda")).mean().detach()
+class Solver:
+    advance = advance
+"""
+    trace = traced(tmp_path, HEAD + WAITS.format(loop=setup + solve) + f"for _ in range(3): {TRAINS}")
+    assert int((tmp_path / "log").read_text().split()[-1]) == calls
+    assert len(trace.warnings) == 1

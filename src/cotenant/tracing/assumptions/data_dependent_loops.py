@@ -3,6 +3,8 @@
 The values are not computed, so such a loop would end at once or never. Where a `while`, or an `if` that leaves one,
 reads an unknown value, the answer continues the loop for `MAX_ITERATIONS` iterations without an optimizer step, and
 ends it then. Inside of such a loop an unknown number is 0.5: errors are below their limits, and solver steps grow.
+A method that loops again on the same object continues where it stopped, as an ODE solver does from one time of its
+output to the next: it gets no further iterations. After `MAX_ENTRIES` loops of other objects, later ones get one.
 Not modeled: a value that was read into a Python number before the condition; `for` loops, which end by themselves.
 """
 
@@ -13,7 +15,8 @@ import contextlib
 import functools
 import linecache
 import sys
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
 
 MAX_ITERATIONS = 20
+MAX_ENTRIES = 8
 ASSUMED_NUMBER, ASSUMED_NUMBER_IN_LOOP = 1.0, 0.5
 _LOOP_ENDING_NUMBERS = (1e-12, 1e12)  # in turn: one of them ends the loop, whatever it compares
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
@@ -70,12 +74,44 @@ class _LoopLines:
     within: frozenset[int]
 
 
+@dataclass(slots=True)
+class _ConditionReads:
+    """Reads of a condition, or of another value in a loop, since an optimizer step.
+
+    Attributes:
+        steps: optimizer steps before them.
+        count: reads since the loop was entered.
+        limit: iterations until the loop is ended.
+        entries: how often it was ended.
+        ended_for: the object whose method it was last; None for a function, or if it is gone.
+    """
+
+    steps: int
+    count: int = 0
+    limit: int = MAX_ITERATIONS
+    entries: int = 0
+    ended_for: Callable[[], object] = lambda: None
+
+    def enter(self, owner: object) -> None:
+        """The loop begins, in a method of `owner` or in a function."""
+        is_continued = owner is not None and self.ended_for() is owner
+        self.limit = 0 if is_continued else MAX_ITERATIONS if self.entries < MAX_ENTRIES else 1
+
+    def end(self, owner: object) -> None:
+        """The loop was ended."""
+        self.count, self.entries = 0, self.entries + 1
+        try:
+            self.ended_for = weakref.ref(owner)
+        except TypeError:
+            self.ended_for = lambda: None
+
+
 class DataDependentLoops:
     """Unknown values for conditions, by the number of iterations so far."""
 
     def __init__(self, recorder: TraceRecorder) -> None:
         self._recorder = recorder
-        self._reads: dict[tuple[str, int], tuple[int, int]] = {}  # by line: (optimizer steps, reads since then)
+        self._reads: dict[tuple[str, int], _ConditionReads] = {}  # by line
 
     def truth(self, *, likely: bool) -> bool:
         """An unknown boolean that the script reads now; `likely`: its value where no loop depends on it."""
@@ -89,7 +125,7 @@ class DataDependentLoops:
         condition = lines.conditions.get(frame.f_lineno)
         if condition is not None:
             sign = _truth_of_condition(condition.expression, frame)
-            return (self._iteration(frame) <= MAX_ITERATIONS) == (condition.continues_if == sign)
+            return (not self._reads_beyond(frame, 1)) == (condition.continues_if == sign)
         if frame.f_lineno in lines.within:
             self._warn_repeated(frame)
         return likely
@@ -99,28 +135,38 @@ class DataDependentLoops:
         frame = script_frame()
         if frame is None or frame.f_lineno not in _parse_loops(frame.f_code.co_filename).conditions:
             return assumed_number()
-        iteration = self._iteration(frame)
-        return ASSUMED_NUMBER_IN_LOOP if iteration <= MAX_ITERATIONS else _LOOP_ENDING_NUMBERS[iteration % 2]
+        beyond = self._reads_beyond(frame, len(_LOOP_ENDING_NUMBERS))
+        return _LOOP_ENDING_NUMBERS[beyond % len(_LOOP_ENDING_NUMBERS)] if beyond else ASSUMED_NUMBER_IN_LOOP
 
-    def _iteration(self, frame: FrameType) -> int:
-        count = self._count_read(frame)
-        if count > MAX_ITERATIONS:
+    def _reads_beyond(self, frame: FrameType, needed: int) -> int:
+        """Reads of the loop's condition after its last iteration; the loop has ended after `needed` of them."""
+        owner = frame.f_locals.get("self")
+        reads = self._reads_at(frame)
+        if not reads.count:
+            reads.enter(owner)
+        reads.count += 1
+        beyond = max(0, reads.count - reads.limit)
+        if beyond:
             depends = f"runs depends on values that are not known; assumed: {MAX_ITERATIONS} times"
             self._warn("how often the loop at", frame, depends)
-        return count
+        if beyond >= needed:
+            reads.end(owner)
+        return beyond
 
     def _warn_repeated(self, frame: FrameType) -> None:
-        if self._count_read(frame) > 1:
+        reads = self._reads_at(frame)
+        reads.count += 1
+        if reads.count > 1:
             assumed = f"has values that are not known; assumed: numbers of {ASSUMED_NUMBER_IN_LOOP}"
             self._warn("what decides in the loop around", frame, assumed)
 
-    def _count_read(self, frame: FrameType) -> int:
-        """Reads at this line since the last optimizer step, or since the loop was ended."""
+    def _reads_at(self, frame: FrameType) -> _ConditionReads:
+        """Reads at this line since the last optimizer step."""
         line, steps = (frame.f_code.co_filename, frame.f_lineno), self._recorder.steps
-        steps_before, count = self._reads.get(line, (steps, 0))
-        count = count + 1 if steps_before == steps else 1
-        self._reads[line] = (steps, count if count < MAX_ITERATIONS + len(_LOOP_ENDING_NUMBERS) else 0)
-        return count
+        reads = self._reads.get(line)
+        if reads is None or reads.steps != steps:
+            reads = self._reads[line] = _ConditionReads(steps)
+        return reads
 
     def _warn(self, begin: str, frame: FrameType, rest: str) -> None:
         self._recorder.warn(f"{begin} {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, {rest}")
