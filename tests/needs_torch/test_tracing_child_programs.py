@@ -40,6 +40,8 @@ def trained(folder, source):
             "subprocess.check_call(['torchrun', '--nproc_per_node=2', 'sub/child.py', '--n', '7'])", id="launcher"
         ),
         pytest.param("subprocess.check_call('python -m sub.child --n 7', shell=True)", id="module"),
+        pytest.param("os.execvp(sys.executable, ['python', 'sub/child.py', '--n', '7'])", id="exec"),
+        pytest.param("os.execle(sys.executable, *'python sub/child.py --n 7'.split(), {})", id="exec env"),
     ],
 )
 def test_a_child_that_trains_is_traced(tmp_path, start):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 if importlib.util.find_spec("transformers") is None:  # imported here, it would not read the variables set below
     pytest.skip("needs transformers", allow_module_level=True)
 
+from cotenant.tracing.patches import missing_processors
 from traced_scripts import by_category, failing, traced
 
 BERT = {
@@ -137,6 +139,24 @@ batch = processor([Image.new("RGB", (200, 300))] * 2, return_tensors="pt")
 assert batch["pixel_values"].shape == (2, 3, 96, 96)
 """
     assert not traced(tmp_path, source + TRAIN).partial
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(dict, id="a class"),
+        pytest.param((None, dict), id="slow and fast, transformers 4"),
+        pytest.param({"torchvision": "Gone", "pil": dict}, id="by backend, transformers 5"),
+    ],
+)
+def test_the_class_of_a_processor_is_found_in_every_kind_of_mapping(entry):
+    def load(mapping, backend):
+        assert backend in mapping
+        return next((value for value in mapping.values() if isinstance(value, type)), None)
+
+    module = SimpleNamespace(_load_class_with_fallback=load)
+    assert missing_processors._processor_class(module, entry) is dict
+    assert missing_processors._processor_class(module, ()) is None
 
 
 def test_a_model_that_is_not_here_at_all_is_an_error(tmp_path):

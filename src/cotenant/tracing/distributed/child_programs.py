@@ -3,6 +3,7 @@
 A program that uses torch is taken for one. A trace follows one process, and a child would have no simulated GPU.
 Others, such as `git`, are started. The error of a child that fails is the error of the script. A trainer that is
 another rank of a distributed one, as Lightning and other launchers start them, does not run: rank 0 is traced.
+A trainer that replaces the script (`os.execvp` and its like, as axolotl starts `accelerate launch`) ends it, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RANKS = ("RANK", "LOCAL_RANK")
 
 
 def patches(context: PatchContext) -> list[Patch]:
-    """The start of programs by `subprocess` and `os.system`."""
+    """The start of programs by `subprocess`, `os.system` and `os.exec*`."""
     reason = "A trace follows one process; a second one would have no simulated GPU."
     return [
         Patch(
@@ -45,6 +46,13 @@ def patches(context: PatchContext) -> list[Patch]:
         Patch(
             target="os:system", phase=Phase.DISTRIBUTED, replacement=functools.partial(_system, context), wraps=True,
             reason=reason, source="Modules/posixmodule.c, `os_system_impl`",
+        ),
+        *(
+            Patch(
+                target=f"os:{name}", phase=Phase.DISTRIBUTED, replacement=functools.partial(_exec, context),
+                wraps=True, reason=reason, source="Lib/os.py, `_execvpe`, by which the others call these two",
+            )
+            for name in ("execv", "execve")
         ),
     ]  # fmt: skip
 
@@ -75,6 +83,20 @@ def _system(context: PatchContext, original: Any) -> Any:
         return _run_here(context, program, assigned, None) << 8  # as wait(2) has it
 
     return system
+
+
+def _exec(context: PatchContext, original: Any) -> Any:
+    @functools.wraps(original)
+    def execute(path: Any, args: Any, *env: Mapping[str, str]) -> None:
+        program = None
+        if Path(os.fsdecode(path)).is_file():  # `execvp` tries every folder of `PATH`
+            program, _ = training_program([path, *args[1:]], str(Path.cwd()), *(env or (os.environ,)))
+        if program is None:
+            original(path, args, *env)
+        else:
+            sys.exit(_run_here(context, program, *(env or ({},)), None))
+
+    return execute
 
 
 def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[Program | None, dict[str, str]]:

@@ -197,11 +197,23 @@ def make_processor(config: Any, kind: str) -> Any:
         found = mapping[type(config)]
     except KeyError:
         return None
-    classes = [found] if isinstance(found, type) else [cls for cls in found or () if cls is not None]
-    if not classes:
+    kind_of_processor = _processor_class(module, found)
+    if kind_of_processor is None:
         return None
-    made = classes[0]()
+    made = kind_of_processor()
     size = getattr(config, "image_size", None)
     if isinstance(size, int) and isinstance(getattr(made, "size", None), dict) and "height" in made.size:
         made.size = {"height": size, "width": size}
     return made
+
+
+def _processor_class(module: Any, found: Any) -> Any:
+    """The class that a mapping's entry names; None if there is none.
+
+    An entry is a class, several of which some are None (transformers 4), or names and classes by backend (5).
+    Source: transformers/models/auto/image_processing_auto.py, `_load_class_with_fallback` (5.23).
+    """
+    if isinstance(found, dict):
+        return module._load_class_with_fallback(found, next(iter(found)))
+    classes = [found] if isinstance(found, type) else found or ()
+    return next((cls for cls in classes if cls is not None), None)
