@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         report_error(reported, json=json)
         return reported.exit_code
     except click.ClickException as error:
-        return _report_click_error(error, json=json)
+        return _report_click_error(error, argv, json=json)
 
 
 def _invoke(argv: list[str]) -> int:
@@ -80,15 +80,30 @@ def _from_os_error(error: OSError, argv: Sequence[str]) -> CotenantError:
     return CotenantError(message)
 
 
-def _report_click_error(error: click.ClickException, *, json: bool) -> int:
+def _report_click_error(error: click.ClickException, argv: Sequence[str], *, json: bool) -> int:
     """Report an error of click's parser as one of ours."""
-    context = getattr(error, "ctx", None)
+    context = getattr(error, "ctx", None) or _context_of(argv)
     if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later; before, `make_context` exits by itself
-        print(context.get_help() if context is not None else error.message, file=sys.stderr)
+        print(context.get_help(), file=sys.stderr)
         return UsageError.exit_code
     reported = UsageError(_message(error), hint=_hint(error, context))
     report_error(reported, json=json)
     return reported.exit_code
+
+
+def _context_of(argv: Sequence[str]) -> click.Context:
+    """The context of the command that words name: an option without its argument is reported without one.
+
+    Source: click/parser.py, `_OptionParser._get_value_from_state`.
+    """
+    context = click.Context(root, info_name="cotenant")
+    for word in argv:
+        if not isinstance(context.command, click.Group):
+            break
+        command = context.command.get_command(context, word)
+        if command is not None:
+            context = click.Context(command, info_name=word, parent=context)
+    return context
 
 
 def _message(error: click.ClickException) -> str:
@@ -112,10 +127,10 @@ def _plain(message: str) -> str:
     return (message[:1].lower() + message[1:].rstrip(".")).replace("'", "`")
 
 
-def _hint(error: click.ClickException, context: click.Context | None) -> str:
+def _hint(error: click.ClickException, context: click.Context) -> str:
     """What to do about an error of click's parser."""
-    where = context.command_path if context is not None else "cotenant"
-    if not isinstance(error, click.NoSuchOption) or context is None:
+    where = context.command_path
+    if not isinstance(error, click.NoSuchOption):
         return f"see `{where} --help`"
     takes_script_arguments = any(parameter.metavar == "[-- ARGS]" for parameter in context.command.params)
     if takes_script_arguments:

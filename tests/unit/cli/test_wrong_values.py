@@ -34,6 +34,14 @@ def folder(tmp_path, monkeypatch):
             "estimate --find-batch-size --memory-limit=-3 train.py",
             "error: `--memory-limit`: `-3` is not a size in bytes",
         ),
+        (
+            "estimate train.py --gpu",
+            "error: `--gpu` requires an argument\nhint: see `cotenant estimate --help`",
+        ),
+        (
+            "token create --name",
+            "error: `--name` requires an argument\nhint: see `cotenant token create --help`",
+        ),
         ("submit --gpu-mem G true", "error: `--gpu-mem`: `G` is not a size in bytes"),
         ("submit --time=-2 true", "error: `--time`: `-2` is not a duration"),
         ("submit --time-slice 0 true", "error: `--time-slice`: `0` is zero seconds"),
