@@ -16,6 +16,8 @@ from typing import Any
 from cotenant.daemon.auth.tokens import token_id_of
 
 MAX_SESSIONS = 10_000
+MAX_SESSIONS_OF_TOKEN = 50
+"""So that nobody ends the sessions of others by logging in again and again."""
 MAX_STREAMS = 16
 """Streams of events that one session may hold open: one for each tab."""
 BURST = 60
@@ -64,7 +66,10 @@ class SessionStore:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def create(self, token: str | None) -> Session:
-        """A new session; beyond `MAX_SESSIONS` the oldest ends."""
+        """A new session; the oldest of the same token ends beyond its maximum, and of all beyond `MAX_SESSIONS`."""
+        of_token = [session for session in self._sessions.values() if session.token == token]
+        for oldest in of_token[: max(0, len(of_token) + 1 - MAX_SESSIONS_OF_TOKEN)]:
+            self.end(oldest)
         session = Session(key=secrets.token_urlsafe(32), token=token, expires_at_s=self._now() + self.lifetime_s)
         self._sessions[session.key] = session
         while len(self._sessions) > MAX_SESSIONS:

@@ -1,4 +1,4 @@
-from cotenant.web.sessions import BURST, REQUESTS_PER_S, OneTimeKey, RateLimit, SessionStore
+from cotenant.web.sessions import BURST, MAX_SESSIONS_OF_TOKEN, REQUESTS_PER_S, OneTimeKey, RateLimit, SessionStore
 
 
 class Clock:
@@ -52,3 +52,11 @@ def test_requests_beyond_the_burst_wait_for_the_rate():
     assert rates.admits("b")
     clock.now_s += 1.5 / REQUESTS_PER_S
     assert [rates.admits("a"), rates.admits("a")] == [True, False]
+
+
+def test_who_logs_in_again_and_again_ends_only_sessions_of_their_own():
+    store = SessionStore(60.0)
+    other = store.create("cot_other")
+    own = [store.create("cot_x") for _ in range(MAX_SESSIONS_OF_TOKEN + 2)]
+    assert store.is_alive(other)
+    assert [store.is_alive(session) for session in own] == [False] * 2 + [True] * MAX_SESSIONS_OF_TOKEN
