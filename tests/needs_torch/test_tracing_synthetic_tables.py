@@ -104,6 +104,52 @@ def test_a_prompt_and_its_answers_share_the_words_of_a_sample():
     assert [len(columns[name][0].split()) for name in ("prompt", "chosen", "rejected")] == [4, 4, 4]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name", "columns"),
+    [
+        pytest.param(["kto.py"], "mine", ("prompt", "completion"), id="script"),
+        pytest.param(["bin/trl", "dpo"], "mine", ("prompt", "chosen", "rejected"), id="subcommand"),
+        pytest.param(["train.py"], "kto-mix-14k", ("prompt", "completion"), id="data set"),
+    ],
+)
+def test_trainers_of_preferences_have_prompts_that_leave_room_for_answers(monkeypatch, arguments, name, columns):
+    monkeypatch.setattr("sys.argv", arguments)
+    made, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], name, "")
+    assert [len(made[column][0].split()) for column in columns] == [4] * len(columns)
+
+
+def test_chats_with_images_are_lists_of_messages_and_lists_of_images(monkeypatch):
+    samples = [parse_sample("3x8x8:uint8"), parse_sample("8:int64")]
+    made, _ = synthetic_hf_datasets.synthetic_columns(samples, "llava-instruct-mix-vsft", "")
+    assert sorted(made) == ["images", "messages"]
+    assert made["images"][0][0].size == (8, 8)
+    assert [message["role"] for message in made["messages"][0]] == ["user", "assistant"]
+    monkeypatch.setattr("sys.argv", ["dpo_vlm.py"])
+    made, _ = synthetic_hf_datasets.synthetic_columns(samples, "mine", "")
+    assert made["chosen"][0] == [{"role": "assistant", "content": "word word word word"}]
+
+
+def test_columns_that_a_scripts_parsed_options_name_by_default_are_there(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    before = """
+import argparse, dataclasses
+parser = argparse.ArgumentParser()
+parser.add_argument("--hint_column", default="hint_image")
+parser.add_argument("--other_field")
+args = parser.parse_args()
+@dataclasses.dataclass
+class Own:
+    caption_column: str = "said"
+own = Own()
+"""
+    script = before + SCRIPT.replace(
+        "{more}", "assert {'hint_image', 'said'} <= set(table.column_names)\nlengths.add(64)"
+    )
+    assert not traced(tmp_path, script, synthetic_data=["64:int64:30000"]).partial
+
+
 def test_the_label_that_an_option_names_has_classes(tmp_path):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)

@@ -6,12 +6,14 @@ column that the script only looks for (`"input_ids" in columns`, `row.get("weigh
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ _KINDS = (
     ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
     ("row", {"id", "idx", "index", "guid"}),
 )
+_COLUMN_NAME = re.compile(r"column|field", re.ASCII)
 _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
 
 
@@ -89,13 +92,37 @@ def kind_of(name: str) -> str:
 
 
 def columns_of_options(arguments: Sequence[str]) -> list[str]:
-    """Columns that the script's options name: `--caption_column text`, `--dataset_text_field=prompt`."""
+    """Columns that the command's options name: `--caption_column text`, `--dataset_text_field=prompt`."""
     found = []
     for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, own = option.partition("=")
         if _COLUMN_OPTIONS.fullmatch(name):
             found.append(own if equals else value)
     return [name for name in found if name.isidentifier()]
+
+
+def columns_of_parsed_options(frame: FrameType | None) -> list[str]:
+    """Columns that options of the calling functions name, defaults too, as scripts check them before they read a row.
+
+    Options of libraries are left out: `TrainingArguments.length_column_name` of transformers is a column that few have.
+    """
+    found: list[str] = []
+    while frame is not None:
+        spaces = (
+            [frame.f_locals, frame.f_globals] if frame.f_globals.get("__name__") == "__main__" else [frame.f_locals]
+        )
+        for options in (value for space in spaces for value in list(space.values()) if _are_own_options(value)):
+            named = (value for name, value in vars(options).items() if _COLUMN_NAME.search(name))
+            found += [value for value in named if isinstance(value, str) and value.isidentifier()]
+        frame = frame.f_back
+    return list(dict.fromkeys(found))
+
+
+def _are_own_options(value: Any) -> bool:
+    kind = type(value)
+    if kind is argparse.Namespace:
+        return True
+    return hasattr(kind, "__dataclass_fields__") and hasattr(value, "__dict__") and kind.__module__ == "__main__"
 
 
 class _GrowingRow(dict[str, Any]):

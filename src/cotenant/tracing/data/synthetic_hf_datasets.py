@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options, kind_of
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options, columns_of_parsed_options, kind_of
 from cotenant.tracing.data.synthetic_torchvision import blank_image
 
 ROWS = 1000
@@ -58,12 +61,18 @@ _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "k
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _SPLITS = ("train", "validation", "test")
 _BY_PURPOSE = (
+    (("vsft", "llava", "vlm"), ("messages", "images")),
+    (("rlaif-v",), ("prompt", "chosen", "rejected", "images")),
     (("alpaca", "dolly", "instruct"), ("instruction", "input", "output")),
+    (("kto",), ("prompt", "completion")),
     (("dpo", "feedback", "preference", "rlhf", "reward"), ("prompt", "chosen", "rejected")),
     (("deepmath",), ("prompt", "solution")),
     (("chat", "capybara", "sharegpt", "oasst", "assistant"), ("messages",)),
 )
 """Words of a data set's name, and the columns that libraries look for in data sets of that purpose."""
+_ANSWERS = {"chosen", "completion"}
+_TRAINERS = {"dpo", "kto", "orpo", "cpo", "simpo", "reward", "vlm"}
+"""Words of the names of scripts and subcommands whose data sets have a prompt and answers, whatever their names."""
 
 _CHAT_PROMPTS = ("deepmath", "ultrafeedback-prompt")
 """Words of the names of data sets whose prompts are messages, for which reward functions get messages, too."""
@@ -143,14 +152,48 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
     columns, classes = _usual_columns(known, name, part)
     maker = ColumnMaker.of(known)
     lowered = name.lower()
-    purpose = next((more for words, more in _BY_PURPOSE if any(word in lowered for word in words)), ())
-    for column in (*columns_of_options(sys.argv), *purpose):
+    purpose = _purpose_columns(lowered) or _purpose_columns(_trainer_name(sys.argv))
+    if "images" in purpose and maker.image is not None:
+        return _image_chats(maker, purpose), 0
+    named = columns_of_options(sys.argv), columns_of_parsed_options(sys._getframe())
+    for column in (*itertools.chain(*named), *purpose):
         if column not in columns:
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
-            columns[column] = [maker.words(2)] * ROWS if "chosen" in purpose else maker.column(column, ROWS)
+            shares = column in purpose and _ANSWERS & set(purpose)
+            columns[column] = [maker.words(2)] * ROWS if shares else maker.column(column, ROWS)
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words()}]] * ROWS
     return columns, classes
+
+
+def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Chats with one image each, as trainers of vision-language models read them."""
+
+    def said(role: str, parts: int) -> dict[str, str]:
+        return {"role": role, "content": maker.words(parts)}
+
+    values = {
+        "messages": [said("user", 2), said("assistant", 2)],
+        "prompt": [said("user", 2)],
+        "images": [blank_image(maker.image)] if maker.image is not None else [],
+    }
+    return {column: [values.get(column, [said("assistant", 2)])] * ROWS for column in columns}
+
+
+def _purpose_columns(name: str) -> tuple[str, ...]:
+    return next((columns for words, columns in _BY_PURPOSE if any(word in name for word in words)), ())
+
+
+def _trainer_name(arguments: Sequence[str]) -> str:
+    """The kind of trainer that a script (`dpo.py`) or a subcommand (`trl kto`) is named after; empty if none.
+
+    Trainers of pairs (`orpo.py`) have the columns of DPO's.
+    """
+    words = {word for argument in arguments[:2] for word in re.split(r"[^a-z]+", Path(argument).name.lower())}
+    found = words & _TRAINERS
+    if "vlm" in found:
+        return "vlm" if found == {"vlm"} else "rlaif-v"
+    return "" if not found else "kto" if "kto" in found else "dpo"
 
 
 def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
