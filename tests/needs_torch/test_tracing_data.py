@@ -11,7 +11,7 @@ from traced_scripts import allocations, failing, traced
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing.data import length_histogram, sample_lengths, synthetic_data  # noqa: E402
+from cotenant.tracing.data import length_histogram, sample_lengths, synthetic_torchvision  # noqa: E402
 from cotenant.tracing.data.data_options import DTYPES, parse_sample  # noqa: E402
 
 TRAIN = """
@@ -92,7 +92,7 @@ def test_an_unrelated_error_has_no_hint_about_data(tmp_path):
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_synthetic_samples_have_the_requested_type(dtype):
-    found = synthetic_data.synthetic_tensor(parse_sample(f"3x2:{dtype}:5"))
+    found = synthetic_torchvision.synthetic_tensor(parse_sample(f"3x2:{dtype}:5"))
     assert (found.shape, found.dtype) == ((3, 2), getattr(torch, dtype))
 
 

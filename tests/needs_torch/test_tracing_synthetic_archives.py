@@ -43,7 +43,10 @@ def test_a_zip_file_that_is_there_or_is_written_stays_as_it_is(tmp_path):
     assert not trained(tmp_path, source, **SAMPLE).warnings
 
 
-def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path):
+@pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "a folder without data.mdb"])
+def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path, has_folder):
+    if has_folder:
+        (tmp_path / "LMDB_PATH" / "images").mkdir(parents=True)
     refusing = "class Environment:\n    def __init__(self, path, **_): raise OSError(path)\nopen = Environment\n"
     (tmp_path / "lmdb.py").write_text(refusing)
     source = """

@@ -1,7 +1,8 @@
-"""Whether a script that lists a folder of data expects folders in it, one for each class, or files.
+"""Whether a script that lists a folder of data expects folders in it, one for each class, or files, or perhaps nothing.
 
 Its own code says so: the names that it lists are tested by `isdir`, or listed in turn. `ImageFolder` of torchvision
-expects such folders, and scripts that balance or filter classes list them themselves.
+expects such folders, and scripts that balance or filter classes list them themselves. A folder whose absence the script
+handles is not of data: those of earlier runs are listed in a `try` statement, to resume the last one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from cotenant.tracing import script_location
 
 _LISTING = frozenset({"listdir", "scandir", "walk", "glob", "iglob", "rglob", "iterdir"})
 _TESTING = frozenset({"isdir", "is_dir"})
+_ABSENCE = frozenset({"OSError", "IOError", "EnvironmentError", "FileNotFoundError", "Exception", "BaseException"})
+_EXITS = frozenset({"exit", "_exit", "quit", "abort"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -25,12 +28,40 @@ def caller_expects_folders() -> bool:
     return _expects_folders(*script_location.calling_line())
 
 
+def caller_handles_absence() -> bool:
+    """Whether the user's line that lists a folder now is in a `try` statement that goes on without the folder."""
+    return _handles_absence(*script_location.calling_line())
+
+
+@functools.cache
+def _handles_absence(path: str, line: int) -> bool:
+    tree = _parsed(path)
+    function = _innermost(tree, line, _FUNCTIONS) or tree
+    tries = (node for node in ast.walk(function) if isinstance(node, ast.Try))
+    around = [node for node in tries if any(_spans(statement, line) for statement in node.body)]
+    return any(_goes_on(handler) for node in around for handler in node.handlers)
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler is for missing folders, and neither raises nor exits."""
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(handler.type or ast.Pass())}
+    nodes = [node for statement in handler.body for node in ast.walk(statement)]
+    ends = any(isinstance(node, ast.Raise) or _called_name(node) in _EXITS for node in nodes)
+    return (handler.type is None or not names.isdisjoint(_ABSENCE)) and not ends
+
+
+@functools.cache
+def _parsed(path: str) -> ast.Module:
+    """The syntax tree of a file; an empty one if it has none."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
 @functools.cache
 def _expects_folders(path: str, line: int) -> bool:
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return False
+    tree = _parsed(path)
     function = _innermost(tree, line, _FUNCTIONS) or tree
     statement = _innermost(function, line, (ast.stmt,))
     listed = {name.id for name in _targets(statement)}

@@ -17,6 +17,7 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
@@ -127,7 +128,8 @@ def _shard_bytes(sample: SyntheticSample) -> bytes:
 def _opening_lmdb(sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def open_(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.path.exists(path) and (os.path.isfile(path) or os.listdir(path)):  # noqa: PTH110, PTH113, PTH208
+        # A repository may have the folder, with placeholders alone: lmdb.cffi, `Environment`, opens `data.mdb` in it.
+        if Path(path).is_file() or Path(path, "data.mdb").exists():
             return original(path, *args, **kwargs)
         if not kwargs.get("readonly", False):
             return original(path, *args, **kwargs)  # one that is written

@@ -16,8 +16,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     synthetic_archives,
@@ -33,7 +31,7 @@ from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
-from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches
+from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
 
@@ -51,15 +49,6 @@ _OTHER_FILES = (
     ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
 )
 """What is missing, by words of the message, where it is not data."""
-
-
-def synthetic_tensor(sample: SyntheticSample) -> torch.Tensor:
-    """Zeros, since values do not matter; whole numbers count up, so that labels differ."""
-    dtype = getattr(torch, sample.dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.zeros(sample.shape, dtype=dtype)
-    count = torch.Size(sample.shape).numel()
-    return (torch.arange(count) % min(sample.classes, 127)).reshape(sample.shape).to(dtype)
 
 
 def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:

@@ -8,10 +8,10 @@ image; each begins with a class, as in `3_17.jpg`. Files are made in the overlay
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import os
 import re
-import string
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -21,17 +21,16 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders, missing_folders
+from cotenant.tracing.data import class_folders, image_names, missing_folders
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size
+from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size, synthetic_tensor
+from cotenant.tracing.data.token_files import synthetic_text
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
-WORDS = 200_000
-_WORDS_OF_LINE = 20
 _IMAGE_FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
 }  # fmt: skip
@@ -41,35 +40,15 @@ _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
-    r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample", re.IGNORECASE
+    r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample|experiment|resume"
+    r"|(?<![a-z])states?(?![a-z])",
+    re.IGNORECASE,
 )
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
+_ARRAY = ".npy"
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
-_SIGNS = string.punctuation + string.digits
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
 _MISSING = (FileNotFoundError, NotADirectoryError)
-
-
-def synthetic_text(vocabulary: int) -> str:
-    """Lines of words, of which `vocabulary` differ."""
-    words = [_word(index) for index in range(vocabulary)]
-    lines = (
-        " ".join(words[index % vocabulary] for index in range(first, first + _WORDS_OF_LINE))
-        for first in range(0, max(WORDS, vocabulary), _WORDS_OF_LINE)
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _word(index: int) -> str:
-    """The first ones are signs, so that models of characters know them; the others are numbers in letters."""
-    if index < len(_SIGNS):
-        return _SIGNS[index]
-    index, letters = index - len(_SIGNS), ""
-    while True:
-        index, digit = divmod(index, len(string.ascii_letters))
-        letters += string.ascii_letters[digit]
-        if not index:
-            return letters
 
 
 class FileMaker:
@@ -85,26 +64,27 @@ class FileMaker:
         self._overlay = overlay
         self._warn = warn
         self._wanted: list[str] = []
+        self._listed: set[str] = set()
 
     def make_matching(self, pattern: str) -> bool:
-        """Make images that match a pattern of `glob`: many for `*.jpg` or `*_labelIds.png`, one for `7_mask.*`."""
+        """Make images, or arrays, that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
         folder, name = os.path.split(pattern)
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in _IMAGE_FORMATS or set(stem) & set("?[") or not self._is_data(folder):
+        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY} or set(stem) & set("?[") or not self._is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
-        return self._make_images(folder, suffix, [re.sub(r"\*+", name, stem) for name in self._stems(folder)])
+        return self._make_images(folder, suffix, [re.sub(r"\*+", name, stem) for name in self._stems(folder, suffix)])
 
-    def _stems(self, folder: str) -> list[str]:
+    def _stems(self, folder: str, suffix: str) -> list[str]:
         """Names for the images of a folder, without suffixes: those of the images that were made in it, if any."""
         full = self._overlay.path_of(folder)
         names = self._overlay.names(full) if full is not None and self._overlay.exists(full) else []
         made = {Path(name).stem for name in names if Path(name).suffix == _SUFFIX}
         classes = self._image.classes if self._image is not None else 1
-        return sorted(made) or [f"{index % classes}_{index}" for index in range(IMAGES)]
+        return sorted(made) or image_names.names(IMAGES, classes, suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
         """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
@@ -120,14 +100,14 @@ class FileMaker:
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
         full = self._overlay.path_of(folder)
-        if full is None or not self._is_data(folder):
+        if full is None or not self._is_data(folder) or class_folders.caller_handles_absence():
             return False
         if self._overlay.exists(full):
             names = self._overlay.names(full)
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
         if not class_folders.caller_expects_folders():
-            return self._make_images(folder, _SUFFIX, self._stems(folder))
+            return self._make_images(folder, _SUFFIX, self._stems(folder, _SUFFIX))
         labels = range(self._image.classes if self._image is not None else 0)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", _SUFFIX, stems) for label in labels]
@@ -170,6 +150,13 @@ class FileMaker:
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
+    def make_counterpart(self, path: str) -> bool:
+        """Make an image or an array by the name of one that was listed in another folder, as those of masks are."""
+        full, name = self._overlay.path_of(path), Path(path)
+        if name.name not in self._listed or full is None or self._overlay.exists(full) or not self._is_data(path):
+            return False
+        return self._make_images(str(name.parent), name.suffix, [name.stem])
+
     def _is_data(self, path: str) -> bool:
         full = self._overlay.path_of(path)
         if full is None or not self._overlay.captures_all:
@@ -199,7 +186,7 @@ class FileMaker:
         if full is None or not stems:
             return False
         image = sample_at(f"{full}/{stems[0]}{suffix}", self._samples, self._image)
-        if image is None or len(image.shape) != 3:
+        if image is None or (len(image.shape) != 3 and suffix != _ARRAY):
             return False
         above = Path(self._overlay.above(full))
         try:
@@ -207,6 +194,7 @@ class FileMaker:
         except (FileExistsError, NotADirectoryError):  # below a file that was made
             return False
         source = self._image_file(suffix.lower(), image)
+        self._listed.update(name + suffix for name in stems)
         for name in stems:
             Path(above, name + suffix).hardlink_to(source)
         self._warn(f"`{folder}`")
@@ -215,8 +203,11 @@ class FileMaker:
     @functools.cache  # noqa: B019 - one maker for each process
     def _image_file(self, suffix: str, image: SyntheticSample) -> Path:
         content = io.BytesIO()
-        blank_image(image).save(content, _IMAGE_FORMATS[suffix])
-        path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{suffix}")
+        if suffix == _ARRAY:
+            importlib.import_module("numpy").save(content, synthetic_tensor(image).numpy())
+        else:
+            blank_image(image).save(content, _IMAGE_FORMATS[suffix])
+        path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{image.dtype}{suffix}")
         path.write_bytes(content.getvalue())
         return path
 
@@ -229,7 +220,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
         return functools.partial(_preparing, prepare, named)
 
-    asking = before(maker.make_folder, maker.make_text)
+    asking = before(maker.make_folder, maker.make_text, maker.make_counterpart)
     return [
         *(
             Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)

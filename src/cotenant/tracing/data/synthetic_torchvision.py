@@ -47,6 +47,15 @@ def blank_image(sample: SyntheticSample) -> Any:
     return module.frombytes("RGB" if bands == 3 else "L", (width, height), content)
 
 
+def synthetic_tensor(sample: SyntheticSample) -> torch.Tensor:
+    """Zeros, since values do not matter; whole numbers count up, so that labels differ."""
+    dtype = getattr(torch, sample.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.zeros(sample.shape, dtype=dtype)
+    count = torch.Size(sample.shape).numel()
+    return (torch.arange(count) % min(sample.classes, 127)).reshape(sample.shape).to(dtype)
+
+
 def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
     """Channels, height and width."""
     shape = sample.shape

@@ -1,4 +1,4 @@
-"""Files of tokens (`.bin`) that are not on this machine, as nanoGPT maps them and llm.c's readers find them.
+"""Texts, and files of tokens (`.bin`) as nanoGPT maps them and llm.c's readers find them, that are not on this machine.
 
 nanoGPT maps a file of 16-bit tokens. Readers of llm.c's format find files by a pattern, and check a header of 256
 integers. Tokens are zeros, of which no page exists until it is read.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import string
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ from cotenant.tracing import script_location
 from cotenant.tracing.patches.registry import Patch, Phase
 
 TOKENS = 100_000_000
+WORDS = 200_000
+_WORDS_OF_LINE = 20
+_SIGNS = string.punctuation + string.digits
 _SUFFIX = ".bin"
 _MAGIC, _VERSION, _HEADER_INTEGERS = 20240520, 1, 256
 _MISSING = (FileNotFoundError, NotADirectoryError)
@@ -110,3 +114,25 @@ def _make_file(pattern: Any) -> bool:
         file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
         file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
     return True
+
+
+def synthetic_text(vocabulary: int) -> str:
+    """Lines of words, of which `vocabulary` differ."""
+    words = [_word(index) for index in range(vocabulary)]
+    lines = (
+        " ".join(words[index % vocabulary] for index in range(first, first + _WORDS_OF_LINE))
+        for first in range(0, max(WORDS, vocabulary), _WORDS_OF_LINE)
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _word(index: int) -> str:
+    """The first ones are signs, so that models of characters know them; the others are numbers in letters."""
+    if index < len(_SIGNS):
+        return _SIGNS[index]
+    index, letters = index - len(_SIGNS), ""
+    while True:
+        index, digit = divmod(index, len(string.ascii_letters))
+        letters += string.ascii_letters[digit]
+        if not index:
+            return letters

@@ -1,0 +1,103 @@
+"""Names and kinds of files that a script lists and takes apart by itself, made with `--synthetic-data`."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from cotenant.tracing.data import image_names
+from traced_scripts import trained
+
+IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
+
+
+@IMAGES
+def test_names_of_images_match_the_expression_of_their_reader(tmp_path):
+    source = r"""
+    import re
+    def read(folder):
+        pattern = re.compile(r"([-\d]+)_c(\d)")
+        found = [pattern.search(path).groups() for path in glob.glob(os.path.join(folder, "*.jpg"))]
+        return [(int(person), int(camera)) for person, camera in found]
+    people = read("data/market1501/bounding_box_train")
+    assert len(people) == 2000 and {person for person, _ in people} == set(range(751)), len(people)
+    assert {camera for _, camera in people} == {1, 2}
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:751"])
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    "listing",
+    [
+        pytest.param(
+            "try:\n        states = os.listdir(folder)\n    except OSError:\n        states = []", id="handled"
+        ),
+        pytest.param("states = glob.glob(folder + '/*.png')", id="of earlier runs"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["experiments/train_x/models", "runs/training_states"])
+def test_folders_of_earlier_runs_stay_absent(tmp_path, listing, folder):
+    source = f"""
+    folder = {folder!r}
+    {listing}
+    assert states == []
+    """
+    assert not trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("handler", "is_made"),
+    [
+        pytest.param("except FileNotFoundError:\n        names = []", False, id="goes on"),
+        pytest.param("except:\n        names = []", False, id="bare"),
+        pytest.param("except ValueError:\n        names = []", True, id="another error"),
+        pytest.param("except OSError:\n        raise SystemExit('no data')", True, id="raises"),
+        pytest.param("except OSError:\n        sys.exit('no data')", True, id="exits"),
+    ],
+)
+def test_a_folder_is_made_unless_the_script_goes_on_without_it(tmp_path, handler, is_made):
+    source = f"""
+    try:
+        names = os.listdir("data/train")
+    {handler}
+    assert bool(names) is {is_made}
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
+def test_arrays_that_a_script_lists_are_files(tmp_path):
+    source = """
+    import numpy
+    labels = sorted(glob.glob(os.path.join("data/npy/gts", "**/*.npy"), recursive=True))
+    images = [os.path.join("data/npy/imgs", os.path.basename(path)) for path in labels]
+    images = [path for path in images if os.path.isfile(path)]
+    assert len(labels) == len(images) > 1
+    label, image = numpy.load(labels[0], "r"), numpy.load(images[0], allow_pickle=True)
+    assert label.shape == (8, 16) and set(numpy.unique(label)) == {0, 1}
+    assert image.shape == (8, 16, 3) and image.dtype == "float32"
+    """
+    trained(tmp_path, source, synthetic_data=["gts=8x16:uint8:2", "imgs=8x16x3:float32"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first"),
+    [
+        pytest.param(r"([-\d]+)_c(\d)", "0_c1_0", id="re-identification"),
+        pytest.param(r"(\d{4})_c(\d+)s(\d+)_", "0000_c1s1__0", id="digits of a fixed number"),
+        pytest.param(r"^img_(\d+)\.jpg$", "img_0", id="whole name"),
+        pytest.param(r"(cat|dog)\.(\d+)", "cat.0_0", id="one of two"),
+        pytest.param(r"(?<=x)\d", "0_0", id="what is not made"),
+        pytest.param(r"((", "0_0", id="no expression"),
+    ],
+)
+def test_a_name_matches_an_expression(monkeypatch, pattern, first):
+    monkeypatch.setattr(image_names, "_patterns", lambda path, line: (pattern,))
+    names = image_names.names(20, 20, ".jpg")
+    assert names[0] == first
+    assert len(set(names)) == 20
