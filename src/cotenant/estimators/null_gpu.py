@@ -6,7 +6,6 @@ memory history becomes the trace, so the estimate, its breakdown and the reports
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +25,7 @@ from cotenant.nullgpu import (
     environment_of,
     find_wheels,
 )
+from cotenant.osutil.cache_folder import cache_folder
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.trace_script import trace_script
 from cotenant.tracing.sandbox.restrictions import has_landlock
@@ -123,10 +123,16 @@ class NullGpuRunner:
 
 
 def default_cache() -> Path:
-    """`cotenant/null-gpu` in the user's cache folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-    return root / "cotenant" / "null-gpu"
+    """`null-gpu` in the user's cache folder.
+
+    Raises:
+        TraceError: of kind `unsupported`: the user has no home directory.
+    """
+    folder = cache_folder("null-gpu")
+    if folder is None:
+        text = "no null GPU: its libraries need a folder, and there is no home directory"
+        raise TraceError("unsupported", text, hint="set `XDG_CACHE_HOME` to a folder with some free MiB")
+    return folder
 
 
 def why_unavailable(python: str) -> tuple[str, str, str]:

@@ -23,6 +23,7 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import KiB, MiB
 from cotenant.osutil import atomic
+from cotenant.osutil.cache_folder import cache_folder
 from cotenant.tracing.process import serialization
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.provenance import SETTINGS, file_digest
@@ -98,13 +99,8 @@ def trace_key(
 
 
 def default_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/cotenant/traces`, or below `~/.cache`; None for a user without a home directory."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return root / "cotenant" / "traces"
+    """`traces` in the user's cache folder; None for a user without a home directory."""
+    return cache_folder("traces")
 
 
 class TraceCache:

@@ -76,6 +76,14 @@ def counted(mib, **header):
     return traced(mib, **{"backend": "null-gpu", "counted_reserved_bytes": mib * MiB, **header})
 
 
+def test_a_user_without_a_home_directory_is_told_what_the_null_gpu_needs(monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(TraceError, match="no home directory") as raised:
+        null_gpu.default_cache()
+    assert raised.value.kind == "unsupported"
+
+
 def test_null_gpu_is_the_only_device_that_its_process_can_see(runs, possible, request_of):
     answers, environments = runs
     answers["null-gpu"].append(counted(100))

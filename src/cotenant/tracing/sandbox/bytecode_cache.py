@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
+from cotenant.osutil.cache_folder import cache_folder
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import real_listdir, real_lstat, real_makedirs, real_open, real_unlink
 
@@ -30,14 +31,9 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def default_folder(env: Mapping[str, str]) -> str | None:
-    """`$XDG_CACHE_HOME/cotenant/bytecode`, or below `~/.cache`; None without a home directory."""
-    root = env.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(root):  # noqa: PTH117 - a text
-        home = env.get("HOME", "")
-        if not os.path.isabs(home):  # noqa: PTH117
-            return None
-        root = f"{home}/.cache"
-    return f"{root}/cotenant/bytecode"
+    """`bytecode` in the user's cache folder; None for a user without a home directory."""
+    folder = cache_folder("bytecode", env)
+    return None if folder is None else str(folder)
 
 
 def patches(folder: str | None) -> list[Patch]:
