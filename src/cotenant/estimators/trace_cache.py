@@ -37,36 +37,12 @@ _UNREADABLE = (
 )  # fmt: skip
 """What reading a damaged or forged entry raises."""
 
-_NO_MATTER = frozenset(
-    {
-        *(
-            "_",
-            "CLICOLOR",
-            "COLORTERM",
-            "COLUMNS",
-            "CUDA_VISIBLE_DEVICES",
-            "DISPLAY",
-            "EDITOR",
-            "HISTCONTROL",
-            "HISTFILE",
-        ),
-        *(
-            "HISTSIZE",
-            "LESS",
-            "LESSCLOSE",
-            "LESSOPEN",
-            "LINES",
-            "LS_COLORS",
-            "MAIL",
-            "NO_COLOR",
-            "OLDPWD",
-            "PAGER",
-            "PS1",
-        ),
-        *("PWD", "SHLVL", "STY", "TERM", "VISUAL", "WINDOWID"),
-        *SETTINGS,
-    }
-)
+_NO_MATTER = frozenset({
+    "_", "CLICOLOR", "COLORTERM", "COLUMNS", "CUDA_VISIBLE_DEVICES", "DISPLAY", "EDITOR", "HISTCONTROL", "HISTFILE",
+    "HISTSIZE", "LESS", "LESSCLOSE", "LESSOPEN", "LINES", "LS_COLORS", "MAIL", "NO_COLOR", "OLDPWD", "PAGER", "PS1",
+    "PWD", "SHLVL", "STY", "TERM", "VISUAL", "WINDOWID",
+    *SETTINGS,
+})  # fmt: skip
 _NO_MATTER_STARTS = ("COTENANT_", "DBUS_", "SSH_", "TERM_", "TMUX", "VSCODE_", "WAYLAND_", "XDG_")
 """Variables of terminals and sessions, which no training script reads. Any other variable is part of the key."""
 

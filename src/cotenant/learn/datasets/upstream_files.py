@@ -21,9 +21,9 @@ NEAR_CAPACITY_MIB = 36000
 _KERNELS = (3, 1, 5, 7)
 _LAYER = re.compile(r"\('([A-Za-z0-9_]{1,40})', ([0-9]{1,18}), ([0-9]{1,18})\)")
 _NAMES = (
-    *("input_channels", "input_size", "input", "output", "num_classes", "depth", "arch", "base_filters", "batch"),
-    *("act", "dropout", "batchnorm"),
-)
+    "input_channels", "input_size", "input", "output", "num_classes", "depth", "arch", "base_filters", "batch",
+    "act", "dropout", "batchnorm",
+)  # fmt: skip
 _SETTING = re.compile(rf"(?:^|_)({'|'.join(_NAMES)}):([^:]{{1,40}}?)(?=_(?:{'|'.join(_NAMES)}):|$)")
 _MEASURES = {
     "avg_gputl_pct": "Avg GPUTL",

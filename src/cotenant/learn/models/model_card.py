@@ -22,9 +22,9 @@ _PUBLISHED_LIMITS = """\
 
 
 _TITLES = (
-    *("rows", "accuracy", "precision", "F1", "macro-F1", "class too low"),
-    *("MAE MiB", "MAPE", "P95 MiB", "too low by > 5 %"),
-)
+    "rows", "accuracy", "precision", "F1", "macro-F1", "class too low",
+    "MAE MiB", "MAPE", "P95 MiB", "too low by > 5 %",
+)  # fmt: skip
 """Of `score_table`; precision and F1 are weighted by the rows of a class."""
 _VARIED = ("gpu", "optimizer", "precision")
 _WARNED = "- An estimate for an input outside the ranges below has a warning."

@@ -12,10 +12,10 @@ from cotenant.tracing.data import length_histogram
 CLASSES = 10
 DTYPES = frozenset(
     (
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-        *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     )
-)
+)  # fmt: skip
 """Names of dtypes in torch."""
 _SAMPLE_SYNTAX = re.compile(r"(?:([^=]+)=)?(\d+(?:x\d+)*)(?::([a-z]+\d+))?(?::(\d+))?")
 _GROWING_QUANTILES = (0.8, 0.9, 1.0)

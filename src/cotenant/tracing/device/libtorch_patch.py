@@ -34,10 +34,10 @@ _LITERAL_OFFSET = 32  # of the called address in a function for aarch64
 
 _RETURNS_ARGUMENT = frozenset(
     (
-        *("exchangeDevice", "getStream", "getDefaultStream", "getStreamFromGlobalPool", "getNewStream"),
+        "exchangeDevice", "getStream", "getDefaultStream", "getStreamFromGlobalPool", "getNewStream",
         "exchangeStream",
     )
-)
+)  # fmt: skip
 """Functions that return their device argument, or stream 0 of it."""
 
 _tls_keys: list[int] = []  # the key of a thread's current device; without a value it is `cuda:0`

@@ -27,12 +27,12 @@ _BY_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_byt
 _BY_COUNT = ("allocation", "active", "segment", "inactive_split")
 _TOTALS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams")
 MEMORY_FUNCTIONS = (
-    *("empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict", "memory_summary"),
-    *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached"),
-    *("max_memory_cached", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
-    *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction"),
-    *("memory_snapshot", "list_gpu_processes"),
-)
+    "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
+    "max_memory_cached", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction",
+    "memory_snapshot", "list_gpu_processes",
+)  # fmt: skip
 """Names that `torch.cuda` and `torch.cuda.memory` share."""
 
 

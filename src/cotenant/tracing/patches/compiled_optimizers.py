@@ -20,12 +20,12 @@ from cotenant.tracing.patches.kernel_modules import Functions, KernelModule, pro
 from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
 
 _IN_PLACE = (
-    *("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master"),
-    *("multi_tensor_sgd", "multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_lion", "multi_tensor_lamb"),
-    *("multi_tensor_novograd", "multi_tensor_adagrad", "adam_update", "adam_update_copy", "lion_update"),
-    *("adagrad_update", "create_adam", "destroy_adam", "create_lion", "destroy_lion", "create_adagrad"),
-    *("destroy_adagrad", "adam_rollback", "lion_rollback"),
-)
+    "multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master",
+    "multi_tensor_sgd", "multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_lion", "multi_tensor_lamb",
+    "multi_tensor_novograd", "multi_tensor_adagrad", "adam_update", "adam_update_copy", "lion_update",
+    "adagrad_update", "create_adam", "destroy_adam", "create_lion", "destroy_lion", "create_adagrad",
+    "destroy_adagrad", "adam_rollback", "lion_rollback",
+)  # fmt: skip
 """Kernels that allocate nothing."""
 _APEX_MODULES = ("amp_C", "apex_C")
 _NORMS = ("multi_tensor_l2norm", "multi_tensor_unscale_l2norm")

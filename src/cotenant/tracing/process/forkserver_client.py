@@ -22,9 +22,9 @@ _MAX_MESSAGE_BYTES = 4096
 _START_S = 30.0
 _POLL_S = 0.5  # between looks at the limit of a script
 _STARTUP_VARIABLES = (
-    *("PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "CUBLAS", "CUDNN", "NCCL", "NVIDIA", "KMP_", "KINETO", "MKL_"),
-    *("OPENBLAS_", "GOMP_", "ATEN_", "CONDA", "VIRTUAL_ENV", "LANG", "LC_", "MALLOC", "HOME"),
-)
+    "PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "CUBLAS", "CUDNN", "NCCL", "NVIDIA", "KMP_", "KINETO", "MKL_",
+    "OPENBLAS_", "GOMP_", "ATEN_", "CONDA", "VIRTUAL_ENV", "LANG", "LC_", "MALLOC", "HOME",
+)  # fmt: skip
 """Prefixes of variables that an interpreter or torch reads while it is loaded."""
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -17,14 +17,14 @@ MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "tor
 _FLAGS = {
     "torchrun": {"--standalone", "--use-env", "--virtual-local-rank"},
     "accelerate": {
-        *("--cpu", "--multi_gpu", "--tpu", "--ipex", "--use_xpu", "--use_mps_device", "--use_deepspeed", "--use_fsdp"),
-        *("--use_parallelism_config", "--use_megatron_lm", "-q", "--quiet", "--same_network", "--debug"),
-        *("--enable_cpu_affinity", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--tpu_use_cluster"),
-        *("--no_tpu_cluster", "--tpu_use_sudo", "--fp8_use_autocast_during_eval", "--fp8_override_linear_precision"),
+        "--cpu", "--multi_gpu", "--tpu", "--ipex", "--use_xpu", "--use_mps_device", "--use_deepspeed", "--use_fsdp",
+        "--use_parallelism_config", "--use_megatron_lm", "-q", "--quiet", "--same_network", "--debug",
+        "--enable_cpu_affinity", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--tpu_use_cluster",
+        "--no_tpu_cluster", "--tpu_use_sudo", "--fp8_use_autocast_during_eval", "--fp8_override_linear_precision",
         "--dynamo_use_regional_compilation",
     },
     "deepspeed": {"--force_multi", "--save_pid", "--no_local_rank", "--enable_each_rank_log", "--bind_cores_to_rank"},
-}
+}  # fmt: skip
 _MODULE = {"-m", "--module"}
 _NOT_PYTHON = {"--no-python", "--no_python"}
 
@@ -36,12 +36,14 @@ class LaunchPlan:
     Attributes:
         local: processes on this machine, each with a GPU; `total`: on all machines.
         env: variables of rank 0; `more_args`: arguments that the launcher adds.
+        warning: what of the launcher's options had no effect; empty if nothing.
     """
 
     local: int = 1
     total: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     more_args: tuple[str, ...] = ()
+    warning: str = ""
 
 
 def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
