@@ -57,3 +57,26 @@ def test_ranks_are_distinct(tmp_path, read, found):
     layer.requires_grad_(True)
     """
     trained(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    ("found", "count"),
+    [
+        pytest.param("ranks[1, :] == wanted[1]", 1, id="a row"),
+        pytest.param("wanted[1] == ranks[1, 5:]", 1, id="a part of a row, said otherwise"),
+        pytest.param("ranks == 7", 4, id="all rows"),
+        pytest.param("ranks.T[:, 1] == wanted[1]", 1, id="a column of the transposed"),
+        pytest.param("ranks.view(-1)[49_990:50_010] == wanted[1]", 20, id="parts of two rankings"),
+        pytest.param("ranks[:, 1] == wanted[1]", 4, id="a column, which is no ranking"),
+        pytest.param("ranks[1, :] == ranks[2, :]", 50_000, id="two rankings"),
+        pytest.param("ranks[1, :] != wanted[1]", 50_000, id="all others"),
+    ],
+)
+def test_a_number_is_found_once_in_a_ranking(tmp_path, found, count):
+    """The rank of an entity among 50,000, as evaluations of knowledge graphs look for it."""
+    source = f"""
+    ranks = torch.argsort(torch.rand(4, 50_000, device="cuda"), dim=1, descending=True)
+    wanted = torch.randint(50_000, (4,), device="cuda")
+    assert ({found}).nonzero().size(0) == {count}
+    """
+    trained(tmp_path, source)

@@ -1,7 +1,8 @@
 """How many elements of a mask can be true where its values are not known: at most as many as were set.
 
 Detectors draw samples by setting a few elements of a zero mask, and then call `nonzero`. Triplet losses multiply two
-masks of pairs into one that is too large for its values to be tracked.
+masks of pairs into one that is too large for its values to be tracked. Models of knowledge graphs look for the rank of
+an entity in the indices that `argsort` returned: it has one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.assumptions import ranked_choices
 
 MASK_DTYPES = frozenset({torch.bool, torch.uint8})
 _MAX_TRUE_ATTRIBUTE = "_cotenant_max_true"
@@ -39,6 +42,8 @@ def propagate(func: OpOverload, args: Any, out: FakeTensor, values: Callable[[An
         count = first + second if first is not None and second is not None else None
     elif name in _AND and values(out) is None:
         count = _count_of_and([values(arg) if isinstance(arg, torch.Tensor) else None for arg in args[:2]], out.dim())
+    elif name == "eq" and len(args) > 1:
+        count = _count_of_equal(args[0], args[1])
     elif name in ("index_put_", "index_put"):
         before, indices = max_true(args[0]), [index for index in args[1] if index is not None]
         if before is not None and all(index.dtype not in MASK_DTYPES for index in indices):
@@ -60,3 +65,12 @@ def _count_of_and(masks: list[torch.Tensor | None], dims: int) -> int | None:
     alone = [[dim for dim in range(dims) if other.shape[dim] == 1] for other in reversed(pair)]
     sums = [mask.sum(own, keepdim=True) if own else mask.long() for mask, own in zip(pair, alone, strict=True)]
     return int((sums[0] * sums[1]).sum())
+
+
+def _count_of_equal(first: Any, second: Any) -> int | None:
+    """Elements of ranked indices that equal one number."""
+    ranked = ranked_choices.max_equal(first)
+    number = second
+    if ranked is None:
+        ranked, number = ranked_choices.max_equal(second), first
+    return ranked if not isinstance(number, torch.Tensor) or number.numel() == 1 else None

@@ -12,6 +12,7 @@ A module of its own: one assumption, as the others here.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ _MAX_READ = 1 << 16  # more indices are not read one by one
 def _mark(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Note where the indices of a result come from; nothing is computed until they are read."""
     indices, source = out[1], args[0]
-    if not isinstance(indices, FakeTensor) or not source.dim() or indices.numel() > _MAX_READ:
+    if not isinstance(indices, FakeTensor) or not source.dim():
         return
     position = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim")
     dim = int(args[position] if len(args) > position else kwargs.get("dim", -1)) % source.dim()
@@ -46,8 +47,26 @@ def assumed_indices(tensor: Any) -> torch.Tensor | None:
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or tensor.dtype is not torch.int64:
         return None
     shape, dim, choices, first = getattr(tensor.untyped_storage(), _CHOICES_ATTRIBUTE, (None, 0, 0, 0))
-    if shape is None:
+    if shape is None or shape.numel() > _MAX_READ:
         return None
     ranks = (first + torch.arange(shape[dim])) % choices
     full = ranks.reshape([-1 if index == dim else 1 for index in range(len(shape))]).expand(shape).contiguous()
     return full.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def max_equal(tensor: Any) -> int | None:
+    """The maximum number of elements that equal one number, in indices of `topk` or `sort`: one for every ranking.
+
+    None of any other tensor, and of a view that is neither all indices nor a part of one ranking.
+    """
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or tensor.dtype is not torch.int64:
+        return None
+    shape, dim, _, _ = getattr(tensor.untyped_storage(), _CHOICES_ATTRIBUTE, (None, 0, 0, 0))
+    if shape is None or not tensor.numel():
+        return None
+    if tensor.shape == shape:
+        return tensor.numel() // int(shape[dim])
+    step = math.prod(shape[dim + 1 :])  # between two ranks
+    first_rank = tensor.storage_offset() // step % int(shape[dim])
+    is_of_one = tensor.dim() == 1 and tensor.stride(0) == step and first_rank + tensor.numel() <= shape[dim]
+    return 1 if is_of_one else None
