@@ -1,4 +1,4 @@
-"""A storage on a simulated GPU that changes its size in place."""
+"""Blocks on a simulated GPU: of a storage that changes its size in place, and of workspaces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="fake tensors need torch")
 
+from cotenant.estimators.lowering import BlasWorkspaces  # noqa: E402 - torch may be absent
 from cotenant.simserver.torch.recorder import AllocatingRecorder  # noqa: E402 - torch may be absent
 
 
@@ -45,3 +46,14 @@ def test_a_resize_frees_the_old_block_and_allocates_a_new_one():
     assert recorder.live_bytes[0] == gpu.allocated_bytes == 1000
     del tensor
     assert gpu.allocated_bytes == 0
+
+
+@pytest.mark.parametrize(("per_call", "held"), [(False, [100]), (True, [])])
+def test_workspaces_of_products_are_held_by_their_handle_or_by_the_call(per_call, held):
+    gpu = Gpu()
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=7, per_call=per_call)
+    recorder = AllocatingRecorder([gpu], blas=blas, conv=lambda op: 0, pace=None)
+    for _ in range(2):
+        recorder.record_call("gemm", "main", {}, 0)
+    assert list(gpu.blocks.values()) == held
+    assert recorder.peak_bytes[0] == 100

@@ -12,6 +12,7 @@ from traced_scripts import allocations, by_category, failing, peak, traced
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 HEAD = "import torch\nfrom torch import nn\n"
 KNOWN = {"options": parse_options("", "2.9.0"), "rules": rules_for("2.9.0")}
 
@@ -33,11 +34,64 @@ def test_a_captured_step_allocates_from_a_private_pool(tmp_path):
     assert [event.action for event in trace.events].count("empty_cache") == 1
 
 
+def captured_bytes(trace):
+    return [event.bytes for event in trace.events if event.action == "alloc" and event.stream < 0]
+
+
+@pytest.mark.skipif(VERSION >= (2, 14), reason="torch 2.14 makes them with the first random operator")
 def test_a_capture_has_a_seed_and_an_offset_in_its_pool(tmp_path):
     small = ("--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
-    captured = [event for event in trace.events if event.action == "alloc" and event.stream < 0]
-    assert [event.bytes for event in captured[:2]] == [8, 8]
+    assert captured_bytes(trace)[:2] == [8, 8]
+
+
+DRAWS = """
+ones = torch.ones(1 << 18, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([ones], lr=0.1)
+FIRST
+def capture():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        return graph, ones * 2, torch.rand(1 << 10, device="cuda"), torch.rand(1 << 11, device="cuda")
+kept = [capture(), capture()]
+ones.sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_seeds_come_with_the_capture_or_with_its_first_random_operator(tmp_path, late):
+    first = f"from cotenant.tracing.device import cuda_graphs\ncuda_graphs.SEEDS_WITH_FIRST_DRAW = {late}"
+    found = captured_bytes(traced(tmp_path, HEAD + DRAWS.replace("FIRST", first)))
+    early, drawn = [8, 8, 1 << 20, 1 << 12, 1 << 13], [1 << 20, 1 << 12, 8, 8, 1 << 13]
+    assert found == 2 * (drawn if late else early)
+
+
+CHOSEN = """
+a = torch.ones(64, 64, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([a], lr=0.1)
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    before = a.detach() @ a.detach()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=stream):
+    inside = a.detach() @ a.detach()
+other = torch.cuda.CUDAGraph()
+with torch.cuda.graph(other):
+    later = a.detach() @ a.detach()
+a.sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_capture_on_a_chosen_stream_names_it(tmp_path):
+    """On a null H100 the first capture takes no workspace of cuBLAS, since the stream has one; the second does."""
+    trace = traced(tmp_path, HEAD + CHOSEN)
+    calls = [(event.stream, trace.ops[event.op_id]) for event in trace.events if event.action == "op"]
+    products = [(stream, call.params.get("capture_stream")) for stream, call in calls if call.kind == "gemm"]
+    chosen = products[0][0]
+    assert chosen > 0
+    assert products == [(chosen, None), (-1, chosen), (-2, None)]
 
 
 POOLS = """

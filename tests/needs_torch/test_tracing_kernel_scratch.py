@@ -180,6 +180,32 @@ def test_efficient_attention_makes_what_a_cuda_build_makes(tmp_path):
     assert backward(tmp_path, line.replace("---", "") + tail)[:7] == [196_608] * 4 + [3072, 3072, 196_800]
 
 
+@pytest.mark.parametrize(
+    ("on_gpu", "dropout", "sizes"),
+    [
+        pytest.param(False, 0.0, [196_608, 3072], id="to 2.13"),
+        pytest.param(True, 0.0, [8, 8, 196_608, 3072], id="from 2.14 on"),
+        pytest.param(True, 0.1, [196_608, 3072], id="dropout: on the CPU"),
+    ],
+)
+@pytest.mark.parametrize("of_libraries", [False, True])
+def test_efficient_attention_without_dropout_has_its_seed_on_the_gpu(tmp_path, on_gpu, dropout, sizes, of_libraries):
+    call = f"F.scaled_dot_product_attention(q, k, v, dropout_p={dropout})"
+    if of_libraries:
+        call = (
+            "torch.ops.aten._efficient_attention_forward(*(x.transpose(1, 2) for x in (q, k, v)), None, None, None, "
+            f"128, 128, {dropout}, 0, True)"
+        )
+    line = (
+        "from cotenant.tracing.operators import attention_scratch\n"
+        f"attention_scratch.SEEDS_ON_GPU = {on_gpu}\n"
+        f"q, k, v = (made(2, 3, 128, 64) for _ in 'qkv')\ny = {call}\n"
+    )
+    found = allocations(traced(tmp_path, HEAD + line + STEP))
+    end = found.index(3072) + 1
+    assert found[end - len(sizes) - 3 : end] == [196_608] * 3 + sizes
+
+
 def test_clipping_takes_one_block_for_all_norms(tmp_path):
     """Two tensors, of one and of three chunks of 65,536 elements: numbers for three chunks of each."""
     line = "a, b = made(100, 100), made(400, 400)\na.grad, b.grad = torch.ones_like(a), torch.ones_like(b)\n"

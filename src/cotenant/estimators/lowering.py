@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.core.units import KiB, MiB
@@ -22,6 +23,7 @@ Buffers = Callable[[LibraryCall], tuple[int, ...]]
 """Bytes of the buffers that a kernel allocates, in order."""
 
 _LT_BYTES = 1 * MiB
+_SHARED_SINCE, _PER_CALL_SINCE = (2, 7), (2, 15)
 _CAPTURE_STREAM = -1
 
 
@@ -32,22 +34,30 @@ class BlasWorkspaces:
     Attributes:
         handle_bytes: held by each handle; there is one for each thread that multiplied matrices and each stream.
         lt_bytes: held during a cuBLASLt call; 0 where it shares the workspace of the handle.
+        per_call: a call of cuBLAS takes `handle_bytes` while it runs, and handles hold nothing.
     """
 
     handle_bytes: int
     lt_bytes: int
+    per_call: bool = False
 
 
-def blas_workspaces(default_bytes: int, torch_version: str, config: str) -> BlasWorkspaces:
+def blas_workspaces(default_bytes: int, torch_version: str, config: str, *, cached: bool = False) -> BlasWorkspaces:
     """The sizes for a GPU whose default is `default_bytes`; `config` is CUBLAS_WORKSPACE_CONFIG.
 
+    From torch 2.15 on a call takes its workspace, and cuBLASLt one of its own, unless they are `cached` by
+    TORCH_CUBLAS_WORKSPACE_CACHE=1: so 2.15.0 on a null A100, H100 and T4.
+
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`, `getCUDABlasLtWorkspaceSize`;
-    the shared workspace is the default from torch 2.7 on.
+    the shared workspace is the default from torch 2.7 on; ATen/cuda/CUDAContextLight.h of 2.15,
+    `CUDABlasHandleWithWorkspace`.
     """
     pairs = re.findall(r":(\d+):(\d+)", config)
     handle = sum(int(size) * int(count) for size, count in pairs) * KiB if pairs else default_bytes
     major, minor = (int(part) for part in re.findall(r"\d+", torch_version)[:2])
-    return BlasWorkspaces(handle_bytes=handle, lt_bytes=0 if (major, minor) >= (2, 7) else _LT_BYTES)
+    per_call = (major, minor) >= _PER_CALL_SINCE and not cached
+    shared = (major, minor) >= _SHARED_SINCE and not per_call
+    return BlasWorkspaces(handle_bytes=handle, lt_bytes=0 if shared else _LT_BYTES, per_call=per_call)
 
 
 def lower(
@@ -81,12 +91,14 @@ def lower(
             yield event
             continue
         op = trace.ops[event.op_id]
-        if op.kind.startswith("gemm"):
+        if op.kind.startswith("gemm") and not blas.per_call:
             # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too
             # (`getCurrentCUDABlasLtHandle` of aten/src/ATen/cuda/CublasHandlePool.cpp).
             # Captures of CUDA graphs, in pools with negative numbers, run on one stream of their own
-            # (torch/cuda/graphs.py, `default_capture_stream`), whose workspace lies in the pool of the first.
-            handle = (op.thread, max(event.stream, _CAPTURE_STREAM), event.device)
+            # (torch/cuda/graphs.py, `default_capture_stream`), whose workspace lies in the pool of the first; or on
+            # a stream that the script chose, which may have one.
+            stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
+            handle = (op.thread, cast("int", stream), event.device)
             if handle not in handles and blas.handle_bytes:
                 handles.add(handle)
                 number += 1
@@ -120,6 +132,8 @@ def _taken_for(
     """Bytes that a call allocates and frees when it returns."""
     if op.kind == "gemm_lt":
         return (blas.lt_bytes,)
+    if op.kind == "gemm":
+        return (blas.handle_bytes,) if blas.per_call else ()
     if op.kind.startswith("conv"):
         return (conv(op),)
     return buffers[op.kind](op) if op.kind in buffers else ()

@@ -22,6 +22,7 @@ from cotenant.gpu_specs import GpuSpec
 
 _ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_CUBLAS_CACHE = "TORCH_CUBLAS_WORKSPACE_CACHE"
 _LOADING = "CUDA_MODULE_LOADING"
 _ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
 _ON_ALL_GPUS = frozenset({"phase", "empty_cache"})
@@ -34,6 +35,7 @@ class SoftwareStack:
     Attributes:
         alloc_conf: settings of the allocator as text; `options`: parsed.
         cublas_config: CUBLAS_WORKSPACE_CONFIG.
+        caches_cublas: TORCH_CUBLAS_WORKSPACE_CACHE is 1, without which cuBLAS holds no workspaces from torch 2.15 on.
         loads_eagerly: whether CUDA loads all kernels when it starts, not each with its first use: by
             CUDA_MODULE_LOADING, which torch sets to LAZY where it is not set (torch/cuda/__init__.py). A driver before
             515 does so in any case, which is not known here.
@@ -49,6 +51,7 @@ class SoftwareStack:
     warnings: tuple[str, ...] = ()
     cudnn_workspaces: CudnnWorkspaces | None = None
     loads_eagerly: bool = False
+    caches_cublas: bool = False
 
 
 def software_stack(
@@ -62,7 +65,9 @@ def software_stack(
     version = torch_version or header.torch_version
     settings = _settings(header, env)
     made = make_software_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
-    made = replace(made, loads_eagerly=settings.get(_LOADING) == "EAGER")
+    made = replace(
+        made, loads_eagerly=settings.get(_LOADING) == "EAGER", caches_cublas=settings.get(_CUBLAS_CACHE) == "1"
+    )
     if header.memory_fraction is None:
         return made
     return replace(made, options=replace(made.options, per_process_memory_fraction=header.memory_fraction))
@@ -119,7 +124,9 @@ def context_warnings(gpu: GpuSpec, stack: SoftwareStack, header: TraceHeader) ->
 
 def blas_of(gpu: GpuSpec, stack: SoftwareStack) -> BlasWorkspaces:
     """The cuBLAS workspaces on `gpu`."""
-    return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
+    return blas_workspaces(
+        gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config, cached=stack.caches_cublas
+    )
 
 
 def conv_of(gpu: GpuSpec, stack: SoftwareStack | None = None, *, second_guess: bool = False) -> ConvRule:
@@ -154,7 +161,12 @@ class ReplayInput:
     def with_settings(self, alloc_conf: str) -> ReplayInput:
         """The same input with other allocator settings; raises as `software_stack` does."""
         made, now = make_software_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config), self.stack
-        stack = replace(made, cudnn_workspaces=now.cudnn_workspaces, loads_eagerly=now.loads_eagerly)
+        stack = replace(
+            made,
+            cudnn_workspaces=now.cudnn_workspaces,
+            loads_eagerly=now.loads_eagerly,
+            caches_cublas=now.caches_cublas,
+        )
         return replace(self, stack=stack)
 
     def replay(self, capacity_bytes: int | None = None) -> ReplayResult:

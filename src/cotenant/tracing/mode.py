@@ -223,8 +223,10 @@ class TraceMode(TorchDispatchMode):
             recorder(self, func, args, kwargs, out)
         else:
             self.record(out)
-        if self._operator_scratch:
-            self._operator_scratch.clear()
+        if self.recorder.graph_seeds is not None and torch.Tag.nondeterministic_seeded in func.tags:
+            with self:
+                self.recorder.graph_seeds()
+        self._operator_scratch.clear()
         return out
 
     def _plan_for(self, func: OpOverload) -> _DispatchPlan:
@@ -319,6 +321,8 @@ class TraceMode(TorchDispatchMode):
     def record_call(self, kind: str, device: torch.device, **params: object) -> None:
         """See `OpContext`."""
         thread = "main" if threading.get_ident() == self._main else "autograd"
+        if self.recorder.capture_stream is not None and kind.startswith("gemm"):
+            params["capture_stream"] = self.recorder.capture_stream
         self.recorder.record_call(kind, thread, params, device.index or 0)
 
     def scratch(self, nbytes: int, device: torch.device) -> FakeTensor:

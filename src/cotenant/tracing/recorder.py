@@ -32,6 +32,8 @@ class TraceRecorder:
         limit: called before a storage of so many bytes on a GPU; raises where it does not fit.
         phase: of the training loop: `load`, `forward`, `backward`, `step`, ...
         streams: the current stream of each GPU where it is not the default one.
+        capture_stream: the stream that the script chose for the CUDA graph that it captures now.
+        graph_seeds: allocates the seed and the offset of that graph, at its first random operator; None: not needed.
         warnings: sentences for the user; a dict, as an ordered set.
         steps: optimizer steps so far.
         cuda_used: whether any CUDA storage was recorded.
@@ -52,6 +54,8 @@ class TraceRecorder:
     def _begin(self) -> None:
         self.phase = "load"
         self.streams: dict[int, int] = {}
+        self.capture_stream: int | None = None
+        self.graph_seeds: Callable[[], None] | None = None
         self.warnings: dict[str, None] = {}
         self.steps = 0
         self.cuda_used = False

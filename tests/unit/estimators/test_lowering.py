@@ -27,9 +27,9 @@ def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_s
     )
 
 
-def lowered(events, ops, *, lt_bytes=0, **rules):
+def lowered(events, ops, *, lt_bytes=0, per_call=False, **rules):
     trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header=TraceHeader(torch_version="2.13.0"))
-    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes)
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes, per_call=per_call)
     return [(lowered_event.action, lowered_event.bytes) for lowered_event in lower(trace, blas=blas, **rules)]
 
 
@@ -51,6 +51,19 @@ def test_each_thread_and_each_stream_has_a_handle():
 def test_captures_of_cuda_graphs_share_a_handle_whatever_their_pool():
     events = [event("op", 0), event("op", 0, stream=-1), event("op", 0, stream=-2)]
     assert lowered(events, [MAIN]) == [("alloc", 100)] * 2
+
+
+def test_a_capture_on_a_stream_that_multiplied_before_has_its_workspace():
+    captured = LibraryCall(kind="gemm", thread="main", params={"capture_stream": 3})
+    events = [event("op", 0, stream=3), event("op", 1, stream=-1), event("op", 1, stream=-2)]
+    assert lowered(events, [MAIN, captured]) == [("alloc", 100)]
+    assert lowered(events[1:], [MAIN, captured]) == [("alloc", 100)]
+
+
+def test_from_2_15_on_each_call_takes_its_workspace():
+    events = [event("op", 0), event("op", 1), event("op", 0, stream=-1)]
+    own, lt = [("alloc", 100), ("free", 0)], [("alloc", 7), ("free", 0)]
+    assert lowered(events, [MAIN, LT], lt_bytes=7, per_call=True) == [*own, *lt, *own]
 
 
 def test_lt_shares_the_workspace_of_its_handle():
@@ -150,8 +163,15 @@ def test_new_storage_ids_differ_from_those_of_the_trace():
         pytest.param("2.4.1", "", 8519680, 2**20, id="own before"),
         pytest.param("2.13.0", ":4096:8", 4096 * 8 * 1024, 0, id="set by the environment"),
         pytest.param("2.13.0", ":0:0", 0, 0, id="none at all"),
+        pytest.param("2.14.1", "", 8519680, 0, id="shared up to 2.14"),
+        pytest.param("2.15.0+cu132", "", 8519680, 2**20, id="of the call from 2.15 on"),
     ],
 )
 def test_blas_workspaces_depend_on_the_version_and_the_setting(version, config, handle, lt):
     found = blas_workspaces(8519680, version, config)
     assert (found.handle_bytes, found.lt_bytes) == (handle, lt)
+    assert found.per_call is version.startswith("2.15")
+
+
+def test_a_setting_of_2_15_caches_workspaces_as_before():
+    assert blas_workspaces(8519680, "2.15.0", "", cached=True) == BlasWorkspaces(handle_bytes=8519680, lt_bytes=0)

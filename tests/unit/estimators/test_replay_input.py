@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.replay_input import make_replay_input, make_software_stack, software_stack
+from cotenant.estimators.replay_input import blas_of, make_replay_input, make_software_stack, software_stack
 from cotenant.gpu_specs import gpu_spec
 from traces import HEADER, a_trace, alloc
 
@@ -90,6 +90,14 @@ def test_kernels_are_loaded_at_once_where_requested(settings, eager):
     assert stack.loads_eagerly is eager
     kept = make_replay_input(a_trace([alloc(0, 1)]), gpu_spec("A100-40GB"), stack).with_settings(EXPAND)
     assert kept.stack.loads_eagerly is eager
+
+
+@pytest.mark.parametrize(("text", "cached"), [("1", True), ("0", False), (None, False)])
+def test_workspaces_of_cublas_are_cached_where_requested(text, cached):
+    settings = {} if text is None else {"TORCH_CUBLAS_WORKSPACE_CACHE": text}
+    stack = software_stack(replace(HEADER, settings=settings), torch_version="2.15.0")
+    kept = make_replay_input(a_trace([alloc(0, 1)]), gpu_spec("A100-40GB"), stack).with_settings(EXPAND)
+    assert [blas_of(gpu_spec("A100-40GB"), made).per_call for made in (stack, kept.stack)] == [not cached] * 2
 
 
 def test_a_script_that_sets_its_loading_overrides_the_environment():

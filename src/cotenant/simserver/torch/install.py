@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def install() -> None:
 
 def _install() -> None:
     server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
-    uuids = [server.uuids[server.index_of(part)] for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    model = gpu_spec(server.gpu(server.index_of(uuids[0])).model)
+    uuids = [server.gpu(server.index_of(part)).uuid for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    model = gpu_spec(server.gpu(server.index_of(uuids[0])).model.replace("/", ":"))
     pace = StepThrottle.of(os.environ)
 
     import torch
@@ -51,6 +52,7 @@ def _install() -> None:
     version = torch.__version__.split("+")[0]
     conf = settings_text(os.environ, version)
     stack = make_software_stack(version, conf, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    stack = replace(stack, caches_cublas=os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1")
 
     def make(device: int, attachment: Attachment) -> ProcessGpu:
         return ProcessGpu(device, attachment, parse_options(conf, version), rules_for(version), model.usable_bytes)

@@ -127,10 +127,11 @@ class AllocatingRecorder(TraceRecorder):
             return
         if kind.startswith("gemm"):
             handle = (thread, self.streams.get(device, 0), device)
-            if handle not in self._handles and self._blas.handle_bytes:
+            if handle not in self._handles and self._blas.handle_bytes and not self._blas.per_call:
                 self._handles.add(handle)
                 self._take(device, self._blas.handle_bytes)
-            size_bytes = self._blas.lt_bytes if kind == "gemm_lt" else 0
+            of_call = self._blas.handle_bytes if self._blas.per_call else 0
+            size_bytes = self._blas.lt_bytes if kind == "gemm_lt" else of_call
         elif kind.startswith("conv"):
             size_bytes = self._conv((kind, tuple(params.items())))
         else:

@@ -1,7 +1,8 @@
 """CUDA graphs: a capture runs the code once with a private memory pool; a replay allocates nothing.
 
 The pool is a stream with a negative number: the allocator neither releases its cached blocks nor uses them elsewhere.
-Captures run on a stream of their own, which has one cuBLAS workspace, in the pool of the first.
+Captures run on a stream of their own, which has one cuBLAS workspace, in the pool of the first; or on one that the
+script chose, which may have a workspace outside of the pool (from torch 2.14 on so in `make_graphed_callables`).
 Not modeled: the driver's memory for the graph, and the release of a pool with its last graph.
 Source: torch/cuda/graphs.py, whose `make_graphed_callables` runs unchanged; c10/cuda/CUDACachingAllocator.cpp,
 `PrivatePool`.
@@ -20,6 +21,9 @@ from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
 
 _PoolId = tuple[int, int]
+SEEDS_WITH_FIRST_DRAW = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+"""A graph has a seed and an offset from its first random operator on, not from its beginning: 2.13.0, 2.14.1 and 2.15.0
+on a null H100."""
 _CAPTURE_WARNING = (
     "a CUDA graph was captured: its private memory pool is included, the driver's memory for the graph is not"
 )
@@ -63,11 +67,19 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
             self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
             self._before = torch.cuda.current_stream()
             torch.cuda.set_stream(make_stream(-self._pool[1]))
+            if SEEDS_WITH_FIRST_DRAW:
+                recorder.graph_seeds = self._make_seeds
+            else:
+                self._make_seeds()
+
+        def _make_seeds(self) -> None:
             # The generator's, which each replay reads (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `register_graph`).
+            recorder.graph_seeds = None
             self._seed_and_offset = [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(2)]
 
         def capture_end(self) -> None:
             """Allocate as before the capture."""
+            recorder.graph_seeds = None
             torch.cuda.set_stream(self._before)
 
         def instantiate(self) -> None:
@@ -100,6 +112,7 @@ def _capture_class(recorder: TraceRecorder) -> type:
         default_capture_stream: Any = None
 
         def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, *_: object, **__: object) -> None:
+            self._is_chosen = stream is not None
             if stream is None:
                 stream = Capture.default_capture_stream = Capture.default_capture_stream or torch.cuda.Stream()
             self.cuda_graph, self._pool, self._on_stream = cuda_graph, pool, torch.cuda.stream(stream)
@@ -111,10 +124,13 @@ def _capture_class(recorder: TraceRecorder) -> type:
                 gc.collect()
             recorder.empty_cache()
             self._on_stream.__enter__()
+            if self._is_chosen:
+                recorder.capture_stream = recorder.streams.get(torch.cuda.current_device(), 0)
             self.cuda_graph.capture_begin(self._pool)
 
         def __exit__(self, *_: object) -> None:
             self.cuda_graph.capture_end()
+            recorder.capture_stream = None
             self._on_stream.__exit__(None, None, None)
 
     return Capture

@@ -18,6 +18,7 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 
 operators = OperatorTable()
 
+SEEDS_ON_GPU = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 _FLOAT_BYTES = 4
 _CUDNN_FLAGS_BYTES = 256
 _TILE_HEADER_BYTES = 16
@@ -39,7 +40,8 @@ def _efficient_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
     kernel_forward.h, `kNeedsOutputAccumulatorBuffer`. Not modeled: CUDA graphs, which have the seed on the GPU.
     """
     query, value = args[0], args[2]
-    ctx.record(out[:2])
+    dropout = args[5] if len(args) > 5 else kwargs.get("dropout_p", 0.0)
+    _record_efficient(ctx, out, dropout=bool(dropout))
     _accumulate_wide_heads(ctx, query, value)
 
 
@@ -47,8 +49,20 @@ def _efficient_forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
 def _efficient_forward_of_libraries(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The same, as xFormers calls it: operands are (batch, length, heads, head size)."""
     query, value = (args[at] if len(args) > at else kwargs[name] for at, name in ((0, "query"), (2, "value")))
-    ctx.record(out[:2])
+    dropout = args[8] if len(args) > 8 else kwargs.get("dropout_p", 0.0)
+    _record_efficient(ctx, out, dropout=bool(dropout))
     _accumulate_wide_heads(ctx, query, value)
+
+
+def _record_efficient(ctx: OpContext, out: Any, *, dropout: bool) -> None:
+    """Output and row sums, and from torch 2.14 on a seed and an offset before them, which nothing reads.
+
+    Without dropout these are empty tensors on the GPU; 2.13 makes them on the CPU, and so does dropout. Read from
+    2.13.0, 2.14.1 and 2.15.0 on a null A100.
+    """
+    if not dropout and SEEDS_ON_GPU:
+        ctx.record(out[2:4])
+    ctx.record(out[:2])
 
 
 def _accumulate_wide_heads(ctx: OpContext, query: Any, value: Any) -> None:

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from cotenant.core.trace import TraceHeader
 
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "CUDA_MODULE_LOADING")
+SETTINGS = (
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "TORCH_CUBLAS_WORKSPACE_CACHE",
+    "CUDA_MODULE_LOADING",
+)
 """Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
 
 _SITE_NAMES = ("site-packages", "dist-packages")
