@@ -276,6 +276,44 @@ def test_spawned_processes_are_traced_as_one(tmp_path, start):
     assert (trace.header.processes, trace.header.steps, trace.partial) == (4, 3, False)
 
 
+CONFIGURATION = """
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, zero3_init_flag: true}
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+"""
+READS_CONFIGURATION = """
+import os, torch
+assert os.environ["ACCELERATE_USE_DEEPSPEED"] == "true" and os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
+assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16" and os.environ["WORLD_SIZE"] == "2"
+"""
+STEPS = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(2, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_accelerate_uses_deepspeed_where_its_file_says_so(tmp_path):
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    (tmp_path / "zero3.yaml").write_text(CONFIGURATION)
+    launcher = ["accelerate", "--config_file", str(tmp_path / "zero3.yaml")]
+    trace = traced(tmp_path, READS_CONFIGURATION + STEPS, launcher=launcher)
+    assert trace.header.processes == 2
+    assert not any("not understood" in warning for warning in trace.warnings)
+
+
+def test_a_configuration_that_accelerate_cannot_use_is_warned_about(tmp_path):
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    trace = traced(tmp_path, STEPS, launcher=["accelerate", "--config_file", "gone.yaml"])
+    assert any("its configuration was not used" in warning for warning in trace.warnings)
+
+
 @pytest.mark.parametrize("launcher_flags", [("--multi_gpu",), ()])  # without the flag it counts GPUs
 def test_accelerate_gets_the_options_of_its_launcher(tmp_path, launcher_flags):
     pytest.importorskip("accelerate", reason="needs accelerate")

@@ -142,6 +142,8 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
         return 0
     with _as_child(env, cwd):
         plan = apply_launcher(program.launcher, {"target": program.target}, context.gpu.count)
+        if plan.warning:
+            context.recorder.warn(plan.warning)
         if program.launcher:
             recorder = context.recorder
             recorder.header = replace(recorder.header, processes=plan.total)

@@ -31,16 +31,25 @@ def _by_accelerate(made: LaunchPlan, options: Sequence[str], program: Mapping[st
         args = module.launch_command_parser().parse_args([*options, program["target"]])
         if made.total > 1 and not _has_defaults(module, args) and not _names_a_backend(args):
             args.multi_gpu = True  # as accelerate does where it finds several GPUs
-        args, _, _ = module._validate_launch_command(args)
+        args, defaults, names_precision = module._validate_launch_command(args)
         several = args.multi_gpu or args.use_fsdp or args.use_deepspeed or args.use_megatron_lm
         if args.use_deepspeed:
+            fields = [
+                *(defaults.deepspeed_config if defaults else ()),
+                *(["mixed_precision"] if names_precision else []),
+            ]
+            args.deepspeed_fields_from_accelerate_config = ",".join(fields)  # as `launch_command` does
             own = module.prepare_deepspeed_cmd_env(args)[1]
         elif several:
             own = module.prepare_multi_gpu_env(args)
         else:
             own = module.prepare_simple_launcher_cmd_env(args)[1]
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OSError):
+    except ImportError:
         return made
+    except (AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
+        return replace(
+            made, warning=f"`accelerate launch` was not understood ({error}): its configuration was not used"
+        )
     total = int(args.num_processes or 1) if several else 1
     wanted = [f"--num_processes={total}", f"--num_machines={args.num_machines or 1}"]
     made = plan_launch("accelerate", wanted, gpus)

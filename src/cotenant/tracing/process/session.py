@@ -135,6 +135,8 @@ class TracingSession:
         gpu = FakeGpuSpec(**{**_tuples(wanted), "count": launch.local})
         self.recorder = (recorder or TraceRecorder)()
         self.recorder.header = replace(header_of(torch, gpu.name, gpu.capability, gpu.count), processes=launch.total)
+        if launch.warning:
+            self.recorder.warn(launch.warning)
         allocator_bytes = gpu.allocator_bytes or gpu.total_bytes
         self.recorder.limit = MemoryLimit(self.recorder, allocator_bytes, gpu.count, gpu.total_bytes)
         self.observer = TrainingObserver(self.recorder, steps=self.options.steps, finish=self.finish)
@@ -170,12 +172,14 @@ class TracingSession:
         """Call `body` and answer with its trace; the process ends here."""
         from cotenant.tracing.device import libtorch_patch
 
-        header = self.recorder.header
+        header, warnings = self.recorder.header, list(self.recorder.warnings)
         try:
             with self.mode:
                 libtorch_patch.start_autograd_threads()
                 self.mode.grad_accumulation.learn()
                 self.recorder.reset(header)
+                for warning in warnings:
+                    self.recorder.warn(warning)
                 garbage_collection.collect_rarely()
                 body()
         except SystemExit as stop:
