@@ -101,3 +101,59 @@ def test_a_name_matches_an_expression(monkeypatch, pattern, first):
     names = image_names.names(20, 20, ".jpg")
     assert names[0] == first
     assert len(set(names)) == 20
+
+
+YOLO = r"""
+    def img2label_paths(paths):
+        return [path.replace("/images/", "/labels/").rsplit(".", 1)[0] + ".txt" for path in paths]
+"""
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("path", "listing"),
+    [
+        pytest.param("datasets/coco/train2017.txt", "data.read_text().splitlines()", id="list"),
+        pytest.param("datasets/coco128/images/train2017", "glob.glob(str(data / '*.*'))", id="folder"),
+    ],
+)
+def test_a_data_set_of_yolo_has_images_and_boxes(tmp_path, path, listing):
+    source = f"""
+    from PIL import Image
+    {YOLO}
+    data = Path({path!r}).resolve()
+    assert all(found.exists() for found in [data])
+    images = {listing}
+    assert len(images) == 1000 and Image.open(images[0]).size == (16, 8)
+    boxes = []
+    for label in img2label_paths(images):
+        with open(label) as file:
+            lines = file.read().splitlines()
+        assert len(set(lines)) == 7 and all(0 < float(word) < 1 for line in lines for word in line.split()[1:])
+        boxes += [int(line.split()[0]) for line in lines]
+    assert set(boxes) == set(range(80))
+    assert not Path("datasets/coco/vocabulary.txt").exists()
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"]).warnings
+    assert any("images/train2017" in warning for warning in warnings)
+
+
+@IMAGES
+def test_a_list_of_images_is_absent_without_a_reader_of_yolo(tmp_path):
+    source = "assert not Path('datasets/coco/train2017.txt').exists()"
+    assert not trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"]).warnings
+
+
+def test_a_font_that_is_downloaded_is_the_one_of_matplotlib(tmp_path):
+    (tmp_path / "matplotlib" / "fonts" / "ttf").mkdir(parents=True)
+    (tmp_path / "matplotlib" / "__init__.py").write_text("def get_data_path(): return __path__[0]\n")
+    (tmp_path / "matplotlib" / "fonts" / "ttf" / "DejaVuSans.ttf").write_text("glyphs")
+    source = """
+    torch.hub.download_url_to_file("https://github.com/assets/v0/Arial.ttf", "Arial.ttf", progress=False)
+    assert open("Arial.ttf").read() == "glyphs"
+    try:
+        torch.hub.download_url_to_file("https://github.com/assets/v0/yolo.zip", "yolo.zip")
+    except OSError:
+        train()
+    """
+    trained(tmp_path, source)

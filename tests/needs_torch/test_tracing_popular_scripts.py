@@ -139,6 +139,18 @@ def test_questions_to_a_terminal_are_answered(tmp_path):
     trained(tmp_path, source)
 
 
+def test_limits_above_those_of_this_machine_are_not_set(tmp_path):
+    source = """
+    import resource
+    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest - 1, highest))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (highest - 1, highest)
+    train()
+    """
+    trained(tmp_path, source)
+
+
 def test_windows_of_opencv_show_nothing(tmp_path):
     (tmp_path / "cv2.py").write_text("def imshow(*args):\n    raise OSError('no screen')\nwaitKey = imshow\n")
     source = """

@@ -139,9 +139,12 @@ def test_a_missing_checkpoint_leaves_a_model_and_an_optimizer_as_they_are(tmp_pa
     optimizer.load_state_dict(checkpoint["optimizer"])
     torch.amp.GradScaler("cuda").load_state_dict(checkpoint["scaler"])
     assert torch.load("data/train.pt").shape == (2, 3)
+    with open("teachers/resnet32x4/ckpt_240.pth", "rb") as file:
+        model.load_state_dict(torch.load(file, map_location="cpu")["model"])
     """
     warnings = trained(tmp_path, source, synthetic_data=["2x3:float32"]).warnings
-    assert any("the weights `save/teacher_best.pth` are not on this machine" in warning for warning in warnings)
+    for name in ("save/teacher_best.pth", "teachers/resnet32x4/ckpt_240.pth"):
+        assert any(f"the weights `{name}` are not on this machine" in warning for warning in warnings)
     with failing("raised", "No such file"):
         traced(tmp_path, TRAINING + 'torch.load("save/teacher_best.pth")')
 

@@ -183,6 +183,9 @@ def _image_array(samples: Sequence[SyntheticSample], image: SyntheticSample, fil
 def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, missing_weights.MissingCheckpointFile):
+            missing_weights.warn_missing(recorder, file.name)
+            return missing_weights.MissingStateDict()
         try:
             return original(file, *args, **kwargs)
         except _MISSING_FILE:

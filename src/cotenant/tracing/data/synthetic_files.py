@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders, image_names, missing_folders
+from cotenant.tracing.data import class_folders, image_names, missing_folders, yolo_lists
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size, synthetic_tensor
 from cotenant.tracing.data.token_files import synthetic_text
+from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay
@@ -150,6 +151,24 @@ class FileMaker:
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
+    def make_yolo(self, path: str) -> bool:
+        """Make a list or a folder of images, and their boxes."""
+        full = self._overlay.path_of(path)
+        if full is None or not self._overlay.captures_all or not self.is_yolo(path) or self._overlay.exists(full):
+            return False
+        folder, stems = yolo_lists.images_of(full)
+        if self._image is None or not self._make_images(folder, _SUFFIX, stems):
+            return False
+        lines = yolo_lists.write_boxes(folder, Path(self._overlay.above(folder)), stems, self._image.classes)
+        if folder != full:
+            Path(self._overlay.above(full)).write_text(lines)
+        return True
+
+    def is_yolo(self, path: str) -> bool:
+        """Whether a path is of a data set of YOLO, and a script or the package ultralytics looks for it."""
+        is_reader = script_location.is_called_by_user() or "/ultralytics/" in script_location.calling_file()
+        return is_reader and yolo_lists.is_yolo_data(path)
+
     def make_counterpart(self, path: str) -> bool:
         """Make an image or an array by the name of one that was listed in another folder, as those of masks are."""
         full, name = self._overlay.path_of(path), Path(path)
@@ -220,7 +239,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
         return functools.partial(_preparing, prepare, named)
 
-    asking = before(maker.make_folder, maker.make_text, maker.make_counterpart)
+    asking = before(maker.make_yolo, maker.make_folder, maker.make_text, maker.make_counterpart, named=maker.is_yolo)
     return [
         *(
             Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
@@ -344,6 +363,8 @@ def _opening(maker: FileMaker, original: Any) -> Any:
             if not (is_path and script_location.is_called_by_user()):
                 raise
             path = os.fsdecode(file)
+            if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):
+                return missing_weights.MissingCheckpointFile(path)
             if not (maker.make_text(path) or maker.make_image(path)):
                 raise
         return original(file, *args, **kwargs)

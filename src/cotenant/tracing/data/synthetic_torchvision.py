@@ -173,8 +173,8 @@ def _stored(dataset: Any, sets: Any, sample: SyntheticSample, labels: Any) -> di
     if isinstance(dataset, (sets.SVHN, sets.STL10)):
         return {"data": blank(channels, height, width).numpy(), "labels": labels}
     if isinstance(dataset, sets.DatasetFolder):
-        folder = Path(dataset.root or ".")
-        samples = [(str(folder / f"{label}/{index}.jpg"), label) for index, label in enumerate(labels.tolist())]
+        folder = str(Path(dataset.root or ".") / "_").removesuffix("_")  # once: paths of 50,000 items take 0.4 s
+        samples = [(f"{folder}{label}/{index}.jpg", label) for index, label in enumerate(labels.tolist())]
         # A subclass with its own items reads them by `loader`.
         return {"samples": samples, "imgs": samples, "loader": lambda path: blank_image(sample), "extensions": None}
     return {}

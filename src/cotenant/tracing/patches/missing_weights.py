@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import os
 import re
 import traceback
@@ -23,6 +24,7 @@ _MODEL_FETCHERS = ("huggingface_hub", "torch.hub")
 """Modules that download parts of models."""
 _DATA_LIBRARIES = ("datasets", "evaluate")
 _CHECKPOINT_SUFFIXES = (".pth", ".tar", ".ckpt", ".bin", ".t7")
+_TORCH_SUFFIXES = (".pth", ".pth.tar", ".ckpt", ".pt")
 _CHECKPOINT_NAME = re.compile(r"weight|ckpt|checkpoint|pretrain|model|best|last|state_dict", re.IGNORECASE)
 _COUNTER = re.compile(r"epoch|iter|step|best|loss|acc|score", re.IGNORECASE)
 
@@ -64,6 +66,19 @@ class MissingStateDict(collections.OrderedDict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         return 0 if _COUNTER.search(str(name)) else MissingStateDict()
+
+
+class MissingCheckpointFile(io.BytesIO):
+    """In place of a checkpoint that a script opens by itself before `torch.load` reads it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.name = path
+
+
+def is_checkpoint_file(path: str, mode: str) -> bool:
+    """Whether a file that a script opens is a checkpoint: one that it reads as bytes, by its suffix."""
+    return "r" in mode and "b" in mode and "+" not in mode and path.endswith(_TORCH_SUFFIXES)
 
 
 def is_checkpoint(path: str) -> bool:

@@ -1,15 +1,18 @@
-"""Small downloads that scripts make before they train: lists of a hub, and encodings of tiktoken.
+"""Small downloads that scripts make before they train: lists of a hub, encodings of tiktoken, and fonts.
 
 An encoding that is not on this machine is replaced by one of bytes, with the special tokens and so the number of tokens
-of the real one. A text has about four times as many tokens, which matters only where its length is not fixed.
+of the real one. A text has about four times as many tokens, which matters only where its length is not fixed. A font is
+replaced by the one of matplotlib: it is for pictures of a training, which are not on the GPU.
 Source: tiktoken_ext/openai_public.py of tiktoken 0.12.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
@@ -28,6 +31,9 @@ _ENCODINGS: Mapping[str, tuple[int, Mapping[str, int]]] = {
 }
 """Number of tokens and special tokens, by name."""
 _BYTES = 256
+_FONTS = (".ttf", ".otf")
+_FONT = "fonts/ttf/DejaVuSans.ttf"
+"""Source: matplotlib/font_manager.py, `FontManager.__init__`."""
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -44,6 +50,11 @@ def patches(context: PatchContext) -> list[Patch]:
             replacement=functools.partial(_with_empty_list, context.recorder),
             reason="Scripts ask for the models of a repository to list choices of an option.",
             source="torch/hub.py, `list`",
+        ),
+        Patch(
+            target="torch.hub:download_url_to_file", phase=Phase.LIBRARIES, wraps=True, replacement=_with_usual_font,
+            reason="YOLO's scripts download a font for pictures of the training.",
+            source="torch/hub.py, `download_url_to_file`",
         ),
     ]  # fmt: skip
 
@@ -82,3 +93,18 @@ def _with_empty_list(recorder: Any, original: Any) -> Any:
             return []
 
     return list_
+
+
+def _with_usual_font(original: Any) -> Any:
+    @functools.wraps(original)
+    def download_url_to_file(url: str, dst: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(url, dst, *args, **kwargs)
+        except OSError:
+            if not url.lower().endswith(_FONTS):
+                raise
+            with contextlib.suppress(ImportError, OSError):
+                font = Path(importlib.import_module("matplotlib").get_data_path(), _FONT).read_bytes()
+                Path(dst).write_bytes(font)
+
+    return download_url_to_file

@@ -1,11 +1,13 @@
-"""Questions to a terminal and a screen, which a traced script does not have.
+"""Questions to a terminal, a screen and another machine's limits, which a traced script does not have.
 
 The terminal is 80 x 24, as `shutil` assumes: scripts ask `os.get_terminal_size` or the program `stty`, to draw a bar of
-progress. OpenCV shows nothing, and no key is pressed.
+progress. OpenCV shows nothing, and no key is pressed. A limit above the highest one of this machine, such as that of
+open files, is not set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
@@ -36,6 +38,11 @@ def patches(context: PatchContext) -> list[Entry]:
             target="subprocess:Popen.__init__", phase=Phase.LIBRARIES, replacement=_answering_stty, wraps=True,
             reason=reason, source="Lib/subprocess.py, `Popen.__init__`", stacks=True,
         ),
+        Patch(
+            target="resource:setrlimit", phase=Phase.LIBRARIES, replacement=_up_to_the_hard_limit, wraps=True,
+            reason="The machine of the job has limits of its own.",
+            source="Modules/resource.c, `resource_setrlimit_impl`",
+        ),
         *patch_attributes(
             "cv2", {name: functools.partial(_nothing, answer) for name, answer in _OF_WINDOWS.items()},
             phase=Phase.LIBRARIES, reason="A build without a screen raises.",
@@ -58,6 +65,15 @@ def _with_usual_size(original: Any) -> Any:
         return size
 
     return get_terminal_size
+
+
+def _up_to_the_hard_limit(original: Any) -> Any:
+    @functools.wraps(original)
+    def setrlimit(*args: Any) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            original(*args)
+
+    return setrlimit
 
 
 def _answering_stty(original: Any) -> Any:
