@@ -49,6 +49,9 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
 assert elementwise_dtypes(torch.empty(2), 1, type_promotion_kind=kind)[1] is torch.float32
 inspect.getmodule(compile("", "no such file", "exec"))
+assert torch.ops.aten.sum.dim_IntList(torch.empty(3, 4, device="meta"), [0], dtype=torch.float64).shape == (4,)
+dense = torch._prims_common.is_non_overlapping_and_dense_or_false
+assert dense(torch.empty(3, 4).t()) and not dense(torch.empty(3, 4)[:, ::2])
 assert torch.sym_not(False) is True and torch.sym_not(True) is False
 index = FakeTensor(fake, torch.empty(3, dtype=torch.int64, device="meta"), torch.device("cpu"))
 values = FakeTensor(fake, torch.empty(5, device="meta"), torch.device("cpu"))

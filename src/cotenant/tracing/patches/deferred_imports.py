@@ -20,7 +20,9 @@ from typing import Any
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
 COMPILER, SYMBOLIC_SIZES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
-_SYMPY, _STAND_IN_OF_SYMPY = "sympy", "_cotenant_sympy"
+_SYMPY, _SYMPY_FUNCTIONS = "sympy", "torch.utils._sympy.functions"
+_STAND_INS = {_SYMPY: "_cotenant_sympy", _SYMPY_FUNCTIONS: "_cotenant_sympy_functions"}
+_IS_DENSE = "_is_non_overlapping_and_dense_or_false"
 _COMPILER_UTILITIES = f"{COMPILER}.utils"
 
 
@@ -50,6 +52,12 @@ def patches(context: PatchContext) -> list[HookPatch]:
             source="torch/_prims_common/__init__.py, `elementwise_dtypes`", missing="before torch 2.4",
         ),
         HookPatch(
+            target=f"torch._prims_common:{_IS_DENSE}", phase=Phase.LIBRARIES,
+            register=lambda: _without_sympy(getattr(sys.modules["torch._prims_common"], _IS_DENSE, None)),
+            reason="It imports a function of symbolic sizes that it does not use; `sum` and `mean` call it.",
+            source="torch/_prims_common/__init__.py", missing="before torch 2.8",
+        ),
+        HookPatch(
             target="torch:sym_not", phase=Phase.LIBRARIES,
             register=lambda: _without_sympy(sys.modules["torch"].sym_not),
             reason="So does it, and meta kernels such as that of `baddbmm` call it.",
@@ -65,28 +73,36 @@ def patches(context: PatchContext) -> list[HookPatch]:
 
 
 class _NoExpression:
-    """In place of `sympy.Basic` while sympy is not loaded: nothing is one."""
+    """In place of `sympy.Basic` while sympy is not loaded: nothing is one, and a maximum of sizes is none."""
 
 
 class _LoadedSympy(types.ModuleType):
-    """`sympy` where it is loaded; without it, its class of expressions."""
+    """`sympy`, or PyTorch's functions for it, where it is loaded; without it, a class in place of `names`."""
+
+    def __init__(self, real: str, *names: str) -> None:
+        super().__init__(_STAND_INS[real])
+        vars(self).update(_real=real, _names=names)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # `inspect` looks such names up in all modules
             raise AttributeError(name)
-        real = sys.modules.get(_SYMPY)
-        if real is None and name == "Basic":
+        path = vars(self)["_real"]
+        real = sys.modules.get(path)
+        if real is None and name in vars(self)["_names"]:
             return _NoExpression
-        return getattr(real or importlib.import_module(_SYMPY), name)
+        return getattr(real or importlib.import_module(path), name)
 
 
 def _without_sympy(function: Any) -> Callable[[], None] | None:
     """Let a function import the module above in place of sympy, whoever holds the function."""
+    if function is None:
+        return None
     code = function.__code__
     renamed = _rename_sympy(code)
     if renamed == code:
         return None
-    sys.modules.setdefault(_STAND_IN_OF_SYMPY, _LoadedSympy(_STAND_IN_OF_SYMPY))
+    for stand_in in (_LoadedSympy(_SYMPY, "Basic"), _LoadedSympy(_SYMPY_FUNCTIONS, "Max")):
+        sys.modules.setdefault(stand_in.__name__, stand_in)
     function.__code__ = renamed
     return lambda: setattr(function, "__code__", code)
 
@@ -94,7 +110,7 @@ def _without_sympy(function: Any) -> Callable[[], None] | None:
 def _rename_sympy(code: types.CodeType) -> types.CodeType:
     """The code of a function, with that of its inner functions, which imports the stand-in."""
     return code.replace(
-        co_names=tuple(_STAND_IN_OF_SYMPY if name == _SYMPY else name for name in code.co_names),
+        co_names=tuple(_STAND_INS.get(name, name) for name in code.co_names),
         co_consts=tuple(_rename_sympy(part) if isinstance(part, types.CodeType) else part for part in code.co_consts),
     )
 

@@ -198,7 +198,10 @@ class Overlay:
         found = set(real_listdir(above)) if os.path.isdir(above) else set()
         if not self._is_removed(full):
             try:
-                found |= {name for name in real_listdir(full) if os.path.join(full, name) not in self.removed}
+                below = real_listdir(full)
+                if self.removed:
+                    below = [name for name in below if os.path.join(full, name) not in self.removed]
+                found.update(below)
             except FileNotFoundError:
                 if not os.path.isdir(above):
                     raise
@@ -216,11 +219,18 @@ class Overlay:
 
 
 class OverlayEntry:
-    """An entry of `os.scandir`."""
+    """An entry of `os.scandir`. A script may make millions: `Path.glob` for each item, which reads the names alone."""
+
+    __slots__ = ("_folder", "name")
 
     def __init__(self, folder: str, name: str) -> None:
         self.name = name
-        self.path = os.path.join(folder, name)
+        self._folder = folder
+
+    @property
+    def path(self) -> str:
+        """The folder, as given to `os.scandir`, and the name."""
+        return os.path.join(self._folder, self.name)
 
     def __fspath__(self) -> str:
         return self.path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import io
 import os
@@ -84,8 +85,7 @@ def _reading_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         full = overlay.path_of(path)
         if full is None:
             return originals["scandir"](path)
-        folder = os.fsdecode(path)
-        return OverlayEntries(iter([OverlayEntry(folder, name) for name in overlay.names(full)]))
+        return OverlayEntries(map(functools.partial(OverlayEntry, os.fsdecode(path)), overlay.names(full)))
 
     def chdir(path: Any) -> None:
         full = overlay.path_of(path)

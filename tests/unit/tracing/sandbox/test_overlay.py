@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.tracing.sandbox import overlay as module
+from cotenant.tracing.sandbox import overlay_hooks
 from cotenant.tracing.sandbox.overlay import Overlay, make_scratch
 
 
@@ -60,6 +61,14 @@ def test_a_removed_file_is_gone_for_the_script_only(overlay, folder):
     assert overlay.names(str(folder)) == ["data"]
     assert not Path(overlay.visible("old.txt")).exists()
     assert (folder / "old.txt").exists()
+
+
+@pytest.mark.parametrize("given", [".", "data", b"data"])
+def test_entries_of_a_folder_are_named_as_those_of_the_system(overlay, folder, given):
+    scandir = overlay_hooks._reading_functions(overlay)["scandir"]
+    described = [[(entry.name, entry.path, entry.is_dir()) for entry in scan(given)] for scan in (scandir, os.scandir)]
+    decoded = sorted((os.fsdecode(name), os.fsdecode(path), is_dir) for name, path, is_dir in described[1])
+    assert described[0] == decoded
 
 
 def test_a_removed_file_can_be_made_again_without_its_content(overlay, folder):
