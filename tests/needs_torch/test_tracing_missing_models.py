@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 if importlib.util.find_spec("transformers") is None:  # imported here, it would not read the variables set below
     pytest.skip("needs transformers", allow_module_level=True)
 
-from cotenant.tracing.patches import missing_processors
+from cotenant.tracing.patches import media_processors, missing_processors
 from traced_scripts import by_category, failing, traced
 
 BERT = {
@@ -157,6 +157,74 @@ def test_the_class_of_a_processor_is_found_in_every_kind_of_mapping(entry):
     module = SimpleNamespace(_load_class_with_fallback=load)
     assert missing_processors._processor_class(module, entry) is dict
     assert missing_processors._processor_class(module, ()) is None
+
+
+LLAVA = {
+    "model_type": "llava",
+    "image_token_index": 999,
+    "vision_feature_select_strategy": "default",
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+    },
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 56,
+        "patch_size": 14,
+    },
+}
+
+
+def test_a_processor_of_images_and_texts_makes_as_many_image_tokens_as_the_model_has_patches(tmp_path):
+    pytest.importorskip("PIL")
+    cache(tmp_path, "someone/sees", {"config.json": LLAVA})
+    source = """
+import torch
+from PIL import Image
+from transformers import AutoProcessor, AutoModelForImageTextToText
+processor = AutoProcessor.from_pretrained("someone/sees", cache_dir="hub")
+model = AutoModelForImageTextToText.from_pretrained("someone/sees", cache_dir="hub")
+parts = [{"type": "image"}, {"type": "text", "text": "word word"}]
+messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "word"}]
+text = processor.apply_chat_template(messages)
+batch = processor(text=[text] * 2, images=[Image.new("RGB", (200, 300))] * 2, return_tensors="pt")
+assert batch["pixel_values"].shape == (2, 3, 56, 56)
+assert (batch["input_ids"] == 999).sum(1).tolist() == [16, 16]
+batch["labels"] = batch["input_ids"]
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    assert not trace.partial
+    assert any("the processor of `someone/sees`" in warning for warning in trace.warnings)
+
+
+def test_sizes_and_tokens_of_media_come_from_the_configuration():
+    vision = SimpleNamespace(patch_size=16, spatial_merge_size=2, image_size=384)
+    config = SimpleNamespace(
+        model_type="qwen3_vl", image_token_id=7, vision_start_token_id=5, vision_end_token_id=6, video_token_id=2000,
+        vision_config=vision, scale_factor=3, mm_tokens_per_image=64,
+    )  # fmt: skip
+    tokens = media_processors.media_tokens(config, 1000)
+    assert tokens == {
+        "image": ("<|image_pad|>", 7),
+        "vision_start": ("<|vision_start|>", 5),
+        "vision_end": ("<|vision_end|>", 6),
+    }
+    assert "<|vision_start|><|image_pad|><|vision_end|>" in media_processors.chat_template(tokens)
+    images = SimpleNamespace(patch_size=14, merge_size=1, size={"height": 224, "width": 224})
+    media_processors.set_image_sizes(images, config)
+    assert (images.patch_size, images.merge_size, images.size) == (16, 2, {"height": 384, "width": 384})
+    both = SimpleNamespace(image_seq_len=169, image_seq_length=256)
+    media_processors.set_media_options(both, config)
+    assert (both.image_seq_len, both.image_seq_length) == (64, 64)
 
 
 def test_a_model_that_is_not_here_at_all_is_an_error(tmp_path):

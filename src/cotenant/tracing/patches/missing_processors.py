@@ -12,6 +12,12 @@ import functools
 import importlib
 from typing import Any
 
+from cotenant.tracing.patches.media_processors import (
+    chat_template,
+    media_tokens,
+    set_image_sizes,
+    set_media_options,
+)
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _UNLIMITED_LENGTH = 10**30
@@ -25,10 +31,8 @@ _NAMED_BY_SCRIPTS = (
 )  # fmt: skip
 """Special tokens of well-known models: options such as TRL's `--eos_token` name them, and must find them."""
 _BERT_LIKE = ("bert", "electra", "mpnet")
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
-    "{% if add_generation_prompt %}assistant {% endif %}"
-)
+_MADE = "_cotenant_made"
+"""Attribute of tokenizers that were made from a configuration."""
 _WHERE = ("cache_dir", "revision", "token", "trust_remote_code")
 
 
@@ -51,6 +55,10 @@ def patches(context: PatchContext) -> list[Patch]:
             target="transformers.tokenization_utils_base:PreTrainedTokenizerBase.from_pretrained",
             replacement=tokenizer,
             source="transformers/tokenization_utils_base.py, `PreTrainedTokenizerBase.from_pretrained`", **common,
+        ),
+        Patch(
+            target="transformers.processing_utils:ProcessorMixin.from_pretrained", replacement=_completing,
+            source="transformers/processing_utils.py, `ProcessorMixin.from_pretrained`", **common,
         ),
         *(
             Patch(
@@ -86,6 +94,25 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
             + ("real text has more tokens than words" if what == "tokenizer" else "with default options")
         )
         return made
+
+    return classmethod(from_pretrained)
+
+
+def _completing(bound: Any) -> Any:
+    original = bound.__func__
+
+    def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        """A processor; where its tokenizer was made from a configuration, its own options are, too."""
+        processor = original(cls, name, *args, **kwargs)
+        tokenizer = getattr(processor, "tokenizer", None)
+        if not getattr(tokenizer, _MADE, False):
+            return processor
+        if getattr(processor, "chat_template", None) is None:
+            processor.chat_template = tokenizer.chat_template
+        config = _config(name, kwargs)
+        if config is not None:
+            set_media_options(processor, config)
+        return processor
 
     return classmethod(from_pretrained)
 
@@ -130,17 +157,26 @@ def make_tokenizer(config: Any, kind: str) -> Any:
         own = {name for name, _ in special.values()}
         names.update(enumerate((name for name in _NAMED_BY_SCRIPTS if name not in own), 3 * size // 4))
     names.update({index: name for name, index in special.values()})
-    model = module.models.WordLevel({name: index for index, name in names.items()}, unk_token=names[size - 1])
+    media = media_tokens(config, size)
+    names.update({index: name for name, index in media.values()})
+    free = (names[index] for index in reversed(range(size)) if names[index] == f"token{index}")
+    unknown = next(free, names[size - 1])
+    model = module.models.WordLevel({name: index for index, name in names.items()}, unk_token=unknown)
     tokenizer = module.Tokenizer(model)
     tokenizer.pre_tokenizer = module.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([name for name, _ in media.values()])
     _add_ends(module, tokenizer, special)
     fast = importlib.import_module("transformers").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
-        unk_token=names[size - 1],
+        unk_token=unknown,
         **{f"{which}_token": name for which, (name, _) in special.items()},
     )
-    fast.chat_template = _CHAT_TEMPLATE
+    for medium, (name, index) in media.items():
+        setattr(fast, f"{medium}_token", name)
+        setattr(fast, f"{medium}_token_id", index)
+    fast.chat_template = chat_template(media)
+    setattr(fast, _MADE, True)
     return fast
 
 
@@ -201,9 +237,8 @@ def make_processor(config: Any, kind: str) -> Any:
     if kind_of_processor is None:
         return None
     made = kind_of_processor()
-    size = getattr(config, "image_size", None)
-    if isinstance(size, int) and isinstance(getattr(made, "size", None), dict) and "height" in made.size:
-        made.size = {"height": size, "width": size}
+    if image:
+        set_image_sizes(made, config)
     return made
 
 
