@@ -76,6 +76,25 @@ def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
         trained(tmp_path / "other", source)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_made"),
+    [
+        pytest.param(["shakespeare.txt"], True, id="an argument"),
+        pytest.param(["--book=shakespeare.txt"], True, id="an option"),
+        pytest.param(["--save_to", "shakespeare.txt"], False, id="an option for results"),
+        pytest.param(["hamlet.txt"], False, id="another"),
+        pytest.param([], False, id="none"),
+    ],
+)
+def test_a_text_that_an_argument_names_is_data(tmp_path, arguments, is_made):
+    source = "assert len(open('shakespeare.txt').read().split()) >= 200_000"
+    if is_made:
+        trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
+    else:
+        with failing("raised", "shakespeare.txt"):
+            trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
     source = """

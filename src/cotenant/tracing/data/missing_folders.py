@@ -1,4 +1,4 @@
-"""Folders of data that a script's arguments name and that do not exist: empty ones, in the overlay.
+"""Data that a script's arguments name and that do not exist. Folders are made empty, in the overlay.
 
 Scripts check that a folder is there before they load from it. Only with `--synthetic-data`. Needs no torch.
 """
@@ -37,6 +37,21 @@ def make_missing(overlay: Overlay, arguments: Sequence[str]) -> list[str]:
 
 def data_folders(arguments: Sequence[str]) -> Iterator[str]:
     """Arguments that look like a folder of data."""
+    for name, value in _values(arguments):
+        if Path(value).suffix:
+            continue
+        is_path = _is_path(value) or ("/" in value and _FOLDER_OPTION.search(name)) or _DATA_FOLDER_OPTION.search(name)
+        if is_path and (not name or _DATA_OPTION.search(name)):
+            yield value
+
+
+def is_named_file(path: str, arguments: Sequence[str]) -> bool:
+    """Whether an argument names this file as data, as in `train.py shakespeare.txt`."""
+    return any(path == os.path.expanduser(value) for _, value in _values(arguments))  # noqa: PTH111 - a text
+
+
+def _values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Values of options, with their names, and arguments without one, but for what is no data."""
     option = ""
     for word in arguments:
         name, equals, value = word.partition("=")
@@ -46,11 +61,8 @@ def data_folders(arguments: Sequence[str]) -> Iterator[str]:
         if not equals:
             name, value = option, word
         option = ""
-        if _OTHER_OPTION.search(name) or Path(value).suffix or not value:
-            continue
-        is_path = _is_path(value) or ("/" in value and _FOLDER_OPTION.search(name)) or _DATA_FOLDER_OPTION.search(name)
-        if is_path and (not name or _DATA_OPTION.search(name)):
-            yield value
+        if value and not _OTHER_OPTION.search(name):
+            yield name, value
 
 
 def is_missing_or_empty(folder: str) -> bool:

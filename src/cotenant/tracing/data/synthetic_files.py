@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders, image_names, missing_folders, yolo_lists
+from cotenant.tracing.data import class_folders, image_names, missing_folders, voc_lists, yolo_lists
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size, synthetic_tensor
@@ -136,7 +136,8 @@ class FileMaker:
         full = self._overlay.path_of(path)
         if self._text is None or full is None or not path.endswith(_TEXT_SUFFIXES):
             return False
-        if not self._is_data(path) or self._overlay.exists(full):
+        is_argument = missing_folders.is_named_file(path, sys.argv[1:]) and not _OTHER_NAME.search(path)
+        if not (self._is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
             return False
         above = Path(self._overlay.above(full))
         above.parent.mkdir(parents=True, exist_ok=True)
@@ -151,18 +152,15 @@ class FileMaker:
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
-    def make_yolo(self, path: str) -> bool:
-        """Make a list or a folder of images, and their boxes."""
-        full = self._overlay.path_of(path)
-        if full is None or not self._overlay.captures_all or not self.is_yolo(path) or self._overlay.exists(full):
+    def make_dataset(self, path: str) -> bool:
+        """Make a data set of YOLO or PASCAL VOC whose list, or folder, a path is."""
+        full, is_voc = self._overlay.path_of(path), voc_lists.is_voc_list(path)
+        if full is None or self._image is None or not (is_voc or self.is_yolo(path)):
             return False
-        folder, stems = yolo_lists.images_of(full)
-        if self._image is None or not self._make_images(folder, _SUFFIX, stems):
+        if not self._overlay.captures_all or self._overlay.exists(full):
             return False
-        lines = yolo_lists.write_boxes(folder, Path(self._overlay.above(folder)), stems, self._image.classes)
-        if folder != full:
-            Path(self._overlay.above(full)).write_text(lines)
-        return True
+        make = voc_lists.make if is_voc else yolo_lists.make
+        return make(full, self._overlay, self._image, self._make_images)
 
     def is_yolo(self, path: str) -> bool:
         """Whether a path is of a data set of YOLO, and a script or the package ultralytics looks for it."""
@@ -365,7 +363,7 @@ def _opening(maker: FileMaker, original: Any) -> Any:
             path = os.fsdecode(file)
             if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):
                 return missing_weights.MissingCheckpointFile(path)
-            if not (maker.make_text(path) or maker.make_image(path)):
+            if not (maker.make_dataset(path) or maker.make_text(path) or maker.make_image(path)):
                 raise
         return original(file, *args, **kwargs)
 
