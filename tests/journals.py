@@ -19,6 +19,8 @@ from cotenant.core.events import (
     JobRequeued,
     JobSubmitted,
     JobUpdated,
+    RepartitionEnded,
+    RepartitionStarted,
 )
 from cotenant.core.job import ArrayTask, AttemptExit, CoRun, OomEvidence, Overrun, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
@@ -150,6 +152,28 @@ NEW_IN_SCHEMA_9 = (
         exit=AttemptExit(exit_code=85, signal=None, reason="stopped", detail="moved: 0.5 gained", stopping_s=4.0),
         peak_observed_bytes={"GPU-0": 5},
         startup_s=8.0,
+    ),
+)
+
+
+NEW_IN_SCHEMA_11 = (
+    RepartitionStarted(
+        at_s=6.0,
+        cause="+0.71 jobs' worth of speed for 1 waiting job",
+        job_id=8,
+        gpu_uuid="GPU-0",
+        gpu_index=0,
+        before=("3g.20gb:0", "3g.20gb:4"),
+        after=("7g.40gb:0",),
+    ),
+    RepartitionEnded(
+        at_s=9.0,
+        cause="repartition",
+        job_id=8,
+        gpu_uuid="GPU-0",
+        gpu_index=0,
+        layout=("3g.20gb:0",),
+        error="`3g.20gb:4` is in use",
     ),
 )
 

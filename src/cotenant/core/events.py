@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import AttemptExit, CoRun, JobSpec, Overrun, ProcessId, ResourceUsage
+from cotenant.core.mig import MigGpu
 from cotenant.core.placement import Placement
 
 
@@ -138,6 +139,37 @@ class JobRequeued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionStarted:
+    """The decision to give an empty GPU in MIG mode other instances; saved before any of them is changed.
+
+    Attributes:
+        job_id: the first waiting job that gets one of them.
+        before, after: the layouts, as `core.mig.MigInstance.text` writes instances.
+    """
+
+    at_s: float
+    cause: str
+    job_id: int
+    gpu_uuid: str
+    gpu_index: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionEnded:
+    """A repartition is over: the GPU has the instances of `layout` now. `error`: why these are not what was wanted."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    gpu_uuid: str
+    gpu_index: int
+    layout: tuple[str, ...]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSample:
     """Memory and activity of one attempt's processes on one GPU.
 
@@ -158,13 +190,17 @@ class AttemptSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSampled:
-    """Samples of all GPUs. A GPU absent from `samples` could not be read this time."""
+    """Samples of all GPUs. A GPU absent from `samples` could not be read this time.
+
+    `mig_gpus`: the GPUs in MIG mode, where their layouts may be changed.
+    """
 
     at_s: float
     cause: str
     gpus: tuple[Gpu, ...]
     samples: Mapping[str, GpuSample]
     observed: tuple[AttemptSample, ...]
+    mig_gpus: tuple[MigGpu, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +222,8 @@ Journaled = (
     | JobRequeued
     | AttemptIdle
     | AttemptBusy
+    | RepartitionStarted
+    | RepartitionEnded
 )
 Event = Journaled | ServerSampled | Tick
 
@@ -254,4 +292,17 @@ class ReportIdleness:
     event: AttemptIdle | AttemptBusy
 
 
-Command = RequestEstimate | Launch | Stop | Pause | Resume | ReportIdleness
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartition:
+    """Give a GPU in MIG mode the instances `started.after`. `started`, already applied, is to be saved first.
+
+    `is_resumed`: it was saved by an earlier daemon, which may have changed some instances already.
+    """
+
+    at_s: float
+    cause: str
+    started: RepartitionStarted
+    is_resumed: bool = False
+
+
+Command = RequestEstimate | Launch | Stop | Pause | Resume | ReportIdleness | Repartition

@@ -73,6 +73,7 @@ class MigGpu:
 
     Attributes:
         layout: its instances that jobs can use, in order of their starts.
+        incomplete: instances that lack their compute instance: something ended while it made them.
         profiles: those of its instances that layouts are made of.
         foreign: why its layout must stay as it is, e.g. an instance that is divided further; empty if it need not.
     """
@@ -81,6 +82,7 @@ class MigGpu:
     index: int
     profiles: tuple[InstanceProfile, ...]
     layout: Layout
+    incomplete: Layout = ()
     foreign: str = ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotenant.core.events import RepartitionStarted
 from cotenant.core.job import Job
 
 
@@ -20,8 +21,10 @@ class ManagerSnapshot:
         last_at_s: time of the newest event.
         jobs: all jobs, by id.
         history: what was learned from attempts, as plain JSON values.
+        repartitions: those of MIG GPUs that have not ended.
     """
 
     last_at_s: float
     jobs: Sequence[Job]
     history: Mapping[str, Any]
+    repartitions: Sequence[RepartitionStarted] = ()

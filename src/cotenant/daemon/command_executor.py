@@ -14,6 +14,9 @@ from cotenant.core.events import (
     EstimateReady,
     Launch,
     Pause,
+    Repartition,
+    RepartitionEnded,
+    RepartitionStarted,
     ReportIdleness,
     RequestEstimate,
     Resume,
@@ -41,7 +44,10 @@ class EstimateSource(Protocol):
 
 
 class CommandExecutor:
-    """Requests estimates, launches and stops attempts. Used in the control loop's thread only."""
+    """Requests estimates, launches and stops attempts. Used in the control loop's thread only.
+
+    `repartition(started, is_resumed)` begins a repartition, whose end comes by the inbox; None: there is no way to.
+    """
 
     def __init__(
         self,
@@ -52,6 +58,7 @@ class CommandExecutor:
         services: AttemptService,
         inbox: Inbox,
         now: Callable[[], float],
+        repartition: Callable[[RepartitionStarted, bool], None] | None = None,
     ) -> None:
         self._journal = journal
         self._engine = engine
@@ -59,6 +66,8 @@ class CommandExecutor:
         self._services = services
         self._inbox = inbox
         self._now = now
+        self._repartition_gpu = repartition
+        self._repartitioning: set[RepartitionStarted] = set()
         self._unsaved: list[Launch] = []
         self._estimating: set[int] = set()
 
@@ -82,6 +91,8 @@ class CommandExecutor:
                 self._signal(command)
             elif isinstance(command, ReportIdleness):
                 self._report_idleness(command)
+            elif isinstance(command, Repartition):
+                self._repartition(command)
         self._unsaved += launches
         try:
             self.save()
@@ -100,6 +111,44 @@ class CommandExecutor:
             self._engine.pause(ref)
         else:
             self._engine.resume(ref)
+
+    def _repartition(self, command: Repartition) -> None:
+        """Journal it and begin it. Where that is not possible, it is over at once, with the reason."""
+        started = command.started
+        if started in self._repartitioning:
+            return  # the manager was restored from the journal meanwhile
+        error = None
+        if self._repartition_gpu is None:
+            error = "this daemon changes no MIG layouts"
+        elif not command.is_resumed:
+            try:
+                self._journal.append([started])
+            except JournalError as problem:
+                error = f"it was not begun: {problem.message}"
+        if self._repartition_gpu is not None and error is None:
+            fields = {"gpu": started.gpu_uuid, "after": ", ".join(started.after), "why": started.cause}
+            logger.info("a GPU is repartitioned", extra={"fields": fields})
+            self._repartitioning.add(started)
+            self._repartition_gpu(started, command.is_resumed)
+            return
+        ended = RepartitionEnded(
+            at_s=self._now(),
+            cause="repartition",
+            job_id=started.job_id,
+            gpu_uuid=started.gpu_uuid,
+            gpu_index=started.gpu_index,
+            layout=started.before,
+            error=error,
+        )
+        self._inbox.put(ended)
+
+    def repartitioned(self, event: RepartitionEnded) -> None:
+        """A repartition is over."""
+        same = {started for started in self._repartitioning if started.gpu_uuid == event.gpu_uuid}
+        self._repartitioning -= same
+        if event.error is not None:
+            fields = {"gpu": event.gpu_uuid, "why": event.error, "layout": ", ".join(event.layout)}
+            logger.warning("a GPU was not repartitioned", extra={"fields": fields})
 
     def _report_idleness(self, command: ReportIdleness) -> None:
         """Journal it and notify the user. A journal that fails has no room for it: the attempt is idle all the same."""

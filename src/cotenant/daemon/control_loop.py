@@ -17,7 +17,16 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from cotenant.core.errors import CotenantError, JournalError, NoSuchJob
-from cotenant.core.events import AttemptExited, AttemptStarted, Command, EstimateReady, ServerSampled, Tick
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptStarted,
+    Command,
+    EstimateReady,
+    RepartitionEnded,
+    RepartitionStarted,
+    ServerSampled,
+    Tick,
+)
 from cotenant.core.job import Job, JobSpec, Running, Starting
 from cotenant.core.ports import Engine, Journal
 from cotenant.daemon.api.submission import SubmissionHandler
@@ -54,8 +63,9 @@ RETRY_S = 0.5
 class ControlLoop:
     """Runs the manager on the messages of `inbox`. Methods may be called from any thread; answers come by futures.
 
-    `services` accompany every attempt. `on_exit` is called in this thread after an attempt ended, `on_failure` when the
-    loop ends by an exception: the state in memory can no longer be trusted.
+    `services` accompany every attempt; `repartition` is that of `CommandExecutor`. `on_exit` is called in this thread
+    after an attempt ended, `on_failure` when the loop ends by an exception: the state in memory can no longer be
+    trusted.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class ControlLoop:
         tick_s: float,
         quota: StorageQuota | None = None,
         on_exit: Callable[[], None] = lambda: None,
+        repartition: Callable[[RepartitionStarted, bool], None] | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._manager = manager
@@ -87,7 +98,13 @@ class ControlLoop:
         self._changes = JobChanges(manager, self._submissions, now, journal.pruned_jobs)
         self._quarantine = Quarantine(manager, journal, now)
         self._executor = CommandExecutor(
-            journal=self._journal, engine=engine, estimates=estimates, services=services, inbox=inbox, now=now
+            journal=self._journal,
+            engine=engine,
+            estimates=estimates,
+            services=services,
+            inbox=inbox,
+            now=now,
+            repartition=repartition,
         )
         self._committer = EventCommitter(
             manager=manager,
@@ -229,7 +246,9 @@ class ControlLoop:
         """Check submissions, and commit them with the reports."""
         submits = [message for message in batch if isinstance(message, SubmitRequest)]
         reports: list[Report] = [
-            message for message in batch if isinstance(message, (EstimateReady, AttemptStarted, AttemptExited))
+            message
+            for message in batch
+            if isinstance(message, (EstimateReady, AttemptStarted, AttemptExited, RepartitionEnded))
         ]
         try:
             accepted = self._submissions.accepted(submits)

@@ -16,7 +16,16 @@ from functools import partial
 from typing import Any
 
 from cotenant.core.errors import JournalError
-from cotenant.core.events import AttemptExited, Command, EstimateReady, JobCancelled, JobSubmitted, Journaled, Tick
+from cotenant.core.events import (
+    AttemptExited,
+    Command,
+    EstimateReady,
+    JobCancelled,
+    JobSubmitted,
+    Journaled,
+    RepartitionEnded,
+    Tick,
+)
 from cotenant.core.job import Job
 from cotenant.daemon.command_executor import CommandExecutor
 from cotenant.daemon.evidence import EvidenceCollector
@@ -170,6 +179,8 @@ class EventCommitter:
     def _with_evidence(self, report: Report) -> Report:
         if isinstance(report, EstimateReady):
             self._executor.estimated(report)
+        elif isinstance(report, RepartitionEnded):
+            self._executor.repartitioned(report)
         return self._evidence.complete(report)
 
     def _after(self, events: Sequence[Journaled]) -> None:

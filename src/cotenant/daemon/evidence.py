@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady
+from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, RepartitionEnded
 from cotenant.core.job import Job
 from cotenant.daemon.messages import Report
 from cotenant.daemon.services.base import AttemptService
@@ -35,7 +35,7 @@ class EvidenceCollector:
 
     def complete(self, report: Report) -> Report:
         """`report` with its evidence, or as it came if the collection fails."""
-        if isinstance(report, EstimateReady):
+        if isinstance(report, (EstimateReady, RepartitionEnded)):
             return report
         try:
             return self._completed(report)

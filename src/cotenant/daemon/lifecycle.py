@@ -29,7 +29,7 @@ from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import ListeningSocket
 from cotenant.daemon.clock import Clock
 from cotenant.daemon.config.interference_file import read_interference
-from cotenant.daemon.config.schema import Config, IdleSection
+from cotenant.daemon.config.schema import Config, IdleSection, MigSection
 from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
 from cotenant.daemon.inbox import Inbox
@@ -38,7 +38,7 @@ from cotenant.daemon.monitoring.monitor import INVENTORY_EVERY, Monitor
 from cotenant.daemon.monitoring.telemetry_checkpoint import SAVE_INTERVAL_S, PeriodicSaver, TelemetryFile
 from cotenant.daemon.pruning import OutputStore
 from cotenant.daemon.services.base import AttemptServices
-from cotenant.daemon.setup import ServiceSet, on_hosts, scaled_options, with_aging
+from cotenant.daemon.setup import ServiceSet, mig_control_of, on_hosts, scaled_options, with_aging
 from cotenant.daemon.startup import recovered_reports, restore_manager, save_snapshot_if_due
 from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.daemon.web_process import WebProcess
@@ -52,6 +52,7 @@ from cotenant.scheduling.fit_check import Supply
 from cotenant.scheduling.idle_watch import IdlePolicy
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.overrun_watch import OverrunPolicy
+from cotenant.scheduling.repartition import RepartitionRule
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ class Daemon:
             observe=self._services.observe,
             # Hosts come and go, and their inventory costs nothing: agents send it with every sample.
             inventory_every=1 if isinstance(resources.engine, HostsEngine) else INVENTORY_EVERY,
+            mig=mig_control_of(config, resources.backend),
+            ended=self._inbox.put,
         )
         largest = max(self._monitor.gpus, key=lambda gpu: gpu.memory_total_bytes, default=None)
         self._estimates = EstimatePool(
@@ -158,6 +161,7 @@ class Daemon:
             tick_s=config.daemon.tick_s,
             quota=StorageQuota(config.limits, self._manager, resources.journal),
             on_exit=self._monitor.poke,
+            repartition=self._monitor.repartition if config.mig.repartition else None,
             on_failure=self._shutdown.fail,
         )
 
@@ -371,10 +375,17 @@ def _manager_config(config: Config) -> ManagerConfig:
         ),
         idle=_idle_policy(config.idle),
         interference=read_interference(config),
+        repartition=_repartition_rule(config.mig),
         pace=config.gpus.time_scale,
         quota=config.quotas.of_all(),
         user_quotas=config.quotas.of_users(),
     )
+
+
+def _repartition_rule(settings: MigSection) -> RepartitionRule | None:
+    if not settings.repartition:
+        return None
+    return RepartitionRule(min_gain=settings.min_gain, cost_s=settings.cost_s, period_s=settings.period_s)
 
 
 def _idle_policy(settings: IdleSection) -> IdlePolicy | None:

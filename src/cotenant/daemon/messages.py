@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from cotenant.core.errors import CotenantError
-from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, ServerSampled, Tick
+from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, RepartitionEnded, ServerSampled, Tick
 from cotenant.core.job import Job, JobSpec
 
 T = TypeVar("T")
 
-Report = AttemptStarted | AttemptExited | EstimateReady
+Report = AttemptStarted | AttemptExited | EstimateReady | RepartitionEnded
 """Events that have happened already: they cannot be refused, only saved later."""
 
 
@@ -83,7 +83,7 @@ def batches(messages: Iterable[Message]) -> Iterable[list[Message]]:
     """Group consecutive messages that one transaction may hold: submissions and reports. Others come alone."""
     batch: list[Message] = []
     for message in messages:
-        if isinstance(message, (SubmitRequest, EstimateReady, AttemptStarted, AttemptExited)):
+        if isinstance(message, (SubmitRequest, EstimateReady, AttemptStarted, AttemptExited, RepartitionEnded)):
             batch.append(message)
             continue
         if batch:

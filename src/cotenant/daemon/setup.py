@@ -26,6 +26,7 @@ from cotenant.daemon.services.notifier import Notifier
 from cotenant.daemon.services.progress import ProgressService
 from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.engines.output_budget import OutputBudget
+from cotenant.gpus.mig_control import MigControl
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.visible import VisibleGpus
 from cotenant.hosts.allocations import ALLOCATION_ID, AllocationSource
@@ -237,6 +238,24 @@ def _simulated_server(folder: Path, gpus_text: str | None, time_scale: float) ->
             f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
             hint="use that one, remove the folder, or choose another --state-dir",
         )
+
+
+def mig_control_of(config: Config, backend: GpuBackend) -> MigControl | None:
+    """Access to the MIG layouts of this machine; None if they are not to be changed.
+
+    Raises:
+        UsageError: they are to be changed, but the GPUs are read in a way that does not allow it.
+    """
+    if not config.mig.repartition:
+        return None
+    if config.gpus.visible is not None:
+        raise UsageError("`mig.repartition` needs all GPUs, `gpus.visible` names some", hint="leave one of the two out")
+    control: MigControl | None = getattr(backend, "mig", None)
+    if control is None:
+        raise UsageError(
+            f"`mig.repartition` does not work with GPU backend `{backend.name}`", hint="use `nvml`, or simulated GPUs"
+        )
+    return control
 
 
 def scaled_options(name: str, given: dict[str, object], time_scale: float) -> dict[str, object]:

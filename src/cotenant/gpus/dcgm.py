@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.ports import GpuBackend
+from cotenant.gpus.mig_control import MigControl
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +195,12 @@ class DcgmActivityBackend:
         self._backend = backend
         self._reader = reader
         self.name = backend.name
+
+    @property
+    def mig(self) -> MigControl | None:
+        """Access of the other backend to MIG layouts, if it has any."""
+        control: MigControl | None = getattr(self._backend, "mig", None)
+        return control
 
     def inventory(self) -> tuple[Gpu, ...]:
         """The inventory of the other backend."""

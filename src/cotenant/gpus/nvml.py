@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.core.stats import mean
+from cotenant.gpus.mig_nvml import NvmlMig
 
 if TYPE_CHECKING:
     from cotenant.core.ports import GpuBackend
@@ -104,6 +105,7 @@ class NvmlBackend:
             ) from error
         self._nvml: Any = pynvml
         self._devices: tuple[_Device, ...] | None = None
+        self.mig = NvmlMig(pynvml)
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cotenant.scheduling.idle_watch import IdlePolicy
 from cotenant.scheduling.overrun_watch import OverrunPolicy
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
+from cotenant.scheduling.repartition import RepartitionRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class ManagerConfig:
         overrun: what is done about attempts that hold more than their promise.
         idle: when an attempt that holds GPUs counts as idle, and the action on it; None: none is looked for.
         interference: what a study measured of the workloads on these GPUs; None without a study.
+        repartition: when empty GPUs in MIG mode get other instances; None: layouts stay as they are.
         pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """
 
@@ -62,6 +64,7 @@ class ManagerConfig:
     overrun: OverrunPolicy = field(default_factory=OverrunPolicy)
     idle: IdlePolicy | None = None
     interference: InterferenceTable | None = None
+    repartition: RepartitionRule | None = None
     pace: float = 1.0
 
     def quota_of(self, user: str) -> Quota:

@@ -19,6 +19,8 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
     Journaled,
+    RepartitionEnded,
+    RepartitionStarted,
     RequestEstimate,
     Stop,
 )
@@ -80,6 +82,8 @@ class JobTable:
                 commands = self._requeued(event)
             case AttemptIdle() | AttemptBusy():
                 commands = self._idleness(event)
+            case RepartitionStarted() | RepartitionEnded():
+                commands = []  # they change no job, see `repartition_watch`
         self.last_at_s = max(self.last_at_s, event.at_s)
         return commands
 

@@ -25,7 +25,6 @@ from cotenant.core.events import (
     Journaled,
     Launch,
     ReportIdleness,
-    Resume,
     ServerSampled,
     Tick,
 )
@@ -47,6 +46,9 @@ from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.policy_driver import GpuOccupancy, PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.recovery import ran_out_of_memory
+from cotenant.scheduling.repartition import repartition_planner
+from cotenant.scheduling.repartition_watch import RepartitionWatch
+from cotenant.scheduling.restart import restart_commands
 from cotenant.scheduling.telemetry.samples import Telemetry
 from cotenant.scheduling.time_limits import TimeLimits
 
@@ -79,6 +81,7 @@ class Manager:
             smact_of=lambda job: self._history.activity(job).smact,
         )
         self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
+        self._repartitions = RepartitionWatch(pace=self._config.pace)
         self._bind_history()
         self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
         config, grace_s = self._config, self._config.stop_grace_s
@@ -90,6 +93,8 @@ class Manager:
         self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         pace, seen = self._config.pace, (self._table, self._admission, self._telemetry, self._history, self._driver)
         self._moves = MoveWatch(move_planner(self._policy, self._history, pace=pace), *seen, pace=pace)
+        planner = repartition_planner(self._policy, self._config.repartition, self._history, pace=pace)
+        self._repartitions.bind(planner, *seen[:3], self._driver)
 
     @property
     def jobs(self) -> Mapping[int, Job]:
@@ -102,6 +107,8 @@ class Manager:
         The `AttemptPlaced` of every `Launch` is already applied; the caller journals it before it launches.
         """
         queued_before = len(self._table.queued)
+        if isinstance(event, ServerSampled):
+            event = self._repartitions.visible(event)
         commands = self._apply(event)
         if isinstance(event, ServerSampled):
             self._telemetry.add(event, self._table.jobs)
@@ -126,12 +133,11 @@ class Manager:
     def restore(self, events: Iterable[Journaled], since: ManagerSnapshot | None = None) -> list[Command]:
         """Replay journaled `events` without placing jobs, and return the commands that a crash may have lost.
 
-        These are requests for missing estimates, stops of attempts with a stop reason, and `Resume` for all others: who
-        was paused is not journaled. The engine finds the attempts that were `Starting` or `Running`. `since` is the
-        snapshot that precedes the events.
+        The engine finds the attempts that were `Starting` or `Running`. `since` is the snapshot before the events.
         """
         if since is not None:
             self._table.load(since.jobs)
+            self._repartitions.load(since.repartitions)
             self._table.last_at_s = since.last_at_s
             self._history = WorkloadHistory.restored(
                 since.history, pace=self._config.pace, table=self._config.interference
@@ -139,27 +145,17 @@ class Manager:
             self._bind_history()
         for event in events:
             self._table.apply(event)
-            if isinstance(event, AttemptExited):
-                self._learn(event)
+            self._learn(event)
         at_s = self._table.last_at_s
         self._table.take_ended()
         self._propagate_changes(at_s)
-        commands: list[Command] = []
-        for job in self._table.jobs.values():
-            if not job.is_done and self._table.lacks_estimate(job):
-                commands.append(self._table.request(job, at_s, "restart"))
-            attempt = job.last_attempt
-            if job.id in self._table.live and attempt is not None:
-                why = attempt.stop_reason
-                resume = Resume(at_s=at_s, cause="restart", job_id=job.id, attempt=attempt.number)
-                commands.append(resume if why is None else self._table.stop(job, at_s, why))
-        return commands
+        return restart_commands(self._table, self._repartitions, at_s)
 
     def snapshot(self) -> ManagerSnapshot:
         """The state after the events so far; `restore` takes it and the events after it."""
-        return ManagerSnapshot(
-            last_at_s=self._table.last_at_s, jobs=self._table.export(), history=self._history.state()
-        )
+        table, pending = self._table, tuple(self._repartitions.pending.values())
+        state = self._history.state()
+        return ManagerSnapshot(last_at_s=table.last_at_s, jobs=table.export(), history=state, repartitions=pending)
 
     def telemetry_state(self) -> dict[str, Any]:
         """The telemetry of live attempts as plain values, for `restore_telemetry`."""
@@ -290,7 +286,7 @@ class Manager:
             job,
             refusal=self._admission.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
             wait=self._driver.explain(job_id),
-            supply=self.supply.why_none,
+            supply="; ".join(filter(None, (self.supply.why_none, self._repartitions.note()))),
             pending=lambda: self._admission.pending(job_id),
             indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if is_live else {},
             peak_bytes=(is_live and self.observed_bytes(job)) or 0,
@@ -305,15 +301,20 @@ class Manager:
             self._admission.follow((), event.at_s)
             return []
         commands = self._table.apply(event)
-        if isinstance(event, AttemptExited):
-            self._learn(event)
+        self._learn(event)
         self._propagate_changes(event.at_s)
         return commands
 
-    def _learn(self, event: AttemptExited) -> None:
+    def _learn(self, event: Journaled) -> None:
         """Update the workload history with an ended attempt; reconsider jobs of its workload if that changed."""
-        job = self._table.jobs.get(event.job_id)
-        if job is not None and job.attempts and job.attempts[-1].number == event.attempt:
+        self._repartitions.apply(event)
+        job = self._table.jobs.get(event.job_id) if isinstance(event, AttemptExited) else None
+        if (
+            isinstance(event, AttemptExited)
+            and job is not None
+            and job.attempts
+            and job.attempts[-1].number == event.attempt
+        ):
             key = self._history.learn(job, self._table.jobs)
             if key is not None:
                 self._driver.learned(key)
@@ -376,7 +377,7 @@ class Manager:
     def _decide(self, event: Event) -> list[Command]:
         self._hold_unsatisfiable(event.at_s)
         self._driver.offer(*self._admission.take_changes())
-        commands: list[Command] = []
+        commands: list[Command] = [*self._repartitions.commands(event.at_s)]
         for placement in self._driver.decide(event.at_s):
             if self._driver.admit(placement, event.at_s):
                 commands.append(self._launch(self._table.jobs[placement.job_id], placement, event))
@@ -384,7 +385,7 @@ class Manager:
 
     def _hold_unsatisfiable(self, at_s: float) -> None:
         """Hold queued jobs that fit on no GPU of the server; queue held ones again if a new GPU fits them."""
-        if self._fit_check.update(self._telemetry.gpus, at_s, self.supply.longest_s):
+        if self._fit_check.update(self._repartitions.possible_gpus(), at_s, self.supply.longest_s):
             self._propagate_changes(at_s)
             self._fit_check.done()
 

@@ -98,7 +98,7 @@ class RepartitionPlanner:
 
         `gpus`: all GPUs and instances; `excluded`: UUIDs of GPUs that keep their layout for now.
         """
-        candidates = [gpu for gpu in mig_gpus if gpu.uuid not in excluded and not gpu.foreign and _is_empty(gpu, gpus)]
+        candidates = self.candidates(mig_gpus, gpus, excluded)
         if not candidates or not waiting:
             return None
         jobs = {job.id: job for job in waiting}
@@ -109,6 +109,12 @@ class RepartitionPlanner:
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
         return None if best is None else best[1]
+
+    def candidates(
+        self, mig_gpus: Iterable[MigGpu], gpus: Sequence[GpuSnapshot], excluded: Collection[str] = ()
+    ) -> list[MigGpu]:
+        """The GPUs whose layout may change now: those that are empty."""
+        return [gpu for gpu in mig_gpus if gpu.uuid not in excluded and _is_empty(gpu, gpus)]
 
     def _queue(self, waiting: Sequence[Job], sizes: Mapping[str, int]) -> list[MigDemand]:
         """The demands of the first jobs of one GPU whose memory is known; `sizes`: memory by profile."""
@@ -188,6 +194,8 @@ def _is_empty(gpu: MigGpu, gpus: Sequence[GpuSnapshot]) -> bool:
 
     An instance that was not sampled, or in which a process holds memory, is not empty.
     """
+    if gpu.foreign or gpu.incomplete:
+        return False
     own = [snapshot for snapshot in gpus if snapshot.gpu.mig_parent == gpu.uuid]
     return len(own) == len(gpu.layout) and all(
         not snapshot.residents
@@ -217,3 +225,10 @@ def _profile_of(gpu: Gpu, available_bytes: int) -> InstanceProfile:
         memory_slices=slices,
         of=WHOLE_GPU_SLICES,
     )
+
+
+def repartition_planner(
+    policy: Policy, rule: RepartitionRule | None, history: WorkloadHistory, *, pace: float = 1.0
+) -> RepartitionPlanner | None:
+    """The planner of a configuration; None where layouts stay as they are."""
+    return None if rule is None else RepartitionPlanner(policy, rule, history, pace=pace)

@@ -9,6 +9,7 @@ from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.gpus import BackendOptions
 from cotenant.simserver.gpu import GpuState, SimulatedOutOfMemory
+from cotenant.simserver.mig import SimulatedMig
 from cotenant.simserver.server import Attachment, SimulatedServer
 
 __all__ = ["Attachment", "SimulatedBackend", "SimulatedOutOfMemory", "SimulatedServer"]
@@ -36,19 +37,29 @@ class SimulatedBackend:
 
     def __init__(self, folder: Path) -> None:
         self.server = SimulatedServer.open(folder)
+        self.mig = SimulatedMig(self.server)
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """The GPUs, by index."""
-        states = [self.server.gpu(i) for i in range(len(self.server.uuids))]
-        return tuple(
-            Gpu(uuid=state.uuid, index=state.number, name=state.model, memory_total_bytes=state.total_bytes)
-            for state in states
-        )
+        """The GPUs, by index; a GPU in MIG mode is replaced by its instances."""
+        instances = self.mig.instances()
+        found: list[Gpu] = []
+        for index in range(len(self.server.uuids)):
+            if index in instances:
+                found += [gpu for _, gpu in instances[index]]
+                continue
+            state = self.server.gpu(index)
+            found.append(
+                Gpu(uuid=state.uuid, index=state.number, name=state.model, memory_total_bytes=state.total_bytes)
+            )
+        return tuple(found)
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
         """A sample of every GPU that has not failed. Power and energy are those of virtual time."""
         states = []
-        for index in range(len(self.server.uuids)):
+        instances = self.mig.instances()
+        numbers = [index for index in range(len(self.server.uuids)) if index not in instances]
+        numbers += [number for own in instances.values() for number, _ in own]
+        for index in numbers:
             try:
                 states.append(self.server.gpu(index))
             except (OSError, ValueError):

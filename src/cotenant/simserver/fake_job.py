@@ -24,7 +24,8 @@ from typing import NamedTuple, NoReturn
 
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.progress import at as report_steps
-from cotenant.sim.interference import PairTable
+from cotenant.sim.interference import PairTable, TrueActivity
+from cotenant.sim.interference.sharing import slice_speed
 from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload
 from cotenant.simserver.gpu import SimulatedOutOfMemory
 from cotenant.simserver.job_progress import JobProgress
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
         if not names:
             raise UsageError("CUDA_VISIBLE_DEVICES is empty")
-        gpus = [server.uuids[server.index_of(name)] for name in names]
+        gpus = [server.gpu(server.index_of(name)).uuid for name in names]
         plan = _plan(options, server.seed)
     except CotenantError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -126,13 +127,22 @@ class SimulatedJob:
             attachment.detach()
         self.attachments.clear()
 
+    def _solo_speed(self) -> float:
+        """Its speed alone, on the slowest of its GPUs; below 1 on a MIG instance."""
+        activity = TrueActivity(self.plan.name, self.plan.smact, drama=self.plan.drama)
+        models = [self.server.gpu(attachment.index).model for attachment in self.attachments]
+        return min((slice_speed(activity, model) for model in models if "/" in model), default=1.0)
+
     def _train(self) -> int:
         plan = self.plan
         since_s = max(self.server.now_s(), self.started_s + plan.delay_s)
         for attachment in self.attachments:
             attachment.set_activity(**self._activity(1.0))
         progress = JobProgress(
-            PairTable(pair_speeds()), [attachment.key for attachment in self.attachments], since_s=since_s
+            PairTable(pair_speeds()),
+            [attachment.key for attachment in self.attachments],
+            since_s=since_s,
+            solo_speed=self._solo_speed(),
         )
         second_growth_s = min(SECOND_GROWTH_S, 0.5 * plan.work_s)
         fails_s = math.inf if plan.fail_after_s is None else max(0.0, plan.fail_after_s - plan.delay_s)

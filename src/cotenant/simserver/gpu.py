@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cotenant.core.gpu import mig_slices
 from cotenant.gpus.power_model import gpu_power
 
 
@@ -63,7 +64,10 @@ class ActivityChange(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """A GPU at virtual time `at_s`; `board_power_w` is its power limit."""
+    """A GPU or MIG instance at virtual time `at_s`; `board_power_w` is the power limit of the GPU.
+
+    `model`: e.g. `A100-40GB`, of an instance `A100-40GB/3g.20gb`.
+    """
 
     uuid: str
     number: int
@@ -104,8 +108,9 @@ class GpuState(NamedTuple):
     @property
     def power_w(self) -> float:
         """Watts now."""
-        model = gpu_power(self.model, self.board_power_w)
-        return model.watts(len(self.processes), self.utilization)
+        whole, _, profile = self.model.partition("/")
+        watts = gpu_power(whole, self.board_power_w).watts(len(self.processes), self.utilization)
+        return watts * mig_slices(profile) / 7.0 if profile else watts
 
 
 def gpu_json(gpu: GpuState) -> dict[str, Any]:

@@ -14,11 +14,15 @@ from cotenant.simserver.gpu import ActivityChange
 class JobProgress:
     """Work done in seconds of the job alone, from the changes that its GPUs recorded.
 
-    A job on several GPUs runs at the speed of the slowest.
+    A job on several GPUs runs at the speed of the slowest. `solo_speed`: its speed without neighbors, below 1 on a MIG
+    instance.
     """
 
-    def __init__(self, interference: Interference, keys: Sequence[str], *, since_s: float) -> None:
+    def __init__(
+        self, interference: Interference, keys: Sequence[str], *, since_s: float, solo_speed: float = 1.0
+    ) -> None:
         self._interference = interference
+        self._solo_speed = solo_speed
         self._keys = tuple(keys)  # of the job, one per GPU
         self.at_s = since_s
         self.done_s = 0.0
@@ -34,7 +38,9 @@ class JobProgress:
         self.speed = self._speed_at(histories, until_s)
 
     def _speed_at(self, histories: Sequence[Sequence[ActivityChange]], at_s: float) -> float:
-        return min(self._gpu_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True))
+        return self._solo_speed * min(
+            self._gpu_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True)
+        )
 
     def _gpu_speed(self, history: Sequence[ActivityChange], own_key: str, at_s: float) -> float:
         now = next((change for change in reversed(history) if change.at_s <= at_s), history[0])

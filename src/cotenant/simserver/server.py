@@ -50,9 +50,11 @@ class SimulatedServer:
     def create(cls, folder: Path, gpus: str, *, time_scale: float = 1.0, seed: int = 0) -> SimulatedServer:
         """A server with e.g. `4xA100-40GB` or `2xA100-40GB,1xL4-24GB`, whose time runs `time_scale` times as fast.
 
+        A GPU in MIG mode has its instances after a slash: `1xA100-40GB/3g.20gb+3g.20gb`.
+
         Raises:
             UsageError: `gpus` cannot be parsed, or the folder holds a server already.
-            UnknownName: there is no such GPU.
+            UnknownName: there is no such GPU or MIG profile.
         """
         from cotenant.core.errors import UsageError
         from cotenant.gpu_specs import gpu_specs_by_name
@@ -67,7 +69,8 @@ class SimulatedServer:
         if os.geteuid() == 0:
             folder.chmod(0o777)  # jobs of all users change the GPUs
         uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'cotenant {seed} {i}')}" for i in range(len(models))]
-        for index, (model, name) in enumerate(zip(models, uuids, strict=True)):
+        for index, (described, name) in enumerate(zip(models, uuids, strict=True)):
+            model, _, layout = described.partition("/")
             spec = specs[model]
             assert spec.board_power_w is not None  # `_parse_gpus` refuses the others
             state = GpuState(
@@ -82,6 +85,10 @@ class SimulatedServer:
             lock.touch()
             if os.geteuid() == 0:
                 lock.chmod(0o666)
+            if layout:
+                from cotenant.simserver.mig import write_layout
+
+                write_layout(folder, index, model, layout.split("+"))
         description = {
             "schema": SCHEMA,
             "uuids": uuids,
@@ -130,6 +137,12 @@ class SimulatedServer:
             return self.uuids.index(gpu)
         if gpu.isdigit() and int(gpu) < len(self.uuids):
             return int(gpu)
+        if gpu.startswith("MIG-"):
+            from cotenant.simserver.mig import instance_numbers
+
+            number = instance_numbers(self.folder, len(self.uuids)).get(gpu)
+            if number is not None:
+                return number
         from cotenant.core.errors import UnknownName
 
         raise UnknownName("GPU", gpu, self.uuids)
@@ -177,7 +190,12 @@ class SimulatedServer:
     def _change(self, index: int, edit: Callable[[GpuState], GpuState]) -> GpuState:
         """Apply `edit` to a GPU under its lock; if it raises, the GPU stays as it was."""
         with locked(self.folder / f"card-{index}.lock"):
-            before = read_gpu(self._gpu_path(index))
+            try:
+                before = read_gpu(self._gpu_path(index))
+            except FileNotFoundError as error:
+                from cotenant.core.errors import BackendError
+
+                raise BackendError("this MIG instance is gone", hint="its GPU has other instances now") from error
             now_s = max(before.at_s, self.now_s())
             # Energy first, for the GPU as it was; only then are dead processes removed and the edit applied.
             energy_j = before.energy_j + before.power_w * (now_s - before.at_s)
@@ -278,12 +296,17 @@ def _parse_gpus(text: str) -> list[str]:
     from cotenant.gpu_specs import gpu_specs_by_name
 
     known = [name for name, spec in gpu_specs_by_name().items() if spec.board_power_w is not None]
-    models: list[str] = []
+    described: list[str] = []
     for part in text.split(","):
         count, cross, name = part.strip().partition("x")
         if not cross or not count.isdigit() or not 1 <= int(count) <= 64:
             raise UsageError(f"`{part}` is not a number of GPUs", hint="write e.g. `4xA100-40GB`")
-        if name not in known:
-            raise UnknownName("simulated GPU", name, known)
-        models += [name] * int(count)
-    return models
+        model, slash, layout = name.partition("/")
+        if model not in known:
+            raise UnknownName("simulated GPU", model, known)
+        if slash:
+            from cotenant.simserver.mig import check_profiles
+
+            check_profiles(model, layout.split("+"))
+        described += [name] * int(count)
+    return described

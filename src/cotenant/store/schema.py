@@ -78,6 +78,10 @@ def _leave_defaults_out(db: sqlite3.Connection) -> None:
     event_format.begin(db, 7)
 
 
+def _add_repartition_events(_: sqlite3.Connection) -> None:
+    """Version 11. New events (RepartitionStarted, RepartitionEnded); the tables are unchanged."""
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -89,6 +93,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_idle_events,
     _add_checkpoint_fields,
     _leave_defaults_out,
+    _add_repartition_events,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.events import RepartitionStarted
 from cotenant.core.job import Job
 from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.store.environments import EnvironmentTable, MissingEnvironment
@@ -77,7 +78,8 @@ def save(
             rows.append((job.id, *_with_checksum(_text(job_body))))
     environments.insert(texts)
     db.executemany("INSERT OR REPLACE INTO snapshot_jobs VALUES (?, ?, ?)", rows)
-    body = _text({"last_at_s": state.last_at_s, "history": state.history})
+    repartitions = [encode(started) for started in state.repartitions]
+    body = _text({"last_at_s": state.last_at_s, "history": state.history, "repartitions": repartitions})
     db.execute(
         "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?, ?)",
         (seq, made_by(), len(state.jobs), *_with_checksum(body)),
@@ -106,7 +108,10 @@ def load(db: sqlite3.Connection, environments: EnvironmentTable) -> tuple[int, M
         pruned = {job_id for (job_id,) in db.execute("SELECT job_id FROM pruned_jobs")}
         rows = db.execute("SELECT body, crc32 FROM snapshot_jobs ORDER BY job_id").fetchall()
         jobs = [_job(_read(text, crc), environments, pruned) for text, crc in rows]
-        found = ManagerSnapshot(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
+        repartitions: list[RepartitionStarted] = [decode(RepartitionStarted, value) for value in state["repartitions"]]
+        found = ManagerSnapshot(
+            last_at_s=state["last_at_s"], jobs=jobs, history=state["history"], repartitions=repartitions
+        )
     except (CodecError, ValueError, TypeError, KeyError) as error:
         raise SnapshotError(f"it is damaged: {error}") from error
     if len(jobs) != count:

@@ -21,6 +21,7 @@ from journals import (
     NEW_IN_SCHEMA_6,
     NEW_IN_SCHEMA_8,
     NEW_IN_SCHEMA_9,
+    NEW_IN_SCHEMA_11,
     ONE_OF_EVERY_EVENT,
     RENAMED_IN_SCHEMA_5,
     reopened,
@@ -30,7 +31,8 @@ from journals import (
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
 SCHEMA_6 = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
 SCHEMA_8 = (*SCHEMA_6, *NEW_IN_SCHEMA_8)
-NEWEST = (*SCHEMA_8, *NEW_IN_SCHEMA_9)
+SCHEMA_9 = (*SCHEMA_8, *NEW_IN_SCHEMA_9)
+NEWEST = (*SCHEMA_9, *NEW_IN_SCHEMA_11)
 
 
 # Migrations.
@@ -70,8 +72,9 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_6", SCHEMA_6),
         ("schema_7", SCHEMA_6),
         ("schema_8", SCHEMA_8),
-        ("schema_9", NEWEST),
-        ("schema_10", NEWEST),
+        ("schema_9", SCHEMA_9),
+        ("schema_10", SCHEMA_9),
+        ("schema_11", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
@@ -97,7 +100,9 @@ def test_the_newest_golden_journal_is_what_is_written_today(tmp_path):
 def test_defaults_that_bodies_leave_out_are_those_of_the_newest_format():
     """A default that changes would change what old events say: it needs a format whose upgrade adds the old one."""
     golden = GOLDEN / f"defaults_{event_format.NEWEST_FORMAT}.json"
-    assert defaults_of(Journaled) == json.loads(golden.read_text())
+    recorded = json.loads(golden.read_text())
+    # A class that is newer than the format may have no default: no upgrade would add it.
+    assert {name: found for name, found in defaults_of(Journaled).items() if found or name in recorded} == recorded
 
 
 def test_events_appended_to_an_old_journal_are_in_the_new_format_beside_the_old_ones(tmp_path):

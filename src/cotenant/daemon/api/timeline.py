@@ -20,6 +20,8 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
     Journaled,
+    RepartitionEnded,
+    RepartitionStarted,
 )
 from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
 from cotenant.core.units import format_bytes, format_duration, format_energy
@@ -130,11 +132,26 @@ def _text(event: Journaled, spec: JobSpec | None) -> str:
             return f"attempt {number} is idle: {cause}"
         case AttemptBusy(attempt=number, at_s=at_s, idle_since_s=since_s):
             return f"attempt {number} computes again, after {format_duration(max(0.0, at_s - since_s))}"
+        case RepartitionStarted() | RepartitionEnded():
+            return _repartition(event)
         case JobUpdated(spec=new):
             return f"updated: {_difference(spec, new)}"
         case JobCancelled(cause=cause) | JobHeld(cause=cause) | JobReleased(cause=cause) | JobRequeued(cause=cause):
             return cause
     return type(event).__name__
+
+
+def _repartition(event: RepartitionStarted | RepartitionEnded) -> str:
+    name = f"GPU {event.gpu_index}"
+    if isinstance(event, RepartitionStarted):
+        return f"{name} is repartitioned from {_layout(event.before)} into {_layout(event.after)}: {event.cause}"
+    if event.error is None:
+        return f"{name} has {_layout(event.layout)}"
+    return f"{name} was not repartitioned: {event.error}; it has {_layout(event.layout)}"
+
+
+def _layout(texts: Sequence[str]) -> str:
+    return ", ".join(texts) or "no instance"
 
 
 def _demand(spec: JobSpec) -> str:

@@ -216,6 +216,20 @@ class MpsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigSection:
+    """`[mig]`: layouts of MIG instances. Durations count the time of a simulated server."""
+
+    repartition: bool = key(
+        default=False,
+        text="give an empty GPU in MIG mode other instances when waiting jobs gain by it; needs root; unproven: tested "
+        "with a stand-in for the driver only",
+    )
+    min_gain: float = key(0.3, "least gain over the present layout, in jobs' worth of speed")
+    cost_s: float = key(15.0, "how long a GPU is assumed to run nothing while it is repartitioned")
+    period_s: float = key(300.0, "least time between two repartitions of a GPU; doubled after each failure in a row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSection:
     """`[metrics]`: Prometheus."""
 
@@ -354,6 +368,7 @@ class Config:
     idle: IdleSection = field(default_factory=IdleSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     mps: MpsSection = field(default_factory=MpsSection)
+    mig: MigSection = field(default_factory=MigSection)
     access: AccessSection = field(default_factory=AccessSection)
     quotas: QuotasSection = field(default_factory=QuotasSection)
     limits: LimitsSection = field(default_factory=LimitsSection)

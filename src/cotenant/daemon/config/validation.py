@@ -15,6 +15,7 @@ from cotenant.engines import ENGINES
 from cotenant.estimators import ESTIMATORS
 from cotenant.gpus import AUTO, GPU_BACKENDS
 from cotenant.scheduling import policies
+from cotenant.scheduling.repartition import RepartitionRule
 from cotenant.simserver.server import check_gpus
 
 
@@ -35,6 +36,7 @@ def check_config(config: Config) -> None:
         if section.listen is not None:
             check_listener(section, name)
     read_interference(config)
+    RepartitionRule(min_gain=config.mig.min_gain, cost_s=config.mig.cost_s, period_s=config.mig.period_s)
     percent = config.mps.thread_percent
     if percent is not None and percent > 100:
         raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")

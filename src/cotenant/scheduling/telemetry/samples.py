@@ -145,6 +145,10 @@ class Telemetry:
                 self._steady_foreign.setdefault(gpu.uuid, _Low()).add(foreign_bytes or 0, event.at_s, self._window_s)
                 self._meter.note(gpu.uuid, sample, here, jobs, has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES)
 
+    def hide_instances(self, gpu_uuid: str) -> None:
+        """Take the MIG instances of a GPU out of the inventory, until the next sample shows some."""
+        self.gpus = tuple(gpu for gpu in self.gpus if gpu.mig_parent != gpu_uuid)
+
     def _add_co_runs(self, uuid: str, sample: GpuSample, present: list[AttemptSample], jobs: Mapping[int, Job]) -> None:
         """Add the interval since the last sample to the co-runs of the attempts on this GPU.
 
