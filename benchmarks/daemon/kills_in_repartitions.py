@@ -43,8 +43,8 @@ from cotenant.simserver.mig import DRIVER_S
 
 TIME_SCALE = 20.0
 GPUS = "1xA100-40GB/" + "+".join(["1g.5gb"] * 7)
-ROUNDS: tuple[tuple[int, int], ...] = ((1, 14), (1, 30), (4, 3))
-"""Jobs of each round, and the GiB that each declares: a half, the whole GPU, and small ones side by side."""
+ROUNDS: tuple[tuple[int, int], ...] = ((1, 30), (4, 3))
+"""Jobs of each round, and the GiB that each declares: the whole GPU, and small ones side by side."""
 PATIENCE_S = 60.0
 
 
@@ -68,11 +68,11 @@ class Repartitions:
             self._submit(gib)
         give_up_s = time.monotonic() + PATIENCE_S
         while len(self._events("RepartitionStarted")) == known:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > give_up_s or not self.server.client.jobs(active=True, last=1):
                 self.missed += 1
                 self.server.wait_for_all()
                 return
-            time.sleep(0.001)
+            time.sleep(0.005)
         started = self._events("RepartitionStarted")[known]
         steps = len(set(started["before"]) ^ set(started["after"]))
         time.sleep(self.rng.uniform(0.0, 1.1 * steps * DRIVER_S / TIME_SCALE))

@@ -207,8 +207,11 @@ def plan(queue: Sequence[MigDemand], profiles: Sequence[InstanceProfile]) -> Mig
     return max(plans, key=lambda candidate: (round(candidate.speed, 9), -len(candidate.layout)))
 
 
-def assignment(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
-    """The jobs of `queue` on this layout: each, in order, on the fastest instance that is left and has room for it."""
+def assignment(queue: Sequence[MigDemand], layout: Layout, *, strict_order: bool = False) -> MigPlan:
+    """The jobs of `queue` on this layout: each, in order, on the fastest instance that is left and has room for it.
+
+    `strict_order`: no job overtakes one that has no room.
+    """
     free = set(range(len(layout)))
     placed = []
     speed = 0.0
@@ -216,6 +219,8 @@ def assignment(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
         if not free:
             break
         fits = [place for place in sorted(free) if layout[place].profile.memory_bytes >= need.bytes]
+        if not fits and strict_order:
+            break
         if not fits:
             continue
 

@@ -19,8 +19,6 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
     Journaled,
-    RepartitionEnded,
-    RepartitionStarted,
     RequestEstimate,
     Stop,
 )
@@ -82,8 +80,8 @@ class JobTable:
                 commands = self._requeued(event)
             case AttemptIdle() | AttemptBusy():
                 commands = self._idleness(event)
-            case RepartitionStarted() | RepartitionEnded():
-                commands = []  # they change no job, see `repartition_watch`
+            case _:
+                commands = []  # repartitions change no job
         self.last_at_s = max(self.last_at_s, event.at_s)
         return commands
 

@@ -5,8 +5,8 @@ one job to an instance, each speed 0..1 of that alone on the whole GPU. A GPU is
 the present one by `min_gain`, and if the gain over the typical run time of the jobs that it serves is `hysteresis`
 times the work that the GPU could do while it is repartitioned. One GPU at a time, each at most once in `period_s`.
 
-Not considered: jobs of several GPUs, jobs of unknown memory, jobs that could join residents on other GPUs, and jobs
-that are still to come.
+A job of several GPUs counts as so many jobs: one GPU after the other gets instances for it. Not considered: jobs of
+unknown memory, jobs that could join residents on other GPUs, and jobs that are still to come.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class RepartitionPlanner:
     def __init__(self, policy: Policy, rule: RepartitionRule, history: WorkloadHistory, *, pace: float = 1.0) -> None:
         self.rule = rule
         self._order = policy.order if isinstance(policy, Composition) else None
+        # Where jobs may not overtake, a layout that does not serve the first one serves none.
+        self._strict_order = isinstance(policy, Composition) and not policy.backfill
         self._history = history
         self._pace = pace
 
@@ -117,7 +119,7 @@ class RepartitionPlanner:
         return [gpu for gpu in mig_gpus if gpu.uuid not in excluded and _is_empty(gpu, gpus)]
 
     def _queue(self, waiting: Sequence[Job], sizes: Mapping[str, int]) -> list[MigDemand]:
-        """The demands of the first jobs of one GPU whose memory is known; `sizes`: memory by profile."""
+        """The demands of the first jobs whose memory is known, one for each of their GPUs; `sizes`: by profile."""
         history, order, largest = self._history, self._order, max(sizes.values(), default=0)
         ordered = sorted(
             waiting, key=lambda job: (job.submitted_at_s, job.id) if order is None else order(job, history)
@@ -126,15 +128,18 @@ class RepartitionPlanner:
         for job in ordered:
             learned = history.demand_bytes(job)
             needed = demand_bytes(job) if learned is None else max(learned, job.min_memory_bytes)
-            if job.spec.gpus != 1 or needed is None:
+            if needed is None and self._strict_order:
+                break
+            if needed is None:
                 continue
             activity = history.activity(job)
             measured = {name: history.interference.slice_speed(activity.workload, name) for name in sizes}
             speeds = {name: speed for name, speed in measured.items() if speed is not None}
             # An instance shows some memory in use while it is empty. Only on the largest ones a job may have it all.
             wanted = max(needed, min(needed + MAX_IDLE_BYTES, largest))
-            found.append(MigDemand(job_id=job.id, bytes=wanted, smact=activity.smact, speeds=speeds))
-            if len(found) == MAX_WAITING:
+            demand = MigDemand(job_id=job.id, bytes=wanted, smact=activity.smact, speeds=speeds)
+            found += [demand] * job.spec.gpus
+            if len(found) >= MAX_WAITING:
                 break
         return found
 
@@ -144,16 +149,17 @@ class RepartitionPlanner:
         """What the best layout of a GPU gains, in seconds of work, and the repartition; None if it is not worth it."""
         rule = self.rule
         others = _other_places(gpu, gpus)
-        now = assignment(queue, (*gpu.layout, *others))
+        strict_order = self._strict_order
+        now = assignment(queue, (*gpu.layout, *others), strict_order=strict_order)
         best: tuple[MigPlan, Layout] | None = None
         for layout in _layouts(gpu.profiles):
-            plan = assignment(queue, (*layout, *others))
+            plan = assignment(queue, (*layout, *others), strict_order=strict_order)
             if best is None or _rank(plan, len(layout)) > _rank(best[0], len(best[1])):
                 best = plan, layout
         if best is None:
             return None
         then, layout = best
-        served = [job_id for job_id, place in then.placed if place < len(layout)]
+        served = list(dict.fromkeys(job_id for job_id, place in then.placed if place < len(layout)))
         gain = then.speed - now.speed
         if not served or gain < rule.min_gain or set(layout_texts(layout)) == set(layout_texts(gpu.layout)):
             return None

@@ -143,9 +143,18 @@ def test_of_two_gpus_that_with_the_larger_gain_is_repartitioned():
     assert planner().plan([halves, small], seen, waiting).gpu.uuid == "GPU-0"
 
 
-@pytest.mark.parametrize("job", [a_job(1, gib=15, gpus=2), a_job(1, gib=None)], ids=["a gang", "unknown memory"])
-def test_gangs_and_jobs_of_unknown_memory_are_not_considered(job):
-    assert planned(a_mig_gpu(*SEVEN), [job]) is None
+def test_a_job_of_unknown_memory_is_not_considered_and_stops_others_only_in_strict_order():
+    waiting = [a_job(1, gib=None), a_job(2, gib=15)]
+    assert planned(a_mig_gpu(*SEVEN), waiting[:1]) is None
+    assert planned(a_mig_gpu(*SEVEN), waiting).job_id == 2
+    strict = RepartitionPlanner(create("exclusive"), RepartitionRule(), WorkloadHistory())
+    assert strict.plan([a_mig_gpu(*SEVEN)], instances(a_mig_gpu(*SEVEN)), waiting) is None
+
+
+def test_a_gang_gets_an_instance_for_each_of_its_gpus():
+    found = planned(a_mig_gpu(*SEVEN), [a_job(1, gib=15, gpus=2)])
+    assert layout_texts(found.layout) == ("4g.20gb:0", "3g.20gb:4")
+    assert found.reason == "+1.86 jobs' worth of speed for 1 waiting job"
 
 
 def test_a_job_nearly_as_large_as_an_instance_gets_a_larger_one():
@@ -170,3 +179,13 @@ def test_wrong_values_of_the_rule_are_refused(name, value):
 
 def test_a_whole_gpu_is_no_candidate():
     assert planner().plan([], [replace(a_snapshot(), gpu=a_gpu())], [a_job(1, gib=15)]) is None
+
+
+@pytest.mark.parametrize(("policy", "first"), [("exclusive", 1), ("most-memory", None)])
+def test_where_jobs_may_not_overtake_the_first_one_is_served(policy, first):
+    """Two small jobs would use the halves that there are; behind a large job they wait for it."""
+    gpu = a_mig_gpu("4g.20gb:0", "3g.20gb:4")
+    waiting = [a_job(1, gib=30), a_job(2, gib=15), a_job(3, gib=15)]
+    found = RepartitionPlanner(create(policy), RepartitionRule(), WorkloadHistory())
+    plan = found.plan([gpu], instances(gpu), waiting)
+    assert (None if plan is None else plan.job_id) == first
