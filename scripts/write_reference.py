@@ -21,10 +21,10 @@ import click
 import cotenant
 from cotenant.cli import ALIASES, COMMANDS
 from cotenant.cli.completion import completion_script
-from cotenant.cli.json_outputs import OUTPUTS, ErrorOutput
 from cotenant.cli.options import SETTINGS, mark_examples, sections_of
 from cotenant.cli.output import SCHEMA
 from cotenant.cli.root import load, root
+from cotenant.cli.schemas.json_outputs import OUTPUTS, ErrorOutput
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 from cotenant.core.json_schema import schema_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cotenant.cli.json_outputs import OUTPUTS
+from cotenant.cli.schemas.json_outputs import OUTPUTS
 from cotenant.core.json_schema import schema_of
 
 COMPONENTS = {}

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks._lib.daemon_process import server
-from cotenant.cli.directives import parse_directives
-from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.directives import parse_directives
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.core.errors import CotenantError
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from cotenant.cli.slurm_times import parse_begin_from_now, parse_time_limit
+from cotenant.cli.slurm_verbs.times import parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import OPTIONS, header_words, split_options
 from cotenant.slurm.plan import words_of

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from cotenant.cli.directives import parse_directive_text
-from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.directives import parse_directive_text
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.parameter_types import Cleared
-from cotenant.cli.sbatch_options import FIELDS, read_settings
+from cotenant.cli.slurm_verbs.sbatch_options import FIELDS, read_settings
 from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import environment_settings, split_options
 from support.sbatch_oracle import SbatchOracle, Submissions, local, missing

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "cotenant"
 MIN_LINES = 60
 ONE_ENTRY_EACH = (
-    "cli/study_export.py",  # a verb, in the table of `cli/study.py`
+    "cli/studies/export.py",  # a verb, in the table of `cli/studies/command.py`
     "scheduling/policies",
     "study/jobs",
     "submitit/task.py",

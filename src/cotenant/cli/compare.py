@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cotenant.cli import estimate_text
 from cotenant.cli.completion import complete_gpu_names
-from cotenant.cli.estimate_options import DEFAULT_GPU, ScriptOptions
+from cotenant.cli.estimate import text as estimate_text
+from cotenant.cli.estimate.options import DEFAULT_GPU, ScriptOptions
 from cotenant.cli.options import cli_command, cli_option, json_option, option_group
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import TraceError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cotenant.cli.estimate_options import DEFAULT_GPU
+from cotenant.cli.estimate.options import DEFAULT_GPU
 from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH, Parsed, integer

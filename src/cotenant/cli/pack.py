@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.job_builder import build_job
-from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.job_builder import build_job
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.options import cli_argument, cli_command, parameters_of
 from cotenant.cli.output import emit_json, note, print_line
 from cotenant.core.errors import CotenantError, UsageError
@@ -155,7 +155,7 @@ def read_jobs(text: str, folder: Path) -> list[PackJob]:
 
 def _job_of(words: Sequence[str]) -> dict[str, Any]:
     """The body of a submission for the words after `cotenant submit`."""
-    from cotenant.cli.submit import submit
+    from cotenant.cli.jobs.submit import submit
 
     try:
         values = submit.make_context("submit", list(words)).params
@@ -172,7 +172,7 @@ def _job_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _slurm(own: Mapping[str, str | None]) -> SlurmInstallation | None:
-    from cotenant.cli.slurm_target import TARGET_VARIABLE
+    from cotenant.cli.slurm_verbs.target import TARGET_VARIABLE
     from cotenant.slurm.installation import find_installation
 
     named = own.get("to") or os.environ.get(TARGET_VARIABLE)

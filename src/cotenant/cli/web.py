@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant.cli.common import Connection, connection_options
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, hint
-from cotenant.cli.slurm_options import exported_environment
+from cotenant.cli.slurm_verbs.options import exported_environment
 from cotenant.core.errors import UsageError
 from cotenant.engines.slurm_environment import submitted_environment
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cotenant.cli.checkpoint_advice import habit_of, habit_view
+from cotenant.cli.jobs.checkpoint_advice import habit_of, habit_view
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES
 
 TEXT = "from cotenant import checkpoint\ncheckpoint.install()\ncheckpoint.exit_saved()\n"

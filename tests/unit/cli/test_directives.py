@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.directives import parse_directives
-from cotenant.cli.job_builder import build_job
-from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.directives import parse_directives
+from cotenant.cli.jobs.job_builder import build_job
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.parameter_types import NONE
 from cotenant.core.errors import JobFileError
 from cotenant.core.units import GiB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli.estimate_model import ModelOptions, shown
-from cotenant.cli.estimate_options import ScriptOptions, SummaryOptions
+from cotenant.cli.estimate.model import ModelOptions, shown
+from cotenant.cli.estimate.options import ScriptOptions, SummaryOptions
 from cotenant.core.errors import UsageError
 
 

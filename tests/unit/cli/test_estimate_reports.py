@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.cli.estimate_batch import BatchSizeQuery
-from cotenant.cli.estimate_reports import EstimateReports
+from cotenant.cli.estimate.batch import BatchSizeQuery
+from cotenant.cli.estimate.reports import EstimateReports
 from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB

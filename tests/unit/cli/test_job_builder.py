@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import job_command, slurm_options
-from cotenant.cli.job_builder import build_job
-from cotenant.cli.job_options import JobRequest, LaunchOptions
-from cotenant.cli.submit import submit
+from cotenant.cli.jobs import job_command
+from cotenant.cli.jobs.job_builder import build_job
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.submit import submit
+from cotenant.cli.slurm_verbs import options as slurm_options
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli import job_details
+from cotenant.cli.jobs import job_details
 
 USAGE = {"gpu_s": 3600.0, "mean_bytes": 2**30, "smact": 0.5, "energy_j": 36e5, "idle_energy_j": 9e5, "power_w": 1000.0}
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.main import main
 from cotenant.cli.options import parameters_of
-from cotenant.cli.sbatch_options import BEHAVIORS, FIELDS, UNUSED
+from cotenant.cli.slurm_verbs.sbatch_options import BEHAVIORS, FIELDS, UNUSED
 from cotenant.engines.slurm_environment import submitted_environment
 from cotenant.jobfiles.sbatch import OPTIONS
 

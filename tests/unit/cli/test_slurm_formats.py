@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli.slurm_commands import SINFO_FORMAT, SINFO_SUMMARY_FORMAT, SQUEUE_FORMAT, SQUEUE_LONG_FORMAT
-from cotenant.cli.slurm_fields import (
+from cotenant.cli.slurm_verbs.commands import SINFO_FORMAT, SINFO_SUMMARY_FORMAT, SQUEUE_FORMAT, SQUEUE_LONG_FORMAT
+from cotenant.cli.slurm_verbs.fields import (
     SACCT_FIELDS,
     SINFO_FIELDS,
     SLURM_STATES,
@@ -19,7 +19,7 @@ from cotenant.cli.slurm_fields import (
     reason_of,
     with_steps,
 )
-from cotenant.cli.slurm_formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
+from cotenant.cli.slurm_verbs.formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
 from cotenant.core.errors import UsageError
 from cotenant.daemon.api.states import SHORT
 

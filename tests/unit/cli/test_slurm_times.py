@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from cotenant.cli.slurm_times import parse_array, parse_begin, parse_past
+from cotenant.cli.slurm_verbs.times import parse_array, parse_begin, parse_past
 from cotenant.core.errors import UsageError
 
 NOW = datetime(2026, 11, 21, 15, 30, 10, tzinfo=timezone(timedelta(hours=2)))

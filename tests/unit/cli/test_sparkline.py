@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.cli.common import TableOptions
-from cotenant.cli.history_groups import print_users, print_workloads
+from cotenant.cli.jobs.history_groups import print_users, print_workloads
 from cotenant.cli.sparkline import ASCII_BLOCKS, UNICODE_BLOCKS, history_rows, sparkline, time_buckets, weighted_mean
 
 GiB = 2**30

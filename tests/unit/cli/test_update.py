@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
-from cotenant.cli import main, update
+from cotenant.cli import main
 from cotenant.cli.common import Connection
-from cotenant.cli.job_options import JobRequest
-from cotenant.cli.slurm_options import parse_dependencies
+from cotenant.cli.jobs import update
+from cotenant.cli.jobs.job_options import JobRequest
+from cotenant.cli.slurm_verbs.options import parse_dependencies
 from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.cli.estimate_json import of_estimate, of_result
-from cotenant.cli.estimate_reports import EstimateReports
+from cotenant.cli.estimate.json_output import of_estimate, of_result
+from cotenant.cli.estimate.reports import EstimateReports
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.budget import budget_report, doubts, parts_at_peak

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli import estimate_json, estimate_text
+from cotenant.cli.estimate import json_output as estimate_json
+from cotenant.cli.estimate import text as estimate_text
 from cotenant.core.units import MiB
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec

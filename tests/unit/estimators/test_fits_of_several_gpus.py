@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cotenant.cli import estimate_text
-from cotenant.cli.estimate_reports import EstimateReports
+from cotenant.cli.estimate import text as estimate_text
+from cotenant.cli.estimate.reports import EstimateReports
 from cotenant.core.units import MiB
 from cotenant.estimators.fit import Fit, worst
 from cotenant.estimators.traced import TracedEstimator

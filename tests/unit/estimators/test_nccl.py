@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.cli import estimate_json, estimate_text
+from cotenant.cli.estimate import json_output as estimate_json
+from cotenant.cli.estimate import text as estimate_text
 from cotenant.core.trace import NcclUsage, TraceHeader
 from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.nccl import nccl_bytes, nccl_warnings, with_nccl

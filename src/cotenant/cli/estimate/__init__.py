@@ -1,0 +1,1 @@
+"""`cotenant estimate`: its options, and its answer as text, JSON and reports."""

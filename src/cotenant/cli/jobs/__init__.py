@@ -1,0 +1,1 @@
+"""Verbs of jobs: submit, list, show, change, and read their output."""

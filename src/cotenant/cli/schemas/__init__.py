@@ -1,0 +1,1 @@
+"""The JSON that commands print, as typed dictionaries; `docs/reference/outputs.schema.json` is made of them."""

@@ -1,0 +1,1 @@
+"""`cotenant simulate`: replays and forecasts."""

@@ -1,0 +1,1 @@
+"""Commands as of Slurm, and the set-up of a Slurm whose jobs share GPUs."""

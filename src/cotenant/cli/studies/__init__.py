@@ -1,0 +1,1 @@
+"""`cotenant study`: one module for each study, and what they share."""
