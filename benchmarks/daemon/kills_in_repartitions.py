@@ -75,7 +75,7 @@ class Repartitions:
             time.sleep(0.005)
         started = self._events("RepartitionStarted")[known]
         steps = len(set(started["before"]) ^ set(started["after"]))
-        time.sleep(self.rng.uniform(0.0, 1.1 * steps * DRIVER_S / TIME_SCALE))
+        time.sleep(self.rng.uniform(0.0, 1.5 * steps * DRIVER_S / TIME_SCALE))
         self.server.kill()
         self.at[self._point(known)] += 1
         began_s = time.monotonic()
@@ -135,9 +135,9 @@ class Repartitions:
 
 @contextlib.contextmanager
 def repartitioning_server() -> Iterator[Server]:
-    """A server that repartitions its only GPU as often as it gains by it."""
+    """A server that repartitions its only GPU as often as it gains by it; no two jobs share an instance."""
     env = {"COTENANT_MIG__REPARTITION": "true", "COTENANT_MIG__PERIOD_S": "0", "COTENANT_MIG__COST_S": "0"}
-    with server(gpus=GPUS, time_scale=TIME_SCALE, env=env) as found:
+    with server(gpus=GPUS, time_scale=TIME_SCALE, flags=("--policy", "exclusive"), env=env) as found:
         yield found
 
 

@@ -6,12 +6,15 @@ creates what is missing. If the driver refuses in the middle, the instances that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.mig import Layout, MigGpu, MigInstance, layout_texts, parse_layout
 
+LEAVING_S = 1.0
+"""The driver may list a process a moment longer than it lives."""
 MAX_PIDS = 5
 """So many processes are named in a message."""
 
@@ -105,6 +108,10 @@ def _check(control: MigControl, gpu: MigGpu, before: Sequence[str], after: Seque
         incomplete = _words(layout_texts(gpu.incomplete))
         raise BackendError(f"its layout was changed by others: {incomplete} without compute instance")
     pids = sorted(control.process_ids(gpu.uuid))
+    give_up_s = time.monotonic() + LEAVING_S
+    while pids and time.monotonic() < give_up_s:
+        time.sleep(LEAVING_S / 20)
+        pids = sorted(control.process_ids(gpu.uuid))
     if pids:
         names = ", ".join(map(str, pids[:MAX_PIDS])) + (", ..." if len(pids) > MAX_PIDS else "")
         raise BackendError(f"processes use the GPU: {names}")

@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cotenant.core.errors import UsageError
@@ -95,12 +96,14 @@ class RepartitionPlanner:
         waiting: Sequence[Job],
         *,
         excluded: Collection[str] = (),
+        vacated_s: Mapping[str, float] = MappingProxyType({}),
     ) -> Repartition | None:
         """The repartition that is worth most; None if none is worth its cost.
 
-        `gpus`: all GPUs and instances; `excluded`: UUIDs of GPUs that keep their layout for now.
+        `gpus`: all GPUs and instances; `excluded`: UUIDs of GPUs that keep their layout for now; `vacated_s` as in
+        `candidates`.
         """
-        candidates = self.candidates(mig_gpus, gpus, excluded)
+        candidates = self.candidates(mig_gpus, gpus, excluded, vacated_s)
         if not candidates or not waiting:
             return None
         jobs = {job.id: job for job in waiting}
@@ -113,10 +116,17 @@ class RepartitionPlanner:
         return None if best is None else best[1]
 
     def candidates(
-        self, mig_gpus: Iterable[MigGpu], gpus: Sequence[GpuSnapshot], excluded: Collection[str] = ()
+        self,
+        mig_gpus: Iterable[MigGpu],
+        gpus: Sequence[GpuSnapshot],
+        excluded: Collection[str] = (),
+        vacated_s: Mapping[str, float] = MappingProxyType({}),
     ) -> list[MigGpu]:
-        """The GPUs whose layout may change now: those that are empty."""
-        return [gpu for gpu in mig_gpus if gpu.uuid not in excluded and _is_empty(gpu, gpus)]
+        """The GPUs whose layout may change now: those that are empty.
+
+        `vacated_s`: when a job left an instance, by UUID. Processes in a sample from before that were the job's.
+        """
+        return [gpu for gpu in mig_gpus if gpu.uuid not in excluded and _is_empty(gpu, gpus, vacated_s)]
 
     def _queue(self, waiting: Sequence[Job], sizes: Mapping[str, int]) -> list[MigDemand]:
         """The demands of the first jobs whose memory is known, one for each of their GPUs; `sizes`: by profile."""
@@ -195,7 +205,7 @@ def _speeds(plan: MigPlan, queue: Sequence[MigDemand]) -> list[tuple[int, float]
     return [(place, predicted_speed(demands[job_id], plan.layout[place].profile)) for job_id, place in plan.placed]
 
 
-def _is_empty(gpu: MigGpu, gpus: Sequence[GpuSnapshot]) -> bool:
+def _is_empty(gpu: MigGpu, gpus: Sequence[GpuSnapshot], vacated_s: Mapping[str, float]) -> bool:
     """Whether no job and no other process is on any of its instances, as far as samples show.
 
     An instance that was not sampled, or in which a process holds memory, is not empty.
@@ -205,9 +215,9 @@ def _is_empty(gpu: MigGpu, gpus: Sequence[GpuSnapshot]) -> bool:
     own = [snapshot for snapshot in gpus if snapshot.gpu.mig_parent == gpu.uuid]
     return len(own) == len(gpu.layout) and all(
         not snapshot.residents
-        and snapshot.latest is not None
-        and not snapshot.latest.processes
         and snapshot.available_bytes is not None
+        and snapshot.latest is not None
+        and (not snapshot.latest.processes or snapshot.latest.at_s <= vacated_s.get(snapshot.gpu.uuid, -math.inf))
         for snapshot in own
     )
 

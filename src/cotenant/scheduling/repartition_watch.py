@@ -10,7 +10,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cotenant.core.events import Journaled, Repartition, RepartitionEnded, RepartitionStarted, ServerSampled
+from cotenant.core.events import (
+    AttemptExited,
+    Journaled,
+    Repartition,
+    RepartitionEnded,
+    RepartitionStarted,
+    ServerSampled,
+)
 from cotenant.core.gpu import Gpu
 from cotenant.core.mig import MigGpu, layout_texts
 from cotenant.scheduling.admission import AdmissionControl
@@ -40,6 +47,7 @@ class RepartitionWatch:
         self._mig_gpus: tuple[MigGpu, ...] = ()
         self._largest: tuple[Gpu, ...] = ()
         self._possible: tuple[tuple[Gpu, ...], tuple[Gpu, ...]] = ((), ())
+        self._vacated_s: dict[str, float] = {}  # when a job left an instance, by UUID
         self._looked_at: object = None
 
     def bind(
@@ -58,7 +66,7 @@ class RepartitionWatch:
         self._driver = driver
 
     def apply(self, event: Journaled) -> None:
-        """A repartition begins or is over; other events change nothing."""
+        """A repartition begins or is over, or an attempt has left its GPUs; other events change nothing."""
         if isinstance(event, RepartitionStarted):
             self.pending[event.gpu_uuid] = event
         elif isinstance(event, RepartitionEnded):
@@ -67,6 +75,10 @@ class RepartitionWatch:
             self._ended[uuid] = event
             self._failures[uuid] = 0 if event.error is None else self._failures.get(uuid, 0) + 1
             self._looked_at = None
+        elif isinstance(event, AttemptExited):
+            job = self._table.jobs.get(event.job_id)
+            if job is not None and job.attempts:
+                self._vacated_s.update(dict.fromkeys(job.attempts[-1].placement.gpu_uuids, event.at_s))
 
     def load(self, pending: Iterable[RepartitionStarted]) -> None:
         """Take over the repartitions of a snapshot."""
@@ -117,12 +129,14 @@ class RepartitionWatch:
             return []
         excluded = {gpu.uuid for gpu in self._mig_gpus if at_s < self._not_before_s(gpu.uuid, planner)}
         snapshots = self._driver.snapshot(at_s).gpus
-        candidates = planner.candidates(self._mig_gpus, snapshots, excluded)
+        present = {snapshot.gpu.uuid for snapshot in snapshots}
+        self._vacated_s = {uuid: left_s for uuid, left_s in self._vacated_s.items() if uuid in present}
+        candidates = planner.candidates(self._mig_gpus, snapshots, excluded, self._vacated_s)
         looked_at = (self._driver.changes, tuple(candidates))
         if not candidates or looked_at == self._looked_at:
             return []
         self._looked_at = looked_at
-        plan = planner.plan(candidates, snapshots, waiting)
+        plan = planner.plan(candidates, snapshots, waiting, vacated_s=self._vacated_s)
         if plan is None:
             return []
         started = RepartitionStarted(

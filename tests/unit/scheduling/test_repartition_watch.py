@@ -8,6 +8,7 @@ import pytest
 
 from builders import a_spec
 from cotenant.core.events import (
+    AttemptExited,
     JobSubmitted,
     Launch,
     Repartition,
@@ -16,8 +17,8 @@ from cotenant.core.events import (
     ServerSampled,
     Tick,
 )
-from cotenant.core.gpu import Gpu, GpuSample
-from cotenant.core.job import Held, Queued
+from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+from cotenant.core.job import AttemptExit, Held, Queued
 from cotenant.core.mig import MigGpu, layout_texts, parse_layout, parse_profiles
 from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager, ManagerConfig
@@ -62,7 +63,7 @@ def ended(*texts, at_s, error=None):
 
 
 def a_manager(rule=RULE, **config):
-    return Manager(create("first-fit", {"warmup_s": 0}), ManagerConfig(repartition=rule, estimate=False, **config))
+    return Manager(create("exclusive"), ManagerConfig(repartition=rule, estimate=False, **config))
 
 
 def begun(**config):
@@ -110,6 +111,35 @@ def test_a_job_is_not_placed_on_the_instances_that_it_would_be_slow_on():
     manager.handle(a_sample(*SMALL, at_s=1.0))
     (command,) = manager.handle(submitted(1, 4, at_s=2.0))
     assert isinstance(command, Repartition)
+
+
+def busy(sample):
+    """`sample` with a process on its first instance."""
+    first = sample.gpus[0].uuid
+    shown = GpuSample(at_s=sample.at_s, used_bytes=0, processes=(GpuProcess(pid=7, used_bytes=0),))
+    return replace(sample, samples={**sample.samples, first: shown})
+
+
+@pytest.mark.parametrize(("sampled_s", "begins"), [(3.0, True), (5.0, False)])
+def test_the_processes_of_a_job_that_has_left_do_not_count(sampled_s, begins):
+    """The sample of 3 s is from before the job left at 4 s; one of 5 s shows a process of somebody else."""
+    manager = a_manager()
+    manager.handle(a_sample("7g.40gb:0", at_s=1.0))
+    (launch,) = manager.handle(submitted(1, 15, at_s=2.0))
+    for number in range(2, 6):
+        manager.handle(submitted(number, 15, at_s=2.5))
+    assert isinstance(launch, Launch)
+    manager.handle(busy(a_sample("7g.40gb:0", at_s=sampled_s)))
+    exited = AttemptExited(
+        at_s=4.0,
+        cause="engine",
+        job_id=1,
+        attempt=1,
+        exit=AttemptExit(exit_code=0, signal=None, reason="exited"),
+        peak_observed_bytes={},
+    )
+    commands = manager.handle(exited)
+    assert any(isinstance(command, Repartition) for command in commands) == begins
 
 
 def test_nothing_is_placed_while_it_lasts():
