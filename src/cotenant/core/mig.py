@@ -123,7 +123,7 @@ def parse_profiles(profiles: Sequence[tuple[str, int]]) -> tuple[InstanceProfile
     """
     parsed = [(name, size_bytes, _NAME.match(name)) for name, size_bytes in profiles]
     found = [(name, size_bytes, int(m[1]), int(m[2])) for name, size_bytes, m in parsed if m is not None]
-    if not found:
+    if all(compute != 1 for _, _, compute, _ in found):
         raise UsageError(
             "this GPU has no MIG profiles", hint="MIG is on A30, A100, H100, H200 and later of their profile"
         )

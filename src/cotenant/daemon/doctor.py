@@ -22,7 +22,7 @@ from cotenant.daemon.client import Client
 from cotenant.daemon.config import loader as configuration
 from cotenant.daemon.config import paths
 from cotenant.daemon.config.validation import check_config
-from cotenant.daemon.doctor_gpus import Diagnosis, gpus, sharing, suspension
+from cotenant.daemon.doctor_gpus import Diagnosis, gpus, mig_layouts, sharing, suspension
 from cotenant.daemon.setup import state_folder
 
 MIN_TORCH = (2, 4)
@@ -41,6 +41,7 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         ("null GPU", _null_gpu),
         ("GPUs", gpus),
         ("sharing", sharing),
+        ("MIG", mig_layouts),
         ("suspension", suspension),
         ("configuration", lambda: _configuration(env)),
         ("daemon", lambda: _daemon(socket_file)),

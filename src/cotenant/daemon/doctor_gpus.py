@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cotenant.core.errors import BackendError
+from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.gpu import Gpu
+from cotenant.core.mig import layout_texts
 from cotenant.core.text import printable
 from cotenant.core.units import format_bytes
 from cotenant.engines.cuda_suspension import COMMAND as CUDA_CHECKPOINT
 from cotenant.engines.cuda_suspension import MIN_DRIVER, check_program
 from cotenant.gpu_specs import gpu_spec_for_nvml
+from cotenant.gpus.mig_control import MigControl
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
 
 Severity = Literal["ok", "optional", "warning", "problem"]
@@ -108,6 +111,41 @@ def sharing() -> Iterator[Diagnosis]:
         )
     else:
         yield Diagnosis(subject="MPS", severity="ok", detail='installed; used with policy.options.sharing = "mps"')
+
+
+def mig_layouts() -> Iterator[Diagnosis]:
+    """Whether the daemon could repartition GPUs in MIG mode (`mig.repartition`), and what is missing for it."""
+    from cotenant.gpus import create
+
+    try:
+        backend = create("nvml")
+    except BackendError:
+        return  # `gpus` says so
+    try:
+        control: MigControl | None = getattr(backend, "mig", None)
+        found = () if control is None else control.gpus()
+    except CotenantError as error:
+        advice = error.hint or "run the daemon as root"
+        detail = f"layouts cannot be changed: {error.message}"
+        yield Diagnosis(subject="MIG", severity="optional", detail=detail, advice=advice)
+        return
+    finally:
+        backend.close()
+    if not found:
+        yield Diagnosis(subject="MIG", severity="optional", detail="no GPU is in MIG mode")
+    elif os.geteuid() != 0:
+        detail = "layouts cannot be changed: only root may create instances"
+        yield Diagnosis(subject="MIG", severity="optional", detail=detail, advice="run the daemon as root")
+    for gpu in found:
+        layout = ", ".join(layout_texts(gpu.layout)) or "no instance"
+        if gpu.foreign or gpu.incomplete:
+            why = gpu.foreign or f"{', '.join(layout_texts(gpu.incomplete))} without compute instance"
+            detail = f"GPU {gpu.index} has {layout}, and is not repartitioned: {why}"
+        elif os.geteuid() == 0:
+            detail = f"GPU {gpu.index} has {layout}, and can be repartitioned with `mig.repartition`; unproven"
+        else:
+            detail = f"GPU {gpu.index} has {layout}"
+        yield Diagnosis(subject="MIG", severity="optional", detail=detail)
 
 
 def suspension() -> Iterator[Diagnosis]:

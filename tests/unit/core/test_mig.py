@@ -36,8 +36,9 @@ def test_instance_profiles_of_a_gpu():
 
 
 def test_a_gpu_without_mig_is_refused():
-    with pytest.raises(UsageError, match="has no MIG profiles"):
-        mig.parse_profiles([])
+    for profiles in ([], [("7g.40gb", 40 * GiB)], [("whole", 40 * GiB)]):
+        with pytest.raises(UsageError, match="has no MIG profiles"):
+            mig.parse_profiles(profiles)
 
 
 def test_layouts_of_the_user_guide():
@@ -151,7 +152,7 @@ PUBLISHED = {
     "H200-141GB": {"1g.18gb": 7, "1g.35gb": 4, "2g.35gb": 3, "3g.71gb": 2, "4g.71gb": 1, "7g.141gb": 1},
 }
 
-# Source: the same page, the diagram of A100, row by row in compute slices from the first to the last.
+# The diagram of A100 on the same page, row by row in compute slices: a picture, written down by hand.
 ROWS_OF_SEVEN = [
     [7],
     [4, 3],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from cotenant.cli.main import main
+from cotenant.core.errors import NotPermitted
+from cotenant.core.mig import MigGpu, parse_layout, parse_profiles
 from cotenant.core.units import GiB
 from cotenant.daemon import doctor, doctor_gpus
 from fake_pynvml import FakeDriver, FakeGpu
@@ -161,6 +165,59 @@ def test_mps_is_checked(found, tmp_path, monkeypatch):
     (tmp_path / "pipe").mkdir()
     (tmp_path / "pipe" / "control").touch()
     assert severity_of(found(), "MPS") == "warning"
+
+
+class MigBackend:
+    """A backend whose MIG layouts are `gpus`, or cannot be read."""
+
+    def __init__(self, *gpus, error=None):
+        self._gpus, self._error = gpus, error
+        self.mig = self
+
+    def gpus(self):
+        if self._error is not None:
+            raise self._error
+        return self._gpus
+
+    def close(self):
+        pass
+
+
+A100_PROFILES = parse_profiles(
+    [("1g.5gb", 5 * 2**30), ("3g.20gb", 20 * 2**30), ("4g.20gb", 20 * 2**30), ("7g.40gb", 40 * 2**30)]
+)
+A100 = MigGpu(
+    uuid="GPU-0", index=0, profiles=A100_PROFILES, layout=parse_layout(["4g.20gb:0", "3g.20gb:4"], A100_PROFILES)
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "uid", "detail"),
+    [
+        (
+            MigBackend(A100),
+            0,
+            "GPU 0 has 4g.20gb:0, 3g.20gb:4, and can be repartitioned with `mig.repartition`; unproven",
+        ),
+        (MigBackend(A100), 1000, "layouts cannot be changed: only root may create instances"),
+        (
+            MigBackend(replace(A100, foreign="an instance is divided")),
+            0,
+            "is not repartitioned: an instance is divided",
+        ),
+        (MigBackend(replace(A100, incomplete=A100.layout[:1])), 0, "4g.20gb:0 without compute instance"),
+        (MigBackend(), 0, "no GPU is in MIG mode"),
+        (
+            MigBackend(error=NotPermitted("no permission", hint="be root")),
+            0,
+            "layouts cannot be changed: no permission",
+        ),
+    ],
+)
+def test_doctor_says_whether_layouts_can_be_changed(backend, uid, detail, monkeypatch):
+    monkeypatch.setattr("cotenant.gpus.create", lambda _: backend)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert detail in "; ".join(diagnosis.detail for diagnosis in doctor_gpus.mig_layouts())
 
 
 @pytest.mark.parametrize(
