@@ -249,3 +249,10 @@ def test_an_instance_whose_compute_instance_is_refused_does_not_stay():
     nvml.fails["nvmlGpuInstanceCreateComputeInstance"] = 999
     assert repartition(NvmlMig(nvml), "GPU-0", ("4g.20gb:0",), HALVES).error.startswith("cannot create `3g.20gb:4`")
     assert [start for _, start in nvml.instances.values()] == [0]
+
+
+def test_of_two_instances_of_a_profile_the_one_at_the_place_is_destroyed():
+    nvml = Nvml("2g.10gb:0", "2g.10gb:2")
+    (gpu,) = NvmlMig(nvml).gpus()
+    NvmlMig(nvml).destroy("GPU-0", gpu.layout[1])
+    assert [start for _, start in nvml.instances.values()] == [0]

@@ -225,3 +225,22 @@ def test_a_plan_is_not_made_anew_for_the_same_gpus_and_queue(monkeypatch):
         manager.handle(Tick(at_s=at_s, cause="clock"))
     assert len(calls) <= 1
     assert layout_texts(watch._mig_gpus[0].layout) == SMALL
+
+
+def test_a_layout_that_the_administrator_changes_later_is_seen():
+    manager, _ = begun()
+    manager.handle(ended(*HALVES, at_s=5.0))
+    manager.handle(a_sample(*SMALL, at_s=6.0))
+    assert len(manager.gpus) == 7
+
+
+def test_one_gpu_is_repartitioned_at_a_time():
+    manager = a_manager()
+    first, second = a_sample(*SMALL, at_s=1.0), a_sample(*SMALL, at_s=1.0)
+    others = tuple(replace(gpu, uuid=f"{gpu.uuid} of GPU-1", mig_parent="GPU-1") for gpu in second.gpus)
+    samples = {gpu.uuid: GpuSample(at_s=1.0, used_bytes=0) for gpu in (*first.gpus, *others)}
+    owners = (*first.mig_gpus, replace(second.mig_gpus[0], uuid="GPU-1"))
+    manager.handle(replace(first, gpus=(*first.gpus, *others), samples=samples, mig_gpus=owners))
+    commands = [manager.handle(submitted(number, 15, at_s=2.0)) for number in range(1, 5)]
+    assert [len(found) for found in commands] == [1, 0, 0, 0]
+    assert len(manager.gpus) == 7
