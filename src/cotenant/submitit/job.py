@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from submitit.core import core, logger
 
 from cotenant.core.errors import CotenantError, DaemonUnreachable, NoSuchJob, UsageError
+from cotenant.daemon.api.states import DONE
 from cotenant.daemon.client import Client
 
 R = TypeVar("R", covariant=True)  # noqa: PLC0105 (submitit's name)
 
-DONE = frozenset(("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST"))
 MAX_SINGLE = 8
 """Up to so many jobs are requested one by one; more by one list of all that are as new."""
 RETRY_S = 1.0

@@ -13,14 +13,13 @@ from cotenant.cli.output import Column, emit_json, hint
 from cotenant.cli.parameter_types import Parsed
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.daemon.api.states import SHORT
+from cotenant.daemon.api.states import DONE, SHORT
 
 MAX_DONE = 20
 MAX_WAITING = 200
 """Finished and waiting jobs that are shown without --all."""
 
 WAITING = ("PENDING", "HELD")
-DONE = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
 COLUMNS = (
     Column(key="id", title="JOB", right=True),
     Column(key="name", title="NAME"),

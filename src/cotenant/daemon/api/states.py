@@ -20,3 +20,5 @@ SHORT: Mapping[str, str] = {
     "LOST": "LO",
 }
 """The words, and how they are shortened."""
+DONE = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
+"""The states of jobs that have ended."""
