@@ -129,15 +129,16 @@ class SimulatedMig:
         index = self._server.uuids.index(gpu_uuid)
         time.sleep(DRIVER_S / self._server.time_scale)
         number = _number(self._folder, index, instance.text)
-        with locked(self._folder / f"mig-{index}.lock"), locked(self._folder / f"card-{number}.lock"):
+        with locked(self._folder / f"mig-{index}.lock"):
             texts = _texts(self._folder, index) or ()
             if instance.text not in texts:
                 raise BackendError(f"`{instance.text}` does not exist")
-            card = self._folder / f"card-{number}.json"
-            if any(map(is_alive, read_gpu(card).processes)):
-                raise BackendError(f"`{instance.text}` is in use")
-            _write(self._folder / f"mig-{index}.json", [text for text in texts if text != instance.text])
-            card.unlink()
+            with locked(self._folder / f"card-{number}.lock"):
+                card = self._folder / f"card-{number}.json"
+                if any(map(is_alive, read_gpu(card).processes)):
+                    raise BackendError(f"`{instance.text}` is in use")
+                _write(self._folder / f"mig-{index}.json", [text for text in texts if text != instance.text])
+                card.unlink()
 
     def create(self, gpu_uuid: str, instance: MigInstance) -> None:
         """Create an instance."""
