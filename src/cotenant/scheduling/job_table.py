@@ -35,10 +35,9 @@ class JobTable:
     """All jobs; no other class changes the state of a job.
 
     Attributes:
-        jobs: by id.
+        jobs: by id; `last_at_s`: time of the newest event.
         queued, live: ids of the jobs that are queued, and of those that are starting or running.
         unsatisfiable: jobs held because no GPU is large enough, with the state to return to, by id.
-        last_at_s: time of the newest event.
     """
 
     def __init__(self, config: ManagerConfig) -> None:
@@ -57,6 +56,7 @@ class JobTable:
 
     def apply(self, event: Journaled) -> list[Command]:
         """Apply `event` and return the commands that follow from it."""
+        commands: list[Command] = []  # repartitions change no job
         match event:
             case JobSubmitted():
                 commands = self._submitted(event)
@@ -80,8 +80,6 @@ class JobTable:
                 commands = self._requeued(event)
             case AttemptIdle() | AttemptBusy():
                 commands = self._idleness(event)
-            case _:
-                commands = []  # repartitions change no job
         self.last_at_s = max(self.last_at_s, event.at_s)
         return commands
 

@@ -83,8 +83,8 @@ class Manager:
         self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
         self._repartitions = RepartitionWatch(pace=self._config.pace)
         self._bind_history()
-        self._overruns = OverrunWatch(self._config.overrun, stop_grace_s=self._config.stop_grace_s)
         config, grace_s = self._config, self._config.stop_grace_s
+        self._overruns = OverrunWatch(config.overrun, stop_grace_s=grace_s)
         self._idle = IdleWatch(config.idle, stale_after_s=config.stale_after_s, stop_grace_s=grace_s, pace=config.pace)
         self._time_limits = TimeLimits(self._config)
         self._at_s = 0.0
@@ -146,10 +146,9 @@ class Manager:
         for event in events:
             self._table.apply(event)
             self._learn(event)
-        at_s = self._table.last_at_s
         self._table.take_ended()
-        self._propagate_changes(at_s)
-        return restart_commands(self._table, self._repartitions, at_s)
+        self._propagate_changes(self._table.last_at_s)
+        return restart_commands(self._table, self._repartitions, self._table.last_at_s)
 
     def snapshot(self) -> ManagerSnapshot:
         """The state after the events so far; `restore` takes it and the events after it."""
