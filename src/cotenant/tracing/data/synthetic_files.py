@@ -237,7 +237,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
         return functools.partial(_preparing, prepare, named)
 
-    asking = before(maker.make_yolo, maker.make_folder, maker.make_text, maker.make_counterpart, named=maker.is_yolo)
+    asking = before(maker.make_dataset, maker.make_folder, maker.make_text, maker.make_counterpart, named=maker.is_yolo)
     return [
         *(
             Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)

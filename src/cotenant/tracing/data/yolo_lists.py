@@ -9,8 +9,11 @@ Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `ver
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 1000
 BOXES_OF_IMAGE = 7  # as COCO has in the mean: arXiv 1405.0312, section 6
@@ -28,23 +31,25 @@ def is_yolo_data(path: str) -> bool:
     return (is_list or is_folder) and any(_READER in vars(module) for module in list(sys.modules.values()))
 
 
-def images_of(path: str) -> tuple[str, Sequence[str]]:
-    """The folder of the images of a list or folder, and their names without suffixes."""
-    name = Path(path)
-    folder = name.parent / _IMAGES / name.stem if name.suffix == _LIST_SUFFIX else name
-    return str(folder), [f"{index:012d}" for index in range(IMAGES)]
-
-
-def write_boxes(folder: str, above: Path, stems: Sequence[str], classes: int) -> str:
-    """Write the texts of images in `folder`, whose files are in `above`; the lines of a list of these images."""
-    parts = [_LABELS if part == _IMAGES else part for part in above.parts]
-    labels = Path(*parts)
+def make(
+    full: str, overlay: Overlay, image: SyntheticSample, make_images: Callable[[str, str, Sequence[str]], bool]
+) -> bool:
+    """Make the list or folder `full` in the overlay, its images, and their boxes."""
+    name = Path(full)
+    is_list = name.suffix == _LIST_SUFFIX
+    folder = name.parent / _IMAGES / name.stem if is_list else name
+    stems = [f"{index:012d}" for index in range(IMAGES)]
+    if not make_images(str(folder), ".jpg", stems):
+        return False
+    above = Path(overlay.above(str(folder)))
+    labels = Path(*(_LABELS if part == _IMAGES else part for part in above.parts))
     labels.mkdir(parents=True, exist_ok=True)
     for index, stem in enumerate(stems):
-        first = index * BOXES_OF_IMAGE
-        boxes = (_box(first + box, classes) for box in range(BOXES_OF_IMAGE))
+        boxes = (_box(index * BOXES_OF_IMAGE + box, image.classes) for box in range(BOXES_OF_IMAGE))
         Path(labels, f"{stem}.txt").write_text("".join(boxes))
-    return "".join(f"{folder}/{stem}.jpg\n" for stem in stems)
+    if is_list:
+        Path(overlay.above(full)).write_text("".join(f"{folder}/{stem}.jpg\n" for stem in stems))
+    return True
 
 
 def _box(index: int, classes: int) -> str:
