@@ -144,6 +144,33 @@ def test_a_list_of_images_is_absent_without_a_reader_of_yolo(tmp_path):
     assert not trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"]).warnings
 
 
+@IMAGES
+def test_pascal_voc_has_lists_images_boxes_and_masks(tmp_path):
+    source = """
+    import xml.etree.ElementTree as ET
+    from PIL import Image
+    root = "VOCdevkit/VOC2007"
+    names = {}
+    for split in ("Main/trainval", "Segmentation/val", "Main/cat_train"):
+        with open(os.path.join(root, "ImageSets", split + ".txt")) as file:
+            names[split] = file.read().splitlines()
+    assert names["Main/trainval"] == names["Segmentation/val"] == [line.split()[0] for line in names["Main/cat_train"]]
+    assert {line.split()[1] for line in names["Main/cat_train"]} == {"1"} and len(set(names["Main/trainval"])) == 1000
+    name = names["Main/trainval"][-1]
+    assert Image.open(os.path.join(root, "JPEGImages", name + ".jpg")).size == (64, 48)
+    mask = Image.open(os.path.join(root, "SegmentationClass", name + ".png"))
+    assert (mask.size, mask.mode) == ((64, 48), "L")
+    objects = ET.parse(os.path.join(root, "Annotations", name + ".xml")).findall("object")
+    for found in objects:
+        box = found.find("bndbox")
+        left, top, right, bottom = (int(box.find(side).text) for side in ("xmin", "ymin", "xmax", "ymax"))
+        assert 1 <= left < right <= 64 and 1 <= top < bottom <= 48 and found.find("difficult").text == "0"
+    assert len({found.find("name").text for found in objects}) == 3
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x48x64:uint8:20"]).warnings
+    assert any("VOC2007/JPEGImages" in warning for warning in warnings)
+
+
 def test_a_font_that_is_downloaded_is_the_one_of_matplotlib(tmp_path):
     (tmp_path / "matplotlib" / "fonts" / "ttf").mkdir(parents=True)
     (tmp_path / "matplotlib" / "__init__.py").write_text("def get_data_path(): return __path__[0]\n")

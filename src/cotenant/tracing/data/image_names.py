@@ -95,7 +95,8 @@ def _texts(items: Iterable[Any], numbers: Iterator[int], other: int) -> Iterator
             found = _one_of(value)
             yield str(next(numbers, other))[-1] if found == "0" else found
         elif kind in {op.MAX_REPEAT, op.MIN_REPEAT}:
-            yield from _repeated(*value, numbers, other)
+            least, most, items = value
+            yield from _repeated(least, most, items, numbers, other)
         else:
             raise NotImplementedError(kind)
 

@@ -3,6 +3,7 @@
 `data/coco.yaml` names lists such as `datasets/coco/train2017.txt`. The text of `images/train2017/7.jpg` is
 `labels/train2017/7.txt`; each line is a class, a center, a width and a height, as ratios. Only readers that have
 the function `img2label_paths` are meant: those of YOLOv3, v5, v7, v9 and of the package ultralytics.
+A module of its own: the layout of one kind of data set, as `voc_lists` is of another.
 Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `verify_image_label`.
 """
 

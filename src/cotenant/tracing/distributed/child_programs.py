@@ -94,7 +94,7 @@ def _exec(context: PatchContext, original: Any) -> Any:
         if program is None:
             original(path, args, *env)
         else:
-            sys.exit(_run_here(context, program, *(env or ({},)), None))
+            sys.exit(_run_here(context, program, env[0] if env else {}, None))
 
     return execute
 

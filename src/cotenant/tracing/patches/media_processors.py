@@ -76,7 +76,7 @@ def set_image_sizes(processor: Any, config: Any) -> None:
         elif isinstance(value, int) and isinstance(own, int):
             setattr(processor, option, value)
     size, own = _value(vision, "image_size"), getattr(processor, "size", None)
-    if not isinstance(size, int) or not hasattr(own, "get"):
+    if not isinstance(size, int) or own is None or not hasattr(own, "get"):
         return
     square = {"height": size, "width": size}
     if own.get("height") is not None:

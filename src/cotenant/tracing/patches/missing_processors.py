@@ -105,7 +105,7 @@ def _completing(bound: Any) -> Any:
         """A processor; where its tokenizer was made from a configuration, its own options are, too."""
         processor = original(cls, name, *args, **kwargs)
         tokenizer = getattr(processor, "tokenizer", None)
-        if not getattr(tokenizer, _MADE, False):
+        if tokenizer is None or not getattr(tokenizer, _MADE, False):
             return processor
         if getattr(processor, "chat_template", None) is None:
             processor.chat_template = tokenizer.chat_template
