@@ -23,7 +23,7 @@ _PERMISSION, _IN_USE, _NOT_FOUND, _NO_ROOM = 4, 19, 6, 23
 """`NVML_ERROR_NO_PERMISSION`, `IN_USE`, `NOT_FOUND`, `INSUFFICIENT_RESOURCES` (nvml.h, `nvmlReturn_t`)."""
 
 
-class _Instance(NamedTuple):
+class _GpuInstance(NamedTuple):
     """A GPU instance: its profile, or None for one that layouts are not made of; its compute instances, by profile."""
 
     handle: Any
@@ -132,7 +132,7 @@ class NvmlMig:
                 continue
             yield int(info.id), _text(info.name).removeprefix("MIG ").strip(), int(info.memorySizeMB) * MIB
 
-    def _instances(self, handle: Any, profiles: tuple[InstanceProfile, ...]) -> Iterator[_Instance]:
+    def _instances(self, handle: Any, profiles: tuple[InstanceProfile, ...]) -> Iterator[_GpuInstance]:
         nvml = self._nvml
         by_name = {profile.name: profile for profile in profiles}
         for profile_id, name, _ in self._profiles(handle):
@@ -140,7 +140,7 @@ class NvmlMig:
             for instance in instances:
                 info = self._call("read an instance", nvml.nvmlGpuInstanceGetInfo, instance)
                 compute = tuple(self._compute_instances(instance))
-                yield _Instance(instance, name, by_name.get(name), int(info.placement.start), compute)
+                yield _GpuInstance(instance, name, by_name.get(name), int(info.placement.start), compute)
 
     def _compute_instances(self, instance: Any) -> Iterator[tuple[Any, int]]:
         """The compute instances in a GPU instance, and their compute slices."""
@@ -186,7 +186,7 @@ class NvmlMig:
             raise BackendError(f"the driver does not allow `{instance.text}`: it can start at {starts}")
         raise BackendError(f"the driver has no profile `{instance.profile.name}`")
 
-    def _find(self, gpu_uuid: str, instance: MigInstance) -> _Instance | None:
+    def _find(self, gpu_uuid: str, instance: MigInstance) -> _GpuInstance | None:
         for found in self._instances(self._handle(gpu_uuid), (instance.profile,)):
             if found.profile is not None and found.start == instance.start:
                 return found

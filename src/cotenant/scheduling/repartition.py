@@ -69,7 +69,7 @@ class RepartitionRule:
                 raise UsageError(f"`{name}` of MIG repartitioning must be >= 0 and finite, got {value:g}")
 
 
-class Repartition(NamedTuple):
+class RepartitionPlan(NamedTuple):
     """A GPU to repartition: `job_id` is the first job that gets one of the new instances."""
 
     gpu: MigGpu
@@ -97,7 +97,7 @@ class RepartitionPlanner:
         *,
         excluded: Collection[str] = (),
         vacated_s: Mapping[str, float] = MappingProxyType({}),
-    ) -> Repartition | None:
+    ) -> RepartitionPlan | None:
         """The repartition that is worth most; None if none is worth its cost.
 
         `gpus`: all GPUs and instances; `excluded`: UUIDs of GPUs that keep their layout for now; `vacated_s` as in
@@ -108,7 +108,7 @@ class RepartitionPlanner:
             return None
         jobs = {job.id: job for job in waiting}
         queue = self._queue(waiting, {kind.name: kind.memory_bytes for gpu in candidates for kind in gpu.profiles})
-        best: tuple[float, Repartition] | None = None
+        best: tuple[float, RepartitionPlan] | None = None
         for gpu in candidates if queue else ():
             found = self._best(gpu, gpus, queue, jobs)
             if found is not None and (best is None or found[0] > best[0]):
@@ -155,7 +155,7 @@ class RepartitionPlanner:
 
     def _best(
         self, gpu: MigGpu, gpus: Sequence[GpuSnapshot], queue: Sequence[MigDemand], jobs: Mapping[int, Job]
-    ) -> tuple[float, Repartition] | None:
+    ) -> tuple[float, RepartitionPlan] | None:
         """What the best layout of a GPU gains, in seconds of work, and the repartition; None if it is not worth it."""
         rule = self.rule
         others = _other_places(gpu, gpus)
@@ -180,7 +180,7 @@ class RepartitionPlanner:
             return None
         count = "1 waiting job" if len(served) == 1 else f"{len(served)} waiting jobs"
         reason = f"{gain:+.2f} jobs' worth of speed for {count}"
-        return worth_s, Repartition(gpu, by_start(layout), served[0], reason)
+        return worth_s, RepartitionPlan(gpu, by_start(layout), served[0], reason)
 
     def _run_s(self, job: Job) -> float:
         """Its run time alone, by history; else what an unknown one takes."""
