@@ -1,6 +1,7 @@
 """The `nvidia-smi` commands that create a layout of MIG instances; the layouts themselves are in `core.mig`.
 
-A module of its own: the daemon changes layouts through NVML (`mig_nvml`), `cotenant mig` and measurements through `nvidia-smi`.
+A module of its own: `cotenant mig` and measurements run `nvidia-smi`; the daemon changes layouts through NVML
+(`mig_nvml`).
 """
 
 from __future__ import annotations
