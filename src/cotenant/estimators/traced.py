@@ -52,7 +52,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "11"
+    version = "12"
 
     def __init__(
         self,
