@@ -84,14 +84,16 @@ def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
         pytest.param(["--save_to", "shakespeare.txt"], False, id="an option for results"),
         pytest.param(["hamlet.txt"], False, id="another"),
         pytest.param([], False, id="none"),
+        pytest.param(["vocabulary.txt"], False, id="a name of something else"),
     ],
 )
 def test_a_text_that_an_argument_names_is_data(tmp_path, arguments, is_made):
-    source = "assert len(open('shakespeare.txt').read().split()) >= 200_000"
+    name = "vocabulary.txt" if arguments == ["vocabulary.txt"] else "shakespeare.txt"
+    source = f"assert len(open({name!r}).read().split()) >= 200_000"
     if is_made:
         trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
     else:
-        with failing("raised", "shakespeare.txt"):
+        with failing("raised", name):
             trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
 
 
