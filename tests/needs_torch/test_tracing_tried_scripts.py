@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.ports import EstimateRequest
 from cotenant.estimators.traced import TracedEstimator
-from traced_scripts import TRAINING, failing, traced, trained
+from traced_scripts import TRAINING, allocations, failing, traced, trained
 
 
 def test_processes_that_are_not_waited_for_run_at_the_end(tmp_path):
@@ -62,6 +62,21 @@ def test_the_script_sees_the_cuda_version_of_a_gpu_build(tmp_path):
     assert library["cuda"] == (None if "cpu" in torch.__version__ else torch.version.cuda)
     """
     trained(tmp_path, source)
+
+
+def test_two_sparse_gradients_of_a_table_are_added(tmp_path):
+    source = """
+    import torch
+    table = torch.nn.Embedding(10_000, 16, sparse=True).cuda()
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    for _ in range(3):
+        (table(torch.tensor([5, 7]).cuda()).sum() + table(torch.tensor([7, 8, 9]).cuda()).sum()).backward()
+        assert table.weight.grad.is_sparse and table.weight.grad._nnz() == 5
+        assert table.weight.grad.coalesce()._nnz() == 4
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    assert allocations(traced(tmp_path, source)).count(4 * 10_000 * 16) == 3  # weights and two states, no gradient
 
 
 def test_models_of_a_repository_that_is_not_here_are_an_empty_list(tmp_path):

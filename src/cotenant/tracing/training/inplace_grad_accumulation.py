@@ -43,7 +43,7 @@ class InplaceGradAccumulation:
         first = args[0]
         if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):
             return False
-        if called_from_python(_OUR_FRAMES):
+        if first.layout is not torch.strided or called_from_python(_OUR_FRAMES):  # a sparse tensor has no storage
             return False
         shares = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         owners = (first._use_count(), shares, sys.getrefcount(first))
