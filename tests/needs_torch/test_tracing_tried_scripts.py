@@ -79,6 +79,29 @@ def test_two_sparse_gradients_of_a_table_are_added(tmp_path):
     assert allocations(traced(tmp_path, source)).count(4 * 10_000 * 16) == 3  # weights and two states, no gradient
 
 
+def test_parts_whose_sizes_were_read_from_unknown_values_are_even(tmp_path):
+    source = """
+    import torch
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        images = torch.randn(2, 17, 4).cuda()
+        {before}
+        parts = model(images.flatten(0, 1)).split({sizes})
+        assert [len(part) for part in parts] == [17, 17]
+        sum(part.sum() for part in parts).backward()
+        optimizer.step()
+    """
+    read = "counts = (model(images) != 0).any(-1).sum(1).tolist()"
+    job = (
+        "import torch\nmodel = torch.nn.Linear(4, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    trace = traced(tmp_path, job + textwrap.dedent(source.format(before=read, sizes="counts")))
+    assert any("was split evenly" in warning for warning in trace.warnings)
+    with failing("raised", "split_with_sizes"):
+        traced(tmp_path, job + textwrap.dedent(source.format(before="", sizes="[3, 4]")))
+
+
 def test_models_of_a_repository_that_is_not_here_are_an_empty_list(tmp_path):
     source = """
     import torch.hub

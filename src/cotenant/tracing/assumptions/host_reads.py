@@ -34,6 +34,10 @@ class HostReads:
         if not number:
             self._last_exact = self._last
 
+    def any_exact(self) -> bool:
+        """Whether unknown values other than single floating-point numbers have been read."""
+        return bool(self._last_exact)
+
     def suspect(self, error: BaseException) -> str:
         """A clause to append to an error's text; empty if no read can have caused an error of its type."""
         location = self._last_exact if isinstance(error, LookupError) else self._last

@@ -41,6 +41,12 @@ def patches(context: PatchContext) -> list[Patch | HookPatch]:
             )
             for target in ("torch:isclose", "torch:Tensor.isclose")
         ),
+        Patch(
+            target="torch:Tensor.split", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_splitting_all, context),
+            reason="Sizes that a script reads from unknown values do not sum up to the size that they divide.",
+            source="torch/_tensor.py, `Tensor.split`",
+        ),
         HookPatch(
             target="torch.version:cuda", phase=Phase.LIBRARIES, register=_name_cuda_version,
             reason="A CPU build has None, of which scripts take the major version.", source="torch/version.py",
@@ -75,6 +81,19 @@ def _assuming_close(original: Any) -> Any:
         return result
 
     return isclose
+
+
+def _splitting_all(context: PatchContext, original: Any) -> Any:
+    @functools.wraps(original)
+    def split(self: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
+        if isinstance(split_size, (list, tuple)) and split_size and context.mode.host_reads.any_exact():
+            total, count = self.shape[dim], len(split_size)
+            if all(type(size) is int for size in split_size) and sum(split_size) != total:
+                context.recorder.warn("a tensor was split evenly where its parts' sizes are not known without a GPU")
+                split_size = [total // count + (index < total % count) for index in range(count)]
+        return original(self, split_size, dim)
+
+    return split
 
 
 def _always_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
