@@ -1,8 +1,9 @@
 """Finds the Python commands of a batch script, by reading it as a shell would, without running anything.
 
 Pure: text in, commands out. The reader follows variables, `shift`, `cd`, `source .../activate`, `conda activate`, the
-first value of a `for` loop, and programs that start another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows
-neither functions, nor which branch is taken, nor the output of commands; it lists a name of unknown value in `unknown`.
+first value of a `for` loop, integers in `$(( ... ))`, the branches that the variables exclude, and programs that start
+another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows neither functions nor the output of commands; it lists a
+name of unknown value in `unknown`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
+from cotenant.jobfiles import shell_arithmetic, shell_conditions
 from cotenant.jobfiles.sbatch import SbatchOption, split_options
 
 MAX_SCRIPT_LINES = 5_000
@@ -22,7 +24,8 @@ LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
 """Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
-_KEYWORDS = frozenset(("then", "do", "else", "{", "!", "if", "while", "until", "elif"))
+_BRANCHES = frozenset(("if", "then", "elif", "else", "fi"))
+_KEYWORDS = frozenset(("do", "{", "!", "while", "until")) | _BRANCHES
 _RUNNERS: Mapping[str, frozenset[str]] = {
     "command": frozenset(),
     "exec": frozenset(("-a",)),
@@ -57,6 +60,8 @@ _SRUN_FLAGS = frozenset(("-l", "-u", "-E", "-K"))
 _NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", "venv", "virtualenv"))
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(\w+|[@*])(?::?-([^{}]*))?[^{}]*\}|\(+[^()]*\)+)|`[^`]*`")
+_FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
+_ARITHMETIC = "cotenant_arithmetic_"
 _HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -131,16 +136,41 @@ class _ScriptReader:
         self._bin_folders: tuple[str, ...] = ()
         self._conda_env = ""
         self._unknown: dict[str, None] = {}
+        self._branches = shell_conditions.Branches()
+        self._arithmetic: list[str] = []  # expressions of the line
+        self._not_evaluated: set[str] = set()  # variables that hold the value of one that is not known
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
-        for words in _commands(line):
+        if first := _FIRST_OF_LOOP.match(line):
+            self._assign(first[1], [first[2]])
+            line = line[first.end() :]
+        for words in _commands(self._with_names(line)):
             self._unknown = {}
             self._command(number, words)
 
+    def _with_names(self, line: str) -> str:
+        """A line with a variable in the place of each `$(( ... ))`, which is evaluated when its command is read."""
+        self._arithmetic = []
+        text = ""
+        for part, is_expression in shell_arithmetic.parts(line):
+            text += f"${{{_ARITHMETIC}{len(self._arithmetic)}}}" if is_expression else part
+            self._arithmetic += [part] if is_expression else []
+        return text
+
     def _command(self, number: int, words: list[str]) -> None:
+        is_negated = False
         while words and words[0] in _KEYWORDS:
+            if words[0] in _BRANCHES:
+                self._branches.keyword(words[0])
+            is_negated |= words[0] == "!"
             words = words[1:]
+        if words and self._branches.in_condition:
+            texts = [_VARIABLE.sub(self._substitute, word) for word in words]
+            self._branches.condition(None if self._unknown or is_negated else shell_conditions.truth(texts))
+            self._unknown = {}
+        if self._branches.is_excluded:
+            return
         if len(words) > 3 and words[0] == "for" and words[2] == "in":
             self._assign(words[1], self._expanded([words[3]]))
             return
@@ -151,12 +181,15 @@ class _ScriptReader:
         if not words:
             for name, value in env.items():
                 self._assign(name, [value])
+                if self._arithmetic and self._unknown:
+                    self._not_evaluated.add(name)
             return
         words = self._expanded(words)
         if words:
             self._run(number, words, env)
 
     def _assign(self, name: str, words: Sequence[str]) -> None:
+        self._not_evaluated.discard(name)
         self._set[name] = " ".join(words)
 
     def _run(self, number: int, words: list[str], env: dict[str, str]) -> None:
@@ -257,8 +290,15 @@ class _ScriptReader:
             place = int(name[:4]) - 1
             if 0 <= place < len(self._arguments):
                 return self._arguments[place]
+        key = name.removeprefix(_ARITHMETIC)
+        if key != name and key.isdecimal() and int(key[:4]) < len(self._arithmetic):
+            expression = self._arithmetic[int(key[:4])]
+            number = shell_arithmetic.evaluate(expression, lambda name: self._set.get(name, self._env.get(name)))
+            if number is None:
+                self._unknown[f"$(({expression}))"] = None
+            return "" if number is None else str(number)
         found = self._set.get(name, self._env.get(name))
-        if found is None and default is None:
+        if (found is None and default is None) or name in self._not_evaluated:
             self._unknown[written] = None
         return default or "" if found is None else found
 
