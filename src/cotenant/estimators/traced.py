@@ -13,7 +13,7 @@ from cotenant.core.estimate import Estimate, GpuEstimate
 from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
-from cotenant.estimators import null_gpu
+from cotenant.estimators import null_gpu, several_programs
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
 from cotenant.estimators.cudnn.workspaces import benchmark_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
@@ -94,10 +94,14 @@ class TracedEstimator:
         python = sys.executable
         if self._python is not None:
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
-        command = shell_script.resolve(request.command, workdir=request.workdir, env=env)
-        request, env = replace(request, command=command.command, workdir=command.workdir), command.env
-        recorded, from_cache = self._trace(request, gpu, env, python)
-        return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
+
+        def explain_one(program: shell_script.ResolvedCommand) -> TracedResult:
+            wanted = replace(request, command=program.command, workdir=program.workdir)
+            recorded, from_cache = self._trace(wanted, gpu, program.env, python)
+            return replace(self.on(recorded, gpu, env=program.env), from_cache=from_cache)
+
+        commands = shell_script.resolve(request.command, workdir=request.workdir, env=env)
+        return several_programs.largest(commands, explain_one)
 
     def _trace(
         self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str], python: str

@@ -1,6 +1,6 @@
 """The command behind variables and a shell script, as in `NCCL_DEBUG=INFO bash scripts/train.sh 8 /data`.
 
-The script is read (`jobfiles.python_commands`) and not run: of what it does, its one Python command is traced, in the
+The script is read (`jobfiles.python_commands`) and not run: of what it does, its Python commands are traced, in the
 folder and with the variables that it sets.
 """
 
@@ -20,25 +20,30 @@ from cotenant.osutil.regular_files import read_regular_file
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _MAX_LISTED = 3
+_MAX_PROGRAMS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedCommand:
-    """A command without a shell: its argv, folder and variables."""
+    """A command without a shell: its argv, folder and variables.
+
+    `where`: its line of the shell script, as in "line 3 of `train.sh`"; empty: it stands in none.
+    """
 
     command: tuple[str, ...]
     workdir: str
     env: Mapping[str, str]
+    where: str = ""
 
 
-def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> ResolvedCommand:
-    """`command` without the variables set before it, and without the shell script that it runs.
+def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> list[ResolvedCommand]:
+    """`command` without the variables set before it; of a shell script, the Python programs that it starts.
 
     A command that runs no shell script is returned as it is.
 
     Raises:
-        UsageError: the script cannot be read; it runs no Python program or several; or one with a value that is known
-            only when it runs.
+        UsageError: the script cannot be read; it runs no Python program or more than four; or one with a value that is
+            known only when it runs.
     """
     words, env = list(command), dict(env)
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
@@ -46,12 +51,23 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
         words.pop(0)
     found = _script_of(words, workdir)
     if found is None:
-        return ResolvedCommand(command=tuple(words), workdir=workdir, env=env)
+        return [ResolvedCommand(command=tuple(words), workdir=workdir, env=env)]
     name, text, arguments = found
-    only = _only_command(name, find_python_commands(text, env, arguments))
-    folders = [str(Path(workdir, Path(folder).expanduser())) for folder in only.bin_folders]
+    return [
+        _in_environment(program, name, workdir, env)
+        for program in _distinct(name, find_python_commands(text, env, arguments))
+    ]
+
+
+def _in_environment(program: PythonCommand, name: str, workdir: str, env: Mapping[str, str]) -> ResolvedCommand:
+    folders = [str(Path(workdir, Path(folder).expanduser())) for folder in program.bin_folders]
     path = {"PATH": ":".join([*folders, env.get("PATH", "")])} if folders else {}
-    return ResolvedCommand(command=only.words, workdir=str(Path(workdir, only.folder)), env={**env, **path, **only.env})
+    return ResolvedCommand(
+        command=program.words,
+        workdir=str(Path(workdir, program.folder)),
+        env={**env, **path, **program.env},
+        where=f"line {program.line} of `{name}`",
+    )
 
 
 def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[str]] | None:
@@ -73,24 +89,27 @@ def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[s
     return words[place], content.decode(errors="replace").replace("\r\n", "\n"), words[place + 1 :]
 
 
-def _only_command(name: str, found: Sequence[PythonCommand]) -> PythonCommand:
-    distinct = list({command.words: command for command in found}.values())
+def _distinct(name: str, found: Sequence[PythonCommand]) -> list[PythonCommand]:
+    """The commands that differ, in their order."""
+    by_words: dict[tuple[str, ...], PythonCommand] = {}
+    for command in found:
+        by_words.setdefault(command.words, command)
+    distinct = list(by_words.values())
     if not distinct:
         raise UsageError(
             f"`{name}` starts no Python program that can be seen by reading it",
             hint="give the command that trains: `cotenant estimate -- python train.py ARGS`",
         )
-    if len(distinct) > 1:
+    if len(distinct) > _MAX_PROGRAMS:
         lines = ", ".join(str(command.line) for command in distinct[:_MAX_LISTED])
-        more = ", ..." if len(distinct) > _MAX_LISTED else ""
         raise UsageError(
-            f"`{name}` starts {len(distinct)} Python programs (lines {lines}{more}), and one can be traced",
-            hint=f"give the one that trains, e.g. `cotenant estimate -- {shlex.join(distinct[0].words)}`",
+            f"`{name}` starts {len(distinct)} Python programs (lines {lines}, ...); at most {_MAX_PROGRAMS} are traced",
+            hint=f"give the one that needs most, e.g. `cotenant estimate -- {shlex.join(distinct[0].words)}`",
         )
-    only = distinct[0]
-    if only.unknown:
-        raise UsageError(
-            f"line {only.line} of `{name}`: the value of `{only.unknown[0]}` is known only when it runs",
-            hint="set it: `NAME=VALUE cotenant estimate ...`, or give the command itself: `-- python train.py ARGS`",
-        )
-    return only
+    for command in distinct:
+        if command.unknown:
+            raise UsageError(
+                f"line {command.line} of `{name}`: the value of `{command.unknown[0]}` is known only when it runs",
+                hint="set it: `NAME=VALUE cotenant estimate ...`, or give the command: `-- python train.py ARGS`",
+            )
+    return distinct

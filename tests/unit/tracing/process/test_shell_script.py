@@ -14,8 +14,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def resolved(folder, *command, **env):
+def all_resolved(folder, *command, **env):
     return resolve(command, workdir=str(folder), env={"PATH": "/bin", **env})
+
+
+def resolved(folder, *command, **env):
+    (only,) = all_resolved(folder, *command, **env)
+    return only
 
 
 def script(folder, text, name="train.sh"):
@@ -97,9 +102,10 @@ def test_what_runs_no_shell_script_stays_as_it_is(folder, command):
     [
         pytest.param("echo 1\n", "`train.sh` starts no Python program", "python train.py ARGS", id="none"),
         pytest.param(
-            "python prepare.py\npython train.py\n", r"starts 2 Python programs \(lines 1, 2\)",
-            "-- python prepare.py", id="two",
+            "".join(f"python train.py {number}\n" for number in range(5)),
+            r"starts 5 Python programs \(lines 1, 2, 3, ...\); at most 4", "-- python train.py 0", id="five",
         ),
+        pytest.param("python a.py\npython b.py $B\n", r"line 2 of `train.sh`: the value", "NAME=VALUE", id="one of 2"),
         pytest.param(
             "python train.py --port $(free_port)\n", r"line 1 of `train.sh`: the value of `\$\(...\)`",
             "NAME=VALUE cotenant estimate", id="a value that only a run has",
@@ -125,3 +131,13 @@ def test_a_variable_that_is_set_before_the_command_has_a_value(folder):
 def test_a_script_that_cannot_be_read_is_named_with_its_folder(folder, command):
     with pytest.raises(UsageError, match=f"`{command[-1]}` in `{folder}` is no readable shell script"):
         resolved(folder, *command)
+
+
+def test_the_programs_of_a_script_are_found_with_their_lines(folder):
+    script(folder, "python prepare.py\ncd sub\nA=2 python train.py\n\npython prepare.py\n")
+    found = all_resolved(folder, "bash", "train.sh")
+    assert [(program.command[1], program.where, program.env.get("A")) for program in found] == [
+        ("prepare.py", "line 1 of `train.sh`", None),
+        ("train.py", "line 3 of `train.sh`", "2"),
+    ]
+    assert found[1].workdir == str(folder / "sub")
