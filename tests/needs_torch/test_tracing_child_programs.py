@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
@@ -51,6 +52,14 @@ def test_a_child_that_trains_is_traced(tmp_path, start):
     trace = traced(tmp_path, f"import os, subprocess, sys\nassert not os.system('exit 0')\n{start}\nexit(1)\n")
     assert by_category(trace)["parameter"] == WEIGHTS
     assert (trace.header.processes or 1) == (2 if "torchrun" in start else 1)
+
+
+def test_a_missing_file_of_a_program_is_not_a_missing_program(tmp_path):
+    (tmp_path / "train").write_text(f"#!{sys.executable}\nimport torch\nopen('gone.txt')\n")
+    (tmp_path / "train").chmod(0o755)
+    source = "import os\nos.environ['PATH'] = os.getcwd() + ':/bin'\nos.execvp('train', ['train'])\n"
+    with failing("raised", "gone.txt"):
+        traced(tmp_path, source)
 
 
 def test_other_ranks_that_a_script_starts_do_not_run_here(tmp_path):

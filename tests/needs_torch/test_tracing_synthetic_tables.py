@@ -93,6 +93,41 @@ def test_tables_make_the_columns_and_rows_that_are_read(tmp_path, more):
     assert not traced(tmp_path, SCRIPT.replace("{more}", more), synthetic_data=["64:int64:30000"]).partial
 
 
+HUB = """
+def snapshot_download(repo_id, **kwargs):
+    raise FileNotFoundError(repo_id)
+"""
+ASKING = """
+import os
+def saved(*args, **kwargs):
+    table.save_to_disk(*args, **kwargs)
+    return table.saved
+from huggingface_hub import snapshot_download
+assert os.listdir(snapshot_download(repo_id="a/b", repo_type="dataset", ignore_patterns=["*"])) == []
+for others in ({"repo_type": "dataset"}, {"repo_type": "dataset", "ignore_patterns": "*.md"}, {"ignore_patterns": "*"}):
+    try:
+        snapshot_download("a/b", **others)
+    except FileNotFoundError:
+        continue
+    raise SystemExit(str(others))
+assert saved("saved", num_proc=3) == ("saved", {"num_proc": None, "num_shards": 3})
+assert saved("saved", num_shards=2) == ("saved", {"num_proc": None, "num_shards": 2})
+assert saved("saved") == ("saved", {"num_proc": None})
+"""
+SAVE = """
+    def save_to_disk(self, path, **kwargs):
+        Dataset.saved = (path, kwargs)
+"""
+
+
+def test_a_data_set_exists_at_the_hub_and_is_saved_by_this_process(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE + SAVE)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "huggingface_hub.py").write_text(HUB)
+    traced(tmp_path, SCRIPT.replace("{more}", ASKING), synthetic_data=["64:int64:30000"])
+
+
 def test_prompts_are_messages_where_reward_functions_read_messages():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "DeepMath-103K", "")
     assert columns["prompt"][0] == [{"role": "user", "content": " ".join(["word"] * 8)}]

@@ -30,7 +30,13 @@ from cotenant.tracing.data import (
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
-from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables, image_sample, synthesizing_load
+from cotenant.tracing.data.synthetic_hf_datasets import (
+    LoadedTables,
+    existing_at_hub,
+    image_sample,
+    saving_in_this_process,
+    synthesizing_load,
+)
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
@@ -98,6 +104,17 @@ def patches(context: PatchContext) -> list[Entry]:
                 source="datasets/load.py, `load_dataset`",
             )
             for name in ("load_dataset", "load_from_disk")
+        ),
+        Patch(
+            target="huggingface_hub:snapshot_download", phase=Phase.DATA, wraps=True, replacement=existing_at_hub,
+            reason="Scripts ask by it whether the hub has a data set, and a trace has no network.",
+            source="huggingface_hub/_snapshot_download.py, `snapshot_download`",
+        ),
+        Patch(
+            target="datasets.arrow_dataset:Dataset.save_to_disk", phase=Phase.DATA, wraps=True,
+            replacement=saving_in_this_process,
+            reason="A process of its own would write to the real folder, which a script made in the overlay.",
+            source="datasets/arrow_dataset.py, `Dataset.save_to_disk`",
         ),
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         Patch(

@@ -13,6 +13,7 @@ import functools
 import itertools
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,36 @@ def synthesizing_load(
             return _splits(module, _dataset(module, known, name, part), part, kwargs)
 
     return load
+
+
+def existing_at_hub(original: Any) -> Any:
+    """`snapshot_download` of `huggingface_hub`; an empty folder for a data set of which no file is wanted.
+
+    By such a call scripts find out whether the hub has a data set, before they load it.
+    """
+
+    @functools.wraps(original)
+    def snapshot_download(repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(repo_id, *args, **kwargs)
+        except (OSError, ValueError):  # `LocalEntryNotFoundError` is both
+            ignored = kwargs.get("ignore_patterns") or ()
+            if kwargs.get("repo_type") != "dataset" or "*" not in ([ignored] if isinstance(ignored, str) else ignored):
+                raise
+            return tempfile.mkdtemp()
+
+    return snapshot_download
+
+
+def saving_in_this_process(original: Any) -> Any:
+    """`Dataset.save_to_disk`, which starts no other processes."""
+
+    @functools.wraps(original)
+    def save_to_disk(self: Any, *args: Any, **kwargs: Any) -> None:
+        shards = kwargs.get("num_shards") or kwargs.get("num_proc")
+        original(self, *args, **{**kwargs, "num_proc": None, **({"num_shards": shards} if shards else {})})
+
+    return save_to_disk
 
 
 def _splits(module: Any, table: Any, part: str, kwargs: Mapping[str, Any]) -> Any:

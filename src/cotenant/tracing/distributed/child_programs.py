@@ -86,15 +86,24 @@ def _system(context: PatchContext, original: Any) -> Any:
 
 
 def _exec(context: PatchContext, original: Any) -> Any:
+    failed: list[tuple[Any, OSError]] = []  # arguments of programs that ran here, and what they raised
+
     @functools.wraps(original)
     def execute(path: Any, args: Any, *env: Mapping[str, str]) -> None:
+        if failed and failed[-1][0] is args:  # `execvp` takes it for a missing program, and tries the next folder
+            raise failed[-1][1]
         program = None
         if Path(os.fsdecode(path)).is_file():  # `execvp` tries every folder of `PATH`
             program, _ = training_program([path, *args[1:]], str(Path.cwd()), *(env or (os.environ,)))
         if program is None:
             original(path, args, *env)
-        else:
-            sys.exit(_run_here(context, program, env[0] if env else {}, None))
+            return
+        try:
+            code = _run_here(context, program, env[0] if env else {}, None)
+        except OSError as error:
+            failed.append((args, error))
+            raise
+        sys.exit(code)
 
     return execute
 
