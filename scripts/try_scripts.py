@@ -155,14 +155,14 @@ def page(records: list[dict[str, Any]], environments: dict[str, str]) -> str:
         share = 100 * counts["answer"] / ready
         lines += [
             "",
-            f"Of the {ready} commands that lacked nothing, {share:.0f} % have an answer. What failed among these",
+            f"Of the {ready} commands that lacked nothing, {share:.0f} % have an answer. Much of what failed among these",
             "commands was mended, so commands that nobody has tried will fail more often.",
         ]
     first = Counter(record["first"] for record in records if "first" in record)
     if first.total():
         lines += [
             "",
-            f"What a stranger meets: of {first.total()} commands of repositories that nobody had tried and that lacked",
+            f"What a stranger meets: of {first.total()} commands that nobody had tried and that lacked",
             f"nothing, {first['answer']} ({100 * first['answer'] / first.total():.0f} %) had one at the first try.",
         ]
     if times:
