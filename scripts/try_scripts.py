@@ -155,8 +155,8 @@ def page(records: list[dict[str, Any]], environments: dict[str, str]) -> str:
         share = 100 * counts["answer"] / ready
         lines += [
             "",
-            f"Of the {ready} commands that lacked nothing, {share:.0f} % have an answer. Much of what failed among these",
-            "commands was mended, so commands that nobody has tried will fail more often.",
+            f"Of the {ready} commands that lacked nothing, {share:.0f} % have an answer. Much of what failed among",
+            "these commands was mended, so commands that nobody has tried will fail more often.",
         ]
     first = Counter(record["first"] for record in records if "first" in record)
     if first.total():
