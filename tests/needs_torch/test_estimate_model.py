@@ -23,6 +23,17 @@ SMALL = {
              "vocab_size": 128},
     "vit": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
             "image_size": 32, "patch_size": 8},
+    "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128,
+               "alibi": True, "multi_query": False},
+    "whisper": {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+                "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 128,
+                "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+                "suppress_tokens": None, "begin_suppress_tokens": None},
+    "gemma3": {"text_config": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
+                               "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+                               "pad_token_id": 0},
+               "vision_config": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                                 "num_attention_heads": 4, "image_size": 32, "patch_size": 8}},
 }  # fmt: skip
 LLAMA_PARAMETERS = 128 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
 
@@ -48,13 +59,26 @@ def test_adapters_have_the_only_states(tmp_path):
     assert totals["parameter"] == 2 * LLAMA_PARAMETERS + 4 * 16 * widths
 
 
-@pytest.mark.parametrize(("model_type", "task"), [("gpt2", "lora"), ("bert", "pretrain"), ("vit", "classify")])
+@pytest.mark.parametrize(
+    ("model_type", "task"),
+    [
+        ("gpt2", "lora"),
+        ("bert", "pretrain"),
+        ("vit", "classify"),
+        ("vit", "lora"),
+        ("falcon", "lora"),
+        ("whisper", "sft"),
+        ("gemma3", "sft"),
+    ],
+)
 def test_other_models_and_tasks(tmp_path, model_type, task):
     assert not trained(tmp_path, model_type, task).partial
 
 
 def test_a_task_that_a_model_has_no_head_for_is_named(tmp_path):
-    with failing("raised", "transformers has no `CausalLM` or `MaskedLM` of the type `vit` for `sft`"):
+    with failing(
+        "raised", "transformers has no `CausalLM`, `MaskedLM` or `ImageTextToText` of the type `vit` for `sft`"
+    ):
         trained(tmp_path, "vit", "sft")
 
 

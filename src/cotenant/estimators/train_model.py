@@ -43,7 +43,8 @@ def main() -> None:
     positions = getattr(config, "max_position_embeddings", None)
     if positions and args.length > positions and not any(getattr(config, name, None) for name in _ROTARY):
         raise SystemExit(f"`--length {args.length}` is more than the {positions} positions of `{config.model_type}`")
-    model = _model_of(config, args.task).cuda()
+    model, is_classifier = _model_of(config, args.task)
+    model.cuda()
     if args.task in ("sft", "lora"):
         model.config.use_cache = False
         with contextlib.suppress(ValueError):  # a model without support for it
@@ -53,7 +54,7 @@ def main() -> None:
     model.train()
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-5)
     for _ in range(_STEPS):
-        batch = {name: tensor.cuda() for name, tensor in _batch(config, model, args).items()}
+        batch = {name: tensor.cuda() for name, tensor in _batch(config, model, args, is_classifier).items()}
         with torch.autocast("cuda", dtype=torch.bfloat16):
             output = model(**batch)
         # Accelerate, and so transformers' `Trainer`, converts what a model returns under autocast to fp32.
@@ -71,33 +72,40 @@ def _of_file(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / "config.json" if path.is_dir() else path).read_text()))
 
 
-def _model_of(config: Any, task: str) -> Any:
-    """The model for the task, with the head that its type has."""
+def _model_of(config: Any, task: str) -> tuple[Any, bool]:
+    """The model for the task, with the first head that its type has; whether that classifies."""
     import torch
     import transformers
     from transformers.models.auto import modeling_auto as known
 
+    classifiers = ("SequenceClassification", "ImageClassification")
     heads: tuple[str, ...]
     if task == "classify":
-        heads = ("SequenceClassification", "ImageClassification")
+        heads = classifiers
     elif config.is_encoder_decoder:
-        heads = ("Seq2SeqLM",)
-    else:
-        heads = ("CausalLM", "MaskedLM")
-    if config.model_type in ("bert", "roberta", "electra", "distilbert") and task != "classify":
+        heads = ("Seq2SeqLM", "SpeechSeq2Seq")
+    elif config.model_type in ("bert", "roberta", "electra", "distilbert"):
         heads = ("MaskedLM",)  # their class for causal language models is a decoder
-    mappings = {"Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM", "CausalLM": "CAUSAL_LM", "MaskedLM": "MASKED_LM",
+    else:
+        heads = ("CausalLM", "MaskedLM", "ImageTextToText")
+    if task == "lora":
+        heads += classifiers
+    mappings = {"Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM", "SpeechSeq2Seq": "SPEECH_SEQ_2_SEQ", "CausalLM": "CAUSAL_LM",
+                "MaskedLM": "MASKED_LM", "ImageTextToText": "IMAGE_TEXT_TO_TEXT",
                 "SequenceClassification": "SEQUENCE_CLASSIFICATION",
                 "ImageClassification": "IMAGE_CLASSIFICATION"}  # fmt: skip
     for head in heads:
         if config.model_type in getattr(known, f"MODEL_FOR_{mappings[head]}_MAPPING_NAMES"):
-            if task == "classify" and getattr(config, "pad_token_id", None) is None:
+            if head in classifiers and getattr(config, "pad_token_id", None) is None:
                 config.pad_token_id = 0
-            if head == "Seq2SeqLM" and getattr(config, "decoder_start_token_id", None) is None:
+            if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
                 config.decoder_start_token_id = 0
             dtype = torch.bfloat16 if task == "lora" else torch.float32
-            return getattr(transformers, f"AutoModelFor{head}").from_config(config, torch_dtype=dtype)
-    raise SystemExit(f"transformers has no `{'` or `'.join(heads)}` of the type `{config.model_type}` for `{task}`")
+            model = getattr(transformers, f"AutoModelFor{head}").from_config(config, torch_dtype=dtype)
+            return model, head in classifiers
+    *first, last = (f"`{head}`" for head in heads)
+    names = f"{', '.join(first)} or {last}" if first else last
+    raise SystemExit(f"transformers has no {names} of the type `{config.model_type}` for `{task}`")
 
 
 def _add_adapters(model: Any) -> None:
@@ -122,23 +130,27 @@ def _add_adapters(model: Any) -> None:
     head = model.get_output_embeddings()
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) in (torch.nn.Linear, Conv1D) and child is not head:
+            if isinstance(child, (torch.nn.Linear, Conv1D)) and child is not head:
                 setattr(module, name, Adapted(child))
-    model.enable_input_require_grads()
+    if model.main_input_name == "input_ids":
+        model.enable_input_require_grads()
 
 
-def _batch(config: Any, model: Any, args: Any) -> dict[str, Any]:
+def _batch(config: Any, model: Any, args: Any, is_classifier: bool) -> dict[str, Any]:
     import torch
 
     labels = torch.zeros(args.batch_size, dtype=torch.int64)
-    if model.main_input_name == "pixel_values":
+    if model.main_input_name == "pixel_values" and is_classifier:
         size = getattr(config, "image_size", None) or _IMAGE_SIZE
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         channels = getattr(config, "num_channels", _CHANNELS)
         return {"pixel_values": torch.zeros(args.batch_size, channels, height, width), "labels": labels}
     tokens = torch.ones(args.batch_size, args.length, dtype=torch.int64)
-    known = {"input_ids": tokens, "attention_mask": tokens}
-    return {**known, "labels": labels if args.task == "classify" else tokens}
+    if model.main_input_name == "input_features":
+        # The encoder's second convolution halves what is heard: 3,000 frames, 30 seconds, for Whisper.
+        frames = 2 * config.max_source_positions
+        return {"input_features": torch.zeros(args.batch_size, config.num_mel_bins, frames), "labels": tokens}
+    return {"input_ids": tokens, "attention_mask": tokens, "labels": labels if is_classifier else tokens}
 
 
 if __name__ == "__main__":
