@@ -26,15 +26,16 @@ from cotenant.scheduling.repartition import RepartitionPlanner
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
-from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, REQUEUE, WAKE, EventQueue
+from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, WAKE, EventQueue
 from cotenant.sim.engine.faults import FaultInjector
 from cotenant.sim.engine.history_feed import HistoryFeed
 from cotenant.sim.engine.layouts import LayoutChanger, MigSlots
 from cotenant.sim.engine.moves import Handler, Mover, ignore_change, ignore_event
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.overruns import OverrunGuard
-from cotenant.sim.engine.records import COMPLETED, FAILED, OUT_OF_MEMORY, JobColumns
-from cotenant.sim.engine.running_attempt import RunningAttempt, job_after_oom
+from cotenant.sim.engine.records import COMPLETED, FAILED, JobColumns
+from cotenant.sim.engine.requeues import Requeues
+from cotenant.sim.engine.running_attempt import RunningAttempt
 from cotenant.sim.engine.sim_gpu import SimGpu
 from cotenant.sim.engine.speeds import SpeedCache, SpeedUpdater
 from cotenant.sim.engine.time_slices import TimeSlices
@@ -77,24 +78,27 @@ class Simulation:
         self._job_of = job_of
         self._history_feed = history_feed
         self._events: EventQueue[Any] = EventQueue()
-        self._pending: dict[int, Job] = {}  # by number in the trace, as the next two
-        self._oom_at_s: dict[int, float] = {}
+        self._pending: dict[int, Job] = {}  # by number in the trace, as the next
         self._placed_before: set[int] = set()
         self._empty_gpus = len(self.gpus)
-        self._running = self._requeueing = self._idle_decisions = self.event_count = self.decisions = 0
+        self._running = self._idle_decisions = self.event_count = self.decisions = 0
         self.idle_while_waiting_s = self.now_s = 0.0
         self._speeds = SpeedCache(interference)
         self._plans = AttemptPlans(trace, config, self._speeds, cluster)
         self._observations = Observations(placer, self._wake_at, config, len(self.gpus))
         self._updater = SpeedUpdater(self._speeds, self._observations, self._schedule_milestone)
-        faults = FaultInjector(config, self._plans, self._observations, self._events, self._interrupt)
-        self._slices = TimeSlices(config, self._plans, self._events, self._put_back)
+        self._requeues = Requeues(
+            config, self.columns, self._events, history_feed, leave=self._leave, reconsider=self._reconsider
+        )
+        put_back = self._requeues.put_back
+        faults = FaultInjector(config, self._plans, self._observations, self._events, self._requeues.interrupt)
+        self._slices = TimeSlices(config, self._plans, self._events, put_back)
         world = (config, self._observations, self._events, self._updater)
-        guard = OverrunGuard(*world, self._close_intervals, self._ended_without_result)
+        guard = OverrunGuard(*world, self._close_intervals, self._requeues.without_result)
         self._guard = None if config.overrun.action == "report" else guard
         self._mover = Mover(planner, history_feed, self._plans, *world) if planner and history_feed else None
         self._changed = ignore_change if self._mover is None else self._mover.changed
-        moves = () if self._mover is None else self._mover.handlers(self.gpus, self._pending, self._put_back)
+        moves = () if self._mover is None else self._mover.handlers(self.gpus, self._pending, put_back)
         attempts = (self._begin_work, self._milestone, self._requeue, self._wake)
         self.layouts: LayoutChanger | None = None
         if repartition is not None:
@@ -193,7 +197,7 @@ class Simulation:
 
     def _is_over(self) -> bool:
         self._idle_decisions += bool(self._pending)
-        return not self._requeueing and (not self._pending or self._idle_decisions > MAX_IDLE_DECISIONS)
+        return not self._requeues.waiting and (not self._pending or self._idle_decisions > MAX_IDLE_DECISIONS)
 
     def _wake_at(self, at_s: float) -> None:
         self._events.put(at_s, WAKE, None)
@@ -205,7 +209,7 @@ class Simulation:
         self._events.put(at_s, MILESTONE, attempt, attempt.version)
 
     def _requeue(self, subject: tuple[int, Job], _at_s: float) -> None:
-        self._requeueing -= 1
+        self._requeues.waiting -= 1
         self._enqueue(*subject)
 
     def _enqueue(self, number: int, job: Job) -> None:
@@ -242,9 +246,7 @@ class Simulation:
         columns.attempts[number] += 1
         if math.isnan(columns.start_s[number]):
             columns.start_s[number] = at_s
-        oom_at_s = self._oom_at_s.pop(number, None)
-        if oom_at_s is not None:
-            columns.retry_wait_s[number] += at_s - oom_at_s
+        self._requeues.launched(number, at_s)
         if placement.sharing == "exclusive" and self._is_predetermined(attempt):
             speed = min([self._speeds.solo_speed(attempt, gpu) for gpu in gpus]) * attempt.network_factor
             self._empty_gpus -= len(gpus)
@@ -318,7 +320,8 @@ class Simulation:
         wanted_bytes = to_bytes - attempt.held_bytes
         for gpu in attempt.gpus:
             if wanted_bytes > gpu.total_bytes - gpu.held_bytes:
-                self._out_of_memory(attempt, gpu, wanted_bytes, at_s)
+                self._close_intervals(attempt.gpus, at_s)
+                self._requeues.out_of_memory(attempt, gpu, wanted_bytes, at_s)
                 return False
         for gpu in attempt.gpus:
             gpu.advance(at_s)
@@ -331,40 +334,6 @@ class Simulation:
             if self._guard is not None:
                 self._guard.changed(attempt.gpus, at_s)
         return True
-
-    def _out_of_memory(self, attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> None:
-        self._close_intervals(attempt.gpus, at_s)
-        job = job_after_oom(attempt, gpu, wanted_bytes, at_s)
-        self.columns.ooms[attempt.number] += 1
-        self._oom_at_s[attempt.number] = at_s
-        self._ended_without_result(attempt, job, at_s)
-
-    def _ended_without_result(self, attempt: RunningAttempt, job: Job, at_s: float) -> None:
-        """It held or needed more than it may; `job` is queued again, or done."""
-        number, columns = attempt.number, self.columns
-        self._leave(attempt, at_s)
-        if self._history_feed is not None:
-            self._reconsider(self._history_feed.ended(job))
-        columns.lost_s[number] += at_s - attempt.placed_s
-        if job.is_done:
-            columns.outcome[number] = OUT_OF_MEMORY
-            columns.end_s[number] = at_s
-            return
-        self._schedule_requeue(number, job, at_s)
-
-    def _interrupt(self, attempt: RunningAttempt, at_s: float) -> None:
-        """Its GPU went down: work since its last checkpoint is lost."""
-        self._put_back(attempt, attempt.job, at_s, at_s - attempt.placed_s)
-
-    def _put_back(self, attempt: RunningAttempt, job: Job, at_s: float, lost_s: float) -> None:
-        """Its attempt ends without a result, and `job` is queued again."""
-        self._leave(attempt, at_s)
-        self.columns.lost_s[attempt.number] += lost_s
-        self._schedule_requeue(attempt.number, job, at_s)
-
-    def _schedule_requeue(self, number: int, job: Job, at_s: float) -> None:
-        self._requeueing += 1
-        self._events.put(at_s + self.config.restart_s, REQUEUE, (number, job))
 
     def _close_intervals(self, gpus: Sequence[SimGpu], at_s: float) -> None:
         """The attempts at work on these GPUs are about to change."""
