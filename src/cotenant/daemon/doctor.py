@@ -26,6 +26,8 @@ from cotenant.daemon.doctor_gpus import Diagnosis, gpus, mig_layouts, sharing, s
 from cotenant.daemon.setup import state_folder
 
 MIN_TORCH = (2, 4)
+FIRST_CUDNN_OF_CUDA_13 = 91900
+"""From torch 2.11 on, PyPI's wheels are built for CUDA 13, with cuDNN 9.19 or newer."""
 MIN_FREE_BYTES = GiB
 MIN_OPEN_FILES = 1024
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "afs"}
@@ -38,6 +40,7 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
     checks: tuple[tuple[str, Callable[[], Iterator[Diagnosis]]], ...] = (
         ("cotenant", _versions),
         ("estimates", _torch),
+        ("cuDNN", _cudnn),
         ("null GPU", _null_gpu),
         ("GPUs", gpus),
         ("sharing", sharing),
@@ -105,6 +108,36 @@ def _torchvision_version() -> str:
     except (metadata.PackageNotFoundError, OSError, UnicodeDecodeError):
         return ""
     return found[1] if found else ""
+
+
+def _cudnn() -> Iterator[Diagnosis]:
+    """Whether estimates can query cuDNN for the workspaces of convolutions; no library is loaded."""
+    from cotenant.estimators.cudnn.table import cudnn_of_torch
+    from cotenant.nullgpu.wheels import NullGpuError, wheels_in
+
+    torch = util.find_spec("torch")
+    try:
+        version = cudnn_of_torch(metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        return
+    if torch is None or torch.origin is None:
+        return
+    try:
+        wheels = wheels_in([Path(torch.origin).parents[1] / "nvidia"], python=sys.executable)
+    except NullGpuError:
+        packages = f"'nvidia-cudnn-cu12=={version // 10_000}.{version // 100 % 100}.*' nvidia-cuda-runtime-cu12"
+        if version >= FIRST_CUDNN_OF_CUDA_13:  # from CUDA 13 on, packages other than cuDNN's have no suffix
+            packages = packages.replace("-cu12==", "-cu13==").removesuffix("-cu12")
+        yield Diagnosis(
+            subject="cuDNN",
+            severity="optional",
+            detail="none beside torch can be queried: workspaces of convolutions come from shipped answers or a rule",
+            advice=f"pip install {packages} (1.2 GB, needs no GPU)",
+        )
+        return
+    number = ".".join(map(str, wheels.cudnn))
+    detail = f"cuDNN {number} beside torch answers for the workspaces of convolutions, without a GPU"
+    yield Diagnosis(subject="cuDNN", severity="ok", detail=detail)
 
 
 def _null_gpu() -> Iterator[Diagnosis]:

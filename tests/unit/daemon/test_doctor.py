@@ -319,6 +319,34 @@ def test_the_state_folder_behind_a_link_is_named(tmp_path):
     assert finding.detail.startswith(f"{tmp_path}/state -> {tmp_path}/data, ")
 
 
+@pytest.mark.parametrize(
+    ("torch", "packages"),
+    [
+        ("2.13.0+cpu", "'nvidia-cudnn-cu13==9.20.*' nvidia-cuda-runtime "),
+        ("2.8.0", "'nvidia-cudnn-cu12==9.10.*' nvidia-cuda-runtime-cu12 "),
+    ],
+)
+def test_a_cudnn_that_can_be_queried_is_optional(found, tmp_path, monkeypatch, torch, packages):
+    folder = tmp_path / "site" / "torch"
+    spec = SimpleNamespace(origin=str(folder / "__init__.py"))
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: spec if name == "torch" else None)
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: torch)
+    lacking = found()["cuDNN"]
+    assert (lacking.severity, lacking.advice.startswith(f"pip install {packages}(")) == ("optional", True)
+    for library in ("cudart", "cublas", "cublasLt", "cudnn"):
+        file = folder.parent / "nvidia" / library / "lib" / f"lib{library}.so.13"
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert found()["cuDNN"].severity == "optional", "its version is not known without a header"
+    include = folder.parent / "nvidia" / "cudnn" / "include"
+    include.mkdir()
+    (include / "cudnn_version.h").write_text(
+        "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 20\n#define CUDNN_PATCHLEVEL 0\n"
+    )
+    there = found()["cuDNN"]
+    assert (there.severity, there.detail.split(" beside")[0]) == ("ok", "cuDNN 9.20.0")
+
+
 def test_null_gpu_is_optional_and_the_doctor_says_what_it_lacks(found, monkeypatch):
     monkeypatch.setattr("cotenant.nullgpu.wheels.platform.machine", lambda: "aarch64")
     lacking = found()["null GPU"]

@@ -329,8 +329,7 @@ def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnW
         version=version,
         other_sizes=is_cudnn_known(trace.header.torch_version),
     )
-    calls = cudnn_calls(trace, gpu)
-    found = Counter(rule.source_of(op) for op in calls)
+    found = Counter(rule.source_of(op) for op in cudnn_calls(trace, gpu))
     if not found:
         return None
     table = cudnn_table(gpu.compute_capability, version)
@@ -341,7 +340,8 @@ def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnW
         "rule": "rule",
     }
     parts = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
-    return f"workspaces of {found.total()} calls to cuDNN: {parts}"
+    hint = "; `cotenant doctor` shows how to query cuDNN" if cudnn_workspaces is None and set(found) - {"table"} else ""
+    return f"workspaces of {found.total()} calls to cuDNN: {parts}{hint}"
 
 
 def benchmark_warnings(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> tuple[str, ...]:

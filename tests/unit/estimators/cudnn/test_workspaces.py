@@ -286,6 +286,9 @@ def test_a_job_with_benchmark_gets_a_warning_of_what_is_not_known():
 def test_a_call_that_needs_no_tensor_cores_is_not_looked_up():
     known = conv(x=(64, 64, 56, 56), w=(64, 64, 3, 3), y=(64, 64, 56, 56), padding=(1, 1))
     assert A100.source_of(known) == "table"
+    trace = MemoryTrace(events=(), ops=(known,), header=TraceHeader(torch_version="2.13.0"))
+    sources = workspace_sources(trace, gpu_spec("A100-40GB"), None)
+    assert sources == "workspaces of 1 calls to cuDNN: shipped answers of cuDNN 9.20.0 for 1"
     assert A100.source_of(replace(known, params={**known.params, "allow_tf32": False})) == "rule"
 
 
@@ -366,6 +369,8 @@ def test_the_sources_of_workspaces_are_listed():
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
     sources = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
     assert sources == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
+    alone = workspace_sources(trace, gpu_spec("A100-40GB"), None)
+    assert alone == "workspaces of 2 calls to cuDNN: rule for 2; `cotenant doctor` shows how to query cuDNN"
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 
 
