@@ -82,9 +82,11 @@ def test_a_task_that_a_model_has_no_head_for_is_named(tmp_path):
         trained(tmp_path, "vit", "sft")
 
 
-def test_more_tokens_than_positions_are_refused(tmp_path):
-    with failing("raised", "`--length 65` is more than the 64 positions of `gpt2`"):
-        trained(tmp_path, "gpt2", "sft", length=65)
+@pytest.mark.parametrize(("model_type", "positions"), [("gpt2", 64), ("whisper", 448)])
+def test_more_tokens_than_positions_are_refused(tmp_path, model_type, positions):
+    words = f"`--length {positions + 1}` is more than the {positions} positions of `{model_type}`"
+    with failing("raised", words):
+        trained(tmp_path, model_type, "sft", length=positions + 1)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def main() -> None:
         config = AutoConfig.for_model(**_of_file(Path(args.config)))
     except (KeyError, ValueError, TypeError) as error:
         raise SystemExit(f"transformers cannot read `{args.config}`: {error}") from error
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "max_target_positions", None)
     if positions and args.length > positions and not any(getattr(config, name, None) for name in _ROTARY):
         raise SystemExit(f"`--length {args.length}` is more than the {positions} positions of `{config.model_type}`")
     model, is_classifier = _model_of(config, args.task)
@@ -147,7 +147,7 @@ def _batch(config: Any, model: Any, args: Any, is_classifier: bool) -> dict[str,
         return {"pixel_values": torch.zeros(args.batch_size, channels, height, width), "labels": labels}
     tokens = torch.ones(args.batch_size, args.length, dtype=torch.int64)
     if model.main_input_name == "input_features":
-        # The encoder's second convolution halves what is heard: 3,000 frames, 30 seconds, for Whisper.
+        # The encoder's second convolution halves the frames: 3,000 frames, 30 seconds, for Whisper.
         frames = 2 * config.max_source_positions
         return {"input_features": torch.zeros(args.batch_size, config.num_mel_bins, frames), "labels": tokens}
     return {"input_ids": tokens, "attention_mask": tokens, "labels": labels if is_classifier else tokens}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli.estimate.model import ModelOptions, shown
+from cotenant.cli.estimate.model import ModelOptions, note_texts_alone, shown
 from cotenant.cli.estimate.options import ScriptOptions, SummaryOptions
 from cotenant.core.errors import UsageError
 
@@ -33,6 +33,21 @@ def test_the_shipped_script_gets_the_options(tmp_path):
     assert not rest.is_wanted(chosen)
     words = ["train_model.py", "--config", f"{tmp_path}/config.json", "--task", "lora", "--batch-size", "8", "--length"]
     assert shown((chosen.script, *chosen.args)).split() == [*words, "64"]
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "is_noted"),
+    [
+        ('{"model_type": "gemma3", "vision_config": {}}', "lora", True),
+        ('{"model_type": "clip", "vision_config": {}}', "classify", False),
+        ('{"model_type": "gpt2"}', "sft", False),
+    ],
+)
+def test_images_that_are_not_counted_are_noted(tmp_path, capsys, config, task, is_noted):
+    (tmp_path / "config.json").write_text(config)
+    chosen, _ = model(model=str(tmp_path), task=task).script(script(), summary())
+    note_texts_alone(chosen)
+    assert ("images add memory that is not counted" in capsys.readouterr().err) == is_noted
 
 
 def test_a_users_script_is_shown_with_its_folder():

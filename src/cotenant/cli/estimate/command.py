@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cotenant.cli.estimate import json_output as estimate_json
 from cotenant.cli.estimate import summary as estimate_summary
 from cotenant.cli.estimate import text as estimate_text
-from cotenant.cli.estimate.model import ModelOptions, note_first_number, shown
+from cotenant.cli.estimate.model import ModelOptions, note_first_number, note_texts_alone, shown
 from cotenant.cli.estimate.options import EstimatorOptions, ScriptOptions, SummaryOptions
 from cotenant.cli.estimate.reports import EstimateReports
 from cotenant.cli.options import cli_command, json_option, option_group
@@ -89,8 +89,10 @@ def command(
         return 0
     reports.check_options()
     script, summary = model.script(script, summary)
-    if model.model is not None and not json and not reports.find_batch_size:
-        note_first_number(script)
+    if model.model is not None:
+        note_texts_alone(script)
+        if not json and not reports.find_batch_size:
+            note_first_number(script)
     from cotenant.estimators import create
     from cotenant.estimators.base import ExplainingEstimator
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -83,11 +84,23 @@ def note_first_number(script: ScriptOptions) -> None:
     """Print the peak of `--model` by its configuration alone, where there is a formula: torch is not imported yet."""
     from cotenant.estimators.config_formula import first_peak_bytes
 
-    given = dict(zip(script.args[::2], script.args[1::2], strict=True))
-    config = json.loads(Path(given["--config"]).read_bytes())
+    given, config = _given(script)
     peak_bytes = first_peak_bytes(config, given["--task"], int(given["--batch-size"]), int(given["--length"]))
     if peak_bytes is not None:
         note(f"about {format_bytes(peak_bytes)} of tensors at the peak, by the configuration alone; tracing it ...")
+
+
+def note_texts_alone(script: ScriptOptions) -> None:
+    """Print, also beside JSON, that the samples of a model of images and texts have no images."""
+    given, config = _given(script)
+    if "vision_config" in config and given["--task"] != "classify":
+        note("samples have no images if this model writes texts: images add memory that is not counted here")
+
+
+def _given(script: ScriptOptions) -> tuple[dict[str, str], dict[str, Any]]:
+    """The arguments of the shipped script, and the configuration that they name."""
+    given = dict(zip(script.args[::2], script.args[1::2], strict=True))
+    return given, json.loads(Path(given["--config"]).read_bytes())
 
 
 def shown(command: Sequence[str]) -> str:
