@@ -36,6 +36,7 @@ class Application:
     def __init__(self, routes: tuple[Route, ...], methods_of: Mapping[type[Any], Any], access: AccessPolicy) -> None:
         self._access = access
         self._methods_of = methods_of
+        self._methods = sorted({route.method for route in routes})
         self._by_path: dict[tuple[str, str], Route] = {}
         self._by_pattern: list[tuple[re.Pattern[str], Route]] = []
         for route in routes:
@@ -58,8 +59,11 @@ class Application:
         """The answer of the route behind the check that the daemon serves the peer; exceptions become JSON."""
         scope = request.scope
         try:
-            route, scope["path_params"] = self._find(scope["method"], scope["path"])
+            found = self._find(scope["method"], scope["path"])
             self._access.admit(peer_of(request))
+            if found is None:
+                return self._no_such_call(scope["method"], scope["path"])
+            route, scope["path_params"] = found
             return await route.handler(self._methods_of[route.handlers], request)
         except CotenantError as error:
             return error_response(error)
@@ -67,12 +71,8 @@ class Application:
             logger.exception("request failed", extra={"fields": {"path": scope["path"]}})
             return error_response(CotenantError(f"the daemon failed on this request ({type(error).__name__})"))
 
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, Any]]:
-        """The route of a call, and the parameters in its path.
-
-        Raises:
-            UsageError: there is none.
-        """
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, Any]] | None:
+        """The route of a call, and the parameters in its path; None without one."""
         wanted = "GET" if method == "HEAD" else method  # the server leaves out the body of the answer
         route = self._by_path.get((wanted, path))
         if route is not None:
@@ -81,7 +81,17 @@ class Application:
             if route.method == wanted and (match := pattern.fullmatch(path)):
                 kinds = dict(PATH_PARAMETER.findall(route.path))
                 return route, {name: PATH_KINDS[kinds[name]].type(text) for name, text in match.groupdict().items()}
-        raise UsageError(f"no such call: {method} {path}")
+        return None
+
+    def _no_such_call(self, method: str, path: str) -> Response:
+        """404, or 405 where the path takes other methods. Source: RFC 9110, sections 15.5.5 and 15.5.6."""
+        methods = [method for method in self._methods if self._find(method, path) is not None]
+        hint = f"`{path}` takes {', '.join(methods)}" if methods else None
+        error = UsageError(f"no such call: {method} {path}", hint=hint)
+        response = error_response(error, status=405 if methods else 404)
+        if methods:
+            response.headers["allow"] = ", ".join(methods)
+        return response
 
 
 def application(context: ApiContext) -> Application:

@@ -36,9 +36,9 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def error_response(error: CotenantError) -> Response:
-    """A response with `error`, from which the client raises it again."""
-    return json_response({"error": error.as_json()}, status=STATUS.get(error.exit_code, 500))
+def error_response(error: CotenantError, *, status: int | None = None) -> Response:
+    """A response with `error`, from which the client raises it again. `status`: in place of the one in `STATUS`."""
+    return json_response({"error": error.as_json()}, status=status or STATUS.get(error.exit_code, 500))
 
 
 async def read_object(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:

@@ -85,11 +85,19 @@ def test_wrong_requests_are_refused(body, message):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v2/jobs"), ("DELETE", "/v1/jobs"), ("GET", "/v1/jobs/x"), ("GET", "/")]
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v2/jobs", None),
+        ("DELETE", "/v1/jobs", "GET, POST"),
+        ("PUT", "/v1/jobs/3", "GET"),
+        ("GET", "/v1/jobs/x", None),
+        ("GET", "/", None),
+    ],
 )
-def test_an_unknown_route_answers_with_json(method, path):
+def test_an_unknown_route_answers_with_json(method, path, allowed):
     response = answer(method, path)
-    assert response.status_code == 400
+    assert response.status_code == (404 if allowed is None else 405)
+    assert response.headers.get("allow") == allowed
     assert response.json()["error"]["message"] == f"no such call: {method} {path}"
 
 
