@@ -15,7 +15,7 @@ from cotenant.cli.options import cli_argument, cli_group, cli_option, json_optio
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH, Parsed, integer
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.core.units import MiB, format_bytes, parse_bytes
+from cotenant.core.units import MiB, format_bytes, parse_gpu_memory
 from cotenant.kubernetes.manifest import ContainerCommand, fill_manifest
 from cotenant.kubernetes.pods import Sharing
 
@@ -42,7 +42,7 @@ def command() -> None:
 @_sharing
 @cli_option("--gpu", default=DEFAULT_GPU, metavar="NAME", help="GPU to estimate for.")
 @cli_option(
-    "--gpu-mem", type=Parsed("size", parse_bytes), metavar="SIZE", help="Memory on each GPU; nothing is estimated."
+    "--gpu-mem", type=Parsed("size", parse_gpu_memory), metavar="SIZE", help="Memory on each GPU; nothing is estimated."
 )
 @cli_option("--source", type=PATH, default=Path(), metavar="DIR", help="What is in the container's workingDir.")
 @cli_option(

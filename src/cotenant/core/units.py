@@ -16,6 +16,8 @@ GiB = 2**30
 
 MAX_BYTES = 2.0**44
 """More than any GPU has; a number of bytes in place of MiB comes out above it."""
+MIN_UNITLESS_BYTES = 128 * MiB
+"""Of GPU memory, smaller numbers without a unit are taken for a slip: GPUs have 8 to 96 GiB, and few have more."""
 MAX_TEXT_CHARS = 40
 """A size or duration with more characters is a mistake."""
 
@@ -59,6 +61,23 @@ def parse_bytes(text: str) -> int:
     value = int(size)
     if value <= 0:
         raise UsageError(f"`{text}` is zero bytes", hint="give a size above zero, e.g. `12G`")
+    return value
+
+
+def parse_gpu_memory(text: str) -> int:
+    """Bytes that a job needs on a GPU, as `parse_bytes`, without the slip `24` for `24G`.
+
+    Raises:
+        UsageError: as `parse_bytes`; or a number without a unit is below 128, in MiB, which is less than PyTorch's
+            CUDA context takes.
+    """
+    value = parse_bytes(text)
+    number = text.strip()
+    if number[-1].isdecimal() and value < MIN_UNITLESS_BYTES:
+        raise UsageError(
+            f"`{number}` is {number} MiB, less than a CUDA context takes",
+            hint=f"write `{number}G` for GiB, or `{number}M` if MiB are meant",
+        )
     return value
 
 

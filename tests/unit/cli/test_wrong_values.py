@@ -42,6 +42,12 @@ def folder(tmp_path, monkeypatch):
             "token create --name",
             "error: `--name` requires an argument\nhint: see `cotenant token create --help`",
         ),
+        (
+            "submit --gpu-mem 24 true",
+            "error: `--gpu-mem`: `24` is 24 MiB, less than a CUDA context takes\nhint: write `24G` for GiB, or `24M`",
+        ),
+        ("estimate --gpu-mem 127 train.py", "error: `--gpu-mem`: `127` is 127 MiB"),
+        ("submit --gpu-mem 23.5 true", "error: `--gpu-mem`: `23.5` is 23.5 MiB"),
         ("submit --gpu-mem G true", "error: `--gpu-mem`: `G` is not a size in bytes"),
         ("submit --time=-2 true", "error: `--time`: `-2` is not a duration"),
         ("submit --time-slice 0 true", "error: `--time-slice`: `0` is zero seconds"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.units import GiB, MiB, parse_bytes
+from cotenant.core.units import GiB, MiB, parse_bytes, parse_gpu_memory
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_a_size(text, size):
 def test_what_is_no_size_is_refused(text, why):
     with pytest.raises(UsageError, match=why):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "mib"), [("128", 128), ("12000", 12000), ("24M", 24), ("1G", 1024)])
+def test_gpu_memory_has_a_unit_or_is_not_tiny(text, mib):
+    assert parse_gpu_memory(text) == mib * MiB

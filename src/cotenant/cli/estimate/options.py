@@ -15,7 +15,7 @@ from cotenant.cli.options import argument, flag, option
 from cotenant.cli.parameter_types import Parsed, integer, number
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import Backend, CompiledCode
-from cotenant.core.units import parse_bytes
+from cotenant.core.units import parse_gpu_memory
 
 if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
@@ -177,7 +177,7 @@ class EstimatorOptions:
     )
     declared_bytes: int | None = option(
         "--gpu-mem",
-        type=Parsed("size", parse_bytes),
+        type=Parsed("size", parse_gpu_memory),
         metavar="SIZE",
         help="Declared memory, for `--estimator declared`: 12G, or 12000 in MiB.",
     )

@@ -22,7 +22,7 @@ from cotenant.cli.slurm_verbs.options import parse_dependencies, parse_gpus, par
 from cotenant.cli.slurm_verbs.times import parse_array, parse_begin_from_now, parse_time_limit
 from cotenant.core.errors import UsageError
 from cotenant.core.job import CheckpointSignal, SlurmEnv
-from cotenant.core.units import parse_bytes, parse_duration, shortened
+from cotenant.core.units import parse_duration, parse_gpu_memory, shortened
 
 RadEstimate = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
 
@@ -78,7 +78,7 @@ class JobRequest:
     )
     declared_bytes: int | Cleared | None = option(
         "--gpu-mem",
-        type=OrNone(Parsed("size", parse_bytes)),
+        type=OrNone(Parsed("size", parse_gpu_memory)),
         metavar="SIZE",
         help="Memory it needs on each GPU: 12G, or 12000 in MiB; estimated if not given, or `none`.",
     )
