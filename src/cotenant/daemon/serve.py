@@ -70,24 +70,7 @@ def serve(
         synchronous: Literal["FULL", "NORMAL"] = "FULL" if config.daemon.fsync == "full" else "NORMAL"
         journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=synchronous)
         stack.callback(journal.close)
-        launchers = config.hosts.launchers()
-        backend: GpuBackend
-        engine: Engine
-        pilot: Pilot | None = None
-        if launchers or allocations is not None:
-            backend = engine = hosts = open_hosts(config, launchers, state_dir)
-            if allocations is not None:
-                pilot = open_pilot(config, hosts, allocations, state_dir)
-            sim_env: dict[str, str] = {}
-        else:
-            backend, sim_env = open_gpus(config, state_dir)
-            stack.callback(backend.close)
-            engine = ENGINES.get(config.engine.name)(state_dir)
-        stack.callback(engine.close)
-        if isinstance(engine, LocalEngine):
-            engine.output_budget = output_budget(config.output, state_dir)
-            if config.engine.cuda_checkpoint is not None:
-                engine.suspender.use(config.engine.cuda_checkpoint)
+        backend, engine, pilot, sim_env = _open_machines(config, state_dir, allocations, stack)
         daemon = Daemon(
             config,
             Resources(
@@ -103,6 +86,31 @@ def serve(
         )
         stack.enter_context(_gc_tuned())
         asyncio.run(daemon.run(listening, tcp, on_ready))
+
+
+def _open_machines(
+    config: Config, state_dir: Path, allocations: AllocationSource | None, stack: ExitStack
+) -> tuple[GpuBackend, Engine, Pilot | None, dict[str, str]]:
+    """GPUs, engine and pilot, of other hosts or of this one; and what the environment of jobs needs for these GPUs."""
+    backend: GpuBackend
+    engine: Engine
+    pilot: Pilot | None = None
+    sim_env: dict[str, str] = {}
+    launchers = config.hosts.launchers()
+    if launchers or allocations is not None:
+        backend = engine = hosts = open_hosts(config, launchers, state_dir)
+        if allocations is not None:
+            pilot = open_pilot(config, hosts, allocations, state_dir)
+    else:
+        backend, sim_env = open_gpus(config, state_dir)
+        stack.callback(backend.close)
+        engine = ENGINES.get(config.engine.name)(state_dir)
+    stack.callback(engine.close)
+    if isinstance(engine, LocalEngine):
+        engine.output_budget = output_budget(config.output, state_dir)
+        if config.engine.cuda_checkpoint is not None:
+            engine.suspender.use(config.engine.cuda_checkpoint)
+    return backend, engine, pilot, sim_env
 
 
 @contextlib.contextmanager

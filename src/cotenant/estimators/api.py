@@ -86,26 +86,19 @@ def explain(
     if steps < 1:
         raise UsageError(f"`steps` must be at least 1, got {steps}")
     if callable(target):
-        from cotenant.tracing.process.trace_function import trace_function
-
-        if args:
-            raise UsageError(
-                "a function is called without arguments", hint="bind them: `functools.partial(step, batch)`"
-            )
-        own = {
-            "workdir": workdir,
-            "env": env,
-            "python": python,
-            "synthetic_data": synthetic_data,
-            "sequence_lengths": sequence_lengths,
-        }
-        compiles = compiled_code == "inductor"
-        for name, value in {**own, "allow_network": allow_network, "compiled_code": compiles}.items():
-            if value:
-                raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")
-        known = gpu_spec(gpu)
-        recorded = trace_function(target, gpu=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
-        return TracedEstimator(steps=steps).on(recorded, known)
+        _refuse_for_functions(
+            {
+                "workdir": workdir,
+                "env": env,
+                "python": python,
+                "synthetic_data": synthetic_data,
+                "sequence_lengths": sequence_lengths,
+                "allow_network": allow_network,
+                "compiled_code": compiled_code == "inductor",
+            },
+            args,
+        )
+        return _explain_function(target, gpu=gpu, gpus=gpus, steps=steps, timeout_s=timeout_s)
     folder = default_folder() if cache else None
     estimator = TracedEstimator(steps=steps, python=python, cache=TraceCache(folder) if folder else None)
     request = EstimateRequest(
@@ -123,3 +116,22 @@ def explain(
         ),
     )
     return estimator.explain(request)
+
+
+def _refuse_for_functions(script_options: Mapping[str, object], args: Sequence[str]) -> None:
+    """Raises `UsageError` for arguments and options that only scripts have, by their names in `explain`."""
+    if args:
+        raise UsageError("a function is called without arguments", hint="bind them: `functools.partial(step, batch)`")
+    for name, value in script_options.items():
+        if value:
+            raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")
+
+
+def _explain_function(
+    function: Callable[[], object], *, gpu: str, gpus: int, steps: int, timeout_s: float
+) -> TracedResult:
+    from cotenant.tracing.process.trace_function import trace_function
+
+    known = gpu_spec(gpu)
+    recorded = trace_function(function, gpu=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
+    return TracedEstimator(steps=steps).on(recorded, known)

@@ -92,13 +92,7 @@ def lower(
             continue
         op = trace.ops[event.op_id]
         if op.kind.startswith("gemm") and not blas.per_call:
-            # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too
-            # (`getCurrentCUDABlasLtHandle` of aten/src/ATen/cuda/CublasHandlePool.cpp).
-            # Captures of CUDA graphs, in pools with negative numbers, run on one stream of their own
-            # (torch/cuda/graphs.py, `default_capture_stream`), whose workspace lies in the pool of the first; or on
-            # a stream that the script chose, which may have one.
-            stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
-            handle = (op.thread, cast("int", stream), event.device)
+            handle = _blas_handle(op, event)
             if handle not in handles and blas.handle_bytes:
                 handles.add(handle)
                 number += 1
@@ -124,6 +118,20 @@ def lower(
         # Buffers are local variables in C++: destroyed in the reverse order of their construction.
         for storage_id in range(number, first - 1, -1):
             yield _free(event, storage_id)
+
+
+def _blas_handle(op: LibraryCall, event: MemoryEvent) -> tuple[str, int, int]:
+    """Thread, stream and device of the cuBLAS handle that a multiplication uses.
+
+    cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too. Captures of CUDA graphs, in
+    pools with negative numbers, run on one stream of their own, whose workspace lies in the pool of the first; or on a
+    stream that the script chose, which may have one.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `getCurrentCUDABlasLtHandle`; torch/cuda/graphs.py,
+    `default_capture_stream`.
+    """
+    stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
+    return op.thread, cast("int", stream), event.device
 
 
 def _taken_for(

@@ -117,10 +117,7 @@ def simulate(
     job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown, movable=config.movable())
     if learn is None:
         learn = facts is None and not getattr(chosen, "exclusive", False) and getattr(chosen, "uses_history", True)
-    feed: HistoryFeed | None = None
-    if learn:
-        minds_company = getattr(chosen, "uses_predictions", True)
-        feed = HistoryFeed(history or WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
+    feed = _history_feed(chosen, history or WorkloadHistory(), job_of, len(trace)) if learn else None
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
     mig_gpus: Sequence[MigSlots] = ()
     if config.repartition is not None:
@@ -143,10 +140,32 @@ def simulate(
         else (RepartitionPlanner(chosen, config.repartition, known_history), mig_gpus),
     )
     simulation.run()
+    return _result(
+        simulation, trace, cluster, policy=chosen.name, estimator=estimator, config=config,
+        wall_s=time.perf_counter() - began_s,
+    )  # fmt: skip
+
+
+def _history_feed(policy: Policy, history: WorkloadHistory, job_of: JobFactory, jobs: int) -> HistoryFeed:
+    minds_company = getattr(policy, "uses_predictions", True)
+    return HistoryFeed(history, job_of, jobs, minds_company=minds_company)
+
+
+def _result(
+    simulation: Simulation,
+    trace: Trace,
+    cluster: Cluster,
+    *,
+    policy: str,
+    estimator: str,
+    config: SimulationConfig,
+    wall_s: float,
+) -> SimulationResult:
+    """The sums and records of a simulation that has run."""
     return SimulationResult(
         trace=trace,
         cluster=cluster,
-        policy=chosen.name,
+        policy=policy,
         estimator=estimator,
         config=config,
         columns=simulation.columns,
@@ -157,5 +176,5 @@ def simulate(
         moments=tuple(tuple(gpu.moments or ()) for gpu in simulation.gpus) if config.record else None,
         runs=tuple(tuple(gpu.runs or ()) for gpu in simulation.gpus) if config.record else None,
         layouts=tuple(simulation.layouts.changes) if simulation.layouts is not None else None,
-        wall_s=time.perf_counter() - began_s,
+        wall_s=wall_s,
     )

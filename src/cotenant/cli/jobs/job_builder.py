@@ -21,6 +21,26 @@ _Options = TypeVar("_Options", JobRequest, LaunchOptions)
 CONTEXT = {"allow_interspersed_args": False}
 """Context settings of a verb that takes a job: all that follows the script is the script's, options too."""
 
+_DEFAULTS: Mapping[str, Any] = {
+    "exclusive": False,
+    "sharing": "auto",
+    "priority": 0,
+    "requeue": False,
+    "retries": 0,
+    "max_attempts": 4,
+    "time_limit_s": None,
+    "time_slice_s": None,
+    "checkpoint_signal": None,
+    "checkpoint_grace_s": 120.0,
+    "max_slowdown": None,
+    "begin_at_s": None,
+    "notify": None,
+    "progress": None,
+    "model_summary": None,
+    "batch_size": None,
+}
+"""Fields of a submission that neither options nor lines of the script set."""
+
 
 def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
     """Fields of `JobSpec` from the options, the lines in the script, and defaults; dependencies as they were written.
@@ -43,22 +63,7 @@ def build_job(request: JobRequest, launch: LaunchOptions) -> dict[str, Any]:
     stdout = _output_path(launch.output, workdir)
     defaults = {
         "name": name if launch.command else "wrap",
-        "exclusive": False,
-        "sharing": "auto",
-        "priority": 0,
-        "requeue": False,
-        "retries": 0,
-        "max_attempts": 4,
-        "time_limit_s": None,
-        "time_slice_s": None,
-        "checkpoint_signal": None,
-        "checkpoint_grace_s": 120.0,
-        "max_slowdown": None,
-        "begin_at_s": None,
-        "notify": None,
-        "progress": None,
-        "model_summary": None,
-        "batch_size": None,
+        **_DEFAULTS,
         **parse_dependencies(None),
         **from_file,
     }

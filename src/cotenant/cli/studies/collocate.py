@@ -27,6 +27,7 @@ from cotenant.measurement.result_table import read_rows
 
 if TYPE_CHECKING:
     from cotenant.measurement.campaign import CampaignSetup, RunTracker
+    from cotenant.study.collocation_report import GroupResult
 
 
 @cli_command("collocate")
@@ -83,8 +84,8 @@ def collocate(
     $ cotenant study collocate groups.toml --out groups --repeats 3
     """
     from cotenant.measurement.collocation import group_line, run_groups
-    from cotenant.measurement.job_list import group_text, read_jobs
-    from cotenant.study.collocation_report import HEAD, results_of, table_cells, write_pairs, write_report
+    from cotenant.measurement.job_list import read_jobs
+    from cotenant.study.collocation_report import results_of, write_pairs, write_report
     from cotenant.study.overhead import JOBS_FOLDER
 
     table.refuse_meaningless()
@@ -105,14 +106,22 @@ def collocate(
     if json:
         emit_json({"rows": rows, "results": [found._asdict() for found in results], "report": str(page), **fitted})
         return
-    columns = [Column(key=name, title=name.upper(), right=index > 1) for index, name in enumerate(HEAD)]
-    measured = [found for found in results if not found.problem]
-    if measured:
-        print_table([dict(zip(HEAD, table_cells(found), strict=True)) for found in measured], columns)
-    for found in results:
-        if found.problem:
-            note(f"not measured: {group_text(found.jobs)}, {found.sharing}: {found.problem}")
+    _print_results(results)
     note(f"report: {page}" + ("" if pairs is None else f"; pairs for `cotenant simulate`: {pairs}"))
+
+
+def _print_results(results: Sequence[GroupResult]) -> None:
+    """A table of what was measured on stdout, and on stderr why other groups were not."""
+    from cotenant.measurement.job_list import group_text
+    from cotenant.study.collocation_report import HEAD, table_cells
+
+    columns = [Column(key=name, title=name.upper(), right=index > 1) for index, name in enumerate(HEAD)]
+    measured = [result for result in results if not result.problem]
+    if measured:
+        print_table([dict(zip(HEAD, table_cells(result), strict=True)) for result in measured], columns)
+    for result in results:
+        if result.problem:
+            note(f"not measured: {group_text(result.jobs)}, {result.sharing}: {result.problem}")
 
 
 def _tracker(uri: str | None, experiment: str) -> RunTracker | None:

@@ -48,6 +48,7 @@ _MISSING_WORDS = (
     "cannot connect to host",
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
+_REASON = "It raises where the data are missing."
 _OTHER_FILES = (
     ("a font", (".ttf", ".otf", "truetype", "font")),
     ("a library", (".so", "libmpi", "cannot open shared object", "shared library")),
@@ -88,19 +89,43 @@ def patches(context: PatchContext) -> list[Entry]:
     def warn(what: str) -> None:
         context.recorder.warn(f"{what} is not on this machine; replaced by synthetic data: {', '.join(texts)}")
 
-    reason = "It raises where the data are missing."
     return [
         ImportPatch(
             target="torchvision.datasets", phase=Phase.DATA,
-            expand=lambda module: dataset_patches(module, image, warn), reason=reason,
+            expand=lambda module: dataset_patches(module, image, warn), reason=_REASON,
             source="torchvision/datasets/vision.py, `VisionDataset`",
         ),
         *synthetic_timm.patches(image, warn),
         *coco_patches(image, warn),
+        *_hugging_face_patches(samples, tables, warn),
+        *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
+        Patch(
+            target="numpy:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
+            replacement=_replacing_missing_files(functools.partial(_numpy_file, every, samples[0]), warn),
+        ),
+        Patch(
+            target="torch:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
+            replacement=functools.partial(_loading, context.recorder, every, warn),
+        ),
+        *token_files.patches(warn),
+        *synthetic_files.patches(every, context.overlay, warn),
+        *synthetic_tables.patches(samples, warn),
+        *synthetic_graphs.patches(warn),
+        *synthetic_recordings.patches(every, warn),
+        *synthetic_archives.patches(samples, warn),
+        *_image_patches(every, image, warn),
+    ]  # fmt: skip
+
+
+def _hugging_face_patches(
+    samples: Sequence[SyntheticSample], tables: LoadedTables, warn: Callable[[str], None]
+) -> list[Patch]:
+    """Data sets of the hub, and the folders that scripts make of them."""
+    return [
         *(
             Patch(
                 target=f"datasets:{name}", phase=Phase.DATA, wraps=True,
-                replacement=lambda original: synthesizing_load(original, samples, warn, tables), reason=reason,
+                replacement=lambda original: synthesizing_load(original, samples, warn, tables), reason=_REASON,
                 source="datasets/load.py, `load_dataset`",
             )
             for name in ("load_dataset", "load_from_disk")
@@ -116,34 +141,28 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="A process of its own would write to the real folder, which a script made in the overlay.",
             source="datasets/arrow_dataset.py, `Dataset.save_to_disk`",
         ),
-        *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
+    ]  # fmt: skip
+
+
+def _image_patches(
+    every: Sequence[SyntheticSample], image: SyntheticSample, warn: Callable[[str], None]
+) -> list[Patch]:
+    """Image files, by the libraries that read them."""
+
+    def warn_of_image(_: str) -> None:
+        warn("an image that the script opens")
+
+    return [
         Patch(
-            target="numpy:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
-            replacement=_replacing_missing_files(functools.partial(_numpy_file, every, samples[0]), warn),
-        ),
-        Patch(
-            target="torch:load", phase=Phase.DATA, wraps=True, reason=reason, stacks=True,
-            replacement=functools.partial(_loading, context.recorder, every, warn),
-        ),
-        *token_files.patches(warn),
-        *synthetic_files.patches(every, context.overlay, warn),
-        *synthetic_tables.patches(samples, warn),
-        *synthetic_graphs.patches(warn),
-        *synthetic_recordings.patches(every, warn),
-        *synthetic_archives.patches(samples, warn),
-        Patch(
-            target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=reason,
+            target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=_REASON,
             replacement=_replacing_missing_files(
-                lambda file: blank_image(sample_at(file, every, image)),
-                lambda _: warn("an image that the script opens"),
+                lambda file: blank_image(sample_at(file, every, image)), warn_of_image
             ),
         ),
         *(
             Patch(
-                target=target, phase=Phase.DATA, wraps=True, reason=reason, source=source,
-                replacement=_replacing_missing_files(
-                    functools.partial(_image_array, every, image), lambda _: warn("an image that the script opens")
-                ),
+                target=target, phase=Phase.DATA, wraps=True, reason=_REASON, source=source,
+                replacement=_replacing_missing_files(functools.partial(_image_array, every, image), warn_of_image),
             )
             for target, source in (
                 ("skimage.io:imread", "skimage/io/_io.py, `imread`"),

@@ -8,6 +8,7 @@ torch/cuda/__init__.py.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ MEMORY_FUNCTIONS = (
     "memory_snapshot", "list_gpu_processes",
 )  # fmt: skip
 """Names that `torch.cuda` and `torch.cuda.memory` share."""
+_SENSORS = {"utilization": 0, "memory_usage": 0, "temperature": 40, "power_draw": 0, "clock_rate": 1000}
+"""Readings of an idle GPU, in the units of the functions of `torch.cuda` with these names."""
 
 
 def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable[[], int]) -> dict[str, Any]:
@@ -94,13 +97,13 @@ def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable
         "get_per_process_memory_fraction": get_fraction,
         "memory_snapshot": lambda *_, **__: [],
         "list_gpu_processes": lambda device=None: f"GPU:{at(device)}\nno processes are running",
-        "utilization": lambda device=None: 0,
-        "memory_usage": lambda device=None: 0,
         "device_memory_used": live,
-        "temperature": lambda device=None: 40,
-        "power_draw": lambda device=None: 0,
-        "clock_rate": lambda device=None: 1000,
+        **{name: functools.partial(_sensor, reading) for name, reading in _SENSORS.items()},
     }
+
+
+def _sensor(reading: int, device: object = None) -> int:
+    return reading
 
 
 def _in_segments(nbytes: int) -> int:

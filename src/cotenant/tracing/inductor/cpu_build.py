@@ -96,17 +96,7 @@ def patches(context: PatchContext) -> list[Entry]:
             wraps=True, reason="It imports Triton while it writes a kernel.",
             source="torch/_inductor/codegen/triton_split_scan.py, `TritonSplitScanKernel.scan`", **common,
         ),
-        Patch(
-            target="torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
-            replacement=_folding_on_cpu, wraps=True,
-            reason="It computes constants of one element on the GPU, without any mode.",
-            source="torch/_inductor/fx_passes/joint_graph.py, `constant_fold_uniform_value`", **common,
-        ),
-        Patch(
-            target="torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns",
-            replacement=_adding_on_cpu, wraps=True, reason="It makes the results of products with zero on the GPU.",
-            source="torch/_inductor/fx_passes/joint_graph.py, `_add_peephole_patterns`", **common,
-        ),
+        *_folding_patches(common),
         *patch_attributes(
             "torch._C._dynamo.guards",
             {
@@ -116,6 +106,23 @@ def patches(context: PatchContext) -> list[Entry]:
             },
             reason="Generated code allocates in C++, past every dispatch mode, and reads addresses.",
             source="torch/csrc/dynamo/guards.cpp", **common,
+        ),
+    ]  # fmt: skip
+
+
+def _folding_patches(common: dict[str, Any]) -> list[Patch]:
+    """Constants, which the compiler computes on the device of the graph."""
+    folder = "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder"
+    return [
+        Patch(
+            target=f"{folder}._deduce_value", replacement=_folding_on_cpu, wraps=True,
+            reason="It computes constants of one element on the GPU, without any mode.",
+            source="torch/_inductor/fx_passes/joint_graph.py, `constant_fold_uniform_value`", **common,
+        ),
+        Patch(
+            target=f"{folder}._add_peephole_patterns", replacement=_adding_on_cpu, wraps=True,
+            reason="It makes the results of products with zero on the GPU.",
+            source="torch/_inductor/fx_passes/joint_graph.py, `_add_peephole_patterns`", **common,
         ),
     ]  # fmt: skip
 

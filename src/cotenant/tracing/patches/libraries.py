@@ -60,6 +60,18 @@ def patches(context: PatchContext) -> list[Entry]:
             )
             for name in ("lightning.pytorch", "pytorch_lightning")
         ),
+        *_metric_patches(context),
+        Patch(
+            target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
+            also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
+            source="wandb/sdk/wandb_init.py, `init`",
+        ),
+    ]  # fmt: skip
+
+
+def _metric_patches(context: PatchContext) -> list[Entry]:
+    """Of `evaluate`, scikit-learn and torchmetrics."""
+    return [
         Patch(
             target="evaluate.loading:load", phase=Phase.LIBRARIES,
             replacement=functools.partial(_with_missing_metrics, context.recorder), wraps=True,
@@ -82,11 +94,6 @@ def patches(context: PatchContext) -> list[Entry]:
                 source=f"torchmetrics/functional/classification/{name}.py, `_*_tensor_validation`",
             )
             for name in ("stat_scores", "confusion_matrix", "precision_recall_curve")
-        ),
-        Patch(
-            target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
-            also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
-            source="wandb/sdk/wandb_init.py, `init`",
         ),
     ]  # fmt: skip
 

@@ -59,62 +59,17 @@ class UncompiledModule(torch.nn.Module):
 
 def patches(context: PatchContext) -> list[Patch]:
     """Entry points of the compiler. A function that is compiled and never called, as in libraries, gives no warning."""
-    recorder = context.recorder
-
-    def warn(options: dict[str, Any], *, has_step: bool = False, is_step: bool = False) -> None:
-        recorder.note_runs_otherwise("compiled")
-        if has_step:
-            recorder.warn(_STEP_WARNING)
-        if not is_step:
-            recorder.warn(_WARNING.format(reason=_why_eager(context, options)))
-        if _uses_cuda_graphs(options):
-            recorder.warn(_CUDA_GRAPHS_WARNING)
-
-    def eagerly(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            steps_before, is_step = recorder.steps, recorder.phase == "step" or _is_optimizer_method(function)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                warn(options, has_step=is_step or recorder.steps > steps_before, is_step=is_step)
-
-        return call
-
-    def with_inductor(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-        # Imported where it is used: with it comes the compiler, which takes seconds.
-        from cotenant.tracing.inductor.compiled_frames import CompiledFrames
-
-        compiled = CompiledFrames(function, options, context)
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = compiled(*args, **kwargs)
-            _warn_of_inductor(recorder, compiled, function)
-            return result
-
-        # Dynamo compiles a compiled function that another one calls as a part of it.
-        call._torchdynamo_inline = function  # type: ignore[attr-defined]
-        return call
-
-    def run_of(function: Any, options: dict[str, Any]) -> Callable[..., Any]:
-        if context.options.compiled_code == "eager" or _why_eager(context, options):
-            return eagerly(function, options)
-        return with_inductor(function, options)
+    compiler = _Compiler(context)
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile_, **options)
-        if _is_disabled(options):
-            return model
-        if isinstance(model, torch.nn.Module):
-            return UncompiledModule(model, run_of(model, options))
-        return run_of(model, options)
+        return compiler.compile(model, options)
 
     def compile_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         # As `Module.compile` does; `Module.__call__` runs it (torch/nn/modules/module.py, `_wrapped_call_impl`).
         if not _is_disabled(kwargs):
-            self._compiled_call_impl = run_of(self._call_impl, kwargs)
+            self._compiled_call_impl = compiler.function(self._call_impl, kwargs)
 
     reason = "Inductor needs a GPU to generate and tune its kernels."
     source = "torch/__init__.py, `compile`"
@@ -130,6 +85,65 @@ def patches(context: PatchContext) -> list[Patch]:
             source="torch/compiler/__init__.py, `reset`",
         ),
     ]  # fmt: skip
+
+
+class _Compiler:
+    """What `torch.compile` is under a trace."""
+
+    def __init__(self, context: PatchContext) -> None:
+        self._context, self._recorder = context, context.recorder
+
+    def compile(self, model: Any, options: dict[str, Any]) -> Any:
+        """As `torch.compile(model, **options)`."""
+        if _is_disabled(options):
+            return model
+        if isinstance(model, torch.nn.Module):
+            return UncompiledModule(model, self.function(model, options))
+        return self.function(model, options)
+
+    def function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+        """`function` as Inductor compiles it, or as it is with a warning where that is not possible or not wanted."""
+        if self._context.options.compiled_code == "eager" or _why_eager(self._context, options):
+            return self._eagerly(function, options)
+        return self._with_inductor(function, options)
+
+    def _eagerly(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            steps_before, is_step = recorder.steps, recorder.phase == "step" or _is_optimizer_method(function)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._warn_of_eager(options, has_step=is_step or recorder.steps > steps_before, is_step=is_step)
+
+        return call
+
+    def _warn_of_eager(self, options: dict[str, Any], *, has_step: bool, is_step: bool) -> None:
+        self._recorder.note_runs_otherwise("compiled")
+        if has_step:
+            self._recorder.warn(_STEP_WARNING)
+        if not is_step:
+            self._recorder.warn(_WARNING.format(reason=_why_eager(self._context, options)))
+        if _uses_cuda_graphs(options):
+            self._recorder.warn(_CUDA_GRAPHS_WARNING)
+
+    def _with_inductor(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        # Imported where it is used: with it comes the compiler, which takes seconds.
+        from cotenant.tracing.inductor.compiled_frames import CompiledFrames
+
+        compiled = CompiledFrames(function, options, self._context)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = compiled(*args, **kwargs)
+            _warn_of_inductor(self._recorder, compiled, function)
+            return result
+
+        # Dynamo compiles a compiled function that another one calls as a part of it.
+        call._torchdynamo_inline = function  # type: ignore[attr-defined]
+        return call
 
 
 def _warn_of_inductor(recorder: Any, compiled: CompiledFrames, function: Any) -> None:
