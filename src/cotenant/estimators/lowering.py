@@ -23,7 +23,7 @@ Buffers = Callable[[LibraryCall], tuple[int, ...]]
 """Bytes of the buffers that a kernel allocates, in order."""
 
 _LT_BYTES = 1 * MiB
-_SHARED_SINCE, _PER_CALL_SINCE = (2, 7), (2, 15)
+_LT_HELD_SINCE, _SHARED_SINCE, _PER_CALL_SINCE = (2, 9), (2, 12), (2, 15)
 _CAPTURE_STREAM = -1
 
 
@@ -35,29 +35,38 @@ class BlasWorkspaces:
         handle_bytes: held by each handle; there is one for each thread that multiplied matrices and each stream.
         lt_bytes: held during a cuBLASLt call; 0 where it shares the workspace of the handle.
         per_call: a call of cuBLAS takes `handle_bytes` while it runs, and handles hold nothing.
+        holds_lt: a handle holds `lt_bytes` from its first cuBLASLt call on.
     """
 
     handle_bytes: int
     lt_bytes: int
     per_call: bool = False
+    holds_lt: bool = False
 
 
 def blas_workspaces(default_bytes: int, torch_version: str, config: str, *, cached: bool = False) -> BlasWorkspaces:
     """The sizes for a GPU whose default is `default_bytes`; `config` is CUBLAS_WORKSPACE_CONFIG.
 
-    From torch 2.15 on a call takes its workspace, and cuBLASLt one of its own, unless they are `cached` by
-    TORCH_CUBLAS_WORKSPACE_CACHE=1: so 2.15.0 on a null A100, H100 and T4.
+    cuBLASLt has 1 MiB of its own to torch 2.11: to 2.8 for a call, then held. From 2.12 on it shares the workspace of
+    the handle: so 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.13.0 and 2.14.1 on a null A100. From 2.15 on a call
+    takes its workspace, and cuBLASLt one of its own, unless they are `cached` by TORCH_CUBLAS_WORKSPACE_CACHE=1: so
+    2.15.0 on a null A100, H100 and T4. Not modeled: CUBLASLT_WORKSPACE_SIZE, TORCH_CUBLASLT_UNIFIED_WORKSPACE.
 
-    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`, `getCUDABlasLtWorkspaceSize`;
-    the shared workspace is the default from torch 2.7 on; ATen/cuda/CUDAContextLight.h of 2.15,
-    `CUDABlasHandleWithWorkspace`.
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`, `getCUDABlasLtWorkspaceSize`,
+    `getCUDABlasLtWorkspace`; to 2.8 aten/src/ATen/cuda/CUDABlas.cpp, `gemm_and_bias`; ATen/cuda/CUDAContextLight.h of
+    2.15, `CUDABlasHandleWithWorkspace`.
     """
     pairs = re.findall(r":(\d+):(\d+)", config)
     handle = sum(int(size) * int(count) for size, count in pairs) * KiB if pairs else default_bytes
     major, minor = (int(part) for part in re.findall(r"\d+", torch_version)[:2])
     per_call = (major, minor) >= _PER_CALL_SINCE and not cached
     shared = (major, minor) >= _SHARED_SINCE and not per_call
-    return BlasWorkspaces(handle_bytes=handle, lt_bytes=0 if shared else _LT_BYTES, per_call=per_call)
+    return BlasWorkspaces(
+        handle_bytes=handle,
+        lt_bytes=0 if shared else _LT_BYTES,
+        per_call=per_call,
+        holds_lt=_LT_HELD_SINCE <= (major, minor) < _SHARED_SINCE,
+    )
 
 
 def lower(
@@ -82,7 +91,7 @@ def lower(
     """
     number = max((event.storage_id for event in trace.events), default=-1)
     known: dict[int, tuple[int, ...]] = {}
-    handles: set[tuple[str, int, int]] = set()
+    handles = _BlasHandles(blas)
     live = _LiveBytes()
     for event in trace.events:
         if event.action != "op":
@@ -92,11 +101,9 @@ def lower(
             continue
         op = trace.ops[event.op_id]
         if op.kind.startswith("gemm") and not blas.per_call:
-            handle = _blas_handle(op, event)
-            if handle not in handles and blas.handle_bytes:
-                handles.add(handle)
+            for nbytes in handles.new_workspaces(op, event):
                 number += 1
-                yield _alloc(event, number, blas.handle_bytes)
+                yield _alloc(event, number, nbytes)
         if event.op_id not in known:
             tried = None if trial is None else trial(op, free_bytes - live.total)
             if tried is not None:
@@ -120,8 +127,8 @@ def lower(
             yield _free(event, storage_id)
 
 
-def _blas_handle(op: LibraryCall, event: MemoryEvent) -> tuple[str, int, int]:
-    """Thread, stream and device of the cuBLAS handle that a multiplication uses.
+class _BlasHandles:
+    """The workspaces that the handles of cuBLAS hold: one for each thread, stream and device.
 
     cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too. Captures of CUDA graphs, in
     pools with negative numbers, run on one stream of their own, whose workspace lies in the pool of the first; or on a
@@ -130,8 +137,22 @@ def _blas_handle(op: LibraryCall, event: MemoryEvent) -> tuple[str, int, int]:
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `getCurrentCUDABlasLtHandle`; torch/cuda/graphs.py,
     `default_capture_stream`.
     """
-    stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
-    return op.thread, cast("int", stream), event.device
+
+    def __init__(self, blas: BlasWorkspaces) -> None:
+        self._blas = blas
+        self._own: set[tuple[str, int, int]] = set()
+        self._lt: set[tuple[str, int, int]] = set()
+
+    def new_workspaces(self, op: LibraryCall, event: MemoryEvent) -> Iterator[int]:
+        """Bytes of the workspaces that are held from the multiplication `op` on."""
+        stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
+        handle = (op.thread, cast("int", stream), event.device)
+        if handle not in self._own and self._blas.handle_bytes:
+            self._own.add(handle)
+            yield self._blas.handle_bytes
+        if op.kind == "gemm_lt" and self._blas.holds_lt and handle not in self._lt:
+            self._lt.add(handle)
+            yield self._blas.lt_bytes
 
 
 def _taken_for(
@@ -139,7 +160,7 @@ def _taken_for(
 ) -> tuple[int, ...]:
     """Bytes that a call allocates and frees when it returns."""
     if op.kind == "gemm_lt":
-        return (blas.lt_bytes,)
+        return () if blas.holds_lt else (blas.lt_bytes,)
     if op.kind == "gemm":
         return (blas.handle_bytes,) if blas.per_call else ()
     if op.kind.startswith("conv"):

@@ -27,9 +27,9 @@ def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_s
     )
 
 
-def lowered(events, ops, *, lt_bytes=0, per_call=False, **rules):
+def lowered(events, ops, *, lt_bytes=0, per_call=False, holds_lt=False, **rules):
     trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header=TraceHeader(torch_version="2.13.0"))
-    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes, per_call=per_call)
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes, per_call=per_call, holds_lt=holds_lt)
     return [(lowered_event.action, lowered_event.bytes) for lowered_event in lower(trace, blas=blas, **rules)]
 
 
@@ -73,6 +73,12 @@ def test_lt_shares_the_workspace_of_its_handle():
 def test_an_older_lt_takes_its_own_for_the_call():
     found = lowered([event("op", 0)] * 2, [LT], lt_bytes=7)
     assert found == [("alloc", 100), *[("alloc", 7), ("free", 0)] * 2]
+
+
+def test_lt_of_2_9_to_2_11_holds_its_own_for_each_handle():
+    calls = [event("op", 1), event("op", 1), event("op", 1, stream=7), event("op", 0, stream=9)]
+    found = lowered(calls, [MAIN, LT], lt_bytes=7, holds_lt=True)
+    assert found == [("alloc", 100), ("alloc", 7), ("alloc", 100), ("alloc", 7), ("alloc", 100)]
 
 
 def test_plans_are_measured_once_in_what_is_left_and_the_cache_is_emptied():
@@ -157,19 +163,22 @@ def test_new_storage_ids_differ_from_those_of_the_trace():
 
 
 @pytest.mark.parametrize(
-    ("version", "config", "handle", "lt"),
+    ("version", "config", "handle", "lt", "holds_lt"),
     [
-        pytest.param("2.13.0+cu130", "", 8519680, 0, id="shared from 2.7 on"),
-        pytest.param("2.4.1", "", 8519680, 2**20, id="own before"),
-        pytest.param("2.13.0", ":4096:8", 4096 * 8 * 1024, 0, id="set by the environment"),
-        pytest.param("2.13.0", ":0:0", 0, 0, id="none at all"),
-        pytest.param("2.14.1", "", 8519680, 0, id="shared up to 2.14"),
-        pytest.param("2.15.0+cu132", "", 8519680, 2**20, id="of the call from 2.15 on"),
+        pytest.param("2.4.1", "", 8519680, 2**20, False, id="own for a call"),
+        pytest.param("2.8.0+cu128", "", 8519680, 2**20, False, id="so to 2.8"),
+        pytest.param("2.9.1", "", 8519680, 2**20, True, id="own and held from 2.9 on"),
+        pytest.param("2.11.0", "", 8519680, 2**20, True, id="so to 2.11"),
+        pytest.param("2.12.0", "", 8519680, 0, False, id="shared from 2.12 on"),
+        pytest.param("2.13.0", ":4096:8", 4096 * 8 * 1024, 0, False, id="set by the environment"),
+        pytest.param("2.13.0", ":0:0", 0, 0, False, id="none at all"),
+        pytest.param("2.14.1", "", 8519680, 0, False, id="shared up to 2.14"),
+        pytest.param("2.15.0+cu132", "", 8519680, 2**20, False, id="of the call from 2.15 on"),
     ],
 )
-def test_blas_workspaces_depend_on_the_version_and_the_setting(version, config, handle, lt):
+def test_blas_workspaces_depend_on_the_version_and_the_setting(version, config, handle, lt, holds_lt):
     found = blas_workspaces(8519680, version, config)
-    assert (found.handle_bytes, found.lt_bytes) == (handle, lt)
+    assert (found.handle_bytes, found.lt_bytes, found.holds_lt) == (handle, lt, holds_lt)
     assert found.per_call is version.startswith("2.15")
 
 
