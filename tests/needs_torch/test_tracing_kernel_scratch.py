@@ -206,11 +206,26 @@ def test_efficient_attention_without_dropout_has_its_seed_on_the_gpu(tmp_path, o
     assert found[end - len(sizes) - 3 : end] == [196_608] * 3 + sizes
 
 
-def test_clipping_takes_one_block_for_all_norms(tmp_path):
-    """Two tensors, of one and of three chunks of 65,536 elements: numbers for three chunks of each."""
-    line = "a, b = made(100, 100), made(400, 400)\na.grad, b.grad = torch.ones_like(a), torch.ones_like(b)\n"
+@pytest.mark.parametrize(
+    ("with_offsets", "dtype", "blocks"),
+    [
+        pytest.param(False, "float32", [2 * 3 * 4], id="to 2.14: three chunks of both"),
+        pytest.param(False, "float64", [2 * 3 * 8], id="so in double precision"),
+        pytest.param(True, "float32", [3 * 8, 4 * 4], id="from 2.15 on: three and one, and where they begin"),
+        pytest.param(True, "float64", [3 * 8, 4 * 8], id="in double precision"),
+    ],
+)
+def test_clipping_takes_one_block_for_all_norms(tmp_path, with_offsets, dtype, blocks):
+    """Two tensors, of one and of three chunks of 65,536 elements."""
+    line = (
+        "from cotenant.tracing.operators import kernel_scratch\n"
+        f"kernel_scratch.NORMS_WITH_OFFSETS = {with_offsets}\n"
+        f"a, b = (made(*shape, dtype=torch.{dtype}) for shape in ((100, 100), (400, 400)))\n"
+        "a.grad, b.grad = torch.ones_like(a), torch.ones_like(b)\n"
+    )
     sizes = scratch(tmp_path, line + "---nn.utils.clip_grad_norm_([a, b], 1.0)", 0)
-    assert sizes.count(2 * 3 * 4) == 1
+    stacked = 2 * getattr(torch, dtype).itemsize
+    assert sorted(size for size in sizes if 8 < size < 576 and size != stacked) == sorted(blocks)
     assert 576 not in sizes, "norms are not taken one by one"
 
 

@@ -153,11 +153,16 @@ def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
 
 
 _NORM_CHUNK = 65_536
+NORMS_WITH_OFFSETS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
 
 
 @operators.shape_of("aten::_foreach_norm.Scalar")
 def _foreach_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """One number for each chunk of each tensor in one block, then one for each tensor in blocks of their own.
+
+    To torch 2.14 each tensor has as many chunks as the largest one: so 2.8.0, 2.11.0, 2.12.0, 2.13.0 and 2.14.1 on a
+    null A100. In 2.15 it has its own, and a block before them says where they begin, and where the last ends: so nine
+    networks with 2.15.0.
 
     Source: ATen/native/cuda/ForeachReduceOp.cu, `foreach_tensor_norm_cuda`; other orders, dtypes and layouts take the
     norms one by one.
@@ -171,8 +176,11 @@ def _foreach_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
         for tensor in tensors
     )
     if order in (1, 2, math.inf) and first.dtype.is_floating_point and dtype is first.dtype and one_kind:
-        chunks = max(-(-tensor.numel() // _NORM_CHUNK) for tensor in tensors)
-        ctx.keep_until_done([ctx.scratch(len(tensors) * chunks * _FLOAT_BYTES, first.fake_device)])
+        chunks = [-(-tensor.numel() // _NORM_CHUNK) for tensor in tensors]
+        number = sum(chunks) if NORMS_WITH_OFFSETS else len(tensors) * max(chunks)
+        if NORMS_WITH_OFFSETS:
+            ctx.keep_until_done([ctx.scratch((len(tensors) + 1) * _INDEX_BYTES, first.fake_device)])
+        ctx.keep_until_done([ctx.scratch(number * max(_FLOAT_BYTES, first.element_size()), first.fake_device)])
     return [ctx.empty_strided((), (), dtype, first.fake_device) for _ in tensors]
 
 
