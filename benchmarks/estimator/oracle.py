@@ -12,8 +12,8 @@ both sides in forks of processes with the libraries loaded, in a third of the ti
 The page has all rows that were judged with these files of `src/cotenant`, with a section for each other environment
 that was given as `--python`: reserved bytes and their difference, the share of PyTorch's allocations that the estimate
 has in the same order, and the first difference with the place on both sides. Sizes are compared as blocks, rounded up
-to 512 bytes. Where all requests agree the estimate is replayed up to the last one: it goes on to the end of an epoch,
-the null GPU ends the script at the third step.
+to 512 bytes. The estimate is replayed up to the last request of the null GPU, or what stands in its place where
+requests differ: it goes on to the end of an epoch and to validation, the null GPU ends the script at the third step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.estimator.oracle_forks import NullGpuForks
@@ -174,10 +174,10 @@ def compare(null_side: NullGpuSide, estimates: EstimateSide, job: OracleJob) -> 
     sizes = null.allocations[:MAX_COMPARED]
     # The estimate continues to the end of the last step and to the code after training.
     events = events[: len(sizes) + 500]
-    equal, first = matching([rounded(size) for size in sizes], [rounded(event.bytes) for event in events])
+    equal, first, end = matching([rounded(size) for size in sizes], [rounded(event.bytes) for event in events])
     whole = ours.replay_input
-    if first is None and len(events) > len(sizes):  # the null GPU ends the script behind the last one
-        whole = replace(whole, events=whole.events[: whole.events.index(events[len(sizes)])])
+    if end < len(events):  # the null GPU ends the script behind the last one
+        whole = replace(whole, events=whole.events[: whole.events.index(events[end])])
     replay = whole.replay(job.free_bytes)
     return Comparison(
         job.name,
@@ -198,14 +198,30 @@ def rounded(size: int) -> int:
     return max(512, -(-size // 512) * 512)
 
 
-def matching(wanted: Sequence[int], found: Sequence[int]) -> tuple[int, tuple[int, int] | None]:
-    """Number of `wanted` sizes found in the same order, and where both first differ, as an index in each."""
+class Matching(NamedTuple):
+    """How two sequences of sizes agree.
+
+    Attributes:
+        equal: sizes of the wanted sequence that the found one has in the same order.
+        first: where both first differ, as an index in each.
+        end: number of found sizes up to the last wanted one, or to what stands in its place.
+    """
+
+    equal: int
+    first: tuple[int, int] | None
+    end: int
+
+
+def matching(wanted: Sequence[int], found: Sequence[int]) -> Matching:
+    """Compare the sequences; `found` may continue behind the last of the `wanted` sizes."""
     start = next((at for at, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
     if start is None:
         start = min(len(wanted), len(found))
-        return start, None if start == len(wanted) else (start, start)
-    rest = difflib.SequenceMatcher(None, wanted[start:], found[start:], autojunk=False)
-    return start + sum(block.size for block in rest.get_matching_blocks()), (start, start)
+        return Matching(start, None if start == len(wanted) else (start, start), start)
+    rest = difflib.SequenceMatcher(None, wanted[start:], found[start:], autojunk=False).get_matching_blocks()
+    last = next((block for block in reversed(rest) if block.size), difflib.Match(0, 0, 0))
+    end = start + last.b + len(wanted) - start - last.a
+    return Matching(start + sum(block.size for block in rest), (start, start), min(len(found), end))
 
 
 def difference_text(null: RequestHistory, events: Sequence[Any], here: int, there: int) -> str:
@@ -254,6 +270,7 @@ def main() -> int:
     parser.add_argument("--forks", action="store_true", help="run both sides in forks")
     parser.add_argument("--until", type=float, help="start no job after so many seconds")
     parser.add_argument("--quick", action="store_true", help="one perceptron")
+    parser.add_argument("--page", default="oracle", help="name of the result page (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
     if not args.python:
@@ -274,9 +291,12 @@ def main() -> int:
     print("\n".join(lines))
     if args.write:
         head = f"Commit {commit()}; {stack}, Python {platform.python_version()}; no GPU."
-        repeat = "Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --forks --write`."
+        option = "" if args.page == "oracle" else f" --page {args.page}"
+        repeat = (
+            f"Repeat with `python -m benchmarks.estimator.oracle --python VENV/bin/python --forks --write{option}`."
+        )
         title = f"# Estimates beside a null GPU, {today()}"
-        write_result("oracle", "\n".join([title, "", head, repeat, "", *lines]))
+        write_result(args.page, "\n".join([title, "", head, repeat, "", *lines]))
     return 0
 
 

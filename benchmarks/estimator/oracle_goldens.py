@@ -71,7 +71,7 @@ def agreement(history: RequestHistory, job: OracleJob, python: str) -> Agreement
         return Agreement(f"not traced: {error}")
     left_out = set(workspaces)
     wanted = [rounded(size) for place, size in enumerate(history.allocations) if place not in left_out]
-    equal, first = matching(wanted, [rounded(size) for size, _ in requests[: len(wanted)]])
+    equal, first, _ = matching(wanted, [rounded(size) for size, _ in requests[: len(wanted)]])
     differs = "" if first is None else f"{equal} of {len(wanted)} equal, the first difference at {first[0]}"
     return Agreement(differs, tuple(name for name in LIBRARIES if name in here.trace.header.libraries), workspaces)
 

@@ -29,19 +29,32 @@ def test_sizes_are_compared_as_blocks(size, block):
 
 
 def test_equal_lists_have_no_first_difference():
-    assert matching([512, 1024, 512], [512, 1024, 512]) == (3, None)
+    assert matching([512, 1024, 512], [512, 1024, 512]) == (3, None, 3)
 
 
 def test_first_difference_is_an_index_in_both_lists():
-    assert matching([512, 1024, 2048, 512], [512, 4096, 2048, 512]) == (3, (1, 1))
+    assert matching([512, 1024, 2048, 512], [512, 4096, 2048, 512]) == (3, (1, 1), 4)
 
 
 def test_allocations_that_the_estimate_lacks_are_a_difference():
-    assert matching([512, 1024], [512]) == (1, (1, 1))
+    assert matching([512, 1024], [512]) == (1, (1, 1), 1)
 
 
 def test_allocations_that_follow_the_last_one_are_no_difference():
-    assert matching([512, 1024], [512, 1024, 2048]) == (2, None)
+    assert matching([512, 1024], [512, 1024, 2048]) == (2, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "end"),
+    [
+        pytest.param([512, 2048, 3072, 4096, 8192], 3, id="it lacks one"),
+        pytest.param([512, 1024, 1024, 2048, 3072, 8192], 5, id="it has one more"),
+        pytest.param([512, 1024, 2048, 5120, 8192], 4, id="the last one is another"),
+        pytest.param([8192, 8192], 2, id="none agrees"),
+    ],
+)
+def test_what_follows_the_last_one_is_cut_off_where_requests_differ(found, end):
+    assert matching([512, 1024, 2048, 3072], found).end == end
 
 
 def test_report_counts_equal_near_and_far():
