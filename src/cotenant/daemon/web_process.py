@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from typing import Any
 
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.daemon.config.schema import WebSection
+from cotenant.osutil.child_environment import python_environment
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ READY_TIMEOUT_S = 60.0
 RESTART_S = 5.0
 """Pause before a process that ended by itself is started again."""
 END_TIMEOUT_S = 5.0
-ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONHOME", "PYTHONPATH", "TZ", "VIRTUAL_ENV")
-"""Variables that it gets: those that Python needs. The daemon's own may hold secrets."""
 
 
 def check_installed() -> None:
@@ -79,7 +77,7 @@ class WebProcess:
             stdin=PIPE,
             stdout=PIPE,
             stderr=None if sys.stderr is not None else DEVNULL,
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            env=python_environment(),
             cwd="/",
         )
         try:

@@ -18,7 +18,8 @@ SAMPLES = 4096
 """Samples that MLPs and CNNs were trained with: the last batch of an epoch is the remainder."""
 NEAR_CAPACITY_MIB = 36000
 """From here on, the allocator released its cache, and the peak is below the need."""
-_KERNELS = (3, 1, 5, 7)
+_GENERATED_KERNELS = (3, 1, 5, 7)
+"""Kernel sizes of the generated CNNs in the order they are tried; with sizes beyond them, other readings would fit."""
 _LAYER = re.compile(r"\('([A-Za-z0-9_]{1,40})', ([0-9]{1,18}), ([0-9]{1,18})\)")
 _NAMES = (
     "input_channels", "input_size", "input", "output", "num_classes", "depth", "arch", "base_filters", "batch",
@@ -133,7 +134,7 @@ def convolution_of(inputs: int, outputs: int, parameters: int) -> tuple[int, int
     Raises:
         ValueError: no square convolution of `inputs` channels has these.
     """
-    for kernel in _KERNELS:
+    for kernel in _GENERATED_KERNELS:
         channels, rest = divmod(parameters, inputs * kernel * kernel + 1)
         if rest or not channels or outputs % channels:
             continue

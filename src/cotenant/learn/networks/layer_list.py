@@ -14,7 +14,7 @@ from cotenant.learn.datasets.dataset_row import Layer
 
 M = TypeVar("M")
 
-_KERNELS = (3, 1, 5, 7, 2, 4, 9, 11)
+KERNEL_SIZES = (3, 1, 5, 7, 2, 4, 9, 11)
 """Kernel sizes in the order they are tried: the first that the parameter count fits is taken."""
 
 
@@ -149,7 +149,7 @@ class _PlainBuilder(Generic[M]):
     def convolution(self, layer: Layer, input_shape: tuple[int, ...]) -> M:
         """A convolution of `input_shape`; its kernel is the one that its parameter count fits."""
         channels = layer.output_shape[0]
-        fits = (kernel for kernel in _KERNELS if channels * (input_shape[0] * kernel**2 + 1) == layer.parameters)
+        fits = (kernel for kernel in KERNEL_SIZES if channels * (input_shape[0] * kernel**2 + 1) == layer.parameters)
         kernel = next(fits, None)
         if kernel is None:
             raise UsageError(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from cotenant.core.errors import UsageError
 from cotenant.estimators.learned.network_features import activation_of
 from cotenant.learn.datasets.dataset_row import Layer
+from cotenant.learn.networks.layer_list import KERNEL_SIZES
 from cotenant.learn.synthetic_traces import operations as op
 from cotenant.learn.synthetic_traces.backward_steps import BackwardStep, InputGradient, WeightGradient
 from cotenant.learn.synthetic_traces.synthetic_job import SyntheticJob
@@ -26,7 +27,6 @@ Step = Callable[[Tape, Tensor, int], Tensor]
 """The result of a layer on so many samples; the input stays the caller's."""
 
 _MAX_STRIDE = 16
-_KERNELS = (3, 1, 5, 7, 2, 4, 9, 11)
 _COMPOSED_ACTIVATIONS = {"NewGELUActivation": 3, "FastGELUActivation": 3}
 """Activations that Python composes of several operations, and how many tensors they save beside their input.
 
@@ -281,7 +281,7 @@ def _fitting(count: int, out_shape: Shape, shapes: Sequence[Shape]) -> tuple[Sha
     """The input among `shapes` and the square kernel that `count` weights of a convolution to `out_shape` fit."""
     for shape in shapes:
         if len(shape) == 3 and out_shape[1] <= shape[1] <= _MAX_STRIDE * out_shape[1]:
-            for kernel in _KERNELS:
+            for kernel in KERNEL_SIZES:
                 if shape[0] * out_shape[0] * kernel * kernel == count:
                     return shape, kernel
     return None

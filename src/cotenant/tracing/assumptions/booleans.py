@@ -51,7 +51,8 @@ _SAME_ELEMENTS = frozenset(
         "_to_copy",
     }
 )
-_AND = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
+AND_OPERATORS = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
+"""Operators whose result is true where both of their boolean arguments are."""
 _NOT = frozenset({"logical_not", "bitwise_not"})
 _OPPOSITE: dict[AssumedTruth, AssumedTruth] = {True: False, False: True, "likely": "unlikely", "unlikely": "likely"}
 
@@ -93,7 +94,7 @@ def _infer(name: str, args: Any) -> AssumedTruth:
         return first
     if name in _NOT:
         return _OPPOSITE.get(first)
-    if name in _AND and len(args) > 1:
+    if name in AND_OPERATORS and len(args) > 1:
         return _and(first, assumed(args[1]))
     return None
 

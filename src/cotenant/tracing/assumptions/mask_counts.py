@@ -15,13 +15,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import ranked_choices
+from cotenant.tracing.assumptions.booleans import AND_OPERATORS
 
 MASK_DTYPES = frozenset({torch.bool, torch.uint8})
 _MAX_TRUE_ATTRIBUTE = "_cotenant_max_true"
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero_"})
 _SAME_ELEMENTS = frozenset({"clone", "_to_copy", "detach", "alias"})
 _OR = frozenset({"bitwise_or", "logical_or", "__or__", "add"})
-_AND = frozenset({"bitwise_and", "logical_and", "__and__", "mul"})
 
 
 def max_true(tensor: Any) -> int | None:
@@ -40,7 +40,7 @@ def propagate(func: OpOverload, args: Any, out: FakeTensor, values: Callable[[An
     elif name in _OR and len(args) > 1:
         first, second = max_true(args[0]), max_true(args[1])
         count = first + second if first is not None and second is not None else None
-    elif name in _AND and values(out) is None:
+    elif name in AND_OPERATORS and values(out) is None:
         count = _count_of_and([values(arg) if isinstance(arg, torch.Tensor) else None for arg in args[:2]], out.dim())
     elif name == "eq" and len(args) > 1:
         count = _count_of_equal(args[0], args[1])

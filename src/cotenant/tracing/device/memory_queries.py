@@ -35,6 +35,7 @@ MEMORY_FUNCTIONS = (
     "memory_snapshot", "list_gpu_processes",
 )  # fmt: skip
 """Names that `torch.cuda` and `torch.cuda.memory` share."""
+_PEAK_RESETS = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
 _SENSORS = {"utilization": 0, "memory_usage": 0, "temperature": 40, "power_draw": 0, "clock_rate": 1000}
 """Readings of an idle GPU, in the units of the functions of `torch.cuda` with these names."""
 
@@ -89,9 +90,7 @@ def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable
         "max_memory_reserved": lambda device=None: _in_segments(peak(device)),
         "memory_cached": lambda device=None: _in_segments(live(device)),
         "max_memory_cached": lambda device=None: _in_segments(peak(device)),
-        "reset_peak_memory_stats": reset_peak,
-        "reset_max_memory_allocated": reset_peak,
-        "reset_max_memory_cached": reset_peak,
+        **dict.fromkeys(_PEAK_RESETS, reset_peak),
         "reset_accumulated_memory_stats": lambda device=None: None,
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": get_fraction,

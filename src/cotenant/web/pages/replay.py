@@ -11,7 +11,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import secrets
 import sys
 import time
@@ -24,6 +23,7 @@ from starlette.responses import Response
 
 from cotenant.core.codec import encode
 from cotenant.core.errors import NotPermitted, UsageError
+from cotenant.osutil.child_environment import python_environment
 from cotenant.reporting.style import STYLE
 from cotenant.scheduling.policies import POLICIES
 from cotenant.web.guard import HEADERS
@@ -39,7 +39,6 @@ TIMEOUT_S = 180.0
 REFRESH_S = 2
 NICE = 10
 MAX_REPORT_BYTES = 32 * 2**20
-ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 REPORT_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
 """The report is one file with its style sheet in it, and nothing else: its hash allows that one, and no other."""
@@ -164,7 +163,7 @@ async def _output(task: bytes) -> tuple[str | None, str | None]:
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        env=python_environment(),
         cwd="/",
     )
     try:
