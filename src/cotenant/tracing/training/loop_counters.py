@@ -94,7 +94,7 @@ def _unwrapped(over: ast.expr) -> ast.expr:
 def _length(value: Any) -> int | None:
     try:
         return len(value)
-    except Exception:  # noqa: BLE001 - a script's own class
+    except Exception:  # noqa: BLE001 - `__len__` of a script's class raises anything, and the script did not call it
         return None
 
 

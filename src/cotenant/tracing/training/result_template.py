@@ -83,7 +83,8 @@ class ResultTemplate:
         slots = {key: _Slot() for key in tensors}
         try:
             copied = copy.deepcopy(result, dict(slots))
-        except Exception:  # noqa: BLE001 - a library's own class
+        except Exception:  # noqa: BLE001 - `__deepcopy__` and `__reduce_ex__` of a library's class raise anything
+            # No template: the call runs again each time, which is slower and gives the same trace.
             return None
         return cls(copied, slots, views, blocks)
 
