@@ -20,10 +20,10 @@ def made(*shape, **kind):
 STEP = "one.sum().backward()\noptimizer.step()\n"
 
 
-def scratch(tmp_path, line, more_than=512):
+def scratch(tmp_path, line, more_than=512, capability=(8, 0)):
     """Sizes of all storages that the line makes, those of its operands and small ones left out."""
-    before = allocations(traced(tmp_path, HEAD + line.split("---")[0] + "\n" + STEP))
-    after = allocations(traced(tmp_path, HEAD + line.replace("---", "\n") + "\n" + STEP))
+    before = allocations(traced(tmp_path, HEAD + line.split("---")[0] + "\n" + STEP, capability=capability))
+    after = allocations(traced(tmp_path, HEAD + line.replace("---", "\n") + "\n" + STEP, capability=capability))
     for size in before:
         after.remove(size)
     return sorted((size for size in after if size > more_than), reverse=True)
@@ -204,6 +204,22 @@ def test_efficient_attention_without_dropout_has_its_seed_on_the_gpu(tmp_path, o
     found = allocations(traced(tmp_path, HEAD + line + STEP))
     end = found.index(3072) + 1
     assert found[end - len(sizes) - 3 : end] == [196_608] * 3 + sizes
+
+
+def test_cudnn_attention_takes_a_boolean_mask_as_numbers(tmp_path):
+    line = "q, m = made(2, 4, 96, 64, dtype=torch.bfloat16), torch.zeros(2, 1, 96, 96, device='cuda', dtype=torch.bool)"
+    line += "---y = F.scaled_dot_product_attention(q, q, q, attn_mask=m)"
+    assert 2 * 96 * 96 * 2 in scratch(tmp_path, line, capability=(9, 0))
+
+
+@pytest.mark.parametrize("how", ["attn_mask=m", "attn_mask=m > 0", "is_causal=True"])
+def test_attention_without_a_fused_kernel_adds_its_mask_in_place(tmp_path, how):
+    """The scores of a product and of their softmax; an outer sum, with no mask, is another tensor."""
+    line = "q, m = made(2, 4, 96, 64, dtype=torch.float64), torch.zeros(96, 96, device='cuda', dtype=torch.float64)"
+    line += f"---y = F.scaled_dot_product_attention(q, q, q, {how})\nz = y + y"
+    sizes = scratch(tmp_path, line)
+    assert sizes.count(2 * 4 * 96 * 96 * 8) == 2
+    assert sizes.count(2 * 4 * 96 * 64 * 8) == 4, "scaled queries and keys, the output, and the sum"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ class TraceMode(TorchDispatchMode):
         groups: process groups whose collectives the script may call as operators.
         composites: implementations of composite operators that CUDA divides differently, by operator.
         grad_accumulation: gradients that are added in place.
+        adds_in_place: sums replace their first operand, while attention adds its mask.
     """
 
     def __init__(self, recorder: TraceRecorder) -> None:
@@ -97,6 +98,7 @@ class TraceMode(TorchDispatchMode):
         self.host_reads = HostReads()
         self.generated_tokens = GeneratedTokens()
         self.grad_accumulation = InplaceGradAccumulation()
+        self.adds_in_place = False
         self.groups: NcclGroups | None = None
         self.composites: dict[OpOverload, Callable[..., Any]] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
@@ -157,7 +159,9 @@ class TraceMode(TorchDispatchMode):
         # `tensor.device` is an operator for tensors that were made with `dispatch_device`.
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        if func is _ADD and self.grad_accumulation.is_in_place(args):
+        # Inside of a function that PyTorch compiles a sum is out of place, for its tensors are fake in CUDA builds too.
+        by_attention = self.adds_in_place and _active_dispatch_mode(_FAKE) is None
+        if func is _ADD and (by_attention or self.grad_accumulation.is_in_place(args)):
             return args[0]
         if _active_dispatch_mode(_FAKE) is not None:  # a library's own fake mode, entered after this one
             return func(*args, **kwargs)

@@ -38,7 +38,13 @@ def patches(context: PatchContext) -> list[KernelPatch]:
         kernel = choose(
             query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability=capability, cudnn=cudnn_version
         )
-        return _run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        # attention.cpp, `_scaled_dot_product_attention_math`: the mask is added in place, except for subclasses of
+        # tensors, which fake ones are.
+        context.mode.adds_in_place = kernel == "math"
+        try:
+            return _run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        finally:
+            context.mode.adds_in_place = False
 
     return [
         KernelPatch(
@@ -155,7 +161,7 @@ def _run(
 ) -> Any:
     training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     # attention.cpp, `convert_boolean_attn_mask`: a copy of the mask in the dtype of the query, on every call.
-    if mask is not None and mask.dtype is torch.bool and kernel != "cudnn":
+    if mask is not None and mask.dtype is torch.bool:
         # `convert_boolean_attn_mask`: two scalars and the result.
         zero, infinite = (torch.full((), number, dtype=query.dtype, device=mask.device) for number in (0.0, -math.inf))
         mask = torch.where(mask, zero, infinite)
