@@ -75,7 +75,7 @@ def complete_estimators(ctx: click.Context, param: click.Parameter, incomplete: 
 def complete_states(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """States of jobs; of a list with commas, its last word."""
     del ctx, param
-    from cotenant.daemon.api.states import SHORT
+    from cotenant.daemon.api.views.states import SHORT
 
     return _list_items(incomplete, SHORT)
 

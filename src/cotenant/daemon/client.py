@@ -43,7 +43,8 @@ class Client:
     """Client of one daemon. Thread-safe: every call opens its own connection.
 
     All methods raise `DaemonUnreachable` if no daemon answers, and the daemon's own error otherwise
-    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/api/views.py`.
+    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in
+    `daemon/api/views/job_views.py`.
 
     Without `socket_file` it is the daemon that `$COTENANT_HOST` names, or else the one on this machine.
     """

@@ -29,7 +29,7 @@ from cotenant.core.events import (
 )
 from cotenant.core.job import Job, JobSpec, Running, Starting
 from cotenant.core.ports import Engine, Journal
-from cotenant.daemon.api.submission import SubmissionHandler
+from cotenant.daemon.api.submission.submission_handler import SubmissionHandler
 from cotenant.daemon.command_executor import CommandExecutor, EstimateSource
 from cotenant.daemon.event_committer import EventCommitter
 from cotenant.daemon.inbox import Inbox

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from cotenant.core.errors import CotenantError, NoSuchJob, UsageError
-from cotenant.daemon.api.job_words import label
-from cotenant.daemon.api.submission import SubmissionHandler
+from cotenant.daemon.api.submission.submission_handler import SubmissionHandler
+from cotenant.daemon.api.views.job_words import label
 from cotenant.daemon.job_verbs import JOB_VERBS, ChangeEvent
 from cotenant.scheduling.manager import Manager
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from cotenant.core.errors import UsageError
 from cotenant.core.events import JobCancelled, JobHeld, JobReleased, JobRequeued, JobUpdated
 from cotenant.core.job import Done, Held, Job, JobSpec, Queued
-from cotenant.daemon.api.job_specs import with_changes
-from cotenant.daemon.api.job_words import label
+from cotenant.daemon.api.submission.job_specs import with_changes
+from cotenant.daemon.api.views.job_words import label
 
 ChangeEvent = JobCancelled | JobHeld | JobReleased | JobRequeued | JobUpdated
 

@@ -19,9 +19,9 @@ from cotenant.core.events import ServerSampled
 from cotenant.core.ports import AttemptRef, Engine, GpuBackend, Journal
 from cotenant.daemon.api.application import application
 from cotenant.daemon.api.context import ApiContext
-from cotenant.daemon.api.job_words import rfc3339
-from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector, metrics_snapshot
-from cotenant.daemon.api.sharing_modes import unavailable_modes
+from cotenant.daemon.api.submission.sharing_modes import unavailable_modes
+from cotenant.daemon.api.views.job_words import rfc3339
+from cotenant.daemon.api.views.metrics import MetricsSnapshot, PrometheusCollector, metrics_snapshot
 from cotenant.daemon.auth.http import UvicornServer, new_server
 from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware
 from cotenant.daemon.auth.permissions import AccessPolicy

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from submitit.core import core, logger
 
 from cotenant.core.errors import CotenantError, DaemonUnreachable, NoSuchJob, UsageError
-from cotenant.daemon.api.states import DONE
+from cotenant.daemon.api.views.states import DONE
 from cotenant.daemon.client import Client
 
 R = TypeVar("R", covariant=True)  # noqa: PLC0105 (submitit's name)

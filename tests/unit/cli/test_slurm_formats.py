@@ -21,7 +21,7 @@ from cotenant.cli.slurm_verbs.fields import (
 )
 from cotenant.cli.slurm_verbs.formats import parse_format, parse_long_format, render, render_sacct, sacct_fields
 from cotenant.core.errors import UsageError
-from cotenant.daemon.api.states import SHORT
+from cotenant.daemon.api.views.states import SHORT
 
 
 def a_job(job_id=13, **changes):

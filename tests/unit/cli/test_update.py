@@ -11,7 +11,7 @@ from cotenant.cli.common import Connection
 from cotenant.cli.jobs import update
 from cotenant.cli.jobs.job_options import JobRequest
 from cotenant.cli.slurm_verbs.options import parse_dependencies
-from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
+from cotenant.daemon.api.submission.job_fields import UPDATABLE_FIELDS
 
 
 @pytest.fixture

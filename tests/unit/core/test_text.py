@@ -9,8 +9,8 @@ from builders import a_spec
 from cotenant.core.codec import encode
 from cotenant.core.errors import UsageError
 from cotenant.core.text import printable
-from cotenant.daemon.api.job_specs import parse_spec
-from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector
+from cotenant.daemon.api.submission.job_specs import parse_spec
+from cotenant.daemon.api.views.metrics import MetricsSnapshot, PrometheusCollector
 from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=0, gid=0)

@@ -13,7 +13,7 @@ from cotenant.cli.output import Column, emit_json, hint
 from cotenant.cli.parameter_types import Parsed
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.daemon.api.states import DONE, SHORT
+from cotenant.daemon.api.views.states import DONE, SHORT
 
 MAX_DONE = 20
 MAX_WAITING = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
-from cotenant.daemon.api import answers, schemas
+from cotenant.daemon.api.schemas import answers, json_objects
 
 
 class PruneOutput(TypedDict):
@@ -47,13 +47,13 @@ class RepairOutput(TypedDict, total=False):
 class TokensOutput(TypedDict):
     """Tokens, without their text."""
 
-    tokens: list[schemas.TokenView]
+    tokens: list[json_objects.TokenView]
 
 
 class TokenOutput(TypedDict):
     """A new token with its text."""
 
-    token: schemas.NewToken
+    token: json_objects.NewToken
 
 
 class ConfigSetting(TypedDict):

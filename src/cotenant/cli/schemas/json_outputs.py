@@ -10,7 +10,7 @@ from cotenant.cli.schemas.json_admin_outputs import ADMIN_OUTPUTS
 from cotenant.cli.schemas.json_slurm_outputs import SLURM_OUTPUTS
 from cotenant.cli.schemas.json_slurm_shapes import SlurmAccountingOutput, SlurmQueueOutput
 from cotenant.cli.schemas.json_study_outputs import STUDY_OUTPUTS
-from cotenant.daemon.api import answers, gpu_schemas, schemas
+from cotenant.daemon.api.schemas import answers, gpu_schemas, json_objects
 
 
 class ErrorOutput(TypedDict):
@@ -22,7 +22,7 @@ class ErrorOutput(TypedDict):
 class CallOutcome(TypedDict):
     """Jobs that a verb acted on, and an error for every job where it failed."""
 
-    jobs: list[schemas.JobDetail]
+    jobs: list[json_objects.JobDetail]
     errors: list[FailedCall]
 
 
@@ -37,7 +37,7 @@ class FailedCall(TypedDict):
 class JobOutput(TypedDict):
     """One job."""
 
-    job: schemas.JobDetail
+    job: json_objects.JobDetail
 
 
 class ShowOutput(JobOutput):
@@ -49,7 +49,7 @@ class ShowOutput(JobOutput):
 class SubmitOutput(TypedDict):
     """The submitted job, or with --dry-run its preview; of an array, `job` is its first task and `jobs` are all."""
 
-    job: schemas.JobView | schemas.StartPreview | schemas.WaitPreview
+    job: json_objects.JobView | json_objects.StartPreview | json_objects.WaitPreview
 
 
 class SubmitHabitOutput(SubmitOutput):
@@ -61,7 +61,7 @@ class SubmitHabitOutput(SubmitOutput):
 class JobsOutput(TypedDict):
     """Jobs, oldest first, and how many there are of each state."""
 
-    jobs: list[schemas.JobView]
+    jobs: list[json_objects.JobView]
     counts: dict[str, int]
 
 
@@ -85,7 +85,7 @@ class EventsOutput(TypedDict):
     """Transitions of a job, oldest first."""
 
     id: int
-    events: list[schemas.JobEvent]
+    events: list[json_objects.JobEvent]
 
 
 class LogsOutput(TypedDict):
@@ -99,10 +99,10 @@ class LogsOutput(TypedDict):
 class WaitOutput(TypedDict):
     """The jobs as they ended."""
 
-    jobs: list[schemas.JobDetail]
+    jobs: list[json_objects.JobDetail]
 
 
-class FinishedJob(schemas.JobView):
+class FinishedJob(json_objects.JobView):
     """A finished job."""
 
     memory_efficiency: Annotated[float | None, "peak memory divided by the promised memory"]
@@ -112,8 +112,8 @@ class HistoryOutput(TypedDict, total=False):
     """Finished jobs; with --by, `user` or `workload` in place of `jobs`."""
 
     jobs: list[FinishedJob]
-    user: list[schemas.UserUsage]
-    workload: list[schemas.WorkloadUsage]
+    user: list[json_objects.UserUsage]
+    workload: list[json_objects.WorkloadUsage]
 
 
 class GpusOutput(TypedDict):
@@ -127,7 +127,7 @@ class TopOutput(TypedDict):
 
     status: answers.StatusAnswer
     gpus: list[gpu_schemas.GpuStatus]
-    jobs: list[schemas.JobView]
+    jobs: list[json_objects.JobView]
 
 
 class WebOutput(TypedDict):

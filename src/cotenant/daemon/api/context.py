@@ -13,8 +13,8 @@ from cotenant.core.errors import NoSuchJob
 from cotenant.core.job import Job
 from cotenant.core.ports import AttemptRef, Journal
 from cotenant.daemon.api.future_bridge import FutureBridge
-from cotenant.daemon.api.metrics import PrometheusCollector
-from cotenant.daemon.api.views import JsonViews
+from cotenant.daemon.api.views.job_views import JsonViews
+from cotenant.daemon.api.views.metrics import PrometheusCollector
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer
@@ -41,7 +41,7 @@ class ApiContext:
         metrics: the series for Prometheus.
         gpu_history: samples of the GPUs over the last days.
         info: the fields of `/v1/status` that do not change.
-        refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.sharing_modes`.
+        refusals: returns why each sharing mode is unavailable, or None; see `daemon.api.submission.sharing_modes`.
         hosts: how many hosts with agents it has; 0 where its GPUs are in this machine.
         pilot: what `/v1/status` says of the pilot; None without one.
         stop: ends the daemon.

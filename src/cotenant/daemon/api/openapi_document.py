@@ -7,8 +7,8 @@ from typing import Any
 import cotenant
 from cotenant.core.job import JobSpec
 from cotenant.core.json_schema import schema_of
-from cotenant.daemon.api.answers import ErrorAnswer
 from cotenant.daemon.api.routes import PATH_KINDS, PATH_PARAMETER, ROUTES, Route
+from cotenant.daemon.api.schemas.answers import ErrorAnswer
 
 
 def openapi() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from cotenant.core.errors import NoSuchJob, UsageError
 from cotenant.core.job import Done, Held, Job, Queued
-from cotenant.daemon.api.job_words import state_name
+from cotenant.daemon.api.views.job_words import state_name
 
 _REF = re.compile(r"(\d{1,15})(?:_(?:(\d{1,10})|\[(\d{1,10})-(\d{1,10})\]))?")
 

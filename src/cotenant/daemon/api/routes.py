@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cotenant.core.json_schema import attribute_texts
-from cotenant.daemon.api import answers
 from cotenant.daemon.api.context import Handlers
-from cotenant.daemon.api.jobs_api import MAX_POLL_S, JobsApi
+from cotenant.daemon.api.handlers.jobs_api import MAX_POLL_S, JobsApi
+from cotenant.daemon.api.handlers.server_api import ServerApi
+from cotenant.daemon.api.handlers.token_api import TokenApi
 from cotenant.daemon.api.queries import JobFilter
-from cotenant.daemon.api.server_api import ServerApi
-from cotenant.daemon.api.token_api import TokenApi
+from cotenant.daemon.api.schemas import answers
 from cotenant.daemon.job_verbs import JOB_VERBS
 
 

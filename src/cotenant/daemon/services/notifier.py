@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from cotenant.core.events import AttemptIdle
 from cotenant.core.job import Job, JobSpec
-from cotenant.daemon.api.job_words import end_message, idle_message
+from cotenant.daemon.api.views.job_words import end_message, idle_message
 from cotenant.daemon.auth import impersonation
 from cotenant.daemon.fair_queue import FairQueue
 from cotenant.daemon.services.base import AttemptService

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cotenant.daemon.api.states import SHORT
+from cotenant.daemon.api.views.states import SHORT
 from cotenant.web.site import Site
 
 MAX_JOBS = 100

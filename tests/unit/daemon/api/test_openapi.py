@@ -17,8 +17,8 @@ from cotenant.core.gpu import GpuSample
 from cotenant.daemon.api import openapi
 from cotenant.daemon.api.application import application
 from cotenant.daemon.api.context import ApiContext
-from cotenant.daemon.api.metrics import PrometheusCollector
 from cotenant.daemon.api.routes import ROUTES
+from cotenant.daemon.api.views.metrics import PrometheusCollector
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import Peer

@@ -15,7 +15,7 @@ import pytest
 
 from builders import a_job
 from cotenant.core.job import Done
-from cotenant.daemon.api.job_words import end_message
+from cotenant.daemon.api.views.job_words import end_message
 from cotenant.daemon.services import notifier as notifier_module
 from cotenant.daemon.services.notifier import Notifier, is_url
 from cotenant.osutil.procfs import read_stat

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.job import ResourceUsage
-from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector
+from cotenant.daemon.api.views.metrics import MetricsSnapshot, PrometheusCollector
 from cotenant.demo.slurm_cluster import free_ports
 
 GPU = {

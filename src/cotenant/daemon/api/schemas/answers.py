@@ -1,12 +1,12 @@
-"""The requests and answers of the HTTP API, around the objects in `schemas`."""
+"""The requests and answers of the HTTP API, around `json_objects`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
 from cotenant.core.ports import SignalTarget
-from cotenant.daemon.api.gpu_schemas import GpuHistory, GpuStatus, ServerTotals
-from cotenant.daemon.api.schemas import (
+from cotenant.daemon.api.schemas.gpu_schemas import GpuHistory, GpuStatus, ServerTotals
+from cotenant.daemon.api.schemas.json_objects import (
     DayUsage,
     Explanation,
     JobDetail,

@@ -15,7 +15,7 @@ from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.job import ArrayTask, JobSpec
 from cotenant.core.text import TextKind, check_bytes, check_text
-from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
+from cotenant.daemon.api.submission.job_fields import UPDATABLE_FIELDS
 from cotenant.daemon.auth.resource_limits import limits_of
 from cotenant.daemon.auth.unix_socket import Peer
 from cotenant.engines.slurm_environment import array_environment

@@ -11,7 +11,7 @@ from builders import a_gpu, a_job
 from cotenant.core.job import Attempt, AttemptExit, Charge, CoRun, OomEvidence, Overrun, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon.api.usage_json import (
+from cotenant.daemon.api.views.usage_json import (
     by_day,
     by_user,
     by_workload,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident
 from cotenant.core.job import Job
-from cotenant.daemon.api.gpu_schemas import GpuStatus, ResidentView, ServerTotals
-from cotenant.daemon.api.usage_json import current_idle_s
+from cotenant.daemon.api.schemas.gpu_schemas import GpuStatus, ResidentView, ServerTotals
+from cotenant.daemon.api.views.usage_json import current_idle_s
 from cotenant.scheduling.manager import Manager
 
 MaySee = Callable[[Job], bool]

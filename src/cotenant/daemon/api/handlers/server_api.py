@@ -14,15 +14,15 @@ from starlette.responses import Response
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.daemon.api.context import Handlers, peer_of
-from cotenant.daemon.api.gpu_views import GpuViews
-from cotenant.daemon.api.job_specs import user_name
-from cotenant.daemon.api.job_words import rfc3339
-from cotenant.daemon.api.metrics import CONTENT_TYPE
 from cotenant.daemon.api.queries import JobFilter
 from cotenant.daemon.api.requests import json_response, read_number
-from cotenant.daemon.api.sharing_modes import available_modes
-from cotenant.daemon.api.usage_json import by_day, by_user, by_workload, history_view
-from cotenant.daemon.api.views import counts
+from cotenant.daemon.api.submission.job_specs import user_name
+from cotenant.daemon.api.submission.sharing_modes import available_modes
+from cotenant.daemon.api.views.gpu_views import GpuViews
+from cotenant.daemon.api.views.job_views import counts
+from cotenant.daemon.api.views.job_words import rfc3339
+from cotenant.daemon.api.views.metrics import CONTENT_TYPE
+from cotenant.daemon.api.views.usage_json import by_day, by_user, by_workload, history_view
 from cotenant.scheduling.manager import Manager
 
 MAX_GPUS = 1_000_000

@@ -8,7 +8,7 @@ from typing import Any
 from cotenant.core.errors import CotenantError, NoSuchJob, NotPermitted, UsageError
 from cotenant.core.events import JobSubmitted
 from cotenant.core.job import Job, JobSpec
-from cotenant.daemon.api.job_specs import expand_paths, with_array_ids
+from cotenant.daemon.api.submission.job_specs import expand_paths, with_array_ids
 from cotenant.daemon.messages import SubmitRequest
 from cotenant.daemon.storage_quota import StorageQuota
 from cotenant.scheduling.dependencies import all_dependencies

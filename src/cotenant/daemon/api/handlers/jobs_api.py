@@ -22,15 +22,23 @@ from cotenant.core.ports import AttemptRef, SignalTarget
 from cotenant.core.text import check_text
 from cotenant.core.units import format_bytes
 from cotenant.daemon.api.context import Handlers, peer_of
-from cotenant.daemon.api.job_specs import parse_specs, user_name
-from cotenant.daemon.api.job_words import label
-from cotenant.daemon.api.preview import preview
+from cotenant.daemon.api.handlers.preview import preview
 from cotenant.daemon.api.queries import JobFilter, resolve_ids
 from cotenant.daemon.api.requests import json_response, read_number, read_object
-from cotenant.daemon.api.schemas import Explanation, FilePaths, JobDetail, JobEvent, JobView, StartPreview, WaitPreview
-from cotenant.daemon.api.sharing_modes import check_available, check_gpus
-from cotenant.daemon.api.timeline import timeline
-from cotenant.daemon.api.views import JsonViews, counts
+from cotenant.daemon.api.schemas.json_objects import (
+    Explanation,
+    FilePaths,
+    JobDetail,
+    JobEvent,
+    JobView,
+    StartPreview,
+    WaitPreview,
+)
+from cotenant.daemon.api.submission.job_specs import parse_specs, user_name
+from cotenant.daemon.api.submission.sharing_modes import check_available, check_gpus
+from cotenant.daemon.api.views.job_views import JsonViews, counts
+from cotenant.daemon.api.views.job_words import label
+from cotenant.daemon.api.views.timeline import timeline
 from cotenant.daemon.auth.unix_socket import Peer
 from cotenant.daemon.job_verbs import JOB_VERBS, JobVerb
 from cotenant.daemon.log_stream import OutputLocation, follow

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_gpu, a_spec
 from cotenant.core.errors import UsageError
-from cotenant.daemon.api.sharing_modes import available_modes, check_available, unavailable_modes
+from cotenant.daemon.api.submission.sharing_modes import available_modes, check_available, unavailable_modes
 from cotenant.scheduling.policies import create
 
 PLAIN = [a_gpu(0)]

@@ -19,7 +19,7 @@ from cotenant.core.events import (
 from cotenant.core.job import Attempt, AttemptExit, Charge, CoRun, Done, OomEvidence, Overrun, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon.api.timeline import timeline
+from cotenant.daemon.api.views.timeline import timeline
 
 PLACE = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=8 * GiB)
 OOM = AttemptExit(

@@ -12,7 +12,7 @@ import pytest
 from builders import a_spec
 from cotenant.core.errors import UsageError
 from cotenant.core.job import ArrayTask
-from cotenant.daemon.api import job_specs
+from cotenant.daemon.api.submission import job_specs
 from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=os.getuid(), gid=0)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.core.job import Attempt, CoRun, Job, ResourceUsage
-from cotenant.daemon.api.gpu_schemas import GpuHistory
-from cotenant.daemon.api.job_words import rfc3339
-from cotenant.daemon.api.schemas import (
+from cotenant.daemon.api.schemas.gpu_schemas import GpuHistory
+from cotenant.daemon.api.schemas.json_objects import (
     CoRunView,
     DayUsage,
     UsageSum,
@@ -18,6 +17,7 @@ from cotenant.daemon.api.schemas import (
     UserUsage,
     WorkloadUsage,
 )
+from cotenant.daemon.api.views.job_words import rfc3339
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.prediction.interference import LearnedInterference

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.job import Job, Queued, ResourceUsage, Running
 from cotenant.core.text import encodable
-from cotenant.daemon.api.gpu_views import GpuViews
-from cotenant.daemon.api.usage_json import ended_by_user
-from cotenant.daemon.api.views import counts
+from cotenant.daemon.api.views.gpu_views import GpuViews
+from cotenant.daemon.api.views.job_views import counts
+from cotenant.daemon.api.views.usage_json import ended_by_user
 from cotenant.scheduling.manager import Manager
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,7 +52,7 @@ class MetricsSnapshot:
     Attributes:
         info: constant labels: version, policy, backend.
         jobs: number of jobs by state.
-        gpus: views of the GPUs, with their residents, as in `daemon/api/gpu_views.py`.
+        gpus: views of the GPUs, with their residents, as in `daemon/api/views/gpu_views.py`.
         oldest_wait_s: waiting time of the job that has waited longest, or None.
         journal_ok: whether the journal can be written.
         jobs_running: for each running job `job`, `name`, `user`, its `usage` so far, and its `slowdown` and the seconds

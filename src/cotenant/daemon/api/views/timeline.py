@@ -25,9 +25,9 @@ from cotenant.core.events import (
 )
 from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
 from cotenant.core.units import format_bytes, format_duration, format_energy
-from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS, Unit
-from cotenant.daemon.api.job_words import rfc3339
-from cotenant.daemon.api.schemas import JobEvent
+from cotenant.daemon.api.schemas.json_objects import JobEvent
+from cotenant.daemon.api.submission.job_fields import UPDATABLE_FIELDS, Unit
+from cotenant.daemon.api.views.job_words import rfc3339
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.explain import charge_text, name_neighbors
 from cotenant.scheduling.job_table import JobTable

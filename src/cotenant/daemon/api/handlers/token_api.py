@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from cotenant.core.errors import UsageError
 from cotenant.daemon.api.context import Handlers, peer_of
-from cotenant.daemon.api.job_specs import user_name
-from cotenant.daemon.api.job_words import rfc3339
 from cotenant.daemon.api.requests import json_response, read_object
-from cotenant.daemon.api.schemas import TokenView
+from cotenant.daemon.api.schemas.json_objects import TokenView
+from cotenant.daemon.api.submission.job_specs import user_name
+from cotenant.daemon.api.views.job_words import rfc3339
 from cotenant.daemon.auth.tokens import Token
 from cotenant.daemon.auth.unix_socket import Peer
 

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cotenant.core.job import ResourceUsage
-from cotenant.daemon.api.metrics import _GPU_GAUGES, MetricsSnapshot, PrometheusCollector
+from cotenant.daemon.api.views.metrics import _GPU_GAUGES, MetricsSnapshot, PrometheusCollector
 
-SHARE = Path(__file__).parents[4] / "share"
+SHARE = Path(__file__).parents[5] / "share"
 USAGE = ResourceUsage(gpu_s=1.0, gpu_share_s=1.0, byte_s=1.0, sm_s=1.0, sm_known_s=1.0, energy_j=1.0, metered_s=1.0)
 GPU = {
     **{key: 1 for _, key, _ in _GPU_GAUGES},

@@ -9,8 +9,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.job import Attempt, AttemptExit, Done, Job
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.ports import QuarantinedEvent
-from cotenant.daemon.api.job_words import exit_code, label, rfc3339, state_name
-from cotenant.daemon.api.schemas import (
+from cotenant.daemon.api.schemas.json_objects import (
     AttemptSummary,
     AttemptView,
     DeferralView,
@@ -25,8 +24,9 @@ from cotenant.daemon.api.schemas import (
     QuarantinedView,
     RejectionView,
 )
-from cotenant.daemon.api.states import SHORT
-from cotenant.daemon.api.usage_json import attempt_idle_s, co_run_view, current_idle_s, usage_of, usage_view
+from cotenant.daemon.api.views.job_words import exit_code, label, rfc3339, state_name
+from cotenant.daemon.api.views.states import SHORT
+from cotenant.daemon.api.views.usage_json import attempt_idle_s, co_run_view, current_idle_s, usage_of, usage_view
 from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.scheduling.advice import Instances, advice_for
 from cotenant.scheduling.checkpoints import is_moved, is_saved

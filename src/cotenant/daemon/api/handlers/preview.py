@@ -8,8 +8,8 @@ from __future__ import annotations
 from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Deferral, Placement
-from cotenant.daemon.api.schemas import Preview, StartPreview, WaitPreview
-from cotenant.daemon.api.views import JsonViews, estimate_view
+from cotenant.daemon.api.schemas.json_objects import Preview, StartPreview, WaitPreview
+from cotenant.daemon.api.views.job_views import JsonViews, estimate_view
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.manager import Manager

@@ -1,0 +1,1 @@
+"""What clients submit: the fields of jobs, their checks, and their numbers."""
