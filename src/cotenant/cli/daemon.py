@@ -50,7 +50,10 @@ class DaemonOptions:
         "--time-scale", type=number(), metavar="X", help="Simulated seconds per second.  [default: 1]"
     )
     policy: str | None = option(
-        "--policy", metavar="NAME", shell_complete=complete_policies, help="Policy that decides which job starts where."
+        "--policy",
+        metavar="NAME",
+        shell_complete=complete_policies,
+        help="Policy that decides which job starts where; `cotenant simulate --list` lists them.",
     )
     backend: str | None = option("--backend", "--gpus", metavar="auto|nvml|simulated", help="Source of GPU readings.")
     tick_s: float | None = option(
@@ -127,7 +130,8 @@ def command(
     It ends on Ctrl-C or `daemon stop`. Running jobs continue without it, and the next daemon adopts them.
 
     Configuration: /etc/cotenant/config.toml, then ~/.config/cotenant/config.toml, then variables such as
-    COTENANT_DAEMON__TICK_S, then these options.
+    COTENANT_DAEMON__TICK_S, then these options. `cotenant config show` prints
+    what holds without options.
     """
     if context.invoked_subcommand is not None:
         return

@@ -61,7 +61,10 @@ class ValidationOptions:
     """What is cross-validated, and how."""
 
     models: str | None = option(
-        "--models", metavar="NAME,...", help="Models to compare with the baselines.  [default: five]"
+        "--models",
+        metavar="NAME,...",
+        help="Models to compare with the baselines.  "
+        "[default: extra-trees-paper,extra-trees,boosting,simulation,hybrid]",
     )
     folds: int = option("--folds", type=integer(minimum=2), default=5, metavar="N", help="Number of folds.")
     split: str | None = option(

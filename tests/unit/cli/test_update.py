@@ -94,6 +94,16 @@ def test_every_updatable_field_has_an_option(field):
     assert refused or field in names or field in parse_dependencies(None)
 
 
+def test_help_names_no_default(capsys):
+    """What is not given stays as it is: the defaults of `submit` do not hold here."""
+    assert main.main(["submit", "--help"]) == 0
+    assert "[default:" in capsys.readouterr().out
+    assert main.main(["update", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "[default:" not in words
+    assert words.count("default") == words.count("by default TERM") == 1
+
+
 def test_update_sets_no_field_that_the_daemon_refuses():
     special = {"gres", "nice", "dependency", "checkpointable"}
     names = {field.name for field in dataclasses.fields(JobRequest)} - special

@@ -80,7 +80,7 @@ class JobRequest:
         "--gpu-mem",
         type=OrNone(Parsed("size", parse_gpu_memory)),
         metavar="SIZE",
-        help="Memory it needs on each GPU: 12G, or 12000 in MiB; estimated if not given, or `none`.",
+        help="Memory it needs on each GPU: 12G, or 12000 in MiB; none: it is estimated.  [default: none]",
     )
     exclusive: bool | None = option("--exclusive/--no-exclusive", help="Share its GPUs with no other job.")
     sharing: str | None = option(
@@ -167,7 +167,7 @@ class JobRequest:
         help="Attempts allowed if it runs out of GPU memory.  [default: 4]",
     )
     name: str | None = option(
-        "-J", "--job-name", metavar="NAME", section=_PROCESS, help="Name of the job; by default the script's."
+        "-J", "--job-name", metavar="NAME", section=_PROCESS, help="Name of the job.  [default: the script's]"
     )
     notify: str | Cleared | None = option(
         "--notify",

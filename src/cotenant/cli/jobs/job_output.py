@@ -74,7 +74,7 @@ def attach(job: str, *, json: bool, connection: Connection) -> int:
     "timeout_s",
     type=Parsed("time", parse_duration),
     metavar="TIME",
-    help="Give up after TIME, with exit code 1.",
+    help="Give up after TIME, 10 (minutes) or 2:00:00, with exit code 1.",
 )
 @json_option
 @connection_options

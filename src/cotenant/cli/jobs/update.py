@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,14 +40,23 @@ def _refusal(spelling: str, hint: str) -> Callable[[click.Context, click.Paramet
     return refuse
 
 
+def without_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator: help texts name no defaults, which are those of a submission. What is not given stays as it is."""
+    for parameter in vars(function)["__click_params__"]:
+        if isinstance(parameter, Option) and parameter.help is not None:
+            parameter.help = re.sub(r"\s*\[default: .*?\]", "", parameter.help)
+    return function
+
+
 @cli_command()
 @jobs_argument
+@without_defaults
 @option_group("request", JobRequest)
 @json_option
 @connection_options
 @refuse_launch_options
 def command(jobs: Sequence[str], request: JobRequest, *, json: bool, connection: Connection) -> int:
-    """Change the request of pending jobs. What they run, where and as which user stays.
+    """Change the request of pending jobs. What is not given stays, as does what they run, where and as which user.
 
     cotenant update 17 --gpu-mem 12G --time 2:00:00
     cotenant update 17 18 --priority 5

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 @cli_command("collocate")
-@cli_argument("path", required=False, type=PATH, metavar="[JOBS.toml]", help="Jobs and groups; by default the shipped.")
+@cli_argument(
+    "path",
+    required=False,
+    type=PATH,
+    metavar="[JOBS.toml]",
+    help="Jobs and groups; by default the list in the package.",
+)
 @out_option
 @cli_option("--published", is_flag=True, help="Only draw what was published, beside rows in DIR; needs no GPU.")
 @cli_option("--only", metavar="GLOB", help="Only groups all of whose jobs have a name or a tag that matches.")
