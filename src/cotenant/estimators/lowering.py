@@ -100,10 +100,6 @@ def lower(
             yield event
             continue
         op = trace.ops[event.op_id]
-        if op.kind.startswith("gemm") and not blas.per_call:
-            for nbytes in handles.new_workspaces(op, event):
-                number += 1
-                yield _alloc(event, number, nbytes)
         if event.op_id not in known:
             tried = None if trial is None else trial(op, free_bytes - live.total)
             if tried is not None:
@@ -120,10 +116,14 @@ def lower(
         for nbytes in known[event.op_id]:
             number += 1
             yield _alloc(event, number, nbytes)
+        last = number
         if optional_storages is not None and op.kind.startswith("conv"):
-            optional_storages.update(range(first, number + 1))
+            optional_storages.update(range(first, last + 1))
+        for nbytes in handles.new_workspaces(op, event):
+            number += 1
+            yield _alloc(event, number, nbytes)
         # Buffers are local variables in C++: destroyed in the reverse order of their construction.
-        for storage_id in range(number, first - 1, -1):
+        for storage_id in range(last, first - 1, -1):
             yield _free(event, storage_id)
 
 
@@ -144,7 +144,9 @@ class _BlasHandles:
         self._lt: set[tuple[str, int, int]] = set()
 
     def new_workspaces(self, op: LibraryCall, event: MemoryEvent) -> Iterator[int]:
-        """Bytes of the workspaces that are held from the multiplication `op` on."""
+        """Bytes of the workspaces that are held from the call `op` on; what it takes for itself comes before them."""
+        if self._blas.per_call or not op.kind.startswith("gemm"):
+            return
         stream = op.params.get("capture_stream", max(event.stream, _CAPTURE_STREAM))
         handle = (op.thread, cast("int", stream), event.device)
         if handle not in self._own and self._blas.handle_bytes:
