@@ -24,6 +24,19 @@ from cotenant.measurement.job_list import ALONE, JobGroup, JobList, MeasureJob
 from cotenant.measurement.sharing import open_sharing
 from cotenant.scheduling.prediction.workloads import workload_key
 
+OF_GPU: Mapping[str, str] = {
+    "smact": "SM activity of the GPU within the overlap, 0..1; also of the whole group, as all columns below",
+    "smocc": "SM occupancy",
+    "drama": "DRAM activity",
+    "gract": "activity of the graphics engine",
+    "tensor": "activity of the tensor cores",
+    "fp32": "activity of the FP32 units",
+    "pcie_tx_bytes_s": "from the GPU over PCIe; no driver reports it by process",
+    "pcie_rx_bytes_s": "to the GPU over PCIe",
+    "power_w": "mean power",
+    "energy_j": "energy",
+}
+"""Columns of the GPU's own readings."""
 COLUMNS: Mapping[str, str] = {
     "group": "names of the jobs, joined by +",
     "sharing": "alone, time-sliced, mps, mps:PERCENT (of the SMs for each job) or mig:PROFILES",
@@ -50,23 +63,11 @@ COLUMNS: Mapping[str, str] = {
     "peak_reserved_bytes": "by torch",
     "peak_process_bytes": "NVML, the job's processes",
     "peak_device_bytes": "NVML, the whole GPU above what was in use before; the same for all of a group",
-    "smact": "SM activity of the GPU within the overlap, 0..1; also of the whole group, as all columns below",
-    "smocc": "SM occupancy",
-    "drama": "DRAM activity",
-    "gract": "activity of the graphics engine",
-    "tensor": "activity of the tensor cores",
-    "fp32": "activity of the FP32 units",
-    "pcie_tx_bytes_s": "from the GPU over PCIe; no driver reports it by process",
-    "pcie_rx_bytes_s": "to the GPU over PCIe",
-    "power_w": "mean power",
-    "energy_j": "energy",
+    **OF_GPU,
     "gpu_memory_bytes": "of the whole GPU",
     "gpu": "name; `simulated` before that of a simulated one, empty without a driver",
     "at": "when it ended, UTC",
 }
-OF_GPU = (
-    "smact", "smocc", "drama", "gract", "tensor", "fp32", "pcie_tx_bytes_s", "pcie_rx_bytes_s", "power_w", "energy_j",
-)  # fmt: skip
 DEFAULT_SECONDS = 6.0
 INTERRUPTED = "interrupted"
 SIMULATED = "simulated"
