@@ -92,9 +92,11 @@ def library(gpu: str, site: Path) -> CudnnBackend:
         sys.exit(f"{site} has no cuDNN of 9.8 or later in NVIDIA's wheels")
     os.environ.update({"COTENANT_NULL_GPU": device_text(spec), "COTENANT_NULL_GPU_LOG": "0"})
     wheels = wheels_in([found.wheels], python=str(site))
-    preload = build_for_cudnn(wheels, Path(tempfile.mkdtemp(prefix="ask-cudnn-")))
     device = cudnn_device(spec, cuda_major=wheels.cuda_major)
-    return CudnnBackend(str(found.graph), list(map(str, preload)), device, skips_engines=found.skips_engines)
+    with tempfile.TemporaryDirectory(prefix="ask-cudnn-") as folder:
+        # A library that is loaded stays mapped without its file, and cuDNN finds it by its soname.
+        preload = list(map(str, build_for_cudnn(wheels, Path(folder))))
+        return CudnnBackend(str(found.graph), preload, device, skips_engines=found.skips_engines)
 
 
 def query(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:

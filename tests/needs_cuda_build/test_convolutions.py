@@ -34,7 +34,7 @@ def test_null_gpus_and_cudnn_give_the_golden_numbers(tmp_path):
         gpu = gpu_spec(name)
         trace = explain(SCRIPT, arguments, gpu=name, python=PYTHON).trace
         calls = [op for op in trace.ops if op.kind.startswith("conv")]
-        answers = query_cudnn(installed_cudnn(trace.header.torch_folder), gpu, calls)
+        answers = query_cudnn(installed_cudnn(trace.header.torch_folder), gpu, calls).workspaces
         run = run_script(libraries, gpu, [SCRIPT, *arguments], record=True)
         found[" ".join((name, *arguments))] = {
             "version": answers.version,

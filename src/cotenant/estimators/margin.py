@@ -21,8 +21,9 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
-from cotenant.estimators.cudnn.table import cudnn_of_torch
-from cotenant.estimators.cudnn.workspaces import ConvRule, cudnn_calls
+from cotenant.estimators.cudnn.sources import cudnn_calls
+from cotenant.estimators.cudnn.table import cudnn_of_torch, is_cudnn_known
+from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.gpu_specs import GpuSpec
 
 COVERAGE = 0.99
@@ -170,11 +171,13 @@ def family_of(
     calls = cudnn_calls(trace, gpu)
     if not calls:
         return FAMILIES[0]
+    version = torch_version or trace.header.torch_version
     rule = ConvRule(
         capability=gpu.compute_capability,
         sm_count=gpu.sm_count,
         cudnn_workspaces=cudnn_workspaces,
-        version=cudnn_of_torch(torch_version or trace.header.torch_version),
+        version=cudnn_of_torch(version),
+        other_sizes=is_cudnn_known(version),
     )
     return FAMILIES[2] if any(rule.guesses(op) for op in calls) else FAMILIES[1]
 

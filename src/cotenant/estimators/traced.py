@@ -14,8 +14,8 @@ from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.trace import Backend, MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators import null_gpu, several_programs
-from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
-from cotenant.estimators.cudnn.workspaces import benchmark_warnings
+from cotenant.estimators.cudnn.query import CudnnQuery, installed_cudnn, query_cudnn
+from cotenant.estimators.cudnn.sources import benchmark_warnings, query_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.replay_input import (
@@ -238,7 +238,8 @@ class TracedEstimator:
         stack = software_stack(recorded.header, env=env, torch_version=self._torch_version)
         context = context_warnings(gpu, stack, recorded.header)
         gpu = with_context(gpu, stack, recorded.header)
-        stack = replace(stack, cudnn_workspaces=self._query_cudnn(recorded, gpu))
+        queried = self._query_cudnn(recorded, gpu)
+        stack = replace(stack, cudnn_workspaces=queried.workspaces)
         replay_input = make_replay_input(recorded, gpu, stack)
         free = replay_input.replay()
         interval = reserved_range_of(recorded, gpu, stack, free.peak_reserved_bytes)
@@ -254,14 +255,14 @@ class TracedEstimator:
             torch_version=stack.torch_version,
         )
         fit, result = judge(replay_input, free, margin.bytes)
-        benchmark = benchmark_warnings(recorded, gpu, stack.cudnn_workspaces)
+        cudnn = (*query_warnings(queried), *benchmark_warnings(recorded, gpu, stack.cudnn_workspaces))
         own = null_gpu.warnings_of(recorded, free.peak_reserved_bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
         fit = of_trace(fit, recorded)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *context, *benchmark, *own)),
+            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *context, *cudnn, *own)),
             trace=recorded,
             replay=result,
             replay_input=replay_input,
@@ -270,15 +271,15 @@ class TracedEstimator:
             coverage=self._coverage,
         )
 
-    def _query_cudnn(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnWorkspaces | None:
-        """Workspaces from the cuDNN that the job would load; None if it is another torch's or cannot be queried."""
+    def _query_cudnn(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnQuery:
+        """Workspaces from the cuDNN that the job would load; none if it is another torch's or cannot be queried."""
         calls = [op for op in recorded.ops if op.kind.startswith("conv")]
         torch_folder = recorded.header.torch_folder
         if not calls or torch_folder is None or self._torch_version is not None:
-            return None
+            return CudnnQuery()
         library = installed_cudnn(torch_folder)
         folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
-        return None if library is None else query_cudnn(library, gpu, calls, folder=folder)
+        return CudnnQuery() if library is None else query_cudnn(library, gpu, calls, folder=folder)
 
 
 def _other_gpu_warnings(found: Sequence[TracedResult], largest: TracedResult) -> tuple[str, ...]:

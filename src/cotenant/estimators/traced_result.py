@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cotenant.allocator import ReplayResult
 from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.cudnn.workspaces import workspace_sources
+from cotenant.estimators.cudnn.sources import workspace_sources
 from cotenant.estimators.fit import Fit, fits_on, worst
 from cotenant.estimators.nccl import NcclBytes, nccl_bytes
 from cotenant.estimators.replay_input import ReplayInput

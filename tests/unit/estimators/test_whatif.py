@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
+from cotenant.estimators.cudnn.query import CudnnQuery, CudnnWorkspaces, query_of
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.whatif import merged, what_if, with_8bit_states
 from cotenant.gpu_specs import gpu_spec
@@ -94,7 +94,7 @@ def test_answers_of_the_jobs_cudnn_apply_to_changes_too():
 
     class CountingEstimator(TracedEstimator):
         def _query_cudnn(self, recorded, gpu):
-            return known
+            return CudnnQuery(workspaces=known)
 
     trace = a_trace([alloc(0, 500), call(0)], [call_of])
     result = CountingEstimator().on(trace, GPU)

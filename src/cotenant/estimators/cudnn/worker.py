@@ -4,8 +4,9 @@
 
 Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `device`, the properties
 of the GPU (`nullgpu.device.cudnn_device`); `skips_engines`, whether torch skips engines for 3-D convolutions; `calls`,
-a list of queries (`query.query_of`). Answer: `version`, and `bytes`, for each call a list of the workspaces of plans,
-empty where there is none. cuDNN aborts the process where it lacks a library, so no other process may query it.
+a list of queries (`query.query_of`). Answer: a line with `version`, then for each call a line with the list of the
+workspaces of its plans, empty where there is none. cuDNN aborts the process where it lacks a library, so no other
+process may query it, and what was printed before is an answer.
 
 The query is torch's: the first plan of the heuristics that passes its filter, and where none can be built, the first of
 the fallback list; with `cudnn.benchmark` all plans of both, in this order (aten/src/ATen/native/cudnn/Conv_v8.cpp,
@@ -222,8 +223,9 @@ def main() -> None:
         )
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    found = [library.workspaces(call) for call in request["calls"]]
-    json.dump({"version": library.version, "bytes": found}, sys.stdout)
+    print(json.dumps({"version": library.version}), flush=True)
+    for call in request["calls"]:
+        print(json.dumps(library.workspaces(call)), flush=True)
 
 
 if __name__ == "__main__":

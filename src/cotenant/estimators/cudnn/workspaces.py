@@ -17,15 +17,14 @@ two GPUs (decision 0008). Answers of the cuDNN in the job's own environment over
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cotenant.core.trace import LibraryCall, MemoryTrace
-from cotenant.estimators.cudnn.query import CudnnWorkspaces, version_text
-from cotenant.estimators.cudnn.table import CudnnTable, cudnn_of_torch, cudnn_table, is_cudnn_known
-from cotenant.gpu_specs import GpuSpec
+from cotenant.core.trace import LibraryCall
+from cotenant.estimators.cudnn import trees
+from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
+from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
 from cotenant.tracing.convolution_backend import runs_on_cudnn
 
 _HALF = {"float16", "bfloat16"}
@@ -92,8 +91,8 @@ class ConvRule:
             are copied as on 8.0. With `cudnn.benchmark`, the largest of the plans that torch measures.
         cudnn_workspaces: of the job's own cuDNN; None: it cannot be queried.
         version: of the cuDNN whose shipped answers are preferred; None: the newest.
-        other_sizes: whether a shipped answer for images of another size comes before the rule; only from a table of
-            `version`.
+        other_sizes: whether trees fitted to answers, and a shipped answer for images of another size, come before the
+            rule; only those of `version`.
     """
 
     capability: tuple[int, int]
@@ -104,13 +103,13 @@ class ConvRule:
     other_sizes: bool = False
 
     def __call__(self, call: LibraryCall) -> int:
-        """Bytes held during `call`: from the job's own cuDNN, else from a shipped table, else by the rule."""
+        """Bytes held during `call`: from the job's own cuDNN, else a shipped table, else trees, else by the rule."""
         p: dict[str, Any] = dict(call.params)
         sizes, kind = _sizes(p), _kind(call)
         plans = self._plans(call)
         if plans and p.get("benchmark"):
             return max(plans[:_MEASURED_PLANS]) if self.second_guess else plans[0]
-        found = (source(call) for source in (self._answered, self._known, self._at_other_size))
+        found = (source(call) for source in (self._answered, self._known, self._by_trees, self._at_other_size))
         nbytes = next((nbytes for nbytes in found if nbytes is not None), None)
         if nbytes is None:
             if not self._is_for_tensor_cores(p):
@@ -161,21 +160,25 @@ class ConvRule:
         return True
 
     def source_of(self, call: LibraryCall) -> str:
-        """The source of `call`'s workspace: `cudnn`, `table`, `other size` or `rule`."""
+        """The source of `call`'s workspace: `cudnn`, `table`, `trees`, `other size` or `rule`."""
         if self._answered(call) is not None:
             return "cudnn"
         if self._known(call) is not None:
             return "table"
+        if self._by_trees(call) is not None:
+            return "trees"
         return "rule" if self._at_other_size(call) is None else "other size"
 
     def guesses(self, call: LibraryCall) -> bool:
-        """Whether the rule decides without a table: that there is a workspace, or none in the default layout."""
+        """Whether trees or the rule find a workspace without a table, or none in the default layout."""
         p: dict[str, Any] = dict(call.params)
         if p.get("benchmark"):
             return True
         sizes = _sizes(p)
         if self._answered(call) is not None or self._is_of_this_cudnn(call):
             return False
+        if self._by_trees(call):
+            return True
         if p["groups"] > 1 or (p["dtype"] == "float32" and not self._is_for_tensor_cores(p)):
             return runs_on_cudnn(p, self.capability)
         if not self._is_for_tensor_cores(p) or sizes.stem or _is_product(p, sizes):
@@ -235,6 +238,13 @@ class ConvRule:
 
     def _known(self, call: LibraryCall) -> int | None:
         return table(call) if (table := self._table(call)) is not None else None
+
+    def _by_trees(self, call: LibraryCall) -> int | None:
+        if not self.other_sizes or self.version != trees.VERSION:
+            return None
+        query = query_of(call, self.capability)
+        found = None if query is None else trees.trees_for(self.capability, trees.format_of(query, self.capability))
+        return None if query is None or found is None else found(query)
 
     def _at_other_size(self, call: LibraryCall) -> int | None:
         table = self._table(call) if self.other_sizes else None
@@ -311,47 +321,6 @@ def _kind(call: LibraryCall) -> str:
     if not call.params.get("transposed"):
         return call.kind
     return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
-
-
-def cudnn_calls(trace: MemoryTrace, gpu: GpuSpec) -> list[LibraryCall]:
-    """The convolutions of `trace` that reach cuDNN on `gpu`."""
-    calls = (op for op in trace.ops if op.kind.startswith("conv"))
-    return [op for op in calls if runs_on_cudnn(op.params, gpu.compute_capability)]
-
-
-def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> str | None:
-    """The sources of the workspaces of cuDNN's convolutions in `trace`, as a sentence; None without any."""
-    version = cudnn_of_torch(trace.header.torch_version)
-    rule = ConvRule(
-        capability=gpu.compute_capability,
-        sm_count=gpu.sm_count,
-        cudnn_workspaces=cudnn_workspaces,
-        version=version,
-        other_sizes=is_cudnn_known(trace.header.torch_version),
-    )
-    found = Counter(rule.source_of(op) for op in cudnn_calls(trace, gpu))
-    if not found:
-        return None
-    table = cudnn_table(gpu.compute_capability, version)
-    names = {
-        "cudnn": "" if cudnn_workspaces is None else f"{version_text(cudnn_workspaces.version)} of its environment",
-        "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
-        "other size": "those for images of another size",
-        "rule": "rule",
-    }
-    parts = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
-    hint = "; `cotenant doctor` shows how to query cuDNN" if cudnn_workspaces is None and set(found) - {"table"} else ""
-    return f"workspaces of {found.total()} calls to cuDNN: {parts}{hint}"
-
-
-def benchmark_warnings(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> tuple[str, ...]:
-    """What is not known of a job with `cudnn.benchmark`, as a sentence; none for other jobs."""
-    calls = [op for op in cudnn_calls(trace, gpu) if op.params.get("benchmark")]
-    if not calls:
-        return ()
-    what = "`cudnn.benchmark` measures plans, which takes their largest workspace for each convolution"
-    known = cudnn_workspaces is not None and all(map(cudnn_workspaces.plans, calls))
-    return (f"{what}; " + ("which plans are the fastest is not known" if known else "their sizes are by a rule"),)
 
 
 def none(_call: LibraryCall) -> int:

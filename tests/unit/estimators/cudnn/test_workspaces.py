@@ -10,7 +10,8 @@ import pytest
 
 from cotenant.core.trace import LibraryCall, MemoryTrace, TraceHeader
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
-from cotenant.estimators.cudnn.workspaces import ConvRule, benchmark_warnings, none, workspace_sources
+from cotenant.estimators.cudnn.sources import benchmark_warnings, workspace_sources
+from cotenant.estimators.cudnn.workspaces import ConvRule, none
 from cotenant.gpu_specs import gpu_spec
 
 A100 = ConvRule(capability=(8, 0), sm_count=108)
@@ -368,9 +369,18 @@ def test_the_sources_of_workspaces_are_listed():
     calls = (conv(), conv("conv_dgrad"), conv(enabled=False), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
     sources = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
-    assert sources == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
+    assert (
+        sources
+        == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, trees fitted to cuDNN 9.20.0 for 1"
+    )
     alone = workspace_sources(trace, gpu_spec("A100-40GB"), None)
-    assert alone == "workspaces of 2 calls to cuDNN: rule for 2; `cotenant doctor` shows how to query cuDNN"
+    assert alone == (
+        "workspaces of 2 calls to cuDNN: trees fitted to cuDNN 9.20.0 for 2; `cotenant doctor` shows how to query cuDNN"
+    )
+    older = replace(trace, header=TraceHeader(torch_version="2.10.0"))
+    assert workspace_sources(older, gpu_spec("A100-40GB"), None).startswith(
+        "workspaces of 2 calls to cuDNN: rule for 2;"
+    )
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 
 
