@@ -13,6 +13,7 @@ import pytest
 from cotenant.estimators.cudnn import trees
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.sources import workspace_sources
+from cotenant.estimators.cudnn.table import cudnn_table
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.margin import FAMILIES, family_of
 from cotenant.gpu_specs import gpu_spec
@@ -76,6 +77,13 @@ def test_channels_of_half_precision_are_padded_to_eight():
     assert trees.operand_bytes(query) == (2 * 2 * 8 * 100, 2 * 2 * 16 * 100, 2 * 16 * 8 * 9, 2)
 
 
+def test_features_of_grouped_convolutions_count_the_channels_of_a_group():
+    known = trees.features(queried(x=(8, 96, 20, 20), w=(192, 24, 3, 3), y=(8, 192, 20, 20), groups=4))
+    assert (known["groups"], known["group_channels"], known["group_out"]) == (4, 24, 48)
+    assert (known["summed"], known["summed_back"], known["weight"]) == (24 * 9, 48 * 9, 192 * 24 * 9)
+    assert (known["min_channels"], known["max_channels"], known["weight_tiles"]) == (24, 48, 2 * 1 * 9)
+
+
 @pytest.mark.parametrize(
     ("changes", "capability", "form"),
     [
@@ -118,7 +126,9 @@ def test_trees_come_after_the_table_and_before_the_rule():
     rule, odd = ConvRule(capability=(8, 0), **OURS), conv_call("conv_wgrad", **ODD)
     found = trees.trees_for((8, 0), "tf32")(query_of(odd, (8, 0)))
     assert (rule.source_of(odd), rule(odd)) == ("trees", found)
-    assert rule.source_of(conv_call("conv_wgrad")) == "table"
+    listed = conv_call(x=(8, 128, 28, 28), w=(128, 128, 3, 3), y=(8, 128, 28, 28))
+    assert (rule.source_of(listed), rule(listed)) == ("table", cudnn_table((8, 0), 92000)(listed))
+    assert rule(listed) > 1.5 * trees.trees_for((8, 0), "tf32")(query_of(listed, (8, 0)))
     near = conv_call(x=(32, 64, 86, 86), y=(32, 64, 86, 86))
     assert rule.source_of(near) == "trees"
     key = CudnnWorkspaces(version=92000, capability=(8, 0), found={})
@@ -200,7 +210,7 @@ def test_the_script_leaves_no_folder_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.syspath_prepend(str(SCRIPTS))
     ask_cudnn = importlib.import_module("ask_cudnn")
-    cudnn = ask_cudnn.library("T4-16GB", Path(SITE))
-    geometry = (64, 64, 56, 56, 1, 1, 1, 1, 0, 0, 1, 1, 56, 56)
-    assert ask_cudnn.query(cudnn, "conv_wgrad", 8, geometry) == 4 * 8 * 64 * 64
+    cudnn = ask_cudnn.library("A100-40GB", Path(SITE))
+    pointwise = (64, 256, 56, 56, 1, 1, 1, 1, 0, 0, 1, 1, 56, 56)
+    assert ask_cudnn.query(cudnn, "conv_wgrad", 48, pointwise) == 4 * 48 * 256 * 64
     assert not list(tmp_path.iterdir())
