@@ -29,6 +29,7 @@ LIMITS = {
 # From batch 64 to 128 these grew by 58 to 64 MiB, though the tensors do not: cuDNN took another algorithm.
 MISSED = {
     "cifar --model efficientnet_b0 --batch-size 64": "+2.8 %: a workspace that the measured version did not take",
+    "cifar --model efficientnet_b0 --batch-size 128": "+2.1 %: as with 64, and 2 MiB (0.2 %) for cuBLASLt of torch 2.8",
     "cifar --model resnet18 --batch-size 128": "-3.7 %: the workspace of cuDNN's algorithm is not predicted",
     "cifar --model resnet34 --batch-size 128": "-3.9 %: the workspace of cuDNN's algorithm is not predicted",
 }
