@@ -52,7 +52,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "12"
+    version = "13"
 
     def __init__(
         self,
