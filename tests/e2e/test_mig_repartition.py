@@ -39,6 +39,7 @@ def test_a_job_gets_an_instance_that_holds_it(repartitioning):
 
 def test_layouts_stay_as_they_are_unless_the_administrator_allows_more(site):
     site.start(simulate=GPUS)
+    wait_until(lambda: len(site.client.gpus()) == 7, site)
     job = site.simulated(*JOB, "--peak-gib", "12", gib=14)
     assert "needs 14.0 GiB on each GPU, the largest has 4.8 GiB" in site.cli("explain", str(job)).stdout
     assert {gpu["mig_profile"] for gpu in site.client.gpus()} == {"1g.5gb"}
@@ -47,6 +48,7 @@ def test_layouts_stay_as_they_are_unless_the_administrator_allows_more(site):
 def test_a_gpu_in_use_by_another_process_is_left_alone(repartitioning):
     site = repartitioning.start(simulate=GPUS)
     (server_file,) = site.root.rglob("server.json")
+    wait_until(lambda: len(site.client.gpus()) == 7, site)  # listed from the first sample on
     stranger = SimulatedServer.open(server_file.parent).attach(site.client.gpus()[3]["uuid"], context_bytes=2**30)
     wait_until(lambda: site.client.gpus()[3]["foreign_bytes"], site)
     job = site.simulated(*JOB, "--peak-gib", "12", gib=14)

@@ -149,7 +149,8 @@ def test_a_pattern_that_finds_nothing_is_refused(packed):
 
 
 def test_the_history_of_gpus_is_shown(packed):
-    began_j = packed.client.gpus()[0]["energy_j"]
+    (gpu,) = waits_for(lambda: packed.client.gpus() or None)  # listed from the first sample on
+    began_j = gpu["energy_j"]
     train(packed, BULLY, LONG)
     points = waits_for(lambda: _at_work(packed.client.gpu_history(600.0)))
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
