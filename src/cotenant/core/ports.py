@@ -132,6 +132,7 @@ class TraceOptions:
         sandbox: whether changes of files go to a scratch folder; false: the script changes files for real.
         allow_network: whether the script may use the network.
         compiled_code: what runs in place of code that is compiled on a GPU; see `CompiledCode`.
+        null_packages: packages that are not installed and whose calls do nothing; `trace_script` finds out which.
     """
 
     steps: int = 3
@@ -141,6 +142,7 @@ class TraceOptions:
     sandbox: bool = True
     allow_network: bool = False
     compiled_code: CompiledCode = "auto"
+    null_packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

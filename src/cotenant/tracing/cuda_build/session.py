@@ -109,6 +109,7 @@ class CudaBuildSession:
         session.answer_error(self.answer, TraceError("no-step", message, hint=hint))
 
     def _raised(self, error: BaseException) -> NoReturn:
+        session.mark_uninstalled(error, self.answer)
         print_script_traceback(error)
         if isinstance(error, torch.OutOfMemoryError):
             raise_again = TraceError("out-of-memory", f"the script ran out of memory: {describe(error)}")

@@ -18,6 +18,8 @@ RENEWED = "renewed"
 """A file beside the answer that changes when an optimizer step renews the limit of time."""
 COMPILED = "compiled"
 """A file beside the answer that exists as soon as the compiler is started for code of `torch.compile`."""
+UNINSTALLED = "uninstalled"
+"""A file beside the answer that names the package whose absence ended the script, if a null object can replace it."""
 USAGE = "usage"
 """Kind of an error that `trace_script` raises as a `UsageError`."""
 _INTERNED = ("action", "category", "phase", "module")

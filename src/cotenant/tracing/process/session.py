@@ -22,12 +22,13 @@ from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
+from cotenant.tracing.patches import null_packages
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
 from cotenant.tracing.process import deadline, garbage_collection, launcher_env, package_hints, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
-from cotenant.tracing.process.serialization import COMPILED, EXITED, RENEWED, USAGE
+from cotenant.tracing.process.serialization import COMPILED, EXITED, RENEWED, UNINSTALLED, USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
 
@@ -230,6 +231,7 @@ class TracingSession:
         answer_error(self.answer, error)
 
     def _raised(self, error: BaseException) -> NoReturn:
+        mark_uninstalled(error, self.answer)
         print_script_traceback(error)
         message = f"{describe(error)}{self.mode.host_reads.suspect(error)}"
         if self.observer.draining and isinstance(error, StopIteration):
@@ -276,13 +278,21 @@ class TracingSession:
         answer_trace(self.answer, self.recorder.trace(partial=partial))
 
 
+def mark_uninstalled(error: BaseException, answer: Path) -> None:
+    """Name the package whose absence ended the script, where `trace_script` can go on without it."""
+    package = null_packages.replaceable(error)
+    if package:
+        answer.with_name(UNINSTALLED).write_text(package)
+
+
 def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> Overlay:
     """Keep this process from changing files and from the network, as the options say; the overlay of its files.
 
     `scratch`: the folder for what the process writes; None: beside the answer.
     """
     folder = Path(scratch or answer.parent / "scratch")
-    overlay = Overlay(str(folder), captures_all=options.sandbox, free=serialization.output_paths(answer))
+    free = (*serialization.output_paths(answer), str(answer.with_name(UNINSTALLED)))
+    overlay = Overlay(str(folder), captures_all=options.sandbox, free=free)
     if options.sandbox:
         make_scratch(folder)
         sys.dont_write_bytecode = True
@@ -291,6 +301,7 @@ def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> O
         restrictions.restrict_calls(programs=not has_landlock, network=not options.allow_network)
     elif not options.allow_network:
         restrictions.restrict_calls(programs=False, network=True)
+    null_packages.provide(options.null_packages)
     return overlay
 
 

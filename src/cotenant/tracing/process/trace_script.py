@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
+from cotenant.tracing.patches import null_packages
 from cotenant.tracing.process import launchers, serialization
 from cotenant.tracing.process.forkserver_client import ForkServerClient, ScriptTimeout
 from cotenant.tracing.process.program import Program
@@ -44,6 +45,19 @@ _QUIET = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks:
+    """Files that a run leaves beside its answer.
+
+    Attributes:
+        has_compiled: the compiler was started for code of the script.
+        uninstalled: the package whose absence ended the script, if a null object can replace it; else empty.
+    """
+
+    has_compiled: bool
+    uninstalled: str
+
+
 def trace_script(
     program: Program,
     *,
@@ -56,7 +70,10 @@ def trace_script(
     forkserver: ForkServerClient | None = None,
     null_gpu: Mapping[str, str] | None = None,
 ) -> MemoryTrace:
-    """Run `program` on a simulated GPU, once more with eager code where it fails with compiled code.
+    """Run `program` on a simulated GPU.
+
+    It runs again without packages that only report where it fails for want of one, and once more with eager code where
+    it fails with compiled code.
 
     `gpu`: name, total_bytes, nvml_total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the
     script if it can, unless the output is to be shown. `null_gpu`: variables with which the CUDA build of the
@@ -71,13 +88,17 @@ def trace_script(
         _run_once, program, gpu=gpu, workdir=workdir, env=env, timeout_s=timeout_s, show_output=show_output,
         forkserver=forkserver, null_gpu=null_gpu,
     )  # fmt: skip
-    found, has_compiled = run(options)
+    found, marks = run(options)
+    while marks.uninstalled and marks.uninstalled not in options.null_packages:
+        options = replace(options, null_packages=(*options.null_packages, marks.uninstalled))
+        found, marks = run(options)
     failed = isinstance(found, TraceError) or found.partial
-    if failed and has_compiled and options.compiled_code == "auto":
+    if failed and marks.has_compiled and options.compiled_code == "auto":
         found = _without_compiler(found, run(replace(options, compiled_code="eager"))[0])
     if isinstance(found, TraceError):
         raise found
-    return found
+    notes = [null_packages.warning_for(package) for package in options.null_packages]
+    return replace(found, warnings=(*notes, *found.warnings))
 
 
 def _without_compiler(found: TraceError | MemoryTrace, eager: TraceError | MemoryTrace) -> TraceError | MemoryTrace:
@@ -102,8 +123,8 @@ def _run_once(
     show_output: bool,
     forkserver: ForkServerClient | None,
     null_gpu: Mapping[str, str] | None,
-) -> tuple[TraceError | MemoryTrace, bool]:
-    """The trace, or why there is none, and whether code was compiled. Parameters: as of `trace_script`.
+) -> tuple[TraceError | MemoryTrace, _Marks]:
+    """The trace, or why there is none, and what the run left beside it. Parameters: as of `trace_script`.
 
     Raises:
         UsageError: one of `options` cannot be parsed.
@@ -132,8 +153,15 @@ def _run_once(
                 command, paths, workdir, child_env, timeout_s, show_output=show_output, forkserver=forkserver
             )
         except TraceError as error:
-            return error, paths["answer"].with_name(serialization.COMPILED).exists()
-        return answer, paths["answer"].with_name(serialization.COMPILED).exists()
+            return error, _marks_beside(paths["answer"])
+        return answer, _marks_beside(paths["answer"])
+
+
+def _marks_beside(answer: Path) -> _Marks:
+    uninstalled = ""
+    with suppress(OSError):
+        uninstalled = answer.with_name(serialization.UNINSTALLED).read_text()
+    return _Marks(has_compiled=answer.with_name(serialization.COMPILED).exists(), uninstalled=uninstalled)
 
 
 def _answer_of(

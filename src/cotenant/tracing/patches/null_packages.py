@@ -1,0 +1,176 @@
+"""Packages that only report: where the job's Python lacks one, a null object takes its calls.
+
+Loggers and experiment trackers hold no GPU memory, and the machine that estimates often lacks them. A script that
+handles their absence keeps its own way: `trace_script` names a package here only after its import has ended a run.
+
+Values of a null object may be printed, compared by identity, called and nested. Whatever a script computes with, such
+as `wandb.config.batch_size`, is not known: it raises `ModuleNotFoundError`.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cotenant.tracing import script_location
+
+
+def _same_text(text: object = "", *args: object, **kwargs: object) -> object:
+    return text
+
+
+def _no_cost(*args: object, **kwargs: object) -> tuple[float, float]:
+    """FLOPs and parameters, of THOP's `profile`."""
+    return 0.0, 0.0
+
+
+def _no_costs(numbers: Iterable[object], *args: object, **kwargs: object) -> list[str]:
+    """THOP's `clever_format`: one text for each number."""
+    return ["0" for _ in numbers]
+
+
+_KNOWN: Mapping[str, Mapping[str, Any]] = {
+    "aim": {}, "clearml": {}, "codecarbon": {}, "colorama": {}, "coloredlogs": {}, "comet_ml": {}, "dominate": {},
+    "dvclive": {}, "mlflow": {}, "neptune": {}, "progress": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {},
+    "tensorboard": {}, "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
+    "termcolor": {"colored": _same_text, "cprint": _same_text},
+    "thop": {"profile": _no_cost, "clever_format": _no_costs},
+}  # fmt: skip
+"""By package: values that scripts compute with. TensorFlow is there for its summaries; reading data with it raises."""
+
+_READERS = {"tensorboard": ("torch.utils.tensorboard",)}
+"""Modules of libraries that are there for one package alone, and are replaced with it."""
+
+
+def replaceable(error: BaseException) -> str | None:
+    """The package that is missing, if a null object can take its calls."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    package, _, inner = (error.name or "").partition(".")
+    return package if package in _KNOWN and not inner else None
+
+
+def provide(packages: Iterable[str]) -> None:
+    """Let a script import these packages from now on, where nothing else provides them."""
+    wanted = frozenset(packages)
+    if wanted:
+        sys.meta_path.append(_NullFinder(wanted, _is_imported_by_script))
+    readers = frozenset(name for package in wanted for name in _READERS.get(package, ()))
+    if readers:
+        sys.meta_path.insert(0, _NullFinder(readers, lambda: True))
+
+
+def warning_for(package: str) -> str:
+    """What to say of a trace in which a null object stood for `package`."""
+    return f"`{package}` is not installed: its calls did nothing in this trace"
+
+
+class Null:
+    """Takes any call, attribute and item, and returns the like. `_path` says what it stands for."""
+
+    def __init__(self, path: str) -> None:
+        vars(self)["_path"] = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `copy`, `inspect` and NumPy look for protocols by such names
+            raise AttributeError(name)
+        return Null(f"{self._path}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # As a decorator: the function or class below it is the script's own.
+        if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type)):
+            return args[0]
+        return Null(f"{self._path}()")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        return
+
+    def __getitem__(self, key: object) -> Any:
+        return Null(f"{self._path}[{key!r}]")
+
+    def __setitem__(self, key: object, value: object) -> None:
+        return
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return ""
+
+    def __format__(self, spec: str) -> str:
+        return ""
+
+    def __add__(self, other: object) -> Any:
+        """Of texts, such as colors of a terminal; of numbers it raises."""
+        return other if isinstance(other, str) else self._unknown()
+
+    __radd__ = __add__
+
+    def _unknown(self, *args: object) -> NoReturn:
+        package = self._path.partition(".")[0]
+        message = f"`{package}` is not installed, and the value of `{self._path}` is needed"
+        raise ModuleNotFoundError(message, name=package)
+
+    __iter__ = __len__ = __index__ = __int__ = __float__ = __array__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _unknown
+    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _unknown
+
+
+class _NullModule(types.ModuleType):
+    """A package or a module of it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        vars(self).update(_KNOWN.get(name, {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Null(f"{self.__name__}.{name}")
+
+
+class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules and everything below them, where `may_find` agrees to the import that is at work."""
+
+    def __init__(self, names: frozenset[str], may_find: Callable[[], bool]) -> None:
+        self._names = names
+        self._may_find = may_find
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_below = any(fullname.startswith(f"{name}.") for name in self._names)
+        if is_below or (fullname in self._names and self._may_find()):
+            return ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return _NullModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return
+
+
+def _is_imported_by_script() -> bool:
+    """Whether an `import` of the script's own files is at work.
+
+    Libraries that look whether a package is there, by `importlib.util.find_spec` or otherwise, find none.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
+        frame = frame.f_back
+    return script_location.is_user_file(frame.f_code.co_filename)
+
+
+def _is_machinery(path: str) -> bool:
+    own = script_location.PACKAGE_DIR
+    return path.startswith(("<frozen importlib._bootstrap", own)) or Path(path).parts[-2:] == ("importlib", "__init__.py")

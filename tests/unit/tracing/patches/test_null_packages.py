@@ -1,0 +1,77 @@
+"""Null objects: what a script may do with one, and what raises."""
+
+import copy
+import operator
+
+import pytest
+
+from cotenant.tracing.patches.null_packages import Null, replaceable
+
+
+@pytest.mark.parametrize(
+    ("error", "package"),
+    [
+        pytest.param(ModuleNotFoundError("", name="visdom"), "visdom", id="a tracker"),
+        pytest.param(ModuleNotFoundError("", name="numpy"), None, id="a package that computes"),
+        pytest.param(ModuleNotFoundError("", name="wandb.apis"), None, id="a part that the installed version lacks"),
+        pytest.param(ImportError("", name="visdom"), None, id="a name that the installed version lacks"),
+        pytest.param(ModuleNotFoundError(""), None, id="no name"),
+    ],
+)
+def test_what_a_null_object_can_replace(error, package):
+    assert replaceable(error) == package
+
+
+def test_a_null_object_takes_calls_attributes_items_and_contexts():
+    run = Null("wandb").init(project="p", config={"lr": 0.1})
+    run.name = "mine"
+    run.summary["best"] = 3
+    with run.section("train") as section:
+        section.log({"loss": 1.0})
+    assert isinstance(run.summary["best"], Null)
+    assert run.name is not None
+    assert bool(run)
+    assert f"{run.url:>10}{run}" == str(run) == ""
+
+
+def test_colors_vanish_in_texts():
+    red = Null("colorama.Fore.RED")
+    assert red + "late" == "late" + red == "late"
+
+
+def test_a_decorated_function_or_class_stays():
+    def step():
+        return 7
+
+    class Callback: ...
+
+    monitor = Null("aim.monitor")
+    assert monitor(step) is step
+    assert monitor(Callback) is Callback
+    assert isinstance(monitor(step, every=2), Null)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        float, int, len, iter, list, range, lambda value: value + 1, lambda value: 1 + value,
+        lambda value: value * 2, lambda value: 1 / value, lambda value: value - 1, lambda value: value >= 0,
+        lambda value: value < 3, lambda value: 3 in value,
+    ],
+)  # fmt: skip
+def test_a_value_that_a_script_computes_with_raises(use):
+    with pytest.raises(ModuleNotFoundError, match=r"`wandb` is not installed, and the value of `wandb.config.lr`"):
+        use(Null("wandb").config.lr)
+
+
+def test_numpy_finds_no_array_in_it():
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(ModuleNotFoundError, match="`visdom`"):
+        numpy.asarray(Null("visdom").line())
+
+
+def test_protocols_by_special_names_are_not_there():
+    value = Null("wandb")
+    assert copy.copy(value) is not None
+    with pytest.raises(AttributeError):
+        operator.attrgetter("__wrapped__")(value)
