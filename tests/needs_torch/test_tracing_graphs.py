@@ -295,6 +295,29 @@ print("all folds")
 # -- the private pool in the allocator ------------------------------------------------------------------------------
 
 
+GRADIENTS = """
+import sys
+sys.setswitchinterval(60)  # autograd's thread gets no turn while the script computes
+layer = nn.Linear(64, 64).cuda()
+x = torch.randn(8, 64, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+gradients = torch.autograd.grad(layer(x).sum(), list(layer.parameters()))
+del gradients
+torch.cuda.empty_cache()
+layer(x).sum().backward()
+optimizer.step()
+"""
+
+
+def test_gradients_that_a_script_drops_are_free_at_once(tmp_path):
+    events = traced(tmp_path, HEAD + GRADIENTS).events
+    emptied = next(place for place, event in enumerate(events) if event.action == "empty_cache")
+    live = {event.storage_id for event in events[:emptied] if event.action == "alloc" and event.category != "workspace"}
+    live -= {event.storage_id for event in events[:emptied] if event.action == "free"}
+    assert [events[emptied - place].action for place in (1, 2)] == ["free", "free"]
+    assert len(live) == 3  # weight, bias, and input
+
+
 def test_empty_cache_leaves_a_private_pool(tmp_path):
     source = (
         HEAD

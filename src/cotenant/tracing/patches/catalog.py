@@ -31,6 +31,7 @@ _PROVIDERS = (
     "inductor.cuda_graph_trees",
     "training.torchscript",
     "training.deepcopy",
+    "training.autograd_thread",
     "training.training_observer",
     "training.lbfgs",
     "training.repeated_evaluation",

@@ -98,7 +98,7 @@ class TrainingObserver:
             ),
             *(
                 Patch(
-                    target=f"torch.autograd:{name}", phase=Phase.TRAINING, wraps=True,
+                    target=f"torch.autograd:{name}", phase=Phase.TRAINING, wraps=True, stacks=True,
                     replacement=functools.partial(self._as_backward, name),
                     reason="Autograd has no hook for the start and the end of a backward pass.",
                     source="torch/autograd/__init__.py, `backward`",
