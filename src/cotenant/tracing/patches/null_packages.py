@@ -172,5 +172,5 @@ def _is_imported_by_script() -> bool:
 
 
 def _is_machinery(path: str) -> bool:
-    own = script_location.PACKAGE_DIR
-    return path.startswith(("<frozen importlib._bootstrap", own)) or Path(path).parts[-2:] == ("importlib", "__init__.py")
+    is_ours = path.startswith(("<frozen importlib._bootstrap", script_location.PACKAGE_DIR))
+    return is_ours or Path(path).parts[-2:] == ("importlib", "__init__.py")
