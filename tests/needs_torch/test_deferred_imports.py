@@ -56,6 +56,9 @@ assert torch.sym_not(False) is True and torch.sym_not(True) is False
 index = FakeTensor(fake, torch.empty(3, dtype=torch.int64, device="meta"), torch.device("cpu"))
 values = FakeTensor(fake, torch.empty(5, device="meta"), torch.device("cpu"))
 assert fake.dispatch(torch.ops.aten.index.Tensor, (FakeTensor,), (values, [index])).shape == (3,)
+ones = torch.empty(2, 3, device="meta")
+assert torch.ops.aten.select_backward(ones, [2, 4, 3], 1, 0).shape == (2, 4, 3)  # of `x[:, 0]`
+assert torch.ops.aten.slice_scatter(ones, ones[:, 1:], 1, 1).stride() == (3, 1)
 assert "sympy" not in sys.modules and not deferred_imports.is_loaded("torch._dynamo")
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
 
@@ -75,6 +78,7 @@ assert config._custom_ops_profile is None and config.suppress_errors is torch._d
 config.suppress_errors = True
 assert torch._dynamo.config.suppress_errors
 assert isinstance(is_compile_supported("cpu"), bool)
+assert held.free_unbacked_symbols(torch.empty(3)) == frozenset()
 import sympy
 assert torch.sym_not(sympy.Symbol("x") > 1) == (sympy.Symbol("x") <= 1)
 assert elementwise_dtypes(torch.empty(2), sympy.Integer(1), type_promotion_kind=kind)[1] is torch.float32

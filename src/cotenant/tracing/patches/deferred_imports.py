@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+import torch
+
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
 COMPILER, SYMBOLIC_SIZES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
@@ -253,7 +255,7 @@ def _size_functions(module: DeferredModule) -> Mapping[str, Any]:
         "guard_size_oblivious": bool,
         "has_guarding_hint": lambda size: True,
         "guarding_hint_or_throw": lambda size: size,
-        "free_unbacked_symbols": lambda size: frozenset(),
+        "free_unbacked_symbols": lambda sizes: frozenset(),  # of a number, or of a tensor
         "guard_int": int,
         "is_nested_int": lambda size: False,
         "sym_and": lambda *values: functools.reduce(operator.and_, values),
@@ -283,6 +285,9 @@ def _are_equal(first: Any, second: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
+    """Whether a value has no symbolic size; meta kernels ask it of tensors, too, such as that of `select_backward`."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
+    if isinstance(value, torch.Tensor):
+        return not value._has_symbolic_sizes_strides
     return type(value) in (bool, int)
