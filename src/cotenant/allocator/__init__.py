@@ -3,7 +3,7 @@
 from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions, parse_options, settings_text
-from cotenant.allocator.replay import OomReport, PhasePeak, ReplayResult, TimelinePoint, replay
+from cotenant.allocator.replay import OomReport, PhasePeak, ReplayResult, TimelinePoint, peak_reserved_bytes, replay
 from cotenant.allocator.snapshot import AllocatorStats, BlockInfo, SegmentInfo
 from cotenant.allocator.versions import AllocatorRules, rules_for
 
@@ -20,6 +20,7 @@ __all__ = [
     "SegmentInfo",
     "TimelinePoint",
     "parse_options",
+    "peak_reserved_bytes",
     "replay",
     "rules_for",
     "settings_text",

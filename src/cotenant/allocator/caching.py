@@ -127,9 +127,11 @@ class CachingAllocator:
         block.requested = request_bytes
         self._live[block.address] = block
         self.allocated_bytes = allocated = self.allocated_bytes + block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, allocated)
+        if allocated > self.peak_allocated_bytes:  # noqa: PLR1730 - calls of `max` are a tenth of a replay
+            self.peak_allocated_bytes = allocated
         self.requested_bytes = requested = self.requested_bytes + request_bytes
-        self.peak_requested_bytes = max(self.peak_requested_bytes, requested)
+        if requested > self.peak_requested_bytes:  # noqa: PLR1730
+            self.peak_requested_bytes = requested
         if self._pending_bytes:
             self._peak_pending_active_bytes = max(self._peak_pending_active_bytes, allocated + self._pending_bytes)
         return block.address

@@ -7,7 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
+from cotenant.allocator import (
+    AllocatorOptions,
+    AllocatorRules,
+    ReplayResult,
+    parse_options,
+    peak_reserved_bytes,
+    replay,
+    rules_for,
+)
 from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.core.units import format_bytes
@@ -171,18 +179,33 @@ class ReplayInput:
 
     def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
         """Replay through the allocator with at most `capacity_bytes`; None: unlimited, whatever the settings say."""
-        options = self.stack.options
-        if capacity_bytes is None and options.per_process_memory_fraction < 1:
-            options = replace(options, per_process_memory_fraction=1.0)
         return replay(
             self.events,
-            options=options,
+            options=self.stack.options if capacity_bytes is not None else self._without_fraction,
             rules=self.stack.rules,
             capacity_bytes=capacity_bytes,
             total_bytes=self.gpu.usable_bytes,
             optional_storages=self.optional_storages,
             descending=self.descending,
         )
+
+    def peak_reserved_bytes(self) -> int:
+        """That of `replay` with unlimited memory, and no more."""
+        return peak_reserved_bytes(
+            self.events,
+            options=self._without_fraction,
+            rules=self.stack.rules,
+            total_bytes=self.gpu.usable_bytes,
+            descending=self.descending,
+            optional_storages=self.optional_storages,
+        )
+
+    @property
+    def _without_fraction(self) -> AllocatorOptions:
+        options = self.stack.options
+        if options.per_process_memory_fraction == 1:
+            return options
+        return replace(options, per_process_memory_fraction=1.0)
 
 
 def make_replay_input(

@@ -58,26 +58,48 @@ def reserved_range_of(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, re
     the main thread.
     """
     count = max(2, min(_REPLAYS, _EVENTS // max(1, len(trace.events))))
-    values = [_changed(trace, gpu, stack, seed).replay().peak_reserved_bytes for seed in range(count)]
+    rules = _rules_of(gpu, stack)
+    values = [_changed(trace, gpu, stack, seed, rules).peak_reserved_bytes() for seed in range(count)]
     values.append(reserved_bytes)
     return ReservedRange(
         low_bytes=min(values),
         high_bytes=max(values),
         states=states_of(values),
         replays=count,
-        split_bytes=_split_bytes(trace, gpu, stack, reserved_bytes),
+        split_bytes=_split_bytes(trace, gpu, stack, reserved_bytes, rules[0]),
     )
 
 
-def _split_bytes(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> int:
+def _rules_of(gpu: GpuSpec, stack: SoftwareStack) -> tuple[ConvWorkspace, ConvWorkspace]:
+    """The workspaces of convolutions, and those with the second guess."""
+    first, second = (_remembering(conv_of(gpu, stack, second_guess=guess)) for guess in (False, True))
+    return first, second
+
+
+def _remembering(conv: ConvWorkspace) -> ConvWorkspace:
+    """`conv` with its answers for the calls of one trace: a rule asks tables and trees, and every replay asks it."""
+    known: dict[int, int] = {}
+
+    def remembered(op: LibraryCall) -> int:
+        nbytes = known.get(id(op))
+        if nbytes is None:
+            nbytes = known[id(op)] = conv(op)
+        return nbytes
+
+    return remembered
+
+
+def _split_bytes(
+    trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int, conv: ConvWorkspace
+) -> int:
     """See `ReservedRange.split_bytes`; 0 without a replay where no call is suspected."""
     rule = conv_of(gpu, stack)
     reported = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
     split = {key: nbytes for key, nbytes in reported.items() if nbytes is not None}
     if not split:
         return 0
-    replay_input = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))
-    return max(0, replay_input.replay().peak_reserved_bytes - reserved_bytes)
+    replay_input = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else conv(op))
+    return max(0, replay_input.peak_reserved_bytes() - reserved_bytes)
 
 
 def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -91,11 +113,14 @@ def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return ((ordered[0], ordered[at]), (ordered[at + 1], ordered[-1]))
 
 
-def _changed(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seed: int) -> ReplayInput:
+def _changed(
+    trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seed: int, rules: Sequence[ConvWorkspace]
+) -> ReplayInput:
+    """The changed replay of a number; `rules`: of `_rules_of`, for the operators of `trace` alone."""
     chance = random.Random(seed)  # noqa: S311 - no secret depends on it
     if seed % 4 == 3:
         trace = replace(trace, ops=tuple(_on_main_thread(op) for op in trace.ops))
-    conv = conv_of(gpu, stack, second_guess=seed % 4 in {1, 2})
+    conv = rules[seed % 4 in {1, 2}]
     replay_input = make_replay_input(trace, gpu, stack, conv=_with_gaps(trace, conv, chance))
     if seed % 2:
         return replace(replay_input, events=_with_late_frees(replay_input.events, chance), descending=False)
@@ -113,11 +138,14 @@ def _with_gaps(trace: MemoryTrace, conv: ConvWorkspace, chance: random.Random) -
 
 
 def _with_late_frees(events: tuple[MemoryEvent, ...], chance: random.Random) -> tuple[MemoryEvent, ...]:
-    placed = []
+    # A place is `at`, or `at + late`; of two events with one place, the late one comes first.
+    width = _LATE_EVENTS + 1
+    places = list(range(0, width * len(events), width))
+    drawn, randint = chance.random, chance.randint
     for at, event in enumerate(events):
-        late = event.action == "free" and chance.random() < _LATE
-        placed.append((at + chance.randint(1, _LATE_EVENTS) if late else at, at))
-    return tuple(events[at] for _, at in sorted(placed))
+        if event[0] == "free" and drawn() < _LATE:
+            places[at] += _LATE_EVENTS * randint(1, _LATE_EVENTS)  # `width * (at + late) - late`
+    return tuple(map(events.__getitem__, sorted(range(len(events)), key=places.__getitem__)))
 
 
 def _with_stray(events: tuple[MemoryEvent, ...], chance: random.Random, *, stays: bool) -> tuple[MemoryEvent, ...]:

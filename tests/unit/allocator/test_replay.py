@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from cotenant.allocator import parse_options, replay, rules_for
+from cotenant.allocator import parse_options, peak_reserved_bytes, replay, rules_for
 from cotenant.allocator.replay import OomReport, PhasePeak, TimelinePoint
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent
@@ -199,3 +201,24 @@ def test_age_or_address_breaks_ties(version, descending, reserved_mib):
     events = [alloc(1, 60), alloc(3, 40), free(1), alloc(2, 20), free(3), alloc(5, 40), free(2), alloc(6, 60)]
     found = replay(events, options=parse_options("", version), rules=rules_for(version), descending=descending)
     assert found.peak_reserved_bytes == reserved_mib * MiB
+
+
+@pytest.mark.parametrize(
+    "text", ["", "expandable_segments:True", "max_split_size_mb:32", "throw_on_cudamalloc_oom:True"]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_peak_alone_is_that_of_the_replay(seed, text):
+    chance = random.Random(seed)
+    live, events = [], []
+    for number in range(300):
+        if live and chance.random() < 0.45:
+            events.append(free(live.pop(chance.randrange(len(live)))))
+        live.append(number)
+        events.append(alloc(number, chance.choice([0, 0.01, 0.6, 3, 11, 40]), stream=chance.randrange(2)))
+        if chance.random() < 0.05:
+            events += [event("empty_cache"), event("phase", "backward")]
+    settings = {"options": parse_options(text, VERSION), "rules": rules_for(VERSION), "descending": bool(seed % 2)}
+    settings |= {"total_bytes": 900 * MiB, "optional_storages": range(100, 120)}
+    whole = replay(events, **settings)
+    assert peak_reserved_bytes(events, **settings) == whole.peak_reserved_bytes > 0
+    assert (whole.oom is None) == (text != "throw_on_cudamalloc_oom:True")

@@ -24,6 +24,11 @@ def conv_wgrad():
     return LibraryCall(kind="conv_wgrad", thread="autograd", params=params)
 
 
+def changed(trace, seed):
+    stack = software_stack(trace.header)
+    return module._changed(trace, GPU, stack, seed, module._rules_of(GPU, stack))
+
+
 def interval(trace):
     stack = software_stack(trace.header)
     reserved = make_replay_input(trace, GPU, stack).replay().peak_reserved_bytes
@@ -81,8 +86,8 @@ def test_a_trace_without_events_has_a_range():
 
 def test_a_tenth_of_the_storages_are_freed_late():
     events = [event for i in range(1000) for event in (alloc(i, 1), free(i))]
-    changed = module._with_late_frees(tuple(events), random.Random(0))
-    at = {event: place for place, event in enumerate(changed)}
+    late_frees = module._with_late_frees(tuple(events), random.Random(0))
+    at = {event: place for place, event in enumerate(late_frees)}
     late = [i for i in range(999) if at[events[2 * i + 1]] > at[events[2 * i + 2]]]
     assert 60 < len(late) < 140
 
@@ -105,8 +110,8 @@ def test_a_convolution_may_take_no_workspace():
 def test_every_fourth_replay_shares_the_cublas_handle():
     ops = [LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")]
     trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
-    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    handles = [sum(event.bytes == GPU.cublas_workspace_bytes for event in changed.events) for changed in replay_inputs]
+    replay_inputs = [changed(trace, seed) for seed in range(4)]
+    handles = [sum(event.bytes == GPU.cublas_workspace_bytes for event in made.events) for made in replay_inputs]
     assert handles == [2, 2, 2, 1]
 
 
@@ -115,7 +120,7 @@ def test_half_of_the_replays_use_the_second_guess():
     trace = a_trace([call(i) for i in range(8)], ops)
     usual, other = (conv_of(GPU, second_guess=guess)(ops[0]) for guess in (False, True))
     assert usual != other
-    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
+    replay_inputs = [changed(trace, seed) for seed in range(4)]
     taken = [{event.bytes for event in replay_input.events} & {usual, other} for replay_input in replay_inputs]
     assert taken == [{usual}, {other}, {other}, {usual}]
 
@@ -145,14 +150,14 @@ def test_a_split_that_finds_room_adds_nothing():
 
 def test_every_other_replay_has_ascending_addresses():
     trace = a_trace([alloc(0, 1)])
-    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
+    replay_inputs = [changed(trace, seed) for seed in range(4)]
     assert [replay_input.descending for replay_input in replay_inputs] == [True, False, True, False]
 
 
 def test_strays_and_late_frees_alternate():
     trace = a_trace([event for i in range(100) for event in (alloc(i, 1), free(i))])
     for seed, added in enumerate(["alloc", None, "alloc and free", None]):
-        events = module._changed(trace, GPU, software_stack(trace.header), seed).events
+        events = changed(trace, seed).events
         assert len(events) - len(trace.events) == {"alloc": 1, "alloc and free": 2, None: 0}[added]
         assert (set(events) == set(trace.events)) == (added is None)
         assert events != trace.events
@@ -168,3 +173,24 @@ def test_long_traces_are_replayed_less_often():
     events = [event for i in range(20_000) for event in (alloc(i, 1), free(i))]
     assert interval(a_trace(events))[1].replays == 3
     assert interval(a_trace(events[:10]))[1].replays == 8
+
+
+def test_late_frees_come_before_the_event_at_their_new_place():
+    events = tuple(free(number) for number in range(200))
+    moved = module._with_late_frees(events, random.Random(3))
+    chance, placed = random.Random(3), []
+    for at in range(len(events)):
+        late = chance.random() < 0.1
+        placed.append((at + chance.randint(1, 3) if late else at, at))
+    assert [event.storage_id for event in moved] == [at for _, at in sorted(placed)]
+    assert moved != events
+
+
+def test_a_rule_is_asked_once_for_each_call(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "conv_of", lambda *args, **kwargs: lambda op: asked.append(op) or 7)
+    rules = module._rules_of(GPU, software_stack(steps().header))
+    first, other = conv_wgrad(), conv_wgrad()
+    assert [rules[0](op) for op in (first, other, first, other)] == [7] * 4
+    assert rules[1](first) == 7
+    assert list(map(id, asked)) == list(map(id, (first, other, first)))
