@@ -105,3 +105,25 @@ def test_garbage_is_collected_as_usual_from_the_first_storage_on():
         assert gc.get_threshold() == (5, 5, 5)
     finally:
         gc.set_threshold(*usual)
+
+
+AGED = """
+import gc
+from cotenant.tracing.process import garbage_collection
+
+garbage_collection.collect_rarely()
+made = [[] for _ in range(1000)]
+garbage_collection.collect_as_usual()
+assert any(found is made for found in gc.get_objects(generation=2)) and len(gc.get_objects(generation=0)) < 1000
+assert gc.get_freeze_count() == 0
+gc.freeze()  # as a fork server, or a script
+gc.set_threshold(*garbage_collection._RARELY)
+hidden = gc.get_freeze_count()
+garbage_collection.collect_as_usual()
+assert gc.get_freeze_count() == hidden
+"""
+
+
+def test_objects_count_as_old_unless_they_are_hidden():
+    done = subprocess.run([sys.executable, "-c", AGED], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
