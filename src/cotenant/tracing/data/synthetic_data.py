@@ -18,6 +18,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    missing_downloads,
     synthetic_archives,
     synthetic_columns,
     synthetic_files,
@@ -108,6 +109,7 @@ def patches(context: PatchContext) -> list[Entry]:
             replacement=functools.partial(_loading, context.recorder, every, warn),
         ),
         *token_files.patches(warn),
+        *missing_downloads.patches(samples, warn),
         *synthetic_files.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, warn),
         *synthetic_graphs.patches(warn),

@@ -13,7 +13,6 @@ import io
 import os
 import re
 import sys
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders, image_names, missing_folders, voc_lists, yolo_lists
+from cotenant.tracing.data import class_folders, image_names, missing_folders, opened_files, voc_lists, yolo_lists
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_torchvision import blank_image, image_size, synthetic_tensor
+from cotenant.tracing.data.synthetic_records import RecordMaker
+from cotenant.tracing.data.synthetic_torchvision import blank_image, synthetic_tensor
 from cotenant.tracing.data.token_files import synthetic_text
-from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
-from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
@@ -49,7 +47,6 @@ _SUFFIX = ".jpg"  # of images whose suffix the script does not name
 _ARRAY = ".npy"
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
-_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class FileMaker:
@@ -73,7 +70,7 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY} or set(stem) & set("?[") or not self._is_data(folder):
+        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY} or set(stem) & set("?[") or not self.is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
@@ -90,7 +87,7 @@ class FileMaker:
     def names_matching(self, pattern: str) -> list[str]:
         """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
         is_recording = pattern.lower().endswith(_RECORDING_SUFFIXES) and self._has_recording
-        if not (is_recording or pattern.lower().endswith(_HDF5_SUFFIXES)) or not self._is_data(
+        if not (is_recording or pattern.lower().endswith(_HDF5_SUFFIXES)) or not self.is_data(
             str(Path(pattern).parent)
         ):
             return []
@@ -101,7 +98,7 @@ class FileMaker:
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
         full = self._overlay.path_of(folder)
-        if full is None or not self._is_data(folder) or class_folders.caller_handles_absence():
+        if full is None or not self.is_data(folder) or class_folders.caller_handles_absence():
             return False
         if self._overlay.exists(full):
             names = self._overlay.names(full)
@@ -123,7 +120,7 @@ class FileMaker:
         if full is None or Path(full).suffix or self._overlay.exists(full):
             return False
         is_below = self._is_made(str(Path(full).parent))
-        is_wanted = self._image is not None and self._is_data(folder) and script_location.is_absence_an_error()
+        is_wanted = self._image is not None and self.is_data(folder) and script_location.is_absence_an_error()
         if not is_below and not is_wanted:
             return False
         Path(self._overlay.above(full)).mkdir(parents=True)
@@ -137,7 +134,7 @@ class FileMaker:
         if self._text is None or full is None or not path.endswith(_TEXT_SUFFIXES):
             return False
         is_argument = missing_folders.is_named_file(path, sys.argv[1:]) and not _OTHER_NAME.search(path)
-        if not (self._is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
+        if not (self.is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
             return False
         above = Path(self._overlay.above(full))
         above.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +145,7 @@ class FileMaker:
     def make_image(self, path: str) -> bool:
         """Make an image that is missing, by its own name: a list of names is there, the images are not."""
         full, name = self._overlay.path_of(path), Path(path)
-        if full is None or name.suffix.lower() not in _IMAGE_FORMATS or not self._is_data(path):
+        if full is None or name.suffix.lower() not in _IMAGE_FORMATS or not self.is_data(path):
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
@@ -170,11 +167,12 @@ class FileMaker:
     def make_counterpart(self, path: str) -> bool:
         """Make an image or an array by the name of one that was listed in another folder, as those of masks are."""
         full, name = self._overlay.path_of(path), Path(path)
-        if name.name not in self._listed or full is None or self._overlay.exists(full) or not self._is_data(path):
+        if name.name not in self._listed or full is None or self._overlay.exists(full) or not self.is_data(path):
             return False
         return self._make_images(str(name.parent), name.suffix, [name.stem])
 
-    def _is_data(self, path: str) -> bool:
+    def is_data(self, path: str) -> bool:
+        """Whether a path looks like data, or is below a folder that an argument names."""
         full = self._overlay.path_of(path)
         if full is None or not self._overlay.captures_all:
             return False
@@ -232,6 +230,7 @@ class FileMaker:
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
     maker = FileMaker(samples, overlay, warn)
+    records = RecordMaker(samples, overlay, warn, maker.is_data)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
@@ -266,18 +265,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             )
             for name in ("glob", "rglob")
         ),
-        Patch(
-            target="builtins:open", replacement=functools.partial(_opening, maker), source="Lib/io.py, `open`",
-            **common,
-        ),
-        Patch(
-            target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
-            source="opencv/modules/imgcodecs/src/loadsave.cpp, `imread`", **common,
-        ),
-        Patch(
-            target="blobfile._context:io", replacement=functools.partial(_with_raw_files, overlay),
-            source="blobfile/_context.py, `BlobFile`", **common,
-        ),
+        *opened_files.patches(samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image)),
     ]  # fmt: skip
 
 
@@ -349,49 +337,3 @@ def _matching_below(maker: FileMaker, original: Any) -> Any:
         return iter(found)
 
     return glob
-
-
-def _opening(maker: FileMaker, original: Any) -> Any:
-    @functools.wraps(original)
-    def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(file, *args, **kwargs)
-        except _MISSING:
-            is_path = isinstance(file, (str, bytes, os.PathLike))
-            if not (is_path and script_location.is_called_by_user()):
-                raise
-            path = os.fsdecode(file)
-            if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):
-                return missing_weights.MissingCheckpointFile(path)
-            if not (maker.make_dataset(path) or maker.make_text(path) or maker.make_image(path)):
-                raise
-        return original(file, *args, **kwargs)
-
-    return as_builtin(open_, original)
-
-
-def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:
-    """OpenCV reads files without Python, so it sees none of the overlay."""
-    common = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
-
-    def imread(path: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(overlay.visible(path), *args, **kwargs)
-        image = sample_at(path, samples, common)
-        if found is not None or image is None:
-            return found
-        import numpy
-
-        _, height, width = image_size(image)
-        is_gray = args[:1] == (0,) or kwargs.get("flags") == 0
-        return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
-
-    return imread
-
-
-def _with_raw_files(overlay: Overlay, module: Any) -> Any:
-    """The module `io` with a `FileIO` that sees the overlay, for one library alone: others test for that class."""
-
-    def raw_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        return module.FileIO(file if set(mode) & set("wax+") else overlay.visible(file), mode, *args, **kwargs)
-
-    return types.SimpleNamespace(**{**vars(module), "FileIO": raw_file})

@@ -126,6 +126,11 @@ def synthetic_text(vocabulary: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def synthetic_words(vocabulary: int, first: int, count: int) -> list[str]:
+    """Words number `first` and following; after the last of the vocabulary its first again."""
+    return [_word(index % vocabulary) for index in range(first, first + count)]
+
+
 def _word(index: int) -> str:
     """The first ones are signs, so that models of characters know them; the others are numbers in letters."""
     if index < len(_SIGNS):

@@ -12,7 +12,7 @@ import os
 import re
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -59,6 +59,7 @@ class MissingStateDict(collections.OrderedDict[str, Any]):
     """
 
     made = False  # whether there has been one in this process
+    files: ClassVar[set[str]] = set()  # that the script downloaded, or would have
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -101,6 +102,23 @@ def patches(context: PatchContext) -> list[Patch]:
             )
             for module in ("torch.hub", "torchvision._internally_replaced_utils", "torchvision.models._api")
         ),
+        *(
+            Patch(
+                target=target, phase=Phase.LIBRARIES, replacement=functools.partial(_with_missing_file, recorder),
+                wraps=True, stacks=True, reason="Scripts download weights by it, and a trace has no network.",
+                source=source,
+            )
+            for target, source in (
+                ("urllib.request:urlretrieve", "Lib/urllib/request.py, `urlretrieve`"),
+                ("torch.hub:download_url_to_file", "torch/hub.py, `download_url_to_file`"),
+                ("gdown:download", "gdown/download.py, `download`"),
+                ("wget:download", "wget.py, `download`"),
+            )
+        ),
+        Patch(
+            target="torch:load", phase=Phase.LIBRARIES, replacement=_loading_downloads, wraps=True, stacks=True,
+            reason="Weights that were not downloaded are missing.", source="torch/serialization.py, `load`",
+        ),
         Patch(
             target="torch.nn:Module.load_state_dict", phase=Phase.LIBRARIES, replacement=_keeping_initial_weights,
             wraps=True, reason="Weights that were not downloaded are replaced by the model's own.",
@@ -135,6 +153,36 @@ def _with_missing_download(recorder: Any, original: Any) -> Any:
             return MissingStateDict()
 
     return load_state_dict_from_url
+
+
+def _with_missing_file(recorder: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def fetch(url: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(url, *args, **kwargs)
+        except OSError:
+            given = [value for value in (*args, *kwargs.values()) if isinstance(value, (str, os.PathLike))]
+            files = [os.path.realpath(value) for value in given if os.fspath(value).endswith(_TORCH_SUFFIXES)]
+            if not files:
+                raise
+        MissingStateDict.files.update(files)
+        warn_missing(recorder, os.path.basename(files[0]))  # noqa: PTH119 - of a text
+        return files[0], None  # as `urlretrieve`; scripts do not read what the others return
+
+    return fetch
+
+
+def _loading_downloads(original: Any) -> Any:
+    @functools.wraps(original)
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except FileNotFoundError:
+            if os.path.realpath(file) not in MissingStateDict.files:
+                raise
+            return MissingStateDict()
+
+    return load
 
 
 def _keeping_initial_weights(original: Any) -> Any:

@@ -30,6 +30,7 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         Patch(
             target="torch:load", phase=Phase.DATA, replacement=functools.partial(_loading_from, overlay), wraps=True,
+            stacks=True,
             reason="It copies storages to the GPU without operators.",
             source="torch/serialization.py, `default_restore_location`",
         ),

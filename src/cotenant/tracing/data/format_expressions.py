@@ -1,0 +1,371 @@
+"""What expressions make of a file's text, for `expected_format`: calls, subscripts, comprehensions, comparisons."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing.data.format_nodes import (
+    FILE,
+    WHOLE,
+    Format,
+    Node,
+    Parts,
+    Seq,
+    called_name,
+    constant,
+    defaults,
+    name_of,
+    nodes_in,
+    spans,
+)
+
+NUMBERS = {"int": "int", "int32": "int", "int64": "int", "long": "int", "float": "float", "float32": "float"}
+"""Names of functions and dtypes that read a number from a text."""
+_SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format"})
+_SAME_SEQUENCE = frozenset(
+    {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
+)
+_PATHS = frozenset({"join", "Path", "open", "imread", "load", "read", "exists", "isfile", "read_image", "basename"})
+_HARMLESS = frozenset(
+    {"print", "len", "isinstance", "type", "repr", "min", "max", "sum", "any", "all", "info", "debug"}
+)
+"""Functions that say nothing of what they are called with."""
+
+
+class ExpressionReader:
+    """Follows what a file's text becomes. Values: `FILE`, `WHOLE`, a `Seq`, `Parts`, a `Node`, or None."""
+
+    def __init__(self, line: int, scope: Any) -> None:
+        self.format: Format | None = None
+        self._line, self._own = line, scope
+        self._names: dict[str, Any] = {}
+        self._scope: Any = scope
+        self._returned: Any = None
+        self._constants = dict(defaults(scope))
+
+    def _bind_optional(self, target: ast.expr | None, value: Any) -> None:
+        if target is not None:
+            self._bind(target, value)
+
+    def _bind(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(target.elts, value)
+        elif (name := name_of(target)) is not None:
+            self._names[name] = value
+        else:
+            self._value(target)
+
+    def _unpack(self, targets: Sequence[ast.expr], value: Any) -> None:
+        starred = next((at for at, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+        node = value.node if isinstance(value, Parts) else value
+        for index, target in enumerate(targets):
+            item = value[index] if isinstance(value, list) and index < len(value) else None
+            if isinstance(node, Node) and index != starred:
+                after = starred is not None and index > starred
+                item = node.part(index - len(targets) if after else index)
+            self._bind(target.value if isinstance(target, ast.Starred) else target, item)
+        if isinstance(node, Node):
+            node.count = max(node.count, len(targets) - (starred is not None))
+
+    def _bind_loop(self, target: ast.expr, iterated: ast.expr) -> None:
+        self._bind(target, self._element(self._value(iterated)))
+
+    def _element(self, value: Any) -> Any:
+        """What a loop over a value has."""
+        if value == FILE:
+            return self._lines()
+        if isinstance(value, Seq):
+            return value.element
+        if isinstance(value, Parts):
+            return value.node.element()
+        return value.element() if isinstance(value, Node) else None
+
+    def _escape(self, value: Any) -> None:
+        """A whole sequence goes where its elements are not followed; known are those that were split or opened."""
+        element = value.element if isinstance(value, Seq) else value
+        node = element.node if isinstance(element, Parts) else element
+        if isinstance(node, Node) and not (node.uses or node.fields or node.each or node.separator != ""):
+            node.is_known = False
+
+    def _lines(self) -> Node:
+        self.format = self.format or Format("lines", Node())
+        return self.format.node
+
+    def _value(self, expression: ast.expr | None) -> Any:
+        method = getattr(self, f"_of_{type(expression).__name__.lower()}", None)
+        if method is not None:
+            return method(expression)
+        if expression is not None:
+            self._inner(expression)
+        return None
+
+    def _inner(self, node: ast.AST) -> None:
+        """Follow the expressions in a node, whose own value is not followed."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._value(child)
+
+    def _of_name(self, expression: ast.Name) -> Any:
+        return self._names.get(expression.id)
+
+    def _of_attribute(self, expression: ast.Attribute) -> Any:
+        name = name_of(expression)
+        return self._names.get(name) if name is not None else self._value(expression.value) and None
+
+    def _of_tuple(self, expression: ast.Tuple | ast.List) -> Any:
+        return [self._value(element) for element in expression.elts] or None
+
+    _of_list = _of_tuple
+
+    def _of_starred(self, expression: ast.Starred) -> None:
+        self._value(expression.value)
+
+    def _of_subscript(self, expression: ast.Subscript) -> Any:
+        value, index = self._value(expression.value), expression.slice
+        if isinstance(index, ast.Slice):
+            return self._sliced(value, index)
+        self._value(index)
+        key = constant(index)
+        if isinstance(value, Seq):
+            return value.element
+        node = value.node if isinstance(value, Parts) else value
+        if not isinstance(node, Node):
+            return None
+        if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
+            return node.part(key)
+        if isinstance(value, Parts):
+            node.is_known = False
+        return node.element()
+
+    def _sliced(self, value: Any, index: ast.Slice) -> Any:
+        first = constant(index.lower)
+        if isinstance(value, Seq):
+            if value.is_rows and isinstance(first, int) and first > 0 and self.format is not None:
+                self.format.header = max(self.format.header, first)
+            return value
+        if isinstance(value, Parts):
+            value.node.is_known = False  # how many there are is not said
+        elif isinstance(value, Node) and value.separator == "" and (index.lower or index.upper):
+            value.uses.add("text")
+        return value
+
+    def _of_listcomp(self, expression: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Any:
+        iterated = [self._value(part.iter) for part in expression.generators[:1]]
+        self._generators(expression.generators)
+        element = self._value(expression.elt)
+        is_rows = iterated[0] == FILE or (isinstance(iterated[0], Seq) and iterated[0].is_rows)
+        if isinstance(iterated[0], Parts) and isinstance(element, Node):
+            return iterated[0]
+        return Seq(element, is_rows) if element is not None else None
+
+    _of_setcomp = _of_generatorexp = _of_listcomp
+
+    def _of_dictcomp(self, expression: ast.DictComp) -> None:
+        self._generators(expression.generators)
+        self._value(expression.key)
+        self._value(expression.value)
+
+    def _generators(self, generators: Sequence[ast.comprehension]) -> None:
+        for part in generators:
+            self._bind_loop(part.target, part.iter)
+            for condition in part.ifs:
+                self._value(condition)
+
+    def _of_compare(self, expression: ast.Compare) -> None:
+        compared = (expression.left, *expression.comparators)
+        values = [self._value(part) for part in compared]
+        constants = [constant(part) for part in compared]
+        texts = [text for text in constants if isinstance(text, str) and text]
+        is_equality = all(isinstance(operator, (ast.Eq, ast.NotEq)) for operator in expression.ops)
+        is_order = all(isinstance(operator, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for operator in expression.ops)
+        for node in nodes_in(values):
+            node.choices += [text for text in texts if is_equality and text not in node.choices]
+            node.uses |= {"size"} if is_order else set()
+            node.uses |= {"compared"} if is_equality and all(value is None for value in constants) else set()
+        counted = _counted(expression)
+        rows = self._value(counted[0]) if counted else None
+        if counted and isinstance(rows, Parts):
+            rows.node.count = max(rows.node.count, counted[1])
+
+    def _of_binop(self, expression: ast.BinOp) -> Any:
+        left, right = self._value(expression.left), self._value(expression.right)
+        texts = [text for text in (constant(expression.left), constant(expression.right)) if isinstance(text, str)]
+        for node in nodes_in([left, right]):
+            is_last = node is right and isinstance(expression.op, (ast.Add, ast.Div))
+            if isinstance(expression.op, ast.Div) or any("/" in text for text in texts) or (is_last and not texts):
+                node.uses.add("path")
+            if texts and Path(texts[-1].replace("%s", "x").replace("%d", "0")).suffix:
+                node.uses |= {"path", "suffix"}
+        return left if isinstance(left, Node) and not isinstance(expression.op, ast.Div) else None
+
+    def _of_joinedstr(self, expression: ast.JoinedStr) -> None:
+        texts = [str(part.value) if isinstance(part, ast.Constant) else "" for part in expression.values]
+        for part, following in zip(expression.values, [*texts[1:], ""], strict=True):
+            value = self._value(part.value) if isinstance(part, ast.FormattedValue) else None
+            if isinstance(value, Node):
+                value.uses |= {"path"} if any("/" in text for text in texts) else set()
+                value.uses |= {"path", "suffix"} if Path(f"x{following}").suffix else set()
+
+    def _of_call(self, call: ast.Call) -> Any:
+        name = called_name(call)
+        if name == "open" and spans(call, self._line):
+            return FILE
+        receiver = self._value(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        if receiver is not None:
+            return self._of_method(receiver, name, call)
+        if name in ("map", "filter") and len(call.args) == 2:
+            return self._mapped(call.args[0], self._value(call.args[1]))
+        values = [self._value(part) for part in (*call.args, *(keyword.value for keyword in call.keywords))]
+        if name == "append" and isinstance(call.func, ast.Attribute):
+            target = name_of(call.func.value)
+            if target is not None and values and values[0] is not None:
+                self._names[target] = Seq(values[0])
+            return None
+        return self._of_function(name, values, call)
+
+    def _of_function(self, name: str, values: list[Any], call: ast.Call) -> Any:
+        first = values[0] if values else None
+        if first == FILE and name in ("reader", "DictReader", "load"):
+            return self._of_library(name, call)
+        if name == "next":
+            return self._skip_line(first)
+        if name in ("enumerate", "zip"):
+            return self._zipped(name, values, call)
+        if name in _SAME_SEQUENCE or name in _SAME_TEXT or name in NUMBERS:
+            self._convert(first, name if name in NUMBERS else _dtype_of(call))
+            return first
+        if name == "loads" and isinstance(first, Node):
+            first.uses.add("json")
+            return first
+        if name == getattr(self._own, "name", "") and self._scope is not self._own:
+            return self._returned
+        return self._pass_on(name, values)
+
+    def _skip_line(self, value: Any) -> None:
+        if value == FILE:
+            self._lines()
+        if self.format is not None and (value == FILE or getattr(value, "is_rows", False)):
+            self.format.header = max(1, self.format.header)
+
+    def _zipped(self, name: str, values: list[Any], call: ast.Call) -> Any:
+        if name == "enumerate":
+            return Seq([None, self._element(values[0] if values else None)])
+        if call.args and isinstance(call.args[0], ast.Starred):
+            rows = self._value(call.args[0].value)
+            return rows.element if isinstance(rows, Seq) else None  # columns: of each part of a row
+        return Seq([self._element(value) for value in values])
+
+    def _pass_on(self, name: str, values: list[Any]) -> None:
+        """Values are given to a function that is not followed."""
+        for node in nodes_in(values):
+            if name in _PATHS:
+                node.uses.add("path")
+            node.is_known = node.is_known and name not in ("eval", "literal_eval")
+        for value in values:
+            if isinstance(value, (Seq, Parts)) and name not in _HARMLESS:
+                self._escape(value)
+
+    def _of_library(self, name: str, call: ast.Call) -> Any:
+        if name == "load":
+            module = call.func.value if isinstance(call.func, ast.Attribute) else None
+            self.format = self.format or Format("json" if getattr(module, "id", "") == "json" else "other", Node())
+            self.format.node.is_known = self.format.kind == "json"
+            return self.format.node
+        given = next((word.value for word in call.keywords if word.arg == "delimiter"), None)
+        separator = self._text_of(given) if given is not None else ","
+        self.format = self.format or Format("csv", Node())
+        node = self.format.node
+        node.separator, node.is_known = (separator, node.is_known) if separator else (",", False)
+        if name == "DictReader":
+            self.format.header = 1
+            return Seq(node, is_rows=True)
+        return Seq(Parts(node), is_rows=True)
+
+    def _of_method(self, value: Any, name: str, call: ast.Call) -> Any:
+        values = [self._value(part) for part in call.args]
+        if value == FILE:
+            return {"readlines": self._rows, "read": lambda: WHOLE, "readline": self._lines}.get(name, lambda: None)()
+        if value == WHOLE:
+            first = call.args[0] if call.args else None
+            is_lines = name == "splitlines" or (name == "split" and self._text_of(first) == "\n")
+            return self._rows() if is_lines else WHOLE if name in _SAME_TEXT else None
+        if isinstance(value, Node):
+            return self._of_text(value, name, call)
+        if name in ("append", "extend") and isinstance(value, Seq):
+            return None
+        if name == "astype":
+            self._convert(value, called_name(call.args[0]) if call.args else "")
+        if name == "join" and not isinstance(value, Node):
+            for node in nodes_in(values):
+                node.uses.add("path")
+        return value if isinstance(value, (Seq, Parts)) else None
+
+    def _of_text(self, node: Node, name: str, call: ast.Call) -> Any:
+        if name in ("split", "rsplit"):
+            separator = self._text_of(call.args[0]) if call.args else None
+            if call.args and separator is None:
+                node.is_known = node.is_known and _is_none(call.args[0])
+            if node.separator not in ("", separator):
+                node.is_known = False
+            node.separator = separator
+            return Parts(node)
+        if name in ("items", "values", "keys"):
+            element = node.element()
+            node.uses.add("mapping")
+            return Seq([None, element]) if name == "items" else Seq(element) if name == "values" else None
+        if name == "get" and call.args and isinstance(key := constant(call.args[0]), str):
+            return node.part(key)
+        return node if name in _SAME_TEXT or name in ("replace", "removesuffix", "removeprefix") else None
+
+    def _rows(self) -> Seq:
+        return Seq(self._lines(), is_rows=True)
+
+    def _mapped(self, function: ast.expr, value: Any) -> Any:
+        name = called_name(function)
+        if name in NUMBERS:
+            self._convert(value, name)
+        elif isinstance(function, ast.Lambda) and function.args.args:
+            self._names[function.args.args[0].arg] = self._element(value)
+            element = self._value(function.body)
+            return value if isinstance(value, Parts) else Seq(element)
+        return value
+
+    def _convert(self, value: Any, to: str) -> None:
+        """Note that a value, or each element of it, is read as a number."""
+        kind = NUMBERS.get(to)
+        if kind is None:
+            return
+        for node in (value.node,) if isinstance(value, Parts) else ():
+            for part in node.fields.values():
+                part.uses.add(kind)
+            node.element().uses.add(kind)
+        for node in nodes_in(value):
+            node.uses.add(kind)
+
+    def _text_of(self, expression: ast.expr | None) -> str | None:
+        """A text that is a constant, or a variable or parameter whose value is one."""
+        found = constant(expression)
+        if found is None and isinstance(expression, ast.Name):
+            found = self._constants.get(expression.id)
+        return found if isinstance(found, str) else None
+
+
+def _counted(expression: ast.Compare) -> tuple[ast.expr, int] | None:
+    """(what, number) of `len(what) == number`."""
+    left, right = expression.left, constant(expression.comparators[0])
+    is_length = isinstance(left, ast.Call) and called_name(left) == "len" and left.args
+    if isinstance(left, ast.Call) and is_length and isinstance(expression.ops[0], ast.Eq) and isinstance(right, int):
+        return left.args[0], right
+    return None
+
+
+def _is_none(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Constant) and expression.value is None
+
+
+def _dtype_of(call: ast.Call) -> str:
+    given = next((word.value for word in call.keywords if word.arg == "dtype"), None)
+    return called_name(given) if given is not None else ""

@@ -1,0 +1,129 @@
+"""Values in a file as a script uses them, and small questions about its syntax tree, for `expected_format`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FILE, WHOLE = "file", "whole text"
+"""Values of an expression: an open file, and all of its text."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A value in a file: a text, a number, a text of parts, a list, or an object.
+
+    Attributes:
+        separator: of its parts; None: white space; "": it is not split.
+        fields: parts by index, from the end where it is negative, or members by name.
+        each: what all elements of a list are.
+        count: parts, as far as the script says.
+        uses: "int", "float", "size" (it is compared by order), "path", "suffix" (the script appends one), "json" (a
+            text of JSON), "mapping" (an object of any names), "compared" (with what only the running script knows).
+        choices: texts that it is compared with.
+        is_known: whether its uses say enough to make one.
+    """
+
+    separator: str | None = ""
+    fields: dict[int | str, Node] = field(default_factory=dict)
+    each: Node | None = None
+    count: int = 0
+    uses: set[str] = field(default_factory=set)
+    choices: list[str] = field(default_factory=list)
+    is_known: bool = True
+
+    def part(self, index: int | str) -> Node:
+        """The part or member at an index."""
+        if isinstance(index, int):
+            self.count = max(self.count, index + 1 if index >= 0 else -index)
+        return self.fields.setdefault(index, Node())
+
+    def element(self) -> Node:
+        """What all elements are."""
+        self.each = self.each or Node()
+        return self.each
+
+    def is_words(self) -> bool:
+        """Whether it is a text of any number of words, with which the script does not count or calculate."""
+        is_split = self.separator in (None, " ") and not self.fields and not self.count
+        return is_split and (self.each is None or not self.each.uses)
+
+    def all_known(self) -> bool:
+        """Whether everything in it is known."""
+        inner = [*self.fields.values(), *([self.each] if self.each is not None else [])]
+        is_counted = self.separator == "" or self.is_words() or self.count > 0 or bool(self.fields)
+        is_comparable = "compared" not in self.uses or bool(self.choices)
+        return self.is_known and is_counted and is_comparable and all(node.all_known() for node in inner)
+
+
+@dataclass
+class Format:
+    """Of a file. `kind`: "lines", "csv" (with `names` of columns, if the script reads them by name) or "json".
+
+    `node`: a line, or the whole JSON value; `header`: lines that the script skips.
+    """
+
+    kind: str
+    node: Node
+    header: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """A sequence of `element`; `is_rows`: the lines of the file."""
+
+    element: Any
+    is_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The list that `split` makes."""
+
+    node: Node
+
+
+def nodes_in(value: Any) -> list[Node]:
+    """The node that a value is, or those in a tuple."""
+    if isinstance(value, Node):
+        return [value]
+    return [node for item in value for node in nodes_in(item)] if isinstance(value, list) else []
+
+
+def constant(expression: Any) -> Any:
+    """The value of a constant, negative numbers too."""
+    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.USub):
+        inner = constant(expression.operand)
+        return -inner if isinstance(inner, (int, float)) else None
+    return expression.value if isinstance(expression, ast.Constant) else None
+
+
+def name_of(expression: ast.expr) -> str | None:
+    """`x`, or `self.x`."""
+    if isinstance(expression, ast.Name):
+        return expression.id
+    if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
+        return f"{expression.value.id}.{expression.attr}" if expression.value.id == "self" else None
+    return None
+
+
+def called_name(expression: Any) -> str:
+    """The last name of a function, or of the one that a call calls."""
+    function = expression.func if isinstance(expression, ast.Call) else expression
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def spans(node: Any, line: int) -> bool:
+    """Whether a node of a syntax tree has a line."""
+    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
+
+
+def defaults(scope: Any) -> Iterator[tuple[str, Any]]:
+    """Parameters of a function with a constant default; of a module none."""
+    arguments = getattr(scope, "args", None)
+    if arguments is not None and arguments.defaults:
+        for argument, default in zip(arguments.args[-len(arguments.defaults) :], arguments.defaults, strict=True):
+            yield argument.arg, constant(default)

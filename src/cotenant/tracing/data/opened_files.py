@@ -1,0 +1,90 @@
+"""Files that a script opens itself, by `open` or by a library that reads without Python: what is missing is made."""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.patches import missing_weights
+from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.sandbox.builtin_function import as_builtin
+from cotenant.tracing.sandbox.overlay import Overlay
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+
+def patches(
+    samples: Sequence[SyntheticSample], overlay: Overlay, makers: Sequence[Callable[[str], bool]]
+) -> list[Patch]:
+    """Functions that open files. `makers`: each makes a missing file of its kind, and says whether it did."""
+    common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
+    return [
+        *(
+            Patch(target=target, replacement=functools.partial(_opening, makers, wrap), source=source, **common)
+            for target, wrap, source in (
+                ("builtins:open", as_builtin, "Lib/io.py, `open`"),
+                ("codecs:open", lambda made, original: made, "Lib/codecs.py, `open`"),
+            )
+        ),
+        Patch(
+            target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
+            source="opencv/modules/imgcodecs/src/loadsave.cpp, `imread`", **common,
+        ),
+        Patch(
+            target="blobfile._context:io", replacement=functools.partial(_with_raw_files, overlay),
+            source="blobfile/_context.py, `BlobFile`", **common,
+        ),
+    ]  # fmt: skip
+
+
+def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any], Any], original: Any) -> Any:
+    @functools.wraps(original)
+    def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except _MISSING:
+            is_path = isinstance(file, (str, bytes, os.PathLike))
+            if not (is_path and script_location.is_called_by_user()):
+                raise
+            path = os.fsdecode(file)
+            if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):
+                return missing_weights.MissingCheckpointFile(path)
+            if not any(make(path) for make in makers):
+                raise
+        return original(file, *args, **kwargs)
+
+    return wrap(open_, original)
+
+
+def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:
+    """OpenCV reads files without Python, so it sees none of the overlay."""
+    common = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
+
+    def imread(path: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(overlay.visible(path), *args, **kwargs)
+        image = sample_at(path, samples, common)
+        if found is not None or image is None:
+            return found
+        import numpy
+
+        _, height, width = image_size(image)
+        is_gray = args[:1] == (0,) or kwargs.get("flags") == 0
+        return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
+
+    return imread
+
+
+def _with_raw_files(overlay: Overlay, module: Any) -> Any:
+    """The module `io` with a `FileIO` that sees the overlay, for one library alone: others test for that class."""
+
+    def raw_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return module.FileIO(file if set(mode) & set("wax+") else overlay.visible(file), mode, *args, **kwargs)
+
+    return types.SimpleNamespace(**{**vars(module), "FileIO": raw_file})

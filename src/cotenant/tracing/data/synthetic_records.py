@@ -1,0 +1,208 @@
+"""Lists, tables and annotations that a script opens and reads by itself: lines of parts, CSV, JSON.
+
+Their form is what the script's own code expects (`expected_format`); where it says too little, nothing is made. A whole
+number is a class, or, of two and more in a line without a text, an identity: all values up to the number of classes of
+the sample occur. A name of a file is one that its reader makes. A text has as many words as the sample has tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data import expected_format
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.format_nodes import Format, Node
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
+from cotenant.tracing.data.token_files import synthetic_words
+from cotenant.tracing.sandbox.overlay import Overlay
+
+_ROWS = 2000  # as many as images of a folder
+_MAX_ROWS = 400_000
+_ELEMENTS = 3  # of a list in a row
+_OF_ONE_IDENTITY = 16  # rows
+_CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset", re.IGNORECASE)
+_SAMPLE_LIST = re.compile(r"train|val|test|dev|list|split|file|meta|annot|index|ids", re.IGNORECASE)
+"""Names of files with a line for each class, and of those with one for each sample."""
+_MAPPING = re.compile(r"(?:2|_to_)(?:id|idx|index)|vocab|label_?map|class_?map", re.IGNORECASE)
+_FLOAT = 0.5
+_NUMBERS = frozenset({"int", "float", "size"})
+
+
+class RecordMaker:
+    """Makes a file of records. `is_data`: whether a path looks like data."""
+
+    def __init__(
+        self,
+        samples: Sequence[SyntheticSample],
+        overlay: Overlay,
+        warn: Callable[[str], None],
+        is_data: Callable[[str], bool],
+    ) -> None:
+        self._kinds = ColumnMaker.of(samples)
+        self._classes = (self._kinds.image or self._kinds.text or samples[0]).classes
+        self._overlay, self._warn, self._is_data = overlay, warn, is_data
+
+    def make(self, path: str) -> bool:
+        """Make what the line that opens `path` now expects, or nothing."""
+        full = self._overlay.path_of(path)
+        if full is None or not self._is_data(path) or self._overlay.exists(full):
+            return False
+        form = expected_format.format_at(*script_location.calling_line())
+        content = self.content(form, path) if form is not None else None
+        if content is None:
+            return False
+        above = Path(self._overlay.above(full))
+        above.parent.mkdir(parents=True, exist_ok=True)
+        above.write_text(content)
+        self._warn(f"`{path}`")
+        return True
+
+    def content(self, form: Format, path: str) -> str | None:
+        """The text of a file; None if it cannot be made soundly."""
+        node, stem = form.node, Path(path).stem
+        is_of_files = any("path" in leaf.uses for leaf in _leaves(node)) or bool(_SAMPLE_LIST.search(stem))
+        is_of_classes = not is_of_files and bool(_CLASS_LIST.search(stem))
+        rows = self._classes if is_of_classes else self._count(node)
+        has_words = any(part.is_words() for part in _leaves(node))
+        if rows > _MAX_ROWS or (has_words and self._kinds.text is None):
+            return None
+        if form.kind == "json":
+            return self._json(node, rows, path)
+        names = [name for name in node.fields if isinstance(name, str)]
+        if names and "json" not in node.uses:
+            return self._table(node.fields, names, rows)
+        if not (node.uses or node.choices or node.count):  # nothing is done with a line
+            if self._kinds.text is not None or not (is_of_files or is_of_classes):
+                return None
+            node.uses |= {"path"} if is_of_files else set()
+        header = ["header"] * form.header
+        return "\n".join([*header, *(self._line(node, row) for row in range(rows))]) + "\n"
+
+    def _table(self, fields: Mapping[Any, Node], names: Sequence[str], rows: int) -> str:
+        """CSV with names of columns."""
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([self._value(fields[name], row, name) for name in names] for row in range(rows))
+        return file.getvalue()
+
+    def _count(self, node: Node) -> int:
+        """Rows, so that every class, word or identity occurs."""
+        leaves = list(_leaves(node))
+        if self._kinds.text is not None and any(map(self._is_text, leaves)):
+            return max(_ROWS, self._kinds.text.classes // self._kinds.text.shape[0] + 1)
+        whole = sum("int" in leaf.uses for leaf in leaves)
+        return max(_ROWS, self._classes * (_OF_ONE_IDENTITY if whole > 1 else 1))
+
+    def _is_text(self, node: Node) -> bool:
+        is_plain = node.separator == "" or node.is_words()
+        return self._kinds.text is not None and not node.uses and not node.choices and is_plain
+
+    def _line(self, node: Node, row: int) -> str:
+        if "json" in node.uses:
+            return json.dumps(self._object(node, row, ""))
+        return str(self._value(node, row, ""))
+
+    def _value(self, node: Node, row: int, name: str, *, is_first: bool = False, has_text: bool = False) -> Any:
+        """A text, or a number, for a node that is split or used as it is."""
+        if node.choices:
+            return node.choices[row % len(node.choices)]
+        if node.separator != "" and not node.is_words():
+            return self._split(node, row, name)
+        if "int" in node.uses:
+            return self._whole(row, is_first=is_first, has_text=has_text)
+        if "float" in node.uses:
+            return _FLOAT
+        if "size" in node.uses:
+            return self._kinds.audio.shape[0] if self._kinds.audio is not None else self._whole(row)
+        is_image = kind_of(name) == "image" and self._kinds.image is not None
+        if "path" in node.uses or is_image:
+            return f"{row:06d}" + ("" if "suffix" in node.uses else self._suffix())
+        if name and kind_of(name) in ("label", "row"):
+            return self._whole(row)
+        return self._words(row) if self._kinds.text is not None else str(row % self._classes)
+
+    def _split(self, node: Node, row: int, name: str) -> str:
+        parts = [node.fields.get(at, node.fields.get(at - node.count, Node())) for at in range(node.count)]
+        for part in parts:
+            part.uses |= node.each.uses if node.each is not None else set()
+        if node.separator in ("/", "."):
+            return node.separator.join(self._of_path(node, parts, row))
+        whole = [at for at, part in enumerate(parts) if "int" in part.uses]
+        has_text = any(map(self._is_text, parts))
+        values = [
+            self._value(part, row, name, is_first=len(whole) > 1 and at == whole[0], has_text=has_text)
+            for at, part in enumerate(parts)
+        ]
+        return (" " if node.separator is None else node.separator).join(map(str, values))
+
+    def _of_path(self, node: Node, parts: Sequence[Node], row: int) -> Iterator[str]:
+        """Folders of the classes and a file in them, or a file and its suffix."""
+        for at, part in enumerate(parts):
+            is_last = at == len(parts) - 1
+            if node.separator == ".":
+                yield self._suffix()[1:] if is_last and at else f"{row:06d}"
+            else:
+                yield (
+                    str(self._value(part, row, "") if part.uses else row % self._classes)
+                    if not is_last
+                    else (f"{row:06d}{self._suffix()}")
+                )
+
+    def _whole(self, row: int, *, is_first: bool = False, has_text: bool = False) -> int:
+        classes = CLASSES if has_text and self._kinds.image is None else self._classes
+        return (row // _OF_ONE_IDENTITY if is_first else row) % classes
+
+    def _suffix(self) -> str:
+        if self._kinds.image is not None:
+            return ".jpg"
+        return ".wav" if self._kinds.audio is not None else ""
+
+    def _words(self, row: int) -> str:
+        text = self._kinds.text
+        return " ".join(synthetic_words(text.classes, row * text.shape[0], text.shape[0])) if text is not None else ""
+
+    def _json(self, node: Node, rows: int, path: str) -> str | None:
+        if not (node.fields or node.each):
+            return (
+                json.dumps({str(at): at for at in range(self._classes)}) if _MAPPING.search(Path(path).name) else None
+            )
+        if node.each is not None and "mapping" in node.uses:
+            return json.dumps({str(row): self._object(node.each, row, "") for row in range(rows)})
+        if node.each is not None:
+            return json.dumps([self._object(node.each, row, "") for row in range(rows)])
+        made = {name: self._members(part, str(name), rows) for name, part in node.fields.items()}
+        return json.dumps(made if all(isinstance(name, str) for name in made) else list(made.values()))
+
+    def _members(self, node: Node, name: str, rows: int) -> Any:
+        """A member of the whole: a list of rows, or a value."""
+        if node.each is None:
+            return self._object(node, 0, name)
+        made = [self._object(node.each, row, name) for row in range(rows)]
+        return dict(enumerate(made)) if "mapping" in node.uses else made
+
+    def _object(self, node: Node, row: int, name: str) -> Any:
+        """A value of JSON."""
+        if node.separator != "" or not (node.fields or node.each):
+            return self._value(node, row, name)
+        if any(isinstance(key, str) for key in node.fields):
+            return {str(key): self._object(part, row, str(key)) for key, part in node.fields.items()}
+        if node.fields:
+            return [self._object(node.fields.get(at, node.each or Node()), row, name) for at in range(node.count)]
+        return [self._object(node.each or Node(), row + at, name) for at in range(_ELEMENTS)]
+
+
+def _leaves(node: Node) -> Iterator[Node]:
+    inner = [*node.fields.values(), *([node.each] if node.each is not None else [])]
+    if not inner or node.is_words():
+        yield node
+        return
+    for part in inner:
+        yield from _leaves(part)

@@ -1,0 +1,126 @@
+"""Lists, tables and annotations that a script reads by its own code, made with `--synthetic-data` where missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import TRAINING, failing, traced, trained
+
+IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param("rows = [l.strip().split(',') for l in open('data/train.csv')]", id="lines"),
+        pytest.param("rows = list(csv.reader(open('data/train.csv')))", id="CSV"),
+        pytest.param(
+            "rows = [(r['image'], r['label']) for r in csv.DictReader(open('data/train.csv'))]", id="CSV, by name"
+        ),
+        pytest.param("rows = [(r['image'], r['label']) for r in json.load(open('data/train.json'))]", id="JSON"),
+    ],
+)
+def test_a_list_of_images_and_labels(tmp_path, reading):
+    source = f"""
+    import csv, json
+    from PIL import Image
+    {reading}
+    images = [(os.path.join("data", name), int(label)) for name, label in rows]
+    assert len(images) >= 2000 and {{label for _, label in images}} == set(range(7))
+    assert len({{path for path, _ in images}}) == len(images) and images[0][0].endswith(".jpg")
+    assert Image.open(images[5][0]).size == (16, 8)
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert any("`data/train." in warning for warning in warnings)
+    assert not (tmp_path / "data").exists()
+
+
+def test_every_identity_of_pairs_occurs(tmp_path):
+    source = """
+    users, items = set(), set()
+    for line in open("data/ratings.txt"):
+        user, item = map(int, line.split(" "))
+        users.add(user), items.add(item)
+    assert users == items == set(range(300))
+    """
+    trained(tmp_path, source, synthetic_data=["50:int64:300"])
+
+
+def test_texts_have_words_and_labels(tmp_path):
+    source = """
+    words, labels = set(), set()
+    with open("data/dev.tsv", encoding="utf-8") as file:
+        for line in file:
+            text, label = line.strip().split("\\t")
+            words.update(text.split(" ")), labels.add(int(label))
+    assert len(words) == 300 and labels == set(range(10)) and text.count(" ") == 49
+    """
+    trained(tmp_path, source, synthetic_data=["50:int64:300"])
+
+
+@IMAGES
+def test_a_list_of_classes_has_a_line_for_each(tmp_path):
+    source = """
+    import json
+    classes = [line.rstrip() for line in open("data/shape_names.txt")]
+    assert classes == [str(label) for label in range(7)]
+    assert len(json.load(open("data/rel2id.json"))) == 7
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_recordings_of_a_list_are_read(tmp_path):
+    (tmp_path / "soundfile.py").write_text("def read(file):\n    raise RuntimeError(file)\n")
+    source = """
+    import soundfile
+    with open("data/train_files.txt") as file:
+        files = [line.rstrip() for line in file.readlines()]
+    assert soundfile.read(files[7])[0].shape == (800,) and len(files) == 2000
+    """
+    trained(tmp_path, source, synthetic_data=["800:float32"])
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        pytest.param("d = pickle.load(open('data/train.pkl', 'rb'))", "train.pkl", id="a pickle"),
+        pytest.param("d = read(open('data/train.txt').readlines())", "train.txt", id="read by code elsewhere"),
+        pytest.param("d = [x.split()[1:] for x in open('data/train.txt')]", "train.txt", id="parts are not counted"),
+        pytest.param("d = [x.rstrip() for x in open('data/things.txt')]", "things.txt", id="classes or files?"),
+    ],
+)
+def test_what_has_no_known_form_is_still_missing(tmp_path, reading, words):
+    with failing("raised", words):
+        traced(tmp_path, f"import pickle\nread = list\n{reading}\n{TRAINING}", synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_what_a_script_downloads_and_unpacks_is_made(tmp_path):
+    source = """
+    import tarfile, urllib.request
+    from PIL import Image
+    urllib.request.urlretrieve("https://example.org/things.tgz", "data/things.tgz")
+    with tarfile.open("data/things.tgz", "r:gz") as archive:
+        archive.extractall("data")
+    names = [line.strip() for line in open("data/things/train_list.txt")]
+    assert Image.open(os.path.join("data/things", names[3])).size == (16, 8)
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert any("`https://example.org/things.tgz`" in warning for warning in warnings)
+
+
+def test_downloaded_weights_are_the_models_own(tmp_path):
+    source = """
+    import urllib.request
+    urllib.request.urlretrieve("https://example.org/resnet.pth", "pretrained/resnet.pth")
+    model.load_state_dict(torch.load("pretrained/resnet.pth", map_location="cpu"))
+    """
+    assert any("resnet.pth" in warning for warning in trained(tmp_path, source).warnings)
+    with failing("raised", "other.pth"):
+        trained(tmp_path, 'torch.load("pretrained/other.pth")')

@@ -1,0 +1,131 @@
+"""What the code around a call of `open` says of the file: parts of lines, their kinds, columns, and members of JSON."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from cotenant.tracing.data.expected_format import format_at
+
+
+def read(tmp_path, source):
+    """The format that `source` expects of the file that its line with `open(` reads."""
+    path = tmp_path / f"reader{len(list(tmp_path.iterdir()))}.py"  # files are parsed once
+    path.write_text(textwrap.dedent(source))
+    line = next(at for at, text in enumerate(path.read_text().splitlines(), 1) if "open(" in text)
+    return format_at(str(path), line)
+
+
+def uses(form):
+    """The uses of the parts, in their order."""
+    return [sorted(form.node.fields[key].uses) for key in sorted(form.node.fields)]
+
+
+@pytest.mark.parametrize(
+    ("source", "separator", "count", "parts"),
+    [
+        pytest.param(
+            "for line in open(p):\n    name, label = line.strip().split(',')\n    x = root / name, int(label)",
+            ",", 2, [["path"], ["int"]], id="unpacked",
+        ),
+        pytest.param(
+            "with open(p) as f:\n    rows = [x.rstrip().split('|') for x in f]\n"
+            "for row in rows:\n    wav, text = f'wavs/{row[0]}.wav', row[1]",
+            "|", 2, [["path", "suffix"], []], id="rows of a comprehension",
+        ),
+        pytest.param(
+            "lines = open(p).read().splitlines()\nfor i, x in enumerate(lines):\n    u, v = map(int, x.split())",
+            None, 2, [["int"], ["int"]], id="map",
+        ),
+        pytest.param(
+            "data = [l.split() for l in open(p).readlines()]\na, b = zip(*data)\nload(a)",
+            None, 2, [["path"], []], id="columns by zip",
+        ),
+        pytest.param(
+            "for l in open(p):\n    r = l.split('\\t')\n    assert len(r) == 3\n    x = float(r[-1])",
+            "\t", 3, [["float"]], id="length, last part",
+        ),
+    ],
+)  # fmt: skip
+def test_parts_of_lines(tmp_path, source, separator, count, parts):
+    form = read(tmp_path, source)
+    assert (form.kind, form.node.separator, form.node.count, uses(form)) == ("lines", separator, count, parts)
+
+
+def test_a_class_is_followed_through_its_attributes(tmp_path):
+    source = """
+    class Data:
+        def __init__(self, path, sep=";"):
+            self.lines = open(path).readlines()[1:]
+            self.sep = sep
+
+        def __getitem__(self, index):
+            name, label = self.lines[index].strip().split(";")
+            return Image.open(os.path.join(self.root, name)), int(label)
+    """
+    form = read(tmp_path, source)
+    assert (form.header, form.node.separator, uses(form)) == (1, ";", [["path"], ["int"]])
+
+
+def test_what_a_function_returns_is_followed_to_its_callers(tmp_path):
+    source = """
+    def listed(path, split="|"):
+        with open(path) as file:
+            return [line.strip().split(split) for line in file]
+
+    class Data:
+        def __init__(self, path):
+            self.rows = listed(path)
+
+        def __getitem__(self, index):
+            return load(self.rows[index][0]), int(self.rows[index][1])
+    """
+    form = read(tmp_path, source)
+    assert (form.node.separator, uses(form)) == ("|", [["path"], ["int"]])
+
+
+def test_csv_has_names_or_parts(tmp_path):
+    named = read(tmp_path, "with open(p) as f:\n    for r in csv.DictReader(f):\n        x = r['image'], int(r['age'])")
+    assert (named.kind, named.header, list(named.node.fields)) == ("csv", 1, ["image", "age"])
+    parts = read(tmp_path, "f = open(p)\nr = csv.reader(f, delimiter=';')\nnext(r)\nfor a, b in r:\n    float(b)")
+    assert (parts.header, parts.node.separator, uses(parts)) == (1, ";", [[], ["float"]])
+
+
+def test_members_of_json(tmp_path):
+    source = """
+    data = json.load(open(p))
+    for item in data["images"]:
+        path, label = os.path.join(root, item["file"]), int(item["label"])
+    """
+    form = read(tmp_path, source)
+    images = form.node.fields["images"].each
+    assert form.kind == "json"
+    assert {name: node.uses for name, node in images.fields.items()} == {"file": {"path"}, "label": {"int"}}
+
+
+def test_texts_that_a_part_is_compared_with(tmp_path):
+    form = read(
+        tmp_path, "for l in open(p):\n    a, b = l.split()\n    if b == 'train' or b == 'val':\n        load(a)"
+    )
+    assert form.node.fields[1].choices == ["train", "val"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("with open(p) as f:\n    lines = f.readlines()\nd = Data(lines)", id="goes elsewhere"),
+        pytest.param("for l in open(p):\n    for x in l.split()[1:]:\n        int(x)", id="any number of parts"),
+        pytest.param(
+            "for l in open(p):\n    a, b = l.split()\n    if b == split:\n        use(a)", id="a value at run time"
+        ),
+        pytest.param("for l in open(p):\n    a, b = l.split(sep)", id="an unknown separator"),
+        pytest.param("for l in open(p):\n    a = l.split(',')\n    b = l.split(';')", id="two separators"),
+        pytest.param("data = pickle.load(open(p, 'rb'))", id="a pickle"),
+        pytest.param("for l in open(p):\n    x = eval(l)", id="eval"),
+        pytest.param("def f():\n    return open(p).readlines()", id="returned to another module"),
+        pytest.param("f = open(p)", id="never read"),
+    ],
+)
+def test_what_says_too_little_has_no_format(tmp_path, source):
+    assert read(tmp_path, source) is None
