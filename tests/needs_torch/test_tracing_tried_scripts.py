@@ -33,6 +33,26 @@ def test_processes_that_are_not_waited_for_run_at_the_end(tmp_path):
     assert any("only the first was traced" in warning for warning in trace.warnings)
 
 
+def test_a_process_has_the_options_of_its_start(tmp_path):
+    (tmp_path / "job.py").write_text(TRAINING)
+    source = """
+    import argparse, multiprocessing, torch
+    def main(args):
+        assert args.local_rank == 0, args
+        torch.cuda.set_device(args.local_rank)
+        from job import train
+        train()
+    if __name__ == "__main__":
+        args, started = argparse.Namespace(), []
+        for args.local_rank in range(2):
+            started.append(multiprocessing.Process(target=main, args=(args,)))
+            started[-1].start()
+        for process in started:
+            process.join()
+    """
+    traced(tmp_path, source)
+
+
 def test_a_process_that_is_given_a_model_on_the_gpu_runs_here(tmp_path):
     source = """
     import torch.multiprocessing as mp
