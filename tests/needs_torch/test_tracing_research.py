@@ -53,6 +53,7 @@ def test_the_default_tensor_type_can_be_a_cuda_type(tmp_path):
 import numpy, torch
 torch.set_default_tensor_type("torch.cuda.FloatTensor")
 kinds = [torch.Tensor([1.0]), torch.Tensor(3, 4), torch.Tensor(numpy.zeros((2, 2))), torch.Tensor(torch.Size([2]))]
+assert torch.Tensor([1, 2], device=kinds[0].device).device == torch.Tensor(2, device="cuda").device == kinds[0].device
 p = torch.nn.Parameter(torch.Tensor(64, 64))
 print([tensor.device.type for tensor in kinds], [tuple(tensor.shape) for tensor in kinds])
 def forward():

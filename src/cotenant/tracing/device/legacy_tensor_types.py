@@ -85,15 +85,16 @@ def _tensor_new(kind: Any) -> Any:
     plain_new: Any = torch._C.TensorBase.__new__
 
     def new(*args: Any, **kwargs: Any) -> Any:  # `torch._dynamo` inspects its signature on import
-        if args[0] is torch.Tensor and not kwargs:
-            return _construct(kind, *args[1:])
+        if args[0] is torch.Tensor and torch.device(kwargs.get("device") or "cuda").type == "cuda":
+            return _construct(kind, *args[1:], **kwargs)
         return plain_new(*args, **kwargs)
 
     return new
 
 
-def _construct(cls: Any, *args: Any, **_: Any) -> torch.Tensor:
+def _construct(cls: Any, *args: Any, device: Any = None, **_: Any) -> torch.Tensor:
+    place = device or "cuda"
     if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
-        return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.as_tensor(args[0], dtype=cls.dtype, device=place)
     shape = tuple(args[0]) if args and isinstance(args[0], torch.Size) else args
-    return torch.empty(shape or (0,), dtype=cls.dtype, device="cuda")
+    return torch.empty(shape or (0,), dtype=cls.dtype, device=place)
