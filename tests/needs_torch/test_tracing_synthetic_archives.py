@@ -55,7 +55,7 @@ def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path, has_folder):
     import lmdb, pickle
     with lmdb.open("LMDB_PATH", readonly=True, lock=False).begin(write=False) as transaction:
         count = int(transaction.get(b"length").decode())
-        assert Image.open(io.BytesIO(transaction.get(b"256-00007"))).size == (16, 8)
+        assert Image.open(io.BytesIO(transaction.get(b"256:00007"))).size == (16, 8)
         assert count == len(list(transaction.cursor())) == pickle.loads(transaction.get(b"__len__")) == 2000
         assert len(pickle.loads(transaction.get(b"__keys__"))) == count
     try:
@@ -66,6 +66,19 @@ def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path, has_folder):
         raise AssertionError("written")
     """
     assert any("LMDB_PATH" in warning for warning in trained(tmp_path, source, **SAMPLE).warnings)
+
+
+def test_the_key_of_an_lmdb_names_the_size_of_its_image(tmp_path):
+    (tmp_path / "lmdb.py").write_text("def open(path, **kwargs):\n    raise OSError(path)\n")
+    source = """
+    from PIL import Image
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    import lmdb
+    with lmdb.open("faces.lmdb", readonly=True).begin() as transaction:
+        sizes = [Image.open(io.BytesIO(transaction.get(key))).size for key in (b"32-00007", b"7", b"100-7")]
+    assert sizes == [(32, 32), (16, 8), (16, 8)], sizes
+    """
+    trained(tmp_path, source, **SAMPLE)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("webdataset") is not None, reason="stands in for webdataset")

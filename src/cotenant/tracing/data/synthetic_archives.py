@@ -17,6 +17,7 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ IMAGES_OF_ZIP = IMAGES_OF_LMDB = 2000
 IMAGES_OF_SHARD = 256
 _CAPTION = "word " * 16
 _COUNT_KEY = re.compile(rb"len|num|count|size|total", re.IGNORECASE)
+_SIZE_KEY = re.compile(rb"(\d{1,4})-\d+$")
+"""The resolution and the number of an image. Source: rosinality/stylegan2-pytorch, prepare_data.py."""
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the file is missing."
 
@@ -168,7 +171,12 @@ class _SyntheticLmdb:
             return pickle.dumps(IMAGES_OF_LMDB)
         if key == b"__keys__":
             return pickle.dumps([name for name, _ in self])
-        return str(IMAGES_OF_LMDB).encode() if _COUNT_KEY.search(key) else _encoded(self._sample, "PNG")
+        if _COUNT_KEY.search(key):
+            return str(IMAGES_OF_LMDB).encode()
+        size = _SIZE_KEY.match(key)
+        side = int(size.group(1)) if size is not None else 0
+        is_side = side > 1 and not side & (side - 1)
+        return _encoded(replace(self._sample, shape=(3, side, side)) if is_side else self._sample, "PNG")
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for index in range(IMAGES_OF_LMDB):
