@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.trace import LibraryCall
-from cotenant.estimators.cudnn import trees
+from cotenant.estimators.cudnn import depthwise, trees
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
 from cotenant.tracing.convolution_backend import runs_on_cudnn
@@ -109,7 +109,8 @@ class ConvRule:
         plans = self._plans(call)
         if plans and p.get("benchmark"):
             return max(plans[:_MEASURED_PLANS]) if self.second_guess else plans[0]
-        found = (source(call) for source in (self._answered, self._known, self._by_trees, self._at_other_size))
+        sources = (self._answered, self._known, self._depthwise, self._by_trees, self._at_other_size)
+        found = (source(call) for source in sources)
         nbytes = next((nbytes for nbytes in found if nbytes is not None), None)
         if nbytes is None:
             if not self._is_for_tensor_cores(p):
@@ -238,6 +239,9 @@ class ConvRule:
 
     def _known(self, call: LibraryCall) -> int | None:
         return table(call) if (table := self._table(call)) is not None else None
+
+    def _depthwise(self, call: LibraryCall) -> int | None:
+        return depthwise.wgrad_bytes(_kind(call), call.params, self.capability)
 
     def _by_trees(self, call: LibraryCall) -> int | None:
         if not self.other_sizes or self.version != trees.VERSION:
