@@ -45,6 +45,7 @@ from benchmarks._lib.results import add_write_option, commit, today, version, wr
 from benchmarks.estimator import ground_truth_rows
 from benchmarks.estimator.ground_truth_rows import Group, Row, read
 from benchmarks.estimator.ground_truth_scores import Result, constants, report_lines, split
+from benchmarks.estimator.published_detection_rows import PUBLISHED_DETECTION
 from benchmarks.estimator.published_finetuning_rows import PUBLISHED_FINETUNING
 from benchmarks.estimator.published_memory_rows import PUBLISHED_MEMORY
 from cotenant.core.errors import CotenantError
@@ -52,10 +53,11 @@ from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.margin import family_of
 from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
 from cotenant.gpu_specs import gpu_spec
+from cotenant.tracing.patches.libraries import load_torchvision_operators
 from cotenant.tracing.process import serialization
 from cotenant.tracing.process.trace_function import trace_function
 
-GROUPS = {**ground_truth_rows.GROUPS, **PUBLISHED_MEMORY, **PUBLISHED_FINETUNING}
+GROUPS = {**ground_truth_rows.GROUPS, **PUBLISHED_MEMORY, **PUBLISHED_FINETUNING, **PUBLISHED_DETECTION}
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "benchmarks" / "estimator" / "jobs"
 DATA = ROOT.parent / "shared" / "data"
@@ -85,16 +87,9 @@ class Options:
 def preload(imports: Sequence[str], folders: Sequence[str]) -> None:
     """Import libraries once in a worker, before it forks a process per row."""
     sys.path[:0] = list(folders)
-    import torch
-    import torch._dynamo  # else the first fake tensor imports it in every forked process (0.7 s)
 
     if "torchvision" in imports:
-        # A CUDA build of torchvision imports with a CPU build of torch only if these operators exist.
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            if not torch._C._jit_get_schemas_for_operator(f"torchvision::{name}"):
-                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        preload.library = library  # type: ignore[attr-defined]
+        load_torchvision_operators()
     for name in imports:
         importlib.import_module(name)
 

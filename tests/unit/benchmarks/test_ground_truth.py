@@ -134,6 +134,7 @@ def test_every_job_script_exists(tables):
         "litgpt_row.py",
         "qwen_row.py",
         "segmentation_row.py",
+        "vitdet_row.py",
     }
     assert scripts == {path.name for path in (ROOT / "benchmarks" / "estimator" / "jobs").glob("*.py")} - {
         "architecture.py",

@@ -31,7 +31,7 @@ def patches(context: PatchContext) -> list[Entry]:
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
-            register=lambda: before_import("torchvision", _load_torchvision_operators),
+            register=lambda: before_import("torchvision", load_torchvision_operators),
             reason="A CUDA build of torchvision beside a CPU build of torch fails at import.",
             source="torchvision/_meta_registrations.py",
         ),
@@ -143,7 +143,7 @@ def _without_run(original: Any) -> Any:
     return init
 
 
-def _load_torchvision_operators() -> None:
+def load_torchvision_operators() -> None:
     """Load or declare its compiled operators before it is imported; see `torchvision_ops`."""
     spec = importlib.util.find_spec("torchvision")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
