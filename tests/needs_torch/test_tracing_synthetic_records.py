@@ -11,6 +11,18 @@ pytest.importorskip("torch", reason="tracing needs torch")
 from traced_scripts import TRAINING, failing, traced, trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
+PANDAS = """
+def read_csv(file):
+    raise FileNotFoundError(file)
+
+class DataFrame:
+    def __init__(self, rows, columns=None):
+        self.rows, self.columns, self.attrs = getattr(rows, "rows", rows), columns, {}
+        self.iloc = self
+
+    def __getitem__(self, at):
+        return self.rows[at[0]][at[1]]
+"""
 
 
 @IMAGES
@@ -58,6 +70,8 @@ def test_texts_have_words_and_labels(tmp_path):
         for line in file:
             text, label = line.strip().split("\\t")
             words.update(text.split(" ")), labels.add(int(label))
+    lines = [line.strip() for line in open("data/reviews.neg", errors="ignore")]
+    assert {word for line in lines for word in line.split()} == words
     assert len(words) == 300 and labels == set(range(10)) and text.count(" ") == 49
     """
     trained(tmp_path, source, synthetic_data=["50:int64:300"])
@@ -124,3 +138,33 @@ def test_downloaded_weights_are_the_models_own(tmp_path):
     assert any("resnet.pth" in warning for warning in trained(tmp_path, source).warnings)
     with failing("raised", "other.pth"):
         trained(tmp_path, 'torch.load("pretrained/other.pth")')
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
+def test_tables_of_numbers(tmp_path):
+    source = """
+    import numpy as np
+    points = np.loadtxt("data/points/7.pts").astype(np.float32)
+    assert points.shape == (20, 3) and np.loadtxt("data/labels/7.seg").shape == (20,)
+    """
+    trained(tmp_path, source, synthetic_data=["20x3:float32", "labels=20:int64:5"])
+    source = """
+    import numpy as np
+    pairs = np.loadtxt("data/ratings.txt", dtype=np.int32)
+    assert set(pairs[:, 0]) == set(pairs[:, 1]) == set(range(300))
+    """
+    trained(tmp_path, source, synthetic_data=["50:int64:300"])
+
+
+@IMAGES
+def test_columns_that_are_taken_by_their_number(tmp_path):
+    (tmp_path / "pandas.py").write_text(PANDAS)
+    source = """
+    import pandas as pd
+    from PIL import Image
+    table = pd.read_csv("labels.csv")
+    def item(index):
+        return Image.open(os.path.join("images", table.iloc[index, 0])).size, table.iloc[index, 1]
+    assert [item(index) for index in range(8)] == [((16, 8), index % 7) for index in range(8)]
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

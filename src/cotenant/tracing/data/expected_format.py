@@ -32,7 +32,10 @@ def format_at(path: str, line: int) -> Format | None:
             reader.run(scope)
     reader.end(is_called=len(scopes) > 1)
     found = reader.format
-    return found if found is not None and found.node.all_known() else None
+    if found is None:
+        return None
+    found.node.settle()
+    return found if found.node.all_known() else None
 
 
 @functools.cache
@@ -46,11 +49,11 @@ def _parsed(path: str) -> ast.Module:
 def _scopes(tree: ast.Module, line: int) -> list[Any]:
     """The innermost function around a line, the methods of its class, those that call it, and the methods of theirs.
 
-    The module, where no function is around the line.
+    The module and all its functions, where no function is around the line.
     """
     own = max((node for node in _functions(tree) if spans(node, line)), key=lambda node: node.lineno, default=None)
     if own is None:
-        return [tree] if tree.body else []
+        return [tree, *_functions(tree)] if tree.body else []
     calls = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) == own.name]
     places = [line, *(place for place in calls if not spans(own, place))]
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -69,6 +72,8 @@ class _StatementReader(ExpressionReader):
 
     def run(self, scope: Any) -> None:
         """Follow the statements of a function or module; names are its own, attributes of `self` are its class's."""
+        kept = self._names if isinstance(self._scope, ast.Module) else {}
+        self._globals.update({name: value for name, value in kept.items() if "." not in name})
         self._names = {name: value for name, value in self._names.items() if "." in name}
         self._scope = scope
         self._block(scope.body)

@@ -16,7 +16,10 @@ from cotenant.tracing.data.format_nodes import (
     Seq,
     called_name,
     constant,
+    counted_parts,
     defaults,
+    dtype_of,
+    is_none,
     name_of,
     nodes_in,
     spans,
@@ -29,6 +32,7 @@ _SAME_SEQUENCE = frozenset(
     {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
 )
 _PATHS = frozenset({"join", "Path", "open", "imread", "load", "read", "exists", "isfile", "read_image", "basename"})
+_SAME_TABLE = frozenset({"iloc", "loc", "ix", "values", "to_numpy", "tolist", "to_list", "reset_index", "dropna"})
 _HARMLESS = frozenset(
     {"print", "len", "isinstance", "type", "repr", "min", "max", "sum", "any", "all", "info", "debug"}
 )
@@ -42,6 +46,7 @@ class ExpressionReader:
         self.format: Format | None = None
         self._line, self._own = line, scope
         self._names: dict[str, Any] = {}
+        self._globals: dict[str, Any] = {}
         self._scope: Any = scope
         self._returned: Any = None
         self._constants = dict(defaults(scope))
@@ -109,11 +114,14 @@ class ExpressionReader:
                 self._value(child)
 
     def _of_name(self, expression: ast.Name) -> Any:
-        return self._names.get(expression.id)
+        return self._names.get(expression.id, self._globals.get(expression.id))
 
     def _of_attribute(self, expression: ast.Attribute) -> Any:
         name = name_of(expression)
-        return self._names.get(name) if name is not None else self._value(expression.value) and None
+        if name is not None and name in self._names:
+            return self._names[name]
+        value = self._value(expression.value)
+        return value if isinstance(value, Seq) and expression.attr in _SAME_TABLE else None
 
     def _of_tuple(self, expression: ast.Tuple | ast.List) -> Any:
         return [self._value(element) for element in expression.elts] or None
@@ -130,7 +138,7 @@ class ExpressionReader:
         self._value(index)
         key = constant(index)
         if isinstance(value, Seq):
-            return value.element
+            return self._of_rows(value, key, index)
         node = value.node if isinstance(value, Parts) else value
         if not isinstance(node, Node):
             return None
@@ -139,6 +147,24 @@ class ExpressionReader:
         if isinstance(value, Parts):
             node.is_known = False
         return node.element()
+
+    def _of_rows(self, rows: Seq, key: Any, index: ast.expr) -> Any:
+        """A row, or a column by name or by the second index, as in `table[:, 1]` and `table.iloc[7, 0]`."""
+        node = rows.element.node if isinstance(rows.element, Parts) else None
+        second = index.elts[1] if isinstance(index, ast.Tuple) and len(index.elts) == 2 else None
+        if node is None or (second is None and not isinstance(key, str)):
+            return rows.element
+        if isinstance(second, ast.Slice):
+            end = constant(second.upper)
+            node.count = max(node.count, end) if isinstance(end, int) else node.count
+            node.is_known = node.is_known and isinstance(end, int) and end > 0
+            return rows
+        column = key if second is None else constant(second)
+        node.count = max(node.count, 2 if isinstance(column, int) else 0)  # a table of one column has no second index
+        if not isinstance(column, (int, str)):
+            return None
+        is_cell = isinstance(index, ast.Tuple) and not isinstance(index.elts[0], ast.Slice)
+        return node.part(column) if is_cell else Seq(node.part(column))
 
     def _sliced(self, value: Any, index: ast.Slice) -> Any:
         first = constant(index.lower)
@@ -185,7 +211,7 @@ class ExpressionReader:
             node.choices += [text for text in texts if is_equality and text not in node.choices]
             node.uses |= {"size"} if is_order else set()
             node.uses |= {"compared"} if is_equality and all(value is None for value in constants) else set()
-        counted = _counted(expression)
+        counted = counted_parts(expression)
         rows = self._value(counted[0]) if counted else None
         if counted and isinstance(rows, Parts):
             rows.node.count = max(rows.node.count, counted[1])
@@ -213,6 +239,8 @@ class ExpressionReader:
         name = called_name(call)
         if name == "open" and spans(call, self._line):
             return FILE
+        if name in ("loadtxt", "genfromtxt", "read_csv") and spans(call, self._line):
+            return self._of_table(name, call)
         receiver = self._value(call.func.value) if isinstance(call.func, ast.Attribute) else None
         if receiver is not None:
             return self._of_method(receiver, name, call)
@@ -235,7 +263,7 @@ class ExpressionReader:
         if name in ("enumerate", "zip"):
             return self._zipped(name, values, call)
         if name in _SAME_SEQUENCE or name in _SAME_TEXT or name in NUMBERS:
-            self._convert(first, name if name in NUMBERS else _dtype_of(call))
+            self._convert(first, name if name in NUMBERS else dtype_of(call))
             return first
         if name == "loads" and isinstance(first, Node):
             first.uses.add("json")
@@ -284,6 +312,19 @@ class ExpressionReader:
             return Seq(node, is_rows=True)
         return Seq(Parts(node), is_rows=True)
 
+    def _of_table(self, name: str, call: ast.Call) -> Any:
+        """Rows of a table that `numpy` or `pandas` reads."""
+        is_numpy = name != "read_csv"
+        self.format = self.format or Format("lines" if is_numpy else "table", Node())
+        node = self.format.node
+        given = next((word.value for word in call.keywords if word.arg == "delimiter"), None)
+        node.separator = self._text_of(given) if given is not None else None
+        kind = NUMBERS.get(dtype_of(call) or "float") if is_numpy else None
+        node.is_known = node.is_known and not (is_numpy and kind is None)
+        if kind is not None:
+            node.element().uses.add(kind)
+        return Seq(Parts(node), is_rows=True)
+
     def _of_method(self, value: Any, name: str, call: ast.Call) -> Any:
         values = [self._value(part) for part in call.args]
         if value == FILE:
@@ -301,13 +342,15 @@ class ExpressionReader:
         if name == "join" and not isinstance(value, Node):
             for node in nodes_in(values):
                 node.uses.add("path")
+        if name == "iterrows" and isinstance(value, Seq):
+            return Seq([None, value.element])
         return value if isinstance(value, (Seq, Parts)) else None
 
     def _of_text(self, node: Node, name: str, call: ast.Call) -> Any:
         if name in ("split", "rsplit"):
             separator = self._text_of(call.args[0]) if call.args else None
             if call.args and separator is None:
-                node.is_known = node.is_known and _is_none(call.args[0])
+                node.is_known = node.is_known and is_none(call.args[0])
             if node.separator not in ("", separator):
                 node.is_known = False
             node.separator = separator
@@ -351,21 +394,3 @@ class ExpressionReader:
         if found is None and isinstance(expression, ast.Name):
             found = self._constants.get(expression.id)
         return found if isinstance(found, str) else None
-
-
-def _counted(expression: ast.Compare) -> tuple[ast.expr, int] | None:
-    """(what, number) of `len(what) == number`."""
-    left, right = expression.left, constant(expression.comparators[0])
-    is_length = isinstance(left, ast.Call) and called_name(left) == "len" and left.args
-    if isinstance(left, ast.Call) and is_length and isinstance(expression.ops[0], ast.Eq) and isinstance(right, int):
-        return left.args[0], right
-    return None
-
-
-def _is_none(expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Constant) and expression.value is None
-
-
-def _dtype_of(call: ast.Call) -> str:
-    given = next((word.value for word in call.keywords if word.arg == "dtype"), None)
-    return called_name(given) if given is not None else ""

@@ -46,6 +46,18 @@ class Node:
         self.each = self.each or Node()
         return self.each
 
+    def settle(self) -> None:
+        """Give every part of a text what all of its parts are."""
+        for node in (*self.fields.values(), *([self.each] if self.each is not None else [])):
+            node.settle()
+        if self.separator != "" and self.count and self.each is not None:
+            ends = {at if at >= 0 else at + self.count for at in self.fields if isinstance(at, int)}
+            for at in set(range(self.count)) - ends:
+                self.fields[at] = Node()
+            for node in self.fields.values():
+                node.uses |= self.each.uses
+            self.each = None
+
     def is_words(self) -> bool:
         """Whether it is a text of any number of words, with which the script does not count or calculate."""
         is_split = self.separator in (None, " ") and not self.fields and not self.count
@@ -127,3 +139,23 @@ def defaults(scope: Any) -> Iterator[tuple[str, Any]]:
     if arguments is not None and arguments.defaults:
         for argument, default in zip(arguments.args[-len(arguments.defaults) :], arguments.defaults, strict=True):
             yield argument.arg, constant(default)
+
+
+def counted_parts(expression: ast.Compare) -> tuple[ast.expr, int] | None:
+    """(what, number) of `len(what) == number`."""
+    left, right = expression.left, constant(expression.comparators[0])
+    is_length = isinstance(left, ast.Call) and called_name(left) == "len" and left.args
+    if isinstance(left, ast.Call) and is_length and isinstance(expression.ops[0], ast.Eq) and isinstance(right, int):
+        return left.args[0], right
+    return None
+
+
+def is_none(expression: ast.expr) -> bool:
+    """Whether an expression is the constant None."""
+    return isinstance(expression, ast.Constant) and expression.value is None
+
+
+def dtype_of(call: ast.Call) -> str:
+    """The last name of the `dtype` that a call gives; empty without one."""
+    given = next((word.value for word in call.keywords if word.arg == "dtype"), None)
+    return called_name(given) if given is not None else ""

@@ -11,7 +11,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.data.synthetic_torchvision import image_size, synthetic_tensor
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.builtin_function import as_builtin
@@ -21,9 +21,12 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def patches(
-    samples: Sequence[SyntheticSample], overlay: Overlay, makers: Sequence[Callable[[str], bool]]
+    samples: Sequence[SyntheticSample],
+    overlay: Overlay,
+    makers: Sequence[Callable[[str], bool]],
+    make_records: Callable[[str], bool],
 ) -> list[Patch]:
-    """Functions that open files. `makers`: each makes a missing file of its kind, and says whether it did."""
+    """Functions that open files. Each of `makers` makes a missing file of its kind, and says whether it did."""
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
     return [
         *(
@@ -32,6 +35,13 @@ def patches(
                 ("builtins:open", as_builtin, "Lib/io.py, `open`"),
                 ("codecs:open", lambda made, original: made, "Lib/codecs.py, `open`"),
             )
+        ),
+        *(
+            Patch(
+                target=f"numpy:{name}", replacement=functools.partial(_reading_numbers, samples, overlay, make_records),
+                source=f"numpy/lib/_npyio_impl.py, `{name}`", **common,
+            )
+            for name in ("loadtxt", "genfromtxt")
         ),
         Patch(
             target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
@@ -61,6 +71,32 @@ def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any],
         return original(file, *args, **kwargs)
 
     return wrap(open_, original)
+
+
+def _reading_numbers(
+    samples: Sequence[SyntheticSample], overlay: Overlay, make: Callable[[str], bool], original: Any
+) -> Any:
+    """A table of numbers in a text: a sample of its path or of two dimensions, else what its reader expects."""
+    table = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 2), None)
+
+    @functools.wraps(original)
+    def read(file: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, dtype, *args, **kwargs)
+        except _MISSING:
+            import numpy
+
+            sample = sample_at(file, samples, table)
+            is_number = dtype is not None and numpy.issubdtype(numpy.dtype(dtype), numpy.number)
+            if not script_location.is_called_by_user() or not is_number:
+                raise
+            if sample is not None:
+                return synthetic_tensor(sample).numpy().astype(dtype)
+            if not make(os.fspath(file)):
+                raise
+        return original(overlay.visible(file), dtype, *args, **kwargs)  # NumPy may hold an earlier `open`
+
+    return read
 
 
 def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:

@@ -3,8 +3,8 @@
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
 `DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Masks have one channel: `train_masks/7.png`, `SegmentationClass`,
-`7_segmentation.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes and ISIC data sets; XPixelGroup/BasicSR,
-docs/DatasetPreparation.md.
+`7_segmentation.png`, `annotations/7.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC and ADE20K data
+sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from typing import overload
 
 from cotenant.tracing.data.data_options import SyntheticSample
 
-_MASK = re.compile(r"(?<![a-z])masks?(?=/|\.|$)|SegmentationClass|gtFine|labelIds|_segmentation\.\w+$", re.IGNORECASE)
+_MASK = re.compile(
+    r"(?<![a-z])masks?(?=/|\.|$)|SegmentationClass|gtFine|labelIds|_segmentation\.\w+$"
+    r"|(?<![a-z])annotations?/.*\.png$",
+    re.IGNORECASE,
+)
 _REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)", re.IGNORECASE)
 
 

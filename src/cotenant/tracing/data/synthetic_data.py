@@ -111,7 +111,7 @@ def patches(context: PatchContext) -> list[Entry]:
         *token_files.patches(warn),
         *missing_downloads.patches(samples, warn),
         *synthetic_files.patches(every, context.overlay, warn),
-        *synthetic_tables.patches(samples, warn),
+        *synthetic_tables.patches(samples, context.overlay, warn),
         *synthetic_graphs.patches(warn),
         *synthetic_recordings.patches(every, warn),
         *synthetic_archives.patches(samples, warn),

@@ -25,7 +25,7 @@ from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.data.synthetic_torchvision import blank_image, synthetic_tensor
-from cotenant.tracing.data.token_files import synthetic_text
+from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_text
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -33,7 +33,6 @@ IMAGES = 2000
 _IMAGE_FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
 }  # fmt: skip
-_TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
@@ -131,7 +130,7 @@ class FileMaker:
     def make_text(self, path: str) -> bool:
         """Make a text that is missing."""
         full = self._overlay.path_of(path)
-        if self._text is None or full is None or not path.endswith(_TEXT_SUFFIXES):
+        if self._text is None or full is None or not path.endswith(TEXT_SUFFIXES):
             return False
         is_argument = missing_folders.is_named_file(path, sys.argv[1:]) and not _OTHER_NAME.search(path)
         if not (self.is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
@@ -265,7 +264,9 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             )
             for name in ("glob", "rglob")
         ),
-        *opened_files.patches(samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image)),
+        *opened_files.patches(
+            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image), records.make
+        ),
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from cotenant.tracing.data import expected_format
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, Node
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
-from cotenant.tracing.data.token_files import synthetic_words
+from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_words
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _ROWS = 2000  # as many as images of a folder
@@ -64,6 +64,22 @@ class RecordMaker:
         self._warn(f"`{path}`")
         return True
 
+    def positional_rows(self) -> list[list[Any]]:
+        """Rows for a table that is being read, with as many columns as the code that reads it takes by their number."""
+        form = expected_format.format_at(*script_location.calling_line())
+        if form is None or form.kind != "table" or not form.node.count:
+            return []
+        node, rows = form.node, self._count(form.node)
+        parts = [node.fields.get(at, node.fields.get(at - node.count, Node())) for at in range(node.count)]
+        return [[self._cell(part, row, at) for at, part in enumerate(parts)] for row in range(min(rows, _MAX_ROWS))]
+
+    def _cell(self, node: Node, row: int, column: int) -> Any:
+        """A value in a table: a number where nothing says that it is a text, and a name in the first column."""
+        if node.uses or node.choices or node.separator != "" or (column == 0 and self._kinds.image is not None):
+            node.uses |= {"path"} if column == 0 and not (node.uses or node.choices) else set()
+            return self._value(node, row, "")
+        return self._words(row) if self._kinds.text is not None and column == 0 else self._whole(row)
+
     def content(self, form: Format, path: str) -> str | None:
         """The text of a file; None if it cannot be made soundly."""
         node, stem = form.node, Path(path).stem
@@ -79,9 +95,9 @@ class RecordMaker:
         if names and "json" not in node.uses:
             return self._table(node.fields, names, rows)
         if not (node.uses or node.choices or node.count):  # nothing is done with a line
-            if self._kinds.text is not None or not (is_of_files or is_of_classes):
+            if path.endswith(TEXT_SUFFIXES) if self._kinds.text is not None else not (is_of_files or is_of_classes):
                 return None
-            node.uses |= {"path"} if is_of_files else set()
+            node.uses |= {"path"} if is_of_files and self._kinds.text is None else set()
         header = ["header"] * form.header
         return "\n".join([*header, *(self._line(node, row) for row in range(rows))]) + "\n"
 
@@ -131,8 +147,6 @@ class RecordMaker:
 
     def _split(self, node: Node, row: int, name: str) -> str:
         parts = [node.fields.get(at, node.fields.get(at - node.count, Node())) for at in range(node.count)]
-        for part in parts:
-            part.uses |= node.each.uses if node.each is not None else set()
         if node.separator in ("/", "."):
             return node.separator.join(self._of_path(node, parts, row))
         whole = [at for at, part in enumerate(parts) if "int" in part.uses]

@@ -3,7 +3,7 @@
 A synthetic sample of floating-point numbers and one dimension describes a row: `7:float32` has seven columns of
 numbers. A column of dates stands before them where the file that reads the table mentions dates or leaves columns out;
 the last is named `OT` as in the benchmarks of time series, and a column that the script reads by another name is made
-then.
+then. Without such a sample a table has as many columns as the script takes by their number, as in `table.iloc[7, 1]`.
 Source of the names: zhouhaoyi/ETDataset, ETT-small.
 """
 
@@ -22,34 +22,43 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import TIME_STEPS
+from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.sandbox.overlay import Overlay
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 _HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
 
 
-def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
+def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """Readers of pandas. Without a sample that is a row, a table has those columns alone that the script reads."""
     lines = (sample for sample in samples if len(sample.shape) == 1)
     row = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
     columns = 0 if row is None else row.shape[0]
+    records = RecordMaker(samples, overlay, warn, lambda path: True)
     return [
         Patch(
             target=f"pandas:{name}", phase=Phase.DATA, wraps=True, reason="It raises where the file is missing.",
-            replacement=functools.partial(_reading, columns, ColumnMaker.of(samples), warn),
+            replacement=functools.partial(_reading, columns, ColumnMaker.of(samples), records, warn),
             source="pandas/io/parsers/readers.py, `read_csv`",
         )
         for name in ("read_csv", "read_table", "read_parquet", "read_excel")
     ]  # fmt: skip
 
 
-def _reading(columns: int, maker: ColumnMaker, warn: Callable[[str], None], original: Any) -> Any:
+def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, *args, **kwargs)
         except (FileNotFoundError, NotADirectoryError):
             warn(f"`{file}`")
+        rows = records.positional_rows() if not columns and kwargs.get("names") is None else []
+        if rows:
+            pandas = importlib.import_module("pandas")
+            has_names = kwargs.get("header", "infer") is not None
+            table = pandas.DataFrame(rows, columns=[str(at) for at in range(len(rows[0]))] if has_names else None)
+            return _growing(pandas)(table).with_maker(maker, len(rows))
         return _table(columns, maker, kwargs, has_dates=_mentions_dates(script_location.calling_file()))
 
     return read
@@ -73,7 +82,7 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any], *, has_dat
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
     if options.get("names") is None and has_names and columns and has_dates:
         table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
-    table.attrs["cotenant_column"] = functools.partial(maker.column, rows=TIME_STEPS)
+    table = table.with_maker(maker, TIME_STEPS)
     index = options.get("index_col")
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
 
@@ -83,6 +92,10 @@ def _growing(pandas: Any) -> Any:
     """The class of a table that makes a column that it lacks."""
 
     class GrowingTable(pandas.DataFrame):
+        def with_maker(self, maker: ColumnMaker, rows: int) -> Any:
+            self.attrs["cotenant_column"] = functools.partial(maker.column, rows=rows)
+            return self
+
         def __getitem__(self, key: Any) -> Any:
             missing = [key] if isinstance(key, str) else key if isinstance(key, list) else ()
             for name in missing:

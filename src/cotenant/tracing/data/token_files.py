@@ -18,6 +18,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.patches.registry import Patch, Phase
 
+TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
 TOKENS = 100_000_000
 WORDS = 200_000
 _WORDS_OF_LINE = 20

@@ -13,7 +13,9 @@ def read(tmp_path, source):
     """The format that `source` expects of the file that its line with `open(` reads."""
     path = tmp_path / f"reader{len(list(tmp_path.iterdir()))}.py"  # files are parsed once
     path.write_text(textwrap.dedent(source))
-    line = next(at for at, text in enumerate(path.read_text().splitlines(), 1) if "open(" in text)
+    calls = ("open(", "read_csv(", "loadtxt(")
+    lines = enumerate(path.read_text().splitlines(), 1)
+    line = next(at for at, text in lines if any(call in text for call in calls))
     return format_at(str(path), line)
 
 
@@ -92,6 +94,21 @@ def test_csv_has_names_or_parts(tmp_path):
     assert (parts.header, parts.node.separator, uses(parts)) == (1, ";", [[], ["float"]])
 
 
+def test_columns_of_tables(tmp_path):
+    numbers = read(tmp_path, "m = np.loadtxt(p, dtype=np.int32)\nusers, items = m[:, 0].max(), m[:, 1].max()")
+    assert (numbers.node.separator, numbers.node.count, uses(numbers)) == (None, 2, [["int"], ["int"]])
+    source = """
+    class Data:
+        def __init__(self, path):
+            self.labels = pd.read_csv(path)
+
+        def __getitem__(self, index):
+            return os.path.join(self.folder, self.labels.iloc[index, 0]), self.labels.iloc[index, 1]
+    """
+    table = read(tmp_path, source)
+    assert (table.kind, table.node.count, uses(table)) == ("table", 2, [["path"], []])
+
+
 def test_members_of_json(tmp_path):
     source = """
     data = json.load(open(p))
@@ -125,6 +142,8 @@ def test_texts_that_a_part_is_compared_with(tmp_path):
         pytest.param("for l in open(p):\n    x = eval(l)", id="eval"),
         pytest.param("def f():\n    return open(p).readlines()", id="returned to another module"),
         pytest.param("f = open(p)", id="never read"),
+        pytest.param("t = np.loadtxt(p, dtype=str)[:, 1]", id="texts"),
+        pytest.param("t = np.loadtxt(p)[:, 1:]", id="any number of columns"),
     ],
 )
 def test_what_says_too_little_has_no_format(tmp_path, source):
