@@ -1,9 +1,9 @@
 """Finds the Python commands of a batch script, by reading it as a shell would, without running anything.
 
 Pure: text in, commands out. The reader follows variables, `shift`, `cd`, `source .../activate`, `conda activate`, the
-first value of a `for` loop, integers in `$(( ... ))`, the branches that the variables exclude, and programs that start
-another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows neither functions nor the output of commands; it lists a
-name of unknown value in `unknown`.
+first value of a `for` loop, arrays, integers in `$(( ... ))`, the branches that the variables exclude, and programs
+that start another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows neither functions nor the output of commands;
+it lists a name of unknown value in `unknown`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
-from cotenant.jobfiles import shell_arithmetic, shell_conditions
+from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_conditions
 from cotenant.jobfiles.sbatch import SbatchOption, split_options
 
 MAX_SCRIPT_LINES = 5_000
@@ -62,6 +62,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(\w+|[@*])(?::?-([^{}]*))?[^{}]*\}|\(+[^()]*\)+)|`[^`]*`")
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
 _ARITHMETIC = "cotenant_arithmetic_"
+_NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
 _HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -114,10 +115,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if line.endswith("\\") and not line.endswith("\\\\"):
             parts.append(line[:-1])
             continue
-        whole = " ".join([*parts, line])
+        code = line.partition(" #")[0] if shell_arrays.is_open(" ".join(parts)) else line
+        whole = " ".join([*parts, code])
         is_open = whole.count('"') % 2 or whole.count("'") % 2  # a string may go on in the next line
+        is_open = is_open or shell_arrays.is_open(whole)
         if is_open and not whole.lstrip().startswith("#") and len(parts) < MAX_JOINED_LINES:
-            parts.append(line)
+            parts.append(code)
             continue
         waiting = [match[2] for match in _HEREDOC.finditer(whole)]
         yield start, whole
@@ -137,11 +140,15 @@ class _ScriptReader:
         self._conda_env = ""
         self._unknown: dict[str, None] = {}
         self._branches = shell_conditions.Branches()
+        self._arrays = shell_arrays.Arrays()
         self._arithmetic: list[str] = []  # expressions of the line
         self._not_evaluated: set[str] = set()  # variables that hold the value of one that is not known
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
+        if self._arrays.assign(line):
+            return
+        line = self._arrays.expanded(line, lambda name: self._set.get(name, self._env.get(name)))
         if first := _FIRST_OF_LOOP.match(line):
             self._assign(first[1], [first[2]])
             line = line[first.end() :]
@@ -305,6 +312,7 @@ class _ScriptReader:
 
 def _commands(line: str) -> Iterator[list[str]]:
     """The simple commands of a line, as words with their quotes removed; redirections are left out."""
+    line = _NAME_BEFORE_QUOTE.sub(r"${\1}", line)  # a quote ends the name in `$model'_'$length`
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True
     lexer.commenters = ""

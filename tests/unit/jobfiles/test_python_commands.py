@@ -78,6 +78,31 @@ X=1 python eval.py
     assert (evaluate.conda_env, evaluate.env["X"], evaluate.env["LR"]) == ("torch", "1", "0.1")
 
 
+def test_a_quote_ends_the_name_of_a_variable():
+    script = """model=ETTh1\npython run.py --id $model'_'$length"_x" '--by='$model"""
+    assert words(script, {"length": "96"}) == ["python run.py --id ETTh1_96_x --by=ETTh1"]
+
+
+def test_elements_of_arrays_are_known():
+    script = """
+    lengths=(96 192 336)
+    envs=(
+        "hopper v2"   # the first
+        "walker"
+    )
+    envs+=('ant')
+    for length in ${lengths[@]}; do python run.py --length $length; done
+    for env in "${envs[@]}"; do
+        python main.py --env "$env" --of ${#envs[@]}
+    done
+    for ((i=1;i<3;i++)); do
+        python one.py ${lengths[$i]} ${lengths[i]} ${envs[2]} ${unknown[0]}
+    done
+    """
+    wanted = ["python run.py --length 96", "python main.py --env hopper v2 --of 3", "python one.py 192 192 ant "]
+    assert words(script) == wanted
+
+
 def test_no_script_takes_long():
     hostile = ["$(" * 20_000, "${" * 20_000, "`" * 20_001, "'" * 9_999, "\\\n" * 20_000, "<<A " * 5_000, "((" * 20_000]
     for text in hostile:

@@ -1,0 +1,55 @@
+"""Arrays of a shell script, as in `lengths=(96 192)`, `for length in ${lengths[@]}` and `${lengths[$i]}`.
+
+Pure. Not modeled: associative arrays, slices, and single elements that are assigned later (`lengths[2]=336`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+_OPEN = re.compile(r"\s*(?:(?:declare|local|typeset)\s+-a\s+|export\s+|readonly\s+)?[A-Za-z_]\w*\+?=\([^()]*")
+_ASSIGNMENT = re.compile(
+    _OPEN.pattern.replace(r"[A-Za-z_]\w*\+?=\([^()]*", r"([A-Za-z_]\w*)(\+?)=\(([^()]*)\)\s*(?:;|#.*)?")
+)
+_USE = re.compile(r"\"\$\{(\w+)\[[@*]\]\}\"|\$\{(#?)(\w+)\[([^\[\]{}]+)\]\}")
+
+
+def is_open(line: str) -> bool:
+    """Whether a line begins an array that goes on in the next."""
+    return _OPEN.fullmatch(line) is not None
+
+
+class Arrays:
+    """The arrays that a script has set."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[str]] = {}
+
+    def assign(self, line: str) -> bool:
+        """Set the array that a line assigns; whether it assigns one of words without variables."""
+        match = _ASSIGNMENT.fullmatch(line)
+        if match is None or "$" in match[3] or "`" in match[3]:
+            return False
+        try:
+            words = shlex.split(match[3], comments=True)
+        except ValueError:  # an open quote
+            return False
+        self._values[match[1]] = [*(self._values.get(match[1], []) if match[2] else []), *words]
+        return True
+
+    def expanded(self, line: str, value: Callable[[str], str | None]) -> str:
+        """A line with the elements of the arrays that it uses; `value`: of a variable, as an index."""
+
+        def elements(match: re.Match[str]) -> str:
+            found = self._values.get(match[1] or match[3])
+            if found is None:
+                return match[0]
+            if match[1] or match[4] in ("@", "*"):
+                return str(len(found)) if match[2] else shlex.join(found)
+            index = match[4].strip("${} ")
+            index = index if index.isdecimal() else value(index) or ""
+            return found[int(index)] if index.isdecimal() and int(index) < len(found) else match[0]
+
+        return _USE.sub(elements, line)
