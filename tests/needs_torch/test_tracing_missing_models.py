@@ -78,6 +78,20 @@ batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     assert any("the tokenizer of `someone/tiny` is not here" in warning for warning in trace.warnings)
 
 
+def test_a_model_is_found_in_the_usual_cache_where_the_script_names_an_empty_one(tmp_path):
+    cache(tmp_path, "someone/tiny", {"config.json": BERT})
+    source = f"""
+import os
+os.environ["HF_HUB_CACHE"] = {str(tmp_path / "hub")!r}
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("someone/tiny", cache_dir="cache/model")
+model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="cache/model")
+batch = {{"input_ids": tokenizer(["one two"], return_tensors="pt")["input_ids"]}}
+"""
+    assert by_category(traced(tmp_path, source + TRAIN))["parameter"]
+
+
 def test_a_tokenizer_without_a_vocabulary_is_replaced(tmp_path):
     """transformers 5 makes one of special tokens alone where the files are missing: a text then has no tokens."""
     tokenizer = {

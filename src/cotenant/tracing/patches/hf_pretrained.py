@@ -30,8 +30,31 @@ def patches(context: PatchContext) -> list[Patch]:
             replacement=functools.partial(_with_missing_weights, context.recorder), wraps=True,
             reason="It downloads weights, and a trace has no network.",
             source="transformers/modeling_utils.py, `PreTrainedModel.from_pretrained`",
-        )
+        ),
+        Patch(
+            target="transformers.utils.hub:cached_files", phase=Phase.LIBRARIES, wraps=True,
+            replacement=_from_usual_cache, missing="transformers before 4.50",
+            reason="A script may name a cache of its own, to be filled at its first run, and a trace has no network.",
+            source="transformers/utils/hub.py, `cached_files`",
+        ),
     ]  # fmt: skip
+
+
+def _from_usual_cache(original: Any) -> Any:
+    @functools.wraps(original)
+    def cached_files(path_or_repo_id: Any, filenames: Any, cache_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Files of a model from the hub's cache of this machine where the given cache lacks them."""
+        try:
+            found = original(path_or_repo_id, filenames, cache_dir, *args, **kwargs)
+        except OSError:
+            if cache_dir is None:
+                raise
+            found = None
+        if found is None and cache_dir is not None:
+            found = original(path_or_repo_id, filenames, None, *args, **kwargs)
+        return found
+
+    return cached_files
 
 
 def _with_missing_weights(recorder: Any, bound: Any) -> Any:
