@@ -61,6 +61,7 @@ _NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(\w+|[@*])(?::?-([^{}]*))?[^{}]*\}|\(+[^()]*\)+)|`[^`]*`")
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
+_RANDOM = "12345"  # what `$RANDOM` is: a number of at most 32,767, of a port or a seed
 _ARITHMETIC = "cotenant_arithmetic_"
 _NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
 _HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
@@ -133,7 +134,7 @@ class _ScriptReader:
     def __init__(self, env: Mapping[str, str], arguments: Sequence[str]) -> None:
         self.found: list[PythonCommand] = []
         self._arguments = list(arguments)
-        self._env = dict(env)
+        self._env = {"RANDOM": _RANDOM, **env}
         self._set: dict[str, str] = {}
         self._folder = ""
         self._bin_folders: tuple[str, ...] = ()
@@ -146,9 +147,9 @@ class _ScriptReader:
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
-        if self._arrays.assign(line):
+        if self._arrays.assign(line, self._known):
             return
-        line = self._arrays.expanded(line, lambda name: self._set.get(name, self._env.get(name)))
+        line = self._arrays.expanded(line, self._known)
         if first := _FIRST_OF_LOOP.match(line):
             self._assign(first[1], [first[2]])
             line = line[first.end() :]
@@ -292,6 +293,9 @@ class _ScriptReader:
             return " ".join(self._arguments)
         return self._value(name, match[0], default=match[3])
 
+    def _known(self, name: str) -> str | None:
+        return self._set.get(name, self._env.get(name))
+
     def _value(self, name: str, written: str, default: str | None = None) -> str:
         if name.isdigit():
             place = int(name[:4]) - 1
@@ -300,11 +304,11 @@ class _ScriptReader:
         key = name.removeprefix(_ARITHMETIC)
         if key != name and key.isdecimal() and int(key[:4]) < len(self._arithmetic):
             expression = self._arithmetic[int(key[:4])]
-            number = shell_arithmetic.evaluate(expression, lambda name: self._set.get(name, self._env.get(name)))
+            number = shell_arithmetic.evaluate(expression, self._known)
             if number is None:
                 self._unknown[f"$(({expression}))"] = None
             return "" if number is None else str(number)
-        found = self._set.get(name, self._env.get(name))
+        found = self._known(name)
         if (found is None and default is None) or name in self._not_evaluated:
             self._unknown[written] = None
         return default or "" if found is None else found

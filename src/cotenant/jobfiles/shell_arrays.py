@@ -1,6 +1,7 @@
 """Arrays of a shell script, as in `lengths=(96 192)`, `for length in ${lengths[@]}` and `${lengths[$i]}`.
 
-Pure. Not modeled: associative arrays, slices, and single elements that are assigned later (`lengths[2]=336`).
+Also replaced parts, `${gpus//,/ }`, of which arrays are made. Pure. Not modeled: associative arrays, slices, and single
+elements that are assigned later (`lengths[2]=336`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ _OPEN = re.compile(r"\s*(?:(?:declare|local|typeset)\s+-a\s+|export\s+|readonly\
 _ASSIGNMENT = re.compile(
     _OPEN.pattern.replace(r"[A-Za-z_]\w*\+?=\([^()]*", r"([A-Za-z_]\w*)(\+?)=\(([^()]*)\)\s*(?:;|#.*)?")
 )
+_REPLACED = re.compile(r"\$\{(\w+)//([^/{}]+)/([^{}]*)\}")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _USE = re.compile(r"\"\$\{(\w+)\[[@*]\]\}\"|\$\{(#?)(\w+)\[([^\[\]{}]+)\]\}")
 
 
@@ -27,13 +30,17 @@ class Arrays:
     def __init__(self) -> None:
         self._values: dict[str, list[str]] = {}
 
-    def assign(self, line: str) -> bool:
-        """Set the array that a line assigns; whether it assigns one of words without variables."""
+    def assign(self, line: str, value: Callable[[str], str | None]) -> bool:
+        """Set the array that a line assigns; whether it assigns one, of words that `value` of its variables tells."""
         match = _ASSIGNMENT.fullmatch(line)
-        if match is None or "$" in match[3] or "`" in match[3]:
+        if match is None:
+            return False
+        text = self.expanded(match[3], value)
+        text = _VARIABLE.sub(lambda found: value(found[1] or found[2]) or found[0], text)
+        if "$" in text or "`" in text:
             return False
         try:
-            words = shlex.split(match[3], comments=True)
+            words = shlex.split(text, comments=True)
         except ValueError:  # an open quote
             return False
         self._values[match[1]] = [*(self._values.get(match[1], []) if match[2] else []), *words]
@@ -52,4 +59,8 @@ class Arrays:
             index = index if index.isdecimal() else value(index) or ""
             return found[int(index)] if index.isdecimal() and int(index) < len(found) else match[0]
 
-        return _USE.sub(elements, line)
+        def replaced(match: re.Match[str]) -> str:
+            found = value(match[1])
+            return match[0] if found is None else found.replace(match[2], match[3])
+
+        return _REPLACED.sub(replaced, _USE.sub(elements, line))

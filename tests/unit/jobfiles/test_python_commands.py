@@ -103,6 +103,15 @@ def test_elements_of_arrays_are_known():
     assert words(script) == wanted
 
 
+def test_gpus_are_counted_and_random_numbers_known():
+    script = """gpus="2,3,5"
+    list=(${gpus//,/ } $more)
+    python run.py --n ${#list[@]} --port $((RANDOM % 1000 + 20000)) --seed $RANDOM
+    """
+    assert words(script, {"more": "7"}) == ["python run.py --n 4 --port 20345 --seed 12345"]
+    assert not any(command.unknown for command in find_python_commands(script, {"more": "7"}))
+
+
 def test_no_script_takes_long():
     hostile = ["$(" * 20_000, "${" * 20_000, "`" * 20_001, "'" * 9_999, "\\\n" * 20_000, "<<A " * 5_000, "((" * 20_000]
     for text in hostile:
