@@ -72,6 +72,12 @@ def test_disabled_kernels_are_not_selected(allowed, kernel):
         assert chosen(H100, BRAIN) == kernel
 
 
+@pytest.mark.parametrize(("heads", "keys", "values"), [(8, 1, 1), (8, 8, 1), (1, 8, 8)])
+def test_heads_that_broadcast_use_the_math_kernel(heads, keys, values):
+    query, key, value = (torch.empty(2, count, 16, 64, dtype=BRAIN) for count in (heads, keys, values))
+    assert choose(query, key, value, None, 0.0, False, False, capability=A100, cudnn=91900) == "math"
+
+
 def test_inputs_without_four_dimensions_use_the_math_kernel():
     three = torch.empty(2, 16, 64, dtype=BRAIN)
     assert choose(three, three, three, None, 0.0, False, False, capability=A100, cudnn=91900) == "math"

@@ -73,6 +73,9 @@ def choose(
         return "math"
     if not (query.shape[0] == key.shape[0] == value.shape[0]):
         return "math"
+    # `check_batch_size_and_num_heads_dense`: no fused kernel broadcasts heads, as multi-query attention has them.
+    if not enable_gqa and not (query.shape[1] == key.shape[1] == value.shape[1]):
+        return "math"
     # sdp_utils_cpp.h, `check_last_dim_stride_equals_1_dense` and `check_nonzero_sequence_lengths_dense`: no fused
     # kernel takes such operands, so all scores are materialized.
     if any(tensor.stride(-1) != 1 for tensor in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
