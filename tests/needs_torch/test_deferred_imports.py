@@ -20,15 +20,27 @@ from torch.utils import checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.meta_kernels import make_fake_mode
-from cotenant.tracing.patches import deferred_imports
+from cotenant.tracing.patches import deferred_compiler, deferred_imports, deferred_module
 
 fake = make_fake_mode()
-assert not deferred_imports.is_loaded("torch._dynamo") and "sympy" not in sys.modules
-entries = deferred_imports.patches(None)
+assert not deferred_module.is_loaded("torch._dynamo") and "sympy" not in sys.modules
+entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None)]
 undo = [entry.register() for entry in entries]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
 config = torch._dynamo.config
 from torch._dynamo.utils import is_compile_supported
+
+from torch._dynamo import OptimizedModule, allow_in_graph
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+with TransformGetItemToIndex():
+    rows = torch.vmap(lambda row: torch.arange(3)[row])(torch.arange(2))
+assert rows.tolist() == [0, 1]
+assert not isinstance(torch.nn.Linear(1, 1), (OptimizedModule, torch._dynamo.eval_frame.OptimizedModule))
+
+@torch.compiler.allow_in_graph
+def opaque(x):
+    torch._dynamo.graph_break()  # not looked at
+    return x
 
 @torch.compiler.disable
 def uncompiled(x):
@@ -59,7 +71,7 @@ assert fake.dispatch(torch.ops.aten.index.Tensor, (FakeTensor,), (values, [index
 ones = torch.empty(2, 3, device="meta")
 assert torch.ops.aten.select_backward(ones, [2, 4, 3], 1, 0).shape == (2, 4, 3)  # of `x[:, 0]`
 assert torch.ops.aten.slice_scatter(ones, ones[:, 1:], 1, 1).stride() == (3, 1)
-assert "sympy" not in sys.modules and not deferred_imports.is_loaded("torch._dynamo")
+assert "sympy" not in sys.modules and not deferred_module.is_loaded("torch._dynamo")
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
 
 graphs = []
@@ -70,7 +82,15 @@ def backend(graph, inputs):
 compiled = torch.compile(lambda x: uncompiled(x * 2) * 3, backend=backend)
 assert compiled(torch.ones(2)).tolist() == [9.0, 9.0]
 assert len(graphs) == 2, graphs  # before and after the function that is not compiled
-assert deferred_imports.is_loaded("torch._dynamo") and "sympy" in sys.modules
+assert deferred_module.is_loaded("torch._dynamo") and "sympy" in sys.modules
+graphs.clear()
+assert torch.compile(lambda x: opaque(x * 2) * 3, backend=backend, fullgraph=True)(torch.ones(2)).tolist() == [6.0, 6.0]
+assert len(graphs) == 1 and "opaque" in graphs[0].code
+module = torch.compile(torch.nn.Linear(1, 1))
+made = OptimizedModule(module._orig_mod, lambda f: f)
+assert isinstance(module, OptimizedModule) and isinstance(made, OptimizedModule)
+assert torch._dynamo.eval_frame.OptimizedModule is torch._dynamo.OptimizedModule is type(module)
+assert torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex is TransformGetItemToIndex
 import torch.fx.experimental.symbolic_shapes as real
 assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
 assert real.compute_unbacked_bindings is held.compute_unbacked_bindings

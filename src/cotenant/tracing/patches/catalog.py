@@ -39,6 +39,7 @@ _PROVIDERS = (
     "distributed.process_groups",
     "patches.torch_functions",
     "patches.initializations",
+    "patches.deferred_compiler",
     "patches.deferred_imports",
     "patches.deferred_dtensor",
     "patches.distributions",

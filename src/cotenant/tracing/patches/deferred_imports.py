@@ -1,9 +1,8 @@
-"""Modules of PyTorch's compiler that eager code imports for a trivial function: imported when more of them is wanted.
+"""Symbolic sizes, and sympy, which eager code imports for trivial functions: imported when more of them is wanted.
 
-`torch._dynamo` takes 0.6 s of CPU time, `torch.fx.experimental.symbolic_shapes` with sympy 0.3 s (torch 2.13): more
-than the trace of a small model. Optimizers, checkpointing and torchvision import the first to say that nothing is
-compiled; meta kernels the second, for functions of symbolic sizes that return plain sizes as they are. Stand-ins have
-these functions, and import the real module on access to anything else.
+`torch.fx.experimental.symbolic_shapes` with sympy takes 0.3 s of CPU time (torch 2.13), more than the trace of a small
+model. Meta kernels import it for functions of symbolic sizes that return plain sizes as they are. A stand-in has these
+functions.
 """
 
 from __future__ import annotations
@@ -14,36 +13,24 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.deferred_module import DeferredModule, defer
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
-COMPILER, SYMBOLIC_SIZES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
+_SYMBOLIC_SIZES = "torch.fx.experimental.symbolic_shapes"
 _SYMPY, _SYMPY_FUNCTIONS = "sympy", "torch.utils._sympy.functions"
 _STAND_INS = {_SYMPY: "_cotenant_sympy", _SYMPY_FUNCTIONS: "_cotenant_sympy_functions"}
 _IS_DENSE = "_is_non_overlapping_and_dense_or_false"
-_COMPILER_UTILITIES = f"{COMPILER}.utils"
 
 
 def patches(context: PatchContext) -> list[HookPatch]:
-    """Stand-ins of modules that are not loaded."""
+    """A stand-in of the module, where it is not loaded, and functions that do not import sympy."""
     return [
         HookPatch(
-            target=COMPILER, phase=Phase.LIBRARIES, register=lambda: _defer(COMPILER, _compiler_functions),
-            reason="Eager code imports the compiler only to switch it off, which takes 0.6 s.",
-            source="torch/optim/optimizer.py, `_use_grad_for_differentiable`",
-        ),
-        HookPatch(
-            target=_COMPILER_UTILITIES, phase=Phase.LIBRARIES,
-            register=lambda: _defer(_COMPILER_UTILITIES, _compiler_utilities),
-            reason="torchvision imports one function of it, which says whether a GPU's code can be compiled.",
-            source="torchvision/ops/roi_align.py, `is_compile_supported`",
-        ),
-        HookPatch(
-            target=SYMBOLIC_SIZES, phase=Phase.LIBRARIES, register=lambda: _defer(SYMBOLIC_SIZES, _size_functions),
+            target=_SYMBOLIC_SIZES, phase=Phase.LIBRARIES, register=lambda: defer(_SYMBOLIC_SIZES, _size_functions),
             reason="Meta kernels ask it of sizes that are plain numbers, and it imports sympy, which takes 0.3 s.",
             source="torch/_prims_common/__init__.py, `compute_elementwise_output_logical_to_physical_perm`",
         ),
@@ -117,62 +104,6 @@ def _rename_sympy(code: types.CodeType) -> types.CodeType:
     )
 
 
-class DeferredModule(types.ModuleType):
-    """Stands in `sys.modules` for a module until one of its other attributes is used."""
-
-    def __init__(self, name: str, functions: Callable[[DeferredModule], Mapping[str, Any]], spec: ModuleSpec) -> None:
-        super().__init__(name)
-        made = functions(self)
-        vars(self).update(made, _real=None, _functions=tuple(made), __spec__=spec, __file__=spec.origin)
-
-    def load(self) -> types.ModuleType:
-        """The real module; its stand-in passes everything on from then on."""
-        state = vars(self)
-        if state["_real"] is None:
-            name = state["__name__"]
-            for other in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
-                if isinstance(sys.modules[other], DeferredModule):
-                    del sys.modules[other]
-            state["_real"] = importlib.import_module(name)
-            if _UnknownSize.__name__ in state:
-                # Modules that have imported this class expect it from the real functions, too.
-                setattr(state["_real"], _UnknownSize.__name__, _UnknownSize)
-            for function in state["_functions"]:
-                state.pop(function, None)
-        real: types.ModuleType = state["_real"]
-        return real
-
-    def __getattr__(self, name: str) -> Any:
-        # `inspect` and others look such names up in all modules; the import system reads a package's `__path__`.
-        is_package = vars(self)["__spec__"].submodule_search_locations is not None
-        if name.startswith("__") and vars(self)["_real"] is None and not (name == "__path__" and is_package):
-            raise AttributeError(name)
-        return getattr(self.load(), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.load(), name, value)
-
-
-class _CompilerConfig:
-    """In place of `torch._dynamo.config`: no operator has profiles; any other setting is the real module's.
-
-    `FakeTensorMode` reads the profiles at each operator. Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
-    """
-
-    def __init__(self, compiler: DeferredModule) -> None:
-        vars(self)["_compiler"] = compiler
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_custom_ops_profile" and not is_loaded(COMPILER):
-            return None
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(vars(self)["_compiler"].load().config, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(vars(self)["_compiler"].load().config, name, value)
-
-
 class GuardOnDataDependentSymNode(RuntimeError):
     """A size that is needed is not known. Raised by the real module; here because others import it to catch it."""
 
@@ -182,68 +113,6 @@ class GuardOnDataDependentSymNode(RuntimeError):
 
 
 _UnknownSize = GuardOnDataDependentSymNode
-
-
-def is_loaded(name: str) -> bool:
-    """Whether a module, and no stand-in of it, is loaded."""
-    module = sys.modules.get(name)
-    return module is not None and not isinstance(module, DeferredModule)
-
-
-def _defer(name: str, functions: Callable[[DeferredModule], Mapping[str, Any]]) -> Callable[[], None] | None:
-    package, _, last = name.rpartition(".")
-    owner = importlib.import_module(package)
-    spec = None if name in sys.modules else _spec_of(name, owner)
-    if spec is None:
-        return None
-    stand_in = sys.modules[name] = DeferredModule(name, functions, spec)
-    vars(owner)[last] = stand_in
-
-    def undo() -> None:
-        if sys.modules.get(name) is stand_in:
-            del sys.modules[name]
-        if vars(owner).get(last) is stand_in:
-            del vars(owner)[last]
-
-    return undo
-
-
-def _spec_of(name: str, package: types.ModuleType) -> ModuleSpec | None:
-    """Where a module is; `importlib.util.find_spec` would import its package."""
-    spec = vars(package)["__spec__"]
-    return PathFinder.find_spec(name, spec.submodule_search_locations) if spec is not None else None
-
-
-def _compiler_functions(module: DeferredModule) -> Mapping[str, Any]:
-    def graph_break(*args: Any, **kwargs: Any) -> None:
-        """Nothing, outside of compiled code."""
-
-    def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
-        if fn is None:
-            return functools.partial(disable, recursive=recursive, **options)
-        if not isinstance(fn, types.FunctionType) or is_loaded(COMPILER):
-            return module.load().disable(fn, recursive, **options)
-        compiled: list[Any] = []
-
-        @functools.wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not compiled:
-                if not is_loaded(COMPILER):
-                    return fn(*args, **kwargs)
-                compiled.append(module.load().disable(fn, recursive, **options))
-            return compiled[0](*args, **kwargs)
-
-        call._torchdynamo_disable = True  # type: ignore[attr-defined] # so that Dynamo does not look inside
-        call._torchdynamo_orig_callable = fn  # type: ignore[attr-defined]
-        return call
-
-    # `init_process_group` clears this cache of a loaded compiler.
-    rules = types.SimpleNamespace(clear_lru_cache=graph_break)
-    return {"graph_break": graph_break, "disable": disable, "trace_rules": rules, "config": _CompilerConfig(module)}
-
-
-def _compiler_utilities(module: DeferredModule) -> Mapping[str, Any]:
-    return {"is_compile_supported": lambda device_type: module.load().is_compile_supported(device_type)}
 
 
 def _size_functions(module: DeferredModule) -> Mapping[str, Any]:
@@ -267,6 +136,11 @@ def _size_functions(module: DeferredModule) -> Mapping[str, Any]:
     def bindings(*args: Any, **kwargs: Any) -> Any:
         return module.load().compute_unbacked_bindings(*args, **kwargs)
 
+    def when_loaded(real: Any) -> None:
+        # Modules that have imported this class expect it from the real functions, too.
+        setattr(real, _UnknownSize.__name__, _UnknownSize)
+
+    vars(module)["_when_loaded"] = when_loaded
     # `FakeTensorMode` imports it for each operator, and calls it for symbolic sizes only.
     return {**made, "compute_unbacked_bindings": bindings, _UnknownSize.__name__: _UnknownSize}
 

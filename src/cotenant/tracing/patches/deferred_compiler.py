@@ -1,0 +1,143 @@
+"""The compiler, `torch._dynamo`, is imported by scripts that compile, and not by libraries that could.
+
+It takes 0.6 to 1 s of CPU time (torch 2.13), about as much as the rest of torch. Optimizers, checkpointing and
+torchvision import it to say that nothing is compiled; transformers, diffusers, Lightning and accelerate for a mode that
+it contains, to name functions that graphs may contain, and for the class of compiled modules. Stand-ins have these.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from cotenant.tracing.patches.deferred_module import DeferredModule, ModuleWithoutPackage, defer, is_loaded
+from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
+
+COMPILER = "torch._dynamo"
+_UTILITIES, _EVAL_FRAME = f"{COMPILER}.utils", f"{COMPILER}.eval_frame"
+_TRACE_WRAPPED = f"{COMPILER}._trace_wrapped_higher_order_op"
+
+
+def patches(context: PatchContext) -> list[HookPatch]:
+    """Stand-ins of the compiler and of parts of it, where it is not loaded."""
+    return [
+        HookPatch(
+            target=COMPILER, phase=Phase.LIBRARIES, register=lambda: defer(COMPILER, _functions),
+            reason="Eager code imports the compiler only to switch it off, which takes 0.6 s.",
+            source="torch/optim/optimizer.py, `_use_grad_for_differentiable`",
+        ),
+        HookPatch(
+            target=_UTILITIES, phase=Phase.LIBRARIES, register=lambda: defer(_UTILITIES, _utilities),
+            reason="torchvision imports one function of it, which says whether a GPU's code can be compiled.",
+            source="torchvision/ops/roi_align.py, `is_compile_supported`",
+        ),
+        HookPatch(
+            target=_EVAL_FRAME, phase=Phase.LIBRARIES, register=lambda: defer(_EVAL_FRAME, _compiled_modules),
+            reason="accelerate asks whether a model is a compiled one.",
+            source="accelerate/utils/other.py, `is_compiled_module`",
+        ),
+        HookPatch(
+            target=_TRACE_WRAPPED, phase=Phase.LIBRARIES,
+            register=lambda: defer(_TRACE_WRAPPED, lambda module: {}, ModuleWithoutPackage),
+            reason="transformers imports a mode of it for masks, which does not use the compiler.",
+            source="transformers/masking_utils.py, `TransformGetItemToIndex`", missing="before torch 2.5",
+        ),
+    ]  # fmt: skip
+
+
+class _Config:
+    """In place of `torch._dynamo.config`: no operator has profiles; any other setting is the real module's.
+
+    `FakeTensorMode` reads the profiles at each operator. Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
+    """
+
+    def __init__(self, compiler: DeferredModule) -> None:
+        vars(self)["_compiler"] = compiler
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_custom_ops_profile" and not is_loaded(COMPILER):
+            return None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["_compiler"].load().config, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["_compiler"].load().config, name, value)
+
+
+class _CompiledModuleType(type):
+    """The type of the class below: what has been compiled is an instance of the real one."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        real = getattr(sys.modules.get(COMPILER), "OptimizedModule", None) if is_loaded(COMPILER) else None
+        return real is not None and isinstance(value, real)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        package = sys.modules[COMPILER]
+        real: Any = package.load() if isinstance(package, DeferredModule) else package
+        return real.OptimizedModule(*args, **kwargs)
+
+
+class OptimizedModule(metaclass=_CompiledModuleType):
+    """The class of compiled modules. Source: torch/_dynamo/eval_frame.py."""
+
+
+def _functions(module: DeferredModule) -> Mapping[str, Any]:
+    allowed: list[Any] = []
+
+    def graph_break(*args: Any, **kwargs: Any) -> None:
+        """Nothing, outside of compiled code."""
+
+    def allow_in_graph(fn: Any) -> Any:
+        if is_loaded(COMPILER) or not callable(fn):
+            return module.load().allow_in_graph(fn)
+        allowed.append(fn)
+        return fn
+
+    def when_loaded(real: Any) -> None:
+        trace_wrapped = sys.modules.get(_TRACE_WRAPPED)
+        if trace_wrapped is not None:  # imported without its package
+            vars(real).setdefault(_TRACE_WRAPPED.rpartition(".")[2], trace_wrapped)
+        for fn in allowed:
+            real.allow_in_graph(fn)
+
+    def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        if fn is None:
+            return functools.partial(disable, recursive=recursive, **options)
+        if not isinstance(fn, types.FunctionType) or is_loaded(COMPILER):
+            return module.load().disable(fn, recursive, **options)
+        compiled: list[Any] = []
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not compiled:
+                if not is_loaded(COMPILER):
+                    return fn(*args, **kwargs)
+                compiled.append(module.load().disable(fn, recursive, **options))
+            return compiled[0](*args, **kwargs)
+
+        call._torchdynamo_disable = True  # type: ignore[attr-defined] # so that Dynamo does not look inside
+        call._torchdynamo_orig_callable = fn  # type: ignore[attr-defined]
+        return call
+
+    vars(module)["_when_loaded"] = when_loaded
+    return {
+        "graph_break": graph_break,
+        "allow_in_graph": allow_in_graph,
+        "disable": disable,
+        # `init_process_group` clears this cache of a loaded compiler.
+        "trace_rules": types.SimpleNamespace(clear_lru_cache=graph_break),
+        "config": _Config(module),
+        "OptimizedModule": OptimizedModule,
+    }
+
+
+def _utilities(module: DeferredModule) -> Mapping[str, Any]:
+    return {"is_compile_supported": lambda device_type: module.load().is_compile_supported(device_type)}
+
+
+def _compiled_modules(module: DeferredModule) -> Mapping[str, Any]:
+    return {"OptimizedModule": OptimizedModule}
