@@ -56,6 +56,7 @@ class NullGpuForks:
         env: Mapping[str, str],
         workdir: Path,
         total_bytes: int | None = None,
+        prelude: str = "",
     ) -> TrainingRun:
         """As `cotenant.nullgpu.run_script` with its history.
 
@@ -66,11 +67,13 @@ class NullGpuForks:
         with tempfile.TemporaryDirectory(prefix="cotenant-null-gpu-") as folder:
             answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
             request = {
-                "request": {"answer": str(answer), "command": list(command), "steps": steps, "record": True},
-                "env": {**env, **environment_of(self._libraries, gpu_spec(gpu), total_bytes=total_bytes)},
+                "request": {
+                    "answer": str(answer), "command": list(command), "steps": steps, "record": True, "prelude": prelude,
+                },
+                "env": {**env, **environment_of(self._libraries, gpu_spec(gpu), env=env, total_bytes=total_bytes)},
                 "log": str(log),
                 "workdir": str(workdir),
-            }
+            }  # fmt: skip
             assert process.stdin is not None
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -97,7 +100,7 @@ class NullGpuForks:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            env = {**self._env, **environment_of(self._libraries, gpu_spec("A100-40GB"))}
+            env = {**self._env, **environment_of(self._libraries, gpu_spec("A100-40GB"), env=self._env)}
             del env[_GPU]
             self._process = subprocess.Popen(
                 [self._libraries.wheels.python, __file__],

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="COTENANT_CUDA_PYTHON names n
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     libraries = build_libraries(find_wheels(PYTHON), tmp_path_factory.mktemp("null-gpu"))
-    return {**os.environ, **environment_of(libraries, gpu_spec("A100-40GB"))}
+    return {**os.environ, **environment_of(libraries, gpu_spec("A100-40GB"), env=os.environ)}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

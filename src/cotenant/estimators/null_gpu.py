@@ -94,7 +94,8 @@ class NullGpuRunner:
         ends_s = time.monotonic() + request.timeout_s
 
         def run_once(limit_bytes: int | None) -> MemoryTrace:
-            null_gpu = {**self._caches(libraries), **environment_of(libraries, spec, limit_bytes=limit_bytes)}
+            own = environment_of(libraries, spec, env=env, limit_bytes=limit_bytes)
+            null_gpu = {**self._caches(libraries), **own}
             left_s = ends_s - time.monotonic()
             return trace_script(
                 program, gpu=fake_gpu, workdir=request.workdir, env=env, timeout_s=max(1.0, left_s),

@@ -127,6 +127,8 @@ class _Build:
         for name in ("cudart", "cublasLt", "cublas"):
             self._stand_in(name)
         self._shim("cudnn")
+        for library in (DRIVER, NVML):  # the names of packages for development, which some programs open first
+            (self._out / library.removesuffix(".1")).symlink_to(library)
         self._clean()
 
     def run_for_cudnn(self) -> None:

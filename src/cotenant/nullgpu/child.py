@@ -1,10 +1,12 @@
 """In the process on the null GPU: runs a script for some optimizer steps and writes what torch counted.
 
-Standard library and the job's own torch only: it runs in the job's environment, which need not have this package.
+Standard library and the job's own torch only: it runs in the job's environment, which need not have this package unless
+the request names a function of it, a `prelude`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -35,6 +37,9 @@ def main(request: dict[str, Any]) -> None:
             raise StepsDone
 
     register_optimizer_step_post_hook(count)
+    if request["prelude"]:
+        module, _, function = request["prelude"].partition(":")
+        getattr(importlib.import_module(module), function)()
     script, *arguments = request["command"]
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))

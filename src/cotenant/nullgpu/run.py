@@ -50,26 +50,35 @@ def environment_of(
     libraries: NullGpuLibraries,
     spec: GpuSpec,
     *,
+    env: Mapping[str, str],
     total_bytes: int | None = None,
     limit_bytes: int | None = None,
     log: int = 0,
 ) -> dict[str, str]:
     """Variables with which a process of `libraries.wheels.python` finds the null GPU `spec` and no other.
 
-    The visible device is named by the UUID of the null GPU, so that a driver that is loaded by its path finds none.
+    `env` has the process's other variables: libraries that they name are found behind those of the null GPU. The
+    visible device is named by the UUID of the null GPU, so that a driver that is loaded by its path finds none.
 
     torch's libraries find the wheels by DT_RPATH, which comes before LD_LIBRARY_PATH: only a library that is already
     loaded under the same name is taken instead, hence LD_PRELOAD.
     """
+    folder = libraries.preload[0].parent
     return {
-        "LD_PRELOAD": ":".join(map(str, libraries.preload)),
-        "LD_LIBRARY_PATH": str(libraries.wheels.libraries["cudnn"].parent),
+        "LD_PRELOAD": _joined(*map(str, libraries.preload), env.get("LD_PRELOAD")),
+        "LD_LIBRARY_PATH": _joined(
+            str(folder), str(libraries.wheels.libraries["cudnn"].parent), env.get("LD_LIBRARY_PATH")
+        ),
         "COTENANT_NULL_GPU": device_text(spec, total_bytes=total_bytes, limit_bytes=limit_bytes),
         "COTENANT_NULL_GPU_LOG": str(log),
         "CUDA_VISIBLE_DEVICES": UUID,
         # Triton links its launcher to the driver that `ldconfig` knows, unless it is named (triton/knobs.py).
-        "TRITON_LIBCUDA_PATH": str(libraries.preload[0].parent),
+        "TRITON_LIBCUDA_PATH": str(folder),
     }
+
+
+def _joined(*parts: str | None) -> str:
+    return ":".join(part for part in parts if part)
 
 
 def run_script(
@@ -83,22 +92,28 @@ def run_script(
     env: Mapping[str, str] | None = None,
     total_bytes: int | None = None,
     timeout_s: float = 600.0,
+    prelude: str = "",
 ) -> TrainingRun:
     """Run `command` (a script and its arguments) until `steps` optimizer steps are done.
 
     The script runs for real: it reads and writes files and uses the network as it likes. `record` keeps every
-    allocation. The process and all that it started end with this call.
+    allocation. `prelude`: a function to call before the script, as `module:function`, from the environment of `python`
+    or PYTHONPATH. The process and all that it started end with this call.
 
     Raises:
         NullGpuError: the process crashed or did not end within `timeout_s`; says the last lines that it printed.
     """
     with tempfile.TemporaryDirectory(prefix="cotenant-null-gpu-") as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log.txt"
-        request = {"answer": str(answer), "command": list(command), "steps": steps, "record": record}
-        environment = {
-            **(os.environ if env is None else env),
-            **environment_of(libraries, spec, total_bytes=total_bytes),
+        request = {
+            "answer": str(answer),
+            "command": list(command),
+            "steps": steps,
+            "record": record,
+            "prelude": prelude,
         }
+        others = os.environ if env is None else env
+        environment = {**others, **environment_of(libraries, spec, env=others, total_bytes=total_bytes)}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [libraries.wheels.python, str(_CHILD), json.dumps(request)],
