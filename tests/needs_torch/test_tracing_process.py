@@ -100,6 +100,41 @@ time.sleep(600)
     assert all(gone(pid) for pid in pids)
 
 
+def test_a_process_in_a_session_of_its_own_does_not_outlive_the_trace(tmp_path):
+    source = """
+import subprocess
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("pid", "w").write(str(child.pid))
+raise SystemExit("started it")
+"""
+    with failing("raised", "started it"):
+        run(tmp_path, source, sandbox=False)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("{", id="cut"),
+        pytest.param("[" * 100_000, id="nested"),
+        pytest.param("[1]", id="a list"),
+        pytest.param('{"trace": {"events": 7}}', id="a member of another type"),
+        pytest.param('{"error": {"kind": "raised"}}', id="a member is missing"),
+    ],
+)
+def test_an_answer_that_the_script_wrote_over_is_an_error(tmp_path, content):
+    # `trace_script` names the answer as the last argument of the process.
+    source = f"""
+import os
+answer = open("/proc/self/cmdline", "rb").read().split(bytes(1))[-2]
+descriptor = os.open(answer, os.O_WRONLY | os.O_CREAT)
+os.write(descriptor, {content!r}.encode())
+os._exit(0)
+"""
+    with failing("crashed", "left an answer that cannot be read"):
+        run(tmp_path, source, sandbox=False)
+
+
 def test_the_tracing_process_dies_with_its_parent(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.rename('part', 'pid')\ntime.sleep(600)\n"

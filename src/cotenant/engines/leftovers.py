@@ -10,29 +10,12 @@ from collections.abc import Collection, Mapping
 
 from cotenant.core.job import AttemptExit, ProcessId
 from cotenant.osutil import procfs
+from cotenant.osutil.env_tags import has_env_tag
 from cotenant.osutil.procfs import ProcessStat
 
 EXEC_TIMEOUT_S = 1.0
 """A process is inside execve(2) for microseconds, longer only where it waits for a processor."""
 POLL_S = 0.02
-
-
-def has_env_tag(pid: int, env_tag: Mapping[str, str]) -> bool | None:
-    """Whether the process was started with all variables of `env_tag`; False where we may not look.
-
-    None where it is not known yet: inside execve(2) the old environment is gone and the new one not there.
-    """
-    try:
-        environment = _environment(pid)
-        if not environment:
-            stat = procfs.read_stat(pid)
-            if stat is not None and stat.is_execing:
-                return None
-            environment = _environment(pid)  # the new program may have started between the two reads
-    except OSError:
-        return False
-    entries = environment.split(b"\0")
-    return all(f"{key}={value}".encode() in entries for key, value in env_tag.items())
 
 
 def kill_leftovers(
@@ -81,11 +64,6 @@ def _session_members(stats: Collection[ProcessStat], pids: Collection[int]) -> s
     """Everything in the sessions of `pids`."""
     sessions = {stat.session for stat in stats if stat.pid in pids}
     return {stat.pid for stat in stats if stat.session in sessions}
-
-
-def _environment(pid: int) -> bytes:
-    with open(f"{procfs.PROC}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
-        return file.readall()
 
 
 def _is_one_of(stat: ProcessStat, known: Collection[ProcessId]) -> bool:

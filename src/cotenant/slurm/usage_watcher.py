@@ -20,8 +20,8 @@ from pathlib import Path
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
-from cotenant.engines.leftovers import has_env_tag
 from cotenant.osutil import procfs
+from cotenant.osutil.env_tags import has_env_tag
 from cotenant.slurm.gpu_usage import JobGpuUsage
 from cotenant.slurm.node_job import open_gpus
 

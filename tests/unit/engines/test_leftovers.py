@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.engines import leftovers
-from cotenant.engines.leftovers import has_env_tag, kill_leftovers
+from cotenant.engines.leftovers import kill_leftovers
 from cotenant.osutil import procfs
+from cotenant.osutil.env_tags import has_env_tag, kill_tagged
 
 
 @pytest.fixture
@@ -24,6 +25,13 @@ def child():
     yield process
     process.kill()
     process.wait()
+
+
+def test_tagged_processes_are_killed_in_whatever_session_they_are(child):
+    kill_tagged({"MARK": "no"})
+    assert child.poll() is None
+    kill_tagged({"MARK": "yes", "OTHER": "x"})
+    assert child.wait() == -signal.SIGKILL
 
 
 def test_processes_with_the_tag_are_killed(child):

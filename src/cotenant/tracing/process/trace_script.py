@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
+from cotenant.osutil.env_tags import kill_tagged
 from cotenant.tracing.patches import null_packages
 from cotenant.tracing.process import launchers, serialization
 from cotenant.tracing.process.forkserver_client import ForkServerClient, ScriptTimeout
@@ -28,6 +29,7 @@ from cotenant.tracing.sensors import nvidia_smi
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
+_TAG = "COTENANT_TRACE"  # in the environment of all that a script starts
 _POLL_S = 0.5  # between looks at the limit; the end of the process is noticed at once
 
 # A trace uses no hub, no experiment tracker and no GPU, and has the script's errors. Variables that the user sets stay.
@@ -146,7 +148,7 @@ def _run_once(
         device_env = {"CUDA_VISIBLE_DEVICES": ""} if null_gpu is None else null_gpu
         sensors = nvidia_smi.install(Path(folder, "bin"), gpu, gpus)
         path = f"{sensors}{os.pathsep}{env.get('PATH', os.defpath)}"
-        child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1"}
+        child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1", _TAG: folder}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         try:
             answer = _answer_of(
@@ -188,7 +190,18 @@ def _answer_of(
     log = _tail(paths["log"])
     if not paths["answer"].exists():
         raise _crash_error(code, log)
-    answer = json.loads(paths["answer"].read_text())
+    try:
+        return _read_answer(paths["answer"], log)
+    except (TraceError, UsageError):
+        raise
+    except (CotenantError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
+        hint = "did the script write to files that are not its own?"
+        text = f"the tracing process left an answer that cannot be read: {type(error).__name__}"
+        raise TraceError("crashed", text, hint=hint, log_tail=log) from error
+
+
+def _read_answer(path: Path, log: str) -> MemoryTrace:
+    answer = json.loads(path.read_text())
     if "error" in answer:
         error = answer["error"]
         if error["kind"] == serialization.USAGE:
@@ -244,6 +257,7 @@ def _run_in_new_process(
             raise _timeout_error(timeout_s, log)
         finally:
             _kill_group(process)
+            kill_tagged({_TAG: env[_TAG]})  # what it started in sessions of their own
 
 
 def _run_in_forkserver(
