@@ -59,6 +59,9 @@ from cotenant.tracing.process.forkserver_client import ForkServerClient
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path.home() / ".cache" / "cotenant" / "null-gpu"
 STEPS = 3
+KNOWN_VALUES = "cotenant.tracing.cuda_build.known_tensors:install"
+"""Gives the null GPU's side the values of masks and constants: libraries ask them before they make what is trained."""
+KNOWN_VALUES_FILE = ROOT / "src/cotenant/tracing/cuda_build/known_tensors.py"
 MAX_COMPARED = 40_000
 """Allocations compared in order; the quadratic comparison of more takes minutes."""
 
@@ -79,7 +82,7 @@ class NullGpuSide:
     def key_of(self, job: OracleJob) -> str:
         """Digest of what decides a history: the job, its script, the null GPU, and the wheels."""
         digest = hashlib.sha256(f"{job.name} {self._libraries.preload[0].parent.name}".encode())
-        for path in scripts_of(ROOT / job.script):
+        for path in (*scripts_of(ROOT / job.script), KNOWN_VALUES_FILE):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
@@ -107,10 +110,13 @@ class NullGpuSide:
         spec, command = gpu_spec(job.gpu), [str(ROOT / job.script), *job.arguments]
         total = None if job.free_bytes is None else job.free_bytes + spec.context.typical_bytes
         if self._forks is not None:
-            return self._forks.run(job.gpu, command, steps=STEPS, env=environment(job), workdir=ROOT, total_bytes=total)
+            return self._forks.run(
+                job.gpu, command, steps=STEPS, env=environment(job), workdir=ROOT, total_bytes=total,
+                prelude=KNOWN_VALUES,
+            )  # fmt: skip
         return run_script(
             self._libraries, spec, command, steps=STEPS, record=True, workdir=ROOT, env=environment(job),
-            total_bytes=total,
+            total_bytes=total, prelude=KNOWN_VALUES,
         )  # fmt: skip
 
 

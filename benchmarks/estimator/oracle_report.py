@@ -17,9 +17,6 @@ from cotenant.osutil.atomic import replacing
 NEAR, FAR = 0.005, 0.02
 GENERATED = frozenset(("cnn", "encoder", "perceptron"))
 KNOWN_CAUSES = {
-    "_expand_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
-    "sdpa_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
-    "_update_causal_mask": "the null GPU reads a mask of ones as zeros, and the library keeps it",
     "forward, no module, input": "the estimate's last step has the last batch of an epoch, the null GPU's has not",
 }
 """Causes of first differences, by a part of their text."""

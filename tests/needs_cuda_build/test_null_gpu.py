@@ -60,6 +60,36 @@ def test_convolutions_get_the_workspaces_that_cudnn_chooses_for_the_gpu(librarie
     assert a100.peak_reserved_bytes != t4.peak_reserved_bytes
 
 
+def test_values_are_followed_without_another_allocation(libraries, tmp_path):
+    """Tied weights, whose gradients are added in place, and layers that are computed again in the backward pass."""
+    text = """
+import torch
+from torch.utils.checkpoint import checkpoint
+words = torch.nn.Embedding(5000, 256).cuda()
+inner = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.LayerNorm(256)).cuda()
+optimizer = torch.optim.AdamW([*words.parameters(), *inner.parameters()])
+ids = torch.arange(512, device="cuda").view(8, 64)
+for _ in range(3):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        hidden = checkpoint(inner, checkpoint(inner, words(ids), use_reentrant=False), use_reentrant=False)
+        logits = torch.nn.functional.linear(hidden + hidden.clone(), words.weight)
+        loss = torch.nn.functional.cross_entropy(logits.view(-1, 5000), ids.view(-1))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    command = [a_script(tmp_path, text)]
+    env = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
+    known = "cotenant.tracing.cuda_build.known_tensors:install"
+    plain, followed = (
+        run_script(libraries, gpu_spec("A100-40GB"), command, record=True, env=env, prelude=prelude)
+        for prelude in ("", known)
+    )
+    assert (plain.error, followed.error) == ("", "")
+    assert followed.history.allocations == plain.history.allocations
+    assert followed.peak_reserved_bytes == plain.peak_reserved_bytes
+
+
 def test_expandable_segments_grow_instead_of_piling_up(libraries, tmp_path):
     text = "import torch\nfor mib in range(20, 220, 20):\n    torch.empty(mib << 20, dtype=torch.int8, device='cuda')\n"
     command = [a_script(tmp_path, text)]

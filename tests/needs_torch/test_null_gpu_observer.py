@@ -29,6 +29,8 @@ class Driver:
     def __init__(self, *known):
         self._known = {tensor.data_ptr() for tensor in known}
 
+    null_foreign_launches = staticmethod(lambda: 0)
+
     def null_known(self, source, size, target):
         if source.value not in self._known:
             return 0

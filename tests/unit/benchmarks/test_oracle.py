@@ -75,23 +75,28 @@ def test_report_counts_equal_near_and_far():
     assert table[6].endswith("| null GPU: raised |")
 
 
-def test_a_mask_that_the_null_gpu_reads_as_zeros_is_a_known_cause():
-    row = Comparison("job", "example", first_difference="59: null GPU: 32,768 in _expand_mask (masks.py:194)")
-    assert cause_of(row).startswith("the null GPU reads a mask")
-    assert cause_of(Comparison("job", "example", first_difference="59: null GPU: 4 in C++")) == "59: null GPU: 4 in C++"
+def test_the_last_batch_of_an_epoch_is_a_known_cause():
+    row = Comparison(
+        "job", "example", first_difference="59: null GPU: 512 in C++; estimate: 64 in forward, no module, input"
+    )
+    assert cause_of(row).startswith("the estimate's last step")
 
 
 def test_jobs_that_differ_are_counted_by_cause():
-    mask = "5: null GPU: 512 in _update_causal_mask (modeling_opt.py:427); estimate: none"
-    sizes = [(100, 101, mask), (100, 102, mask), (100, 100, mask), (100, 99, "8: null GPU: 4 in C++; estimate: none")]
+    batch = "5: null GPU: 512 in C++; estimate: 64 in forward, no module, input"
+    sizes = [
+        (100, 101, batch),
+        (100, 102, batch),
+        (100, 100, batch),
+        (100, 99, "8: null GPU: 4 in C++; estimate: none"),
+    ]
     rows = [
         Comparison("job", "example", null_reserved_bytes=null, reserved_bytes=ours, first_difference=first)
         for null, ours, first in sizes
     ]
     (found,) = (line for line in summary_lines(rows) if line.startswith("Jobs whose"))
-    assert found.endswith(
-        "first difference: 2 (the null GPU reads a mask of ones as zeros, and the library keeps it), 1 (others)."
-    )
+    cause = "the estimate's last step has the last batch of an epoch, the null GPU's has not"
+    assert found.endswith(f"first difference: 2 ({cause}), 1 (others).")
 
 
 def test_rows_of_other_sources_are_not_read(tmp_path):

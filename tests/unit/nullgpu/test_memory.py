@@ -124,6 +124,42 @@ def test_copy_from_the_device_is_what_was_copied_there_until_a_kernel_runs(gpu):
     assert host.raw == bytes(8), "a kernel may have written there"
 
 
+def test_answer_is_for_one_copy_of_its_size_of_what_is_not_known(gpu):
+    device, known = gpu.null_allocate(512), gpu.null_allocate(512)
+    host = ctypes.create_string_buffer(8)
+    gpu.null_copy(known, ctypes.create_string_buffer(b"abcd"), 4)
+    gpu.null_answer(ctypes.create_string_buffer(b"wxyz"), ctypes.c_size_t(4))
+    gpu.null_copy(host, device, 8)
+    assert host.raw == bytes(8), "of another size"
+    gpu.null_copy(host, known, 4)
+    assert host.raw[:4] == b"abcd"
+    gpu.null_copy(host, device, 4)
+    assert host.raw[:4] == b"wxyz"
+    gpu.null_copy(host, device, 4)
+    assert host.raw[:4] == bytes(4), "once"
+
+
+def test_answer_can_be_taken_back(gpu):
+    device, host = gpu.null_allocate(512), ctypes.create_string_buffer(4)
+    gpu.null_answer(ctypes.create_string_buffer(b"wxyz"), ctypes.c_size_t(4))
+    gpu.null_answer(None, ctypes.c_size_t(0))
+    gpu.null_copy(host, device, 4)
+    assert host.raw == bytes(4)
+
+
+def test_kernels_are_foreign_unless_they_are_in_a_library_of_pytorchs_name(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("COTENANT_NULL_GPU", f"name=test;total_bytes={100 * MIB}")
+    for name, foreign in (("libtorch_cuda_linalg.so", 1), ("libextension.so", 2)):
+        own = tmp_path / name
+        shutil.copy(compiled, own)
+        library = ctypes.CDLL(str(own))
+        library.null_foreign_launches.restype = ctypes.c_ulong
+        library.null_launch.argtypes = [ctypes.c_void_p]
+        library.null_launch(ctypes.cast(library.null_launch, ctypes.c_void_p))
+        library.null_launch(None)
+        assert library.null_foreign_launches() == foreign
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(b"cublasGemmEx", id="product"), pytest.param(b"cudaMemset2DAsync", id="memset")]
 )

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "null_gpu.h"
 
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 static struct null_gpu gpu;
 static int log_level;
-static unsigned long launches, stubs;
+static unsigned long launches, foreign_launches, stubs;
 
 static const struct {
     const char *key;
@@ -72,6 +73,37 @@ int null_log_level(void) {
 
 void null_count_launch(void) { __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED); }
 unsigned long null_launches(void) { return __atomic_load_n(&launches, __ATOMIC_RELAXED) + stubs; }
+
+/* Address ranges of PyTorch's libraries with kernels: libtorch_cuda.so and what its name begins. */
+#define MAX_RANGES 64
+static struct {
+    uintptr_t begin, end;
+} ranges[MAX_RANGES];
+static int range_count;
+
+static int add_ranges(struct dl_phdr_info *info, size_t size, void *data) {
+    const char *name = strrchr(info->dlpi_name, '/');
+    if (!name || strncmp(name, "/libtorch_cuda", strlen("/libtorch_cuda"))) return 0;
+    for (int i = 0; i < info->dlpi_phnum && range_count < MAX_RANGES; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD) continue;
+        uintptr_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        ranges[range_count].begin = begin;
+        ranges[range_count++].end = begin + info->dlpi_phdr[i].p_memsz;
+    }
+    return 0;
+}
+
+static void find_ranges(void) { dl_iterate_phdr(add_ranges, NULL); }
+
+void null_launch(const void *code) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    null_count_launch();
+    pthread_once(&once, find_ranges);
+    for (int i = 0; i < range_count; i++)
+        if ((uintptr_t)code >= ranges[i].begin && (uintptr_t)code < ranges[i].end) return;
+    __atomic_add_fetch(&foreign_launches, 1, __ATOMIC_RELAXED);
+}
+unsigned long null_foreign_launches(void) { return __atomic_load_n(&foreign_launches, __ATOMIC_RELAXED); }
 
 void *null_object(size_t bytes) { return calloc(1, bytes); }
 

@@ -222,10 +222,29 @@ int null_known(const void *from, size_t bytes, void *to) {
     return is_known;
 }
 
+/* One answer for one thread: the next copy of so many bytes, if what is there is not known. */
+#define MAX_ANSWER_BYTES 64
+static __thread struct {
+    size_t bytes;
+    char content[MAX_ANSWER_BYTES];
+} answer;
+
+void null_answer(const void *content, size_t bytes) {
+    answer.bytes = bytes <= MAX_ANSWER_BYTES ? bytes : 0;
+    memcpy(answer.content, content, answer.bytes);
+}
+
+static int take_answer(void *to, size_t bytes) {
+    if (!answer.bytes || answer.bytes != bytes) return 0;
+    memcpy(to, answer.content, bytes);
+    answer.bytes = 0;
+    return 1;
+}
+
 void null_copy(void *to, const void *from, size_t bytes) {
     int to_device = null_is_device(to), from_device = null_is_device(from);
     if (to_device && from_device) null_count_launch(); /* a copy on the device is not followed */
     else if (to_device) remember(to, from, bytes);
     else if (!from_device) memcpy(to, from, bytes);
-    else if (!null_known(from, bytes, to)) memset(to, 0, bytes);
+    else if (!null_known(from, bytes, to) && !take_answer(to, bytes)) memset(to, 0, bytes);
 }

@@ -53,12 +53,21 @@ int null_is_pinned(const void *address);
 void null_copy(void *to, const void *from, size_t bytes);
 int null_known(const void *from, size_t bytes, void *to); /* 1, and copies, if the bytes at `from` are known */
 
+/* What the next copy of `bytes` bytes from the device to this thread gives if they are not known, as the count that an
+   operator reads before it allocates its result; at most 64 bytes, 0 for nothing. */
+void null_answer(const void *content, size_t bytes);
+
 /* Opaque objects that callers create and destroy: streams, events, modules, descriptors. */
 void *null_object(size_t bytes);
 
 /* A kernel, or a call of a library that launches some: what is on the device is no longer known. */
 void null_count_launch(void);
 unsigned long null_launches(void);
+
+/* The same for a kernel whose host function is at `code`, or that code at `code` launches. Those that are not of PyTorch's
+   own libraries are counted: what they write to, PyTorch does not know. */
+void null_launch(const void *code);
+unsigned long null_foreign_launches(void);
 
 /* What every function does that is not written out: note its name once, and return success. */
 long null_stub(const char *name);

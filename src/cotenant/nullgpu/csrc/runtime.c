@@ -271,19 +271,19 @@ Error __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, 
 Error cudaGetKernel(cudaKernel_t *kernel, const void *function) { *kernel = (cudaKernel_t)function; return cudaSuccess; }
 Error __cudaGetKernel(cudaKernel_t *kernel, const void *function) { return cudaGetKernel(kernel, function); }
 Error cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes, cudaStream_t stream) {
-    null_count_launch();
+    null_launch(function);
     return cudaSuccess;
 }
 Error __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes, cudaStream_t stream) {
-    null_count_launch();
+    null_launch(kernel);
     return cudaSuccess;
 }
 Error cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes, cudaStream_t stream) {
-    null_count_launch();
+    null_launch(function);
     return cudaSuccess;
 }
 Error cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
-    null_count_launch();
+    null_launch(function);
     return cudaSuccess;
 }
 Error cudaFuncGetAttributes(struct cudaFuncAttributes *found, const void *function) {

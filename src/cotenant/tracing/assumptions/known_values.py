@@ -1,4 +1,4 @@
-"""Real values of small tensors on the fake GPU.
+"""Real values of small tensors on the fake GPU, and on the null GPU (`cuda_build.known_tensors`).
 
 Masks, labels, boxes and lengths of a batch come from the CPU, where their values are known. They stay known: an
 operator on known values is also computed for real, on the CPU. So a branch on a mask, and a shape that depends on one,
@@ -42,6 +42,9 @@ _ABSORBING = {
     **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), False),
 }
 """The value of one operand that decides the result alone."""
+_ADDRESSES: set[int] = set()
+"""Of storages of real tensors that got values."""
+
 _COMPUTE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
@@ -74,7 +77,7 @@ class KnownValues:
         return self._values(tensor)
 
     def _values(self, tensor: Any) -> torch.Tensor | None:
-        if not isinstance(tensor, FakeTensor):
+        if not _on_gpu(tensor):
             return tensor if tensor.device.type == "cpu" else None
         flat = _storage_attribute(tensor, _VALUES_ATTRIBUTE)
         if flat is None:
@@ -162,6 +165,8 @@ class KnownValues:
 
     def _set(self, tensor: FakeTensor, value: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
+        if not isinstance(tensor, FakeTensor):
+            _ADDRESSES.add(_address(tensor))
         flat = torch.UntypedStorage(storage.nbytes())
         real = torch.empty(0, dtype=tensor.dtype).set_(flat, tensor.storage_offset(), tensor.shape, tensor.stride())
         real.copy_(value)
@@ -201,9 +206,22 @@ def assumption_of(tensor: Any) -> str:
     return _storage_attribute(tensor, _ASSUMPTION_ATTRIBUTE) or ""
 
 
+def may_have_values(tensor: torch.Tensor) -> bool:
+    """Whether values belong to its storage, or belonged to one at the same address.
+
+    Where they did not, a real storage is not looked at: PyTorch adds gradients in place only if it holds the last
+    reference (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), and a Python object would be one.
+    """
+    return isinstance(tensor, FakeTensor) or _address(tensor) in _ADDRESSES
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+
+
 def _storage_attribute(tensor: Any, name: str) -> Any:
     """An attribute of a fake tensor's storage, or None. A sparse tensor has no storage."""
-    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+    if not _on_gpu(tensor) or tensor.layout is not torch.strided or not may_have_values(tensor):
         return None
     return getattr(tensor.untyped_storage(), name, None)
 
@@ -236,6 +254,11 @@ def _written_arguments(func: OpOverload) -> tuple[int, ...] | None:
     return None if is_view else ()
 
 
+def _on_gpu(value: Any) -> bool:
+    """Whether it is a fake tensor, or one of a CUDA build."""
+    return isinstance(value, FakeTensor) or (isinstance(value, torch.Tensor) and value.is_cuda)
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -245,11 +268,11 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _is_small_exact(value: Any, limit: int = _MAX_ELEMENTS) -> bool:
-    return isinstance(value, FakeTensor) and value.dtype in _EXACT_DTYPES and value.numel() <= limit
+    return _on_gpu(value) and value.dtype in _EXACT_DTYPES and value.numel() <= limit
 
 
 def _any_small_exact(out: Any) -> bool:
-    if isinstance(out, FakeTensor):
+    if _on_gpu(out):
         return _is_small_exact(out, _MAX_ASSUMED_ELEMENTS)
     return any(_is_small_exact(leaf, _MAX_ASSUMED_ELEMENTS) for leaf in _leaves(out))
 
@@ -268,7 +291,7 @@ def _is_float_data(func: OpOverload, args: Any, out: Any) -> bool:
 
 
 def _is_small_float(value: Any) -> bool:
-    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+    if not _on_gpu(value) or value.layout is not torch.strided:
         return False
     return value.dtype.is_floating_point and value.numel() <= _MAX_FLOATS
 
@@ -279,12 +302,12 @@ def _is_unknown(value: Any) -> bool:
         return False
     if value.requires_grad:
         return True
-    return isinstance(value, FakeTensor) and _storage_attribute(value, _VALUES_ATTRIBUTE) is None
+    return _on_gpu(value) and _storage_attribute(value, _VALUES_ATTRIBUTE) is None
 
 
 def _is_tracked(value: Any, overwritten: bool) -> bool:
     """Whether a tensor that is written to has values to be changed, or gets some because it is overwritten."""
-    if not isinstance(value, FakeTensor):
+    if not _on_gpu(value):
         return False
     if value.dtype in _EXACT_DTYPES:
         return True

@@ -1,8 +1,9 @@
 """What a script reads from the null GPU, where nothing is computed: the values that a trace assumes, too.
 
 A number is 1, since scripts divide by losses; a boolean is False, unless it says that something is finite; conditions
-of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros. What the script
-itself copied to the GPU is known until the next kernel runs (csrc/memory.c of `nullgpu`).
+of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros. Small tensors of
+data are known (`known_tensors`), and what libraries copied to the GPU is until the next kernel (csrc/memory.c of
+`nullgpu`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 import torch
 
-from cotenant.core.errors import TraceError
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops, script_frame
+from cotenant.tracing.cuda_build.driver import null_driver
+from cotenant.tracing.cuda_build.known_tensors import KnownTensors
 from cotenant.tracing.patches.registry import KernelPatch, Phase
 
 _Address, _Size = ctypes.c_void_p, ctypes.c_size_t
@@ -35,11 +37,13 @@ class UnknownValues:
     def __init__(self, recorder: Any) -> None:
         self._loops = DataDependentLoops(recorder)
         self._driver = null_driver()
+        self._known = KnownTensors(self._driver, self._note_place)
         self.places: dict[str, None] = {}
 
     def patches(self) -> list[KernelPatch]:
-        """The operator behind `item`, `float`, `int` and `bool`."""
+        """The operator behind `item`, `float`, `int` and `bool`, and those of which results are known."""
         return [
+            *self._known.patches(),
             KernelPatch(
                 target="aten::_local_scalar_dense", phase=Phase.OPERATORS, key="CUDA", kernel=self.read,
                 reason="The value was never computed.",
@@ -49,16 +53,24 @@ class UnknownValues:
 
     def read(self, tensor: torch.Tensor) -> complex | float | bool:
         """The value of a tensor of one element: the known one, or else the assumed one."""
+        value = self._known.item(tensor)
+        if value is not None:
+            return value
         content = torch.empty((), dtype=tensor.dtype)
         if self._driver.null_known(_Address(tensor.data_ptr()), _Size(tensor.itemsize), _Address(content.data_ptr())):
             known: complex | float | bool = content.item()
             return known
-        frame = script_frame()
+        frame = self._note_place()
         if frame is None:
             return 0 if _reads_a_flag() else self._value(tensor.dtype, "")
-        path = frame.f_code.co_filename
-        self.places[f"{Path(path).name}, line {frame.f_lineno}"] = None
         return self._value(tensor.dtype, _source_line(frame))
+
+    def _note_place(self) -> FrameType | None:
+        """The line of the script that reads now, added to `places`."""
+        frame = script_frame()
+        if frame is not None:
+            self.places[f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"] = None
+        return frame
 
     def _value(self, dtype: torch.dtype, line: str) -> complex | float | bool:
         if dtype is torch.bool:
@@ -66,24 +78,6 @@ class UnknownValues:
         if dtype.is_complex:
             return complex(1.0)
         return self._loops.number() if dtype.is_floating_point else 1
-
-
-def null_driver() -> Any:
-    """The driver of the null GPU, which was loaded before torch.
-
-    Raises:
-        TraceError: it was not; whatever driver there is instead was not started.
-    """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        _ = driver.null_known
-    except (OSError, AttributeError) as error:
-        raise TraceError(
-            "unsupported",
-            "the libraries of the null GPU were not loaded",
-            hint="is their folder, `cotenant/null-gpu` in the user's cache, on a file system mounted `noexec`?",
-        ) from error
-    return driver
 
 
 def _source_line(frame: FrameType) -> str:

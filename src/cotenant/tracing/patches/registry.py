@@ -150,11 +150,13 @@ class KernelPatch(Entry):
 
     Attributes:
         divides: whether `TraceMode` calls the kernel where the operator arrives undivided, as in inference mode.
+        with_keyset: whether the kernel gets the dispatch keys first, with which to call the next kernel.
     """
 
     key: str
     kernel: Callable[..., Any]
     divides: bool = False
+    with_keyset: bool = False
 
     def apply(self, table: PatchTable) -> None:
         """Register it."""
@@ -166,7 +168,7 @@ class KernelPatch(Entry):
         with warnings.catch_warnings():
             # `registerKernel` of aten/src/ATen/core/dispatch/OperatorEntry.cpp warns of a kernel that it overrides.
             warnings.simplefilter("ignore")
-            library.impl(name, self.kernel, self.key)
+            library.impl(name, self.kernel, self.key, with_keyset=self.with_keyset)
         table.on_undo(library._destroy)
 
 
