@@ -108,5 +108,5 @@ class _AutogradThreads:
         def made() -> torch.Tensor:
             return self._mode.wrap(torch.empty(0, device="meta"), device)
 
-        end: torch.Tensor = _Task.apply(made().requires_grad_(), made)  # type: ignore[no-untyped-call]
+        end: torch.Tensor = _Task.apply(made().requires_grad_(), made)
         return end, made()
