@@ -318,3 +318,10 @@ def test_what_hydra_would_print_before_it_exits_is_the_error(tmp_path):
         run(tmp_path, source)
     with failing("raised", "exit code 1"):
         run(tmp_path, source, env={**os.environ, "HYDRA_FULL_ERROR": "0"})
+
+
+def test_the_last_words_of_a_script_without_a_gpu_are_in_the_hint(tmp_path):
+    with pytest.raises(TraceError) as caught:
+        run(tmp_path, "import torch\nprint('run create_data.py first')\n")
+    assert caught.value.kind == "no-cuda"
+    assert caught.value.hint.endswith("the last line of its output: run create_data.py first")
