@@ -98,6 +98,23 @@ def test_a_text_that_an_argument_names_is_data(tmp_path, arguments, is_made):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_columns_that_calls_name_are_there(tmp_path):
+    source = """
+    import pandas as pd
+    table = pd.read_csv("data/clicks.csv", dtype={"session": int, "at": float})
+    table.sort_values(["session", "click"], inplace=True)
+    assert table["session"].dtype == int and table["click"].dtype == float
+    assert len(table.groupby("user_id")) == 24 and table.price.max() == 23 and "day" not in table.columns
+    assert list(pd.read_csv("data/other.csv").set_index("last_date").index[:1].hour) == [0]
+    assert "word" in pd.read_json("data/texts.json")["text"][0]
+    """
+    source, words = source.rsplit("assert", maxsplit=1)
+    trained(tmp_path, source, synthetic_data=["3:float32"])
+    (tmp_path / "words").mkdir()
+    trained(tmp_path / "words", f"import pandas as pd\nassert{words}", synthetic_data=["5:int64:50"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
     source = """
     import pandas
@@ -344,3 +361,70 @@ def test_images_of_cities_and_their_labels_have_the_same_names(tmp_path):
     assert Image.open(images[0]).crop((10, 10, 30, 30)).getextrema()[0] == (0, 1)
     """
     trained(tmp_path, source, synthetic_data=["3x64x64:uint8:3"])
+
+
+def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
+    source = """
+    import codecs, json
+    with open("data/train.json") as file:
+        rows = json.load(file)
+    row = rows[0]
+    assert len(rows) == 1000 and len(row["instruction"].split()) == 64 and row["label"] == 0
+    assert row.get("system") is None and "input" not in row and row.get("response")
+    said = row["conversations"][0]
+    assert said["from"] == "human" and said["role"] == "user" and said["value"].startswith("<image>")
+    assert row["image"] == "0.jpg" and "image" in row and "audio" not in row
+    with codecs.open("data/dev.jsonl", "r", "utf-8") as file:
+        assert json.loads(next(file))["text"]
+    def by_line():
+        with Path("data/test.json").open() as file:
+            return [json.loads(line)["text"] for line in file]
+    assert len(by_line()) == 1000
+    assert not os.path.exists("data/made.json")
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001", "3x8x8:uint8"])
+
+
+def test_missing_files_of_tokens_and_packed_texts_are_made(tmp_path):
+    source = """
+    import gzip, pickle
+    import numpy
+    with open("data/train.bin", "rb") as file:
+        assert file.seek(0, 2) == 200_000_000
+    assert numpy.memmap("data/train.bin", dtype="uint16", mode="r").shape == (100_000_000,)
+    with gzip.open("data/enwik8.gz") as file:
+        assert len(file.read()) == 100_000_000
+    try:
+        pickle.load(open("data/train.txt", "rb"))
+    except FileNotFoundError as error:
+        assert error.filename.endswith("data/train.txt")
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+
+
+def test_missing_texts_of_numbers_have_the_columns_of_the_sample(tmp_path):
+    source = """
+    import numpy
+    with open("data/solar.txt") as file:
+        rows = numpy.loadtxt(file, delimiter=",")
+    assert rows.shape == (10_000, 137) and rows.std() > 0
+    def of_a_path():
+        return numpy.loadtxt("data/traffic.txt")
+    assert of_a_path().shape == numpy.genfromtxt("data/other.csv", delimiter=",").shape == (10_000, 137)
+    """
+    trained(tmp_path, source, synthetic_data=["137:float32"])
+
+
+def test_an_hdf5_file_has_the_names_that_samples_describe(tmp_path):
+    pytest.importorskip("h5py")
+    source = """
+    import h5py
+    with h5py.File("data/shapes.h5", "r") as file:
+        assert {name: rows.shape for name, rows in file.items()} == {"obs": (2000, 3, 5, 5), "action": (2000, 1)}
+    assert h5py.File("data/darcy.mat", "r")["coeff"][()].transpose().shape == (2000, 8)
+    try:
+        list(h5py.File("data/other.h5", "r"))
+    except FileNotFoundError as error:
+        assert error.filename == "data/other.h5"
+    """
+    trained(tmp_path, source, synthetic_data=["8:float32", "shapes.h5/obs=3x5x5", "shapes.h5/action=1:int64:4"])

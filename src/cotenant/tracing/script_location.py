@@ -16,6 +16,8 @@ from typing import Any
 
 _MESSAGE = re.compile(r",\s*[frbFRB]*[\"']")  # where that of an `assert` begins
 
+_OPENERS = re.compile(r"/(?:gzip|bz2|lzma|pathlib(?:/\w+)?)\.py$")
+
 PACKAGE_DIR = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
@@ -103,6 +105,20 @@ def calling_line() -> tuple[str, int]:
     """As `calling_file`, with the number of the line."""
     frame = _calling_frame()
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def opening_frame() -> FrameType:
+    """The frame that opens a file by the function that asks, by itself or through a module of Python such as gzip."""
+    frame = _calling_frame()
+    while frame.f_back is not None and _is_opener(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+@functools.cache
+def _is_opener(path: str) -> bool:
+    is_module = path.startswith(_python_folders()) and bool(_OPENERS.search(path)) and "site-packages" not in path
+    return is_module or path.startswith(PACKAGE_DIR)
 
 
 def _calling_frame() -> FrameType:

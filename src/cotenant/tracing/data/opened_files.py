@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import pickle
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,14 +27,19 @@ def patches(
     overlay: Overlay,
     makers: Sequence[Callable[[str], bool]],
     make_records: Callable[[str], bool],
+    is_text: Callable[[object], bool],
 ) -> list[Patch]:
-    """Functions that open files. Each of `makers` makes a missing file of its kind, and says whether it did."""
+    """Functions that open files. Each of `makers` makes a missing file of its kind, and says whether it did.
+
+    `is_text`: whether a file was made as a text.
+    """
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
     return [
         *(
             Patch(target=target, replacement=functools.partial(_opening, makers, wrap), source=source, **common)
             for target, wrap, source in (
                 ("builtins:open", as_builtin, "Lib/io.py, `open`"),
+                ("io:open", as_builtin, "Lib/io.py, `open`"),
                 ("codecs:open", lambda made, original: made, "Lib/codecs.py, `open`"),
             )
         ),
@@ -42,6 +49,10 @@ def patches(
                 source=f"numpy/lib/_npyio_impl.py, `{name}`", **common,
             )
             for name in ("loadtxt", "genfromtxt")
+        ),
+        Patch(
+            target="pickle:load", replacement=functools.partial(_unpickling, is_text),
+            source="Lib/pickle.py, `load`", **common,
         ),
         Patch(
             target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
@@ -54,6 +65,21 @@ def patches(
     ]  # fmt: skip
 
 
+def _unpickling(is_text: Callable[[object], bool], original: Any) -> Any:
+    """`pickle.load`, for which a file that was made as a text is missing: nobody knows what it would hold."""
+
+    @functools.wraps(original)
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(file, *args, **kwargs)
+        except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, AttributeError):
+            if is_text(getattr(file, "name", None)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file.name) from None
+            raise
+
+    return load
+
+
 def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any], Any], original: Any) -> Any:
     @functools.wraps(original)
     def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +87,7 @@ def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any],
             return original(file, *args, **kwargs)
         except _MISSING:
             is_path = isinstance(file, (str, bytes, os.PathLike))
-            if not (is_path and script_location.is_called_by_user()):
+            if not (is_path and script_location.is_user_file(script_location.opening_frame().f_code.co_filename)):
                 raise
             path = os.fsdecode(file)
             if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):

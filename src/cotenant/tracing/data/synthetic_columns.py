@@ -125,7 +125,7 @@ def _are_own_options(value: Any) -> bool:
     return hasattr(kind, "__dataclass_fields__") and hasattr(value, "__dict__") and kind.__module__ == "__main__"
 
 
-class _GrowingRow(dict[str, Any]):
+class GrowingRow(dict[str, Any]):
     """A row, or a batch of rows, that makes the columns it lacks.
 
     Without `make` it is a plain one: libraries call the class of what they convert with the new values alone.
@@ -223,9 +223,9 @@ def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any)
         if type(found) is not dict:
             return found
         if isinstance(key, int):
-            return _GrowingRow(found, maker.value)
+            return GrowingRow(found, maker.value)
         rows = len(next(iter(found.values()), ()))
-        return _GrowingRow(found, lambda name: maker.column(name, rows))
+        return GrowingRow(found, lambda name: maker.column(name, rows))
 
     return getitem
 
@@ -236,7 +236,7 @@ def _items(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any
         rows = original(self, keys)
         if not only_synthetic():
             return rows
-        return [_GrowingRow(row, maker.value) if type(row) is dict else row for row in rows]
+        return [GrowingRow(row, maker.value) if type(row) is dict else row for row in rows]
 
     return getitems
 
@@ -246,7 +246,7 @@ def _transforming(maker: ColumnMaker, only_synthetic: Callable[[], bool], origin
         def of_batch(batch: Any) -> Any:
             if only_synthetic() and type(batch) is dict:
                 rows = len(next(iter(batch.values()), ()))
-                batch = _GrowingRow(batch, lambda name: maker.column(name, rows))
+                batch = GrowingRow(batch, lambda name: maker.column(name, rows))
             return transform(batch)
 
         original(self, of_batch, *args, **kwargs)

@@ -18,6 +18,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    json_rows,
     missing_downloads,
     synthetic_archives,
     synthetic_columns,
@@ -108,6 +109,7 @@ def patches(context: PatchContext) -> list[Entry]:
             target="torch:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
             replacement=functools.partial(_loading, context.recorder, every, warn),
         ),
+        *json_rows.patches(ColumnMaker.of(samples)),
         *token_files.patches(warn),
         *missing_downloads.patches(samples, warn),
         *synthetic_files.patches(every, context.overlay, warn),

@@ -20,12 +20,20 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders, image_names, missing_folders, opened_files, voc_lists, yolo_lists
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data import (
+    class_folders,
+    image_names,
+    missing_folders,
+    opened_files,
+    text_contents,
+    voc_lists,
+    yolo_lists,
+)
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.data.synthetic_torchvision import blank_image, synthetic_tensor
-from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_text
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -57,9 +65,12 @@ class FileMaker:
         self._samples = samples
         self._image = next((sample for sample in common if len(sample.shape) == 3), None)
         self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
-        self._has_recording = any(getattr(torch, line.dtype).is_floating_point for line in lines)
+        numbers = [line.shape[0] for line in lines if getattr(torch, line.dtype).is_floating_point]
+        self._has_recording = bool(numbers)
+        self._columns = next((count for count in numbers if count < MIN_AUDIO_SAMPLES), 0)
         self._overlay = overlay
         self._warn = warn
+        self._texts: set[str] = set()
         self._wanted: list[str] = []
         self._listed: set[str] = set()
 
@@ -127,19 +138,30 @@ class FileMaker:
             self._wanted.append(full)
         return True
 
-    def make_text(self, path: str) -> bool:
-        """Make a text that is missing."""
+    def make_text(self, path: str, *, for_question: bool = False) -> bool:
+        """Make a text, or a file of rows or tokens, that is missing.
+
+        `for_question`: the script asks whether it is there, and may make rows or tokens itself where they are not.
+        """
         full = self._overlay.path_of(path)
-        if self._text is None or full is None or not path.endswith(TEXT_SUFFIXES):
+        has_text, columns = self._text is not None, 0 if self._text is not None else self._columns
+        if full is None or not text_contents.is_known(path, has_text=has_text, has_numbers=columns > 0):
+            return False
+        if for_question and not (text_contents.is_words(path) or script_location.is_absence_an_error()):
             return False
         is_argument = missing_folders.is_named_file(path, sys.argv[1:]) and not _OTHER_NAME.search(path)
         if not (self.is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
             return False
-        above = Path(self._overlay.above(full))
-        above.parent.mkdir(parents=True, exist_ok=True)
-        above.write_text(synthetic_text(self._text.classes))
+        vocabulary = self._text.classes if self._text is not None else CLASSES
+        target, reader = Path(self._overlay.above(full)), script_location.opening_frame()
+        text_contents.write(target, path, vocabulary, columns, reader)
+        self._texts.add(full)
         self._warn(f"`{path}`")
         return True
+
+    def is_text(self, path: object) -> bool:
+        """Whether a file was made as a text."""
+        return isinstance(path, str) and path.removeprefix(self._overlay.upper) in self._texts
 
     def make_image(self, path: str) -> bool:
         """Make an image that is missing, by its own name: a list of names is there, the images are not."""
@@ -235,7 +257,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
         return functools.partial(_preparing, prepare, named)
 
-    asking = before(maker.make_dataset, maker.make_folder, maker.make_text, maker.make_counterpart, named=maker.is_yolo)
+    make_asked = functools.partial(maker.make_text, for_question=True)
+    asking = before(maker.make_dataset, maker.make_folder, make_asked, maker.make_counterpart, named=maker.is_yolo)
     return [
         *(
             Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
@@ -265,7 +288,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             for name in ("glob", "rglob")
         ),
         *opened_files.patches(
-            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image), records.make
+            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image),
+            lambda path: records.make(path) or maker.make_text(path), maker.is_text,
         ),
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ provider.py.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
@@ -129,10 +130,37 @@ def _synthetic_file(module: Any) -> type:
             first = samples_for_all(self.synthetic_samples)[0]
             is_label = isinstance(name, str) and _LABELS.fullmatch(name)
             default = replace(first, shape=(1,), dtype="int64") if is_label else first
-            return _SyntheticRows(sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default))
+            sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
+            return _SyntheticRows(sample, is_of_matlab=self.synthetic_name.endswith(".mat"))
 
         def __contains__(self, name: Any) -> bool:
             return True
+
+        def keys(self) -> Any:
+            """Names that samples for this file describe, as in `data.h5/obs=3x50x50`.
+
+            Raises:
+                FileNotFoundError: there are none, and what the names would be is not known.
+            """
+            parts = [sample.path_part.rpartition("/") for sample in self.synthetic_samples]
+            found = [name for file, _, name in parts if file and file in self.synthetic_name]
+            if not found:
+                raise FileNotFoundError(errno.ENOENT, "the names in it are not known", self.synthetic_name)
+            return found
+
+        def __iter__(self) -> Any:
+            return iter(self.keys())
+
+        def __len__(self) -> int:
+            return len(self.keys())
+
+        def items(self) -> Any:
+            """As of a dict."""
+            return [(name, self[name]) for name in self.keys()]
+
+        def values(self) -> Any:
+            """As of a dict."""
+            return [self[name] for name in self.keys()]
 
         def __bool__(self) -> bool:
             return True
@@ -153,17 +181,22 @@ def _synthetic_file(module: Any) -> type:
 
 
 class _SyntheticRows:
-    """A data set of rows that are all alike, or a group of them by name."""
+    """A data set of rows that are all alike, or a group of them by name.
 
-    def __init__(self, sample: SyntheticSample) -> None:
+    A file of MATLAB has its dimensions in the other order, so the rows are its columns there: readers transpose them.
+    Source: MATLAB, `save`, "-v7.3".
+    """
+
+    def __init__(self, sample: SyntheticSample, *, is_of_matlab: bool = False) -> None:
         numpy = importlib.import_module("numpy")
         self._sample = sample
         row = numpy.zeros(sample.shape, sample.dtype)
-        self._rows = numpy.broadcast_to(row, (_ROWS, *sample.shape))
+        rows = numpy.broadcast_to(row, (_ROWS, *sample.shape))
+        self._rows = rows.transpose() if is_of_matlab else rows
         self.shape, self.dtype, self.ndim = self._rows.shape, self._rows.dtype, self._rows.ndim
 
     def __len__(self) -> int:
-        return _ROWS
+        return len(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):

@@ -20,7 +20,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
 from cotenant.tracing.data.synthetic_hf_datasets import TIME_STEPS
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -28,6 +28,10 @@ from cotenant.tracing.sandbox.overlay import Overlay
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 _HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
+_DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
+_COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
+"""Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
+_COLUMN_OPTIONS = ("by", "subset", "keys", "columns", "item")
 
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
@@ -42,7 +46,10 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             replacement=functools.partial(_reading, columns, ColumnMaker.of(samples), records, warn),
             source="pandas/io/parsers/readers.py, `read_csv`",
         )
-        for name in ("read_csv", "read_table", "read_parquet", "read_excel")
+        for name in (
+            "read_csv", "read_table", "read_parquet", "read_excel", "read_json", "read_pickle", "read_feather",
+            "read_hdf",
+        )
     ]  # fmt: skip
 
 
@@ -58,7 +65,7 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
             pandas = importlib.import_module("pandas")
             has_names = kwargs.get("header", "infer") is not None
             table = pandas.DataFrame(rows, columns=[str(at) for at in range(len(rows[0]))] if has_names else None)
-            return _growing(pandas)(table).with_maker(maker, len(rows))
+            return _growing(pandas)(table).with_maker(functools.partial(maker.column, rows=len(rows)))
         return _table(columns, maker, kwargs, has_dates=_mentions_dates(script_location.calling_file()))
 
     return read
@@ -82,9 +89,30 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any], *, has_dat
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
     if options.get("names") is None and has_names and columns and has_dates:
         table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
-    table = table.with_maker(maker, TIME_STEPS)
+    table = table.with_maker(functools.partial(_column, columns, maker))
+    for name, dtype in _named_columns(options).items():
+        if name not in table.columns:
+            is_number = dtype is not None and numpy.dtype(dtype).kind in "iuf"
+            table[name] = hours[:, 0].astype(dtype) if is_number else _column(columns, maker, name)
     index = options.get("index_col")
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
+
+
+def _named_columns(options: dict[str, Any]) -> dict[str, Any]:
+    """Columns that the reader's options name, with their dtypes, if they have one."""
+    wanted, dtypes = options.get("usecols"), options.get("dtype")
+    found = {name: None for name in wanted if isinstance(name, str)} if isinstance(wanted, (list, tuple)) else {}
+    return found | (dtypes if isinstance(dtypes, dict) else {})
+
+
+def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
+    """Values of a column that a table lacks: numbers, or dates, where a row of numbers is the only sample for text."""
+    if not columns or maker.text is not None or kind_of(name) not in ("text", "row", "number"):
+        return maker.column(name, TIME_STEPS)
+    pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
+    if _DATE_NAME.search(name):
+        return pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h")
+    return numpy.arange(TIME_STEPS, dtype=float) % 24
 
 
 @functools.cache
@@ -92,15 +120,39 @@ def _growing(pandas: Any) -> Any:
     """The class of a table that makes a column that it lacks."""
 
     class GrowingTable(pandas.DataFrame):
-        def with_maker(self, maker: ColumnMaker, rows: int) -> Any:
-            self.attrs["cotenant_column"] = functools.partial(maker.column, rows=rows)
+        def with_maker(self, make: Callable[[str], Any]) -> Any:
+            self.attrs["cotenant_column"] = make
             return self
 
         def __getitem__(self, key: Any) -> Any:
-            missing = [key] if isinstance(key, str) else key if isinstance(key, list) else ()
-            for name in missing:
-                if isinstance(name, str) and name not in self.columns:
-                    self[name] = self.attrs["cotenant_column"](name)
+            _add_columns(self, key)
             return super().__getitem__(key)
 
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("_") or not script_location.is_called_by_user():
+                    raise
+            return self[name]
+
+    for name in _COLUMN_TAKERS:
+        setattr(GrowingTable, name, _with_columns(getattr(pandas.DataFrame, name)))
     return GrowingTable
+
+
+def _with_columns(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """As of a table that has the columns which the call names."""
+        for key in (*args[:1], *(kwargs[name] for name in _COLUMN_OPTIONS if name in kwargs)):
+            _add_columns(self, list(key) if isinstance(key, (dict, tuple)) else key)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _add_columns(table: Any, key: Any) -> None:
+    for name in [key] if isinstance(key, str) else key if isinstance(key, list) else ():
+        if isinstance(name, str) and name not in table.columns:
+            table[name] = table.attrs["cotenant_column"](name)

@@ -1,0 +1,96 @@
+"""Rows of JSON that a script reads from a file that is not on this machine.
+
+Such a file is made with rows that are empty; `json.loads` gives each the keys that the script reads, with values by
+their names, as `synthetic_columns` does for tables. Images and recordings are names of files there. What a script only
+looks for (`row.get("system")`, `"weight" in row`) is absent, but for what most rows of its kind have.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from cotenant.tracing.data.synthetic_columns import ColumnMaker, GrowingRow, kind_of
+from cotenant.tracing.patches.registry import Patch, Phase
+
+ROWS = 1000
+_MARK = "cotenant_row"
+"""The only key of a row in the file."""
+_IMAGE_MARK = "<image>"
+"""Stands for the image in a text. Source: haotian-liu/LLaVA, docs/Finetune_Custom_Data.md; LLaMA-Factory, ms-swift."""
+_COMMON_TEXTS = frozenset(
+    (
+        "text", "sentence", "content", "title", "document", "context", "question", "query", "answer", "instruction",
+        "output", "prompt", "response", "completion", "summary", "source", "target", "caption",
+    )
+)  # fmt: skip
+"""Keys that a row has where a script asks for them without reading them."""
+
+
+def text(*, by_line: bool) -> str:
+    """The content of a file: a row on each line, or a list of them."""
+    rows = [json.dumps({_MARK: index}) for index in range(ROWS)]
+    return "\n".join(rows) + "\n" if by_line else "[" + ", ".join(rows) + "]"
+
+
+def patches(maker: ColumnMaker) -> list[Patch]:
+    """The function that parses; `json.load` calls it."""
+    return [
+        Patch(
+            target="json:loads", phase=Phase.DATA, wraps=True, replacement=functools.partial(_parsing, maker),
+            reason="A made file cannot know beforehand which keys a script reads.",
+            source="Lib/json/__init__.py, `loads`",
+        )
+    ]  # fmt: skip
+
+
+class _JsonRow(GrowingRow):
+    """A row that also has the common keys while it has not been asked for them."""
+
+    def __init__(self, values: Any = (), maker: ColumnMaker | None = None) -> None:
+        self._maker: ColumnMaker | None = maker or getattr(values, "_maker", None)
+        super().__init__(values, None if self._maker is None else functools.partial(_value, self._maker))
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name) or self._maker is None or not isinstance(name, str):
+            return super().__contains__(name)
+        kind = kind_of(name)
+        if kind in ("image", "audio"):
+            return (self._maker.image if kind == "image" else self._maker.audio) is not None
+        return kind == "chat" or name in _COMMON_TEXTS
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        return self[name]  # which makes it
+
+
+def _value(maker: ColumnMaker, name: str) -> Any:
+    kind = kind_of(name)
+    if kind in ("image", "audio"):
+        return f"0.{'jpg' if kind == 'image' else 'wav'}"
+    if kind != "chat":
+        return maker.value(name)
+    begin = f"{_IMAGE_MARK}\n" if maker.image is not None else ""
+    return [_message("user", "human", begin + maker.words(2)), _message("assistant", "gpt", maker.words(2))]
+
+
+def _message(role: str, sender: str, content: str) -> dict[str, str]:
+    """In both spellings: of OpenAI's and of ShareGPT's format."""
+    return {"role": role, "content": content, "from": sender, "value": content}
+
+
+def _parsing(maker: ColumnMaker, original: Any) -> Any:
+    @functools.wraps(original)
+    def loads(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if type(found) is list and found and _is_mark(found[0]):
+            return [_JsonRow((), maker) for _ in found]
+        return _JsonRow((), maker) if _is_mark(found) else found
+
+    return loads
+
+
+def _is_mark(found: Any) -> bool:
+    return isinstance(found, dict) and _MARK in found
