@@ -23,6 +23,7 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall
 from cotenant.estimators.cudnn import depthwise, trees
+from cotenant.estimators.cudnn.fourier import fourier_bytes
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
 from cotenant.tracing.convolution_backend import runs_on_cudnn
@@ -247,8 +248,11 @@ class ConvRule:
         if not self.other_sizes or self.version != trees.VERSION:
             return None
         query = query_of(call, self.capability)
-        found = None if query is None else trees.trees_for(self.capability, trees.format_of(query, self.capability))
-        return None if query is None or found is None else found(query)
+        if query is None:
+            return None
+        by_fourier = fourier_bytes(query, self.capability)
+        found = trees.trees_for(self.capability, trees.format_of(query, self.capability))
+        return by_fourier if by_fourier is not None else None if found is None else found(query)
 
     def _at_other_size(self, call: LibraryCall) -> int | None:
         table = self._table(call) if self.other_sizes else None
