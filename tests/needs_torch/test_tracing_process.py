@@ -265,6 +265,20 @@ def test_a_crash_is_reported_with_the_end_of_the_output(tmp_path):
     assert "about to die" in (caught.value.hint or "") + caught.value.log_tail
 
 
+@pytest.mark.parametrize(
+    ("null_gpu", "wanted"),
+    [({"COTENANT_NULL_GPU": "name=A100"}, "addresses of the null GPU's memory"), (None, "about to die")],
+)
+def test_a_segmentation_fault_on_the_null_gpu_says_what_may_have_caused_it(tmp_path, null_gpu, wanted):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho about to die\nkill -SEGV $$\n")
+    python.chmod(0o755)
+    program = Program(python=str(python), kind="script", target="train.py", args=())
+    with failing("crashed", "signal 11") as caught:
+        trace_script(program, gpu=A100, workdir=str(tmp_path), env=os.environ, null_gpu=null_gpu)
+    assert wanted in caught.value.hint
+
+
 def test_the_log_ends_with_the_scripts_own_traceback(tmp_path):
     with pytest.raises(TraceError) as caught:
         run(tmp_path, "def load():\n    raise KeyError('images')\nload()\n")

@@ -149,7 +149,7 @@ def _null_gpu() -> Iterator[Diagnosis]:
         yield Diagnosis(
             subject="null GPU",
             severity="optional",
-            detail=f"{why}; compiled code and CUDA extensions are estimated as a trace runs them",
+            detail=f"{why}; estimates leave CUDA extensions out, and compiled code where its compiler fails in a trace",
             advice=hint,
         )
     else:

@@ -6,6 +6,7 @@ memory history becomes the trace, so the estimate, its breakdown and the reports
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,6 +38,7 @@ _UNLIMITED_BYTES = 1024 * GiB
 _TOLERANCE = 0.005
 _WHY = {"compiled": "runs compiled code", "extension": "builds a CUDA extension"}
 _NO_LANDLOCK = "this kernel has no Landlock, without which compilers could write anywhere"
+_NOEXEC_HINT = "set `XDG_CACHE_HOME` to a folder on a file system that is mounted without `noexec`"
 _LANDLOCK_HINT = "use Linux 5.13 or newer, or `--no-sandbox`, which lets the script change files"
 EXPERIMENTAL = (
     "experimental: PyTorch's CUDA build ran on a null GPU, and the bound was calibrated on traces, not on such runs"
@@ -64,6 +66,9 @@ class NullGpuRunner:
             raise TraceError("unsupported", text, hint="set `XDG_CACHE_HOME` to a folder with some free MiB") from error
         if sandbox and not has_landlock():
             raise TraceError("unsupported", f"no null GPU: {_NO_LANDLOCK}", hint=_LANDLOCK_HINT)
+        if _cannot_be_loaded_from(self._folder):
+            text = f"no null GPU: libraries in `{self._folder}` cannot be loaded: its file system is mounted `noexec`"
+            raise TraceError("unsupported", text, hint=_NOEXEC_HINT)
         return libraries
 
     def run(
@@ -148,8 +153,17 @@ def why_unavailable(python: str) -> tuple[str, str, str]:
         return error.message, error.hint or "", ""
     if not has_landlock():
         return _NO_LANDLOCK, _LANDLOCK_HINT, ""
+    cache = cache_folder("null-gpu")
+    if cache is not None and _cannot_be_loaded_from(cache):
+        return f"`{cache}` is on a file system that is mounted `noexec`", _NOEXEC_HINT, ""
     cudnn = ".".join(map(str, wheels.cudnn))
     return "", "", f"CUDA {wheels.cuda_major}, cuDNN {cudnn}: `estimate --backend null-gpu` is possible (experimental)"
+
+
+def _cannot_be_loaded_from(folder: Path) -> bool:
+    """Whether the file system of a folder, which need not be there yet, is mounted `noexec`."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return bool(os.statvfs(there).f_flag & os.ST_NOEXEC)
 
 
 def why_not_traced(recorded: MemoryTrace) -> str:

@@ -7,6 +7,7 @@ import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,6 +217,26 @@ def test_kernel_without_landlock_is_refused_unless_the_sandbox_is_off(monkeypatc
     with pytest.raises(TraceError, match="this kernel has no Landlock"):
         runner.libraries_for(sys.executable)
     assert runner.libraries_for(sys.executable, sandbox=False) is libraries
+
+
+def test_cache_from_which_no_library_can_be_loaded_is_refused(monkeypatch, tmp_path):
+    libraries = NullGpuLibraries(wheels=WHEELS, preload=())
+    monkeypatch.setattr(null_gpu, "find_wheels", lambda python: WHEELS)
+    monkeypatch.setattr(null_gpu, "build_libraries", lambda wheels, folder: libraries)
+    monkeypatch.setattr(null_gpu, "has_landlock", lambda: True)
+    monkeypatch.setattr(null_gpu, "check_compiler", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = []
+
+    def mounted(path):
+        asked.append(path)
+        return SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID)
+
+    monkeypatch.setattr(os, "statvfs", mounted)
+    with pytest.raises(TraceError, match=r"no null GPU: libraries in `.*` cannot be loaded: .* `noexec`"):
+        null_gpu.NullGpuRunner(tmp_path / "not" / "made").libraries_for(sys.executable)
+    assert asked == [tmp_path], "the folder that is there"
+    assert "noexec" in null_gpu.why_unavailable(sys.executable)[0]
 
 
 def test_traced_scripts_may_not_write_to_gpus(tmp_path):

@@ -59,8 +59,9 @@ def command(
     Code of torch.compile is traced as PyTorch's compiler makes it (torch 2.10, 2.11 and 2.13 were tried), which takes 6
     to 90 s of CPU time. What the compiler does not take is traced eagerly, with a warning; --compiled-code eager traces
     all of it so. CUDA extensions are skipped. With --backend null-gpu the CUDA build of torch in the script's
-    environment runs all of it (2.8 or newer, x86-64 Linux, a C compiler); --backend auto does so where a trace would
-    not. `cotenant doctor` says whether it is possible.
+    environment runs all of it, for three steps, on a GPU that computes nothing: only values of data are known, others
+    are assumed. It takes torch 2.8 or newer by pip, x86-64 Linux 5.13 or newer and a C compiler. --backend auto does so
+    where a trace leaves something out. `cotenant doctor` says whether it is possible in the Python that runs it.
 
     The bound holds for the ratio --coverage of measured jobs. If small differences, such as one more workspace, lead to
     two states of the reserved bytes, both are printed. Near the limit, the answer includes how often the allocator

@@ -161,7 +161,7 @@ def _run_once(
 
 def _marks_beside(answer: Path) -> _Marks:
     uninstalled = ""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         uninstalled = answer.with_name(serialization.UNINSTALLED).read_text()
     return _Marks(has_compiled=answer.with_name(serialization.COMPILED).exists(), uninstalled=uninstalled)
 
@@ -189,7 +189,7 @@ def _answer_of(
         code = _run_in_new_process(command, workdir, env, paths["log"], timeout_s, show_output=show_output)
     log = _tail(paths["log"])
     if not paths["answer"].exists():
-        raise _crash_error(code, log)
+        raise _crash_error(code, log, on_null_gpu="COTENANT_NULL_GPU" in env)
     try:
         return _read_answer(paths["answer"], log)
     except (TraceError, UsageError):
@@ -296,13 +296,14 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _crash_error(code: int, log: str) -> TraceError:
+def _crash_error(code: int, log: str, *, on_null_gpu: bool) -> TraceError:
     if code == 3 and "Python 3.10" in log:
         return TraceError("unsupported", log.strip().splitlines()[-1], log_tail=log)
+    hint = _last_line(log)
+    if on_null_gpu and code == -signal.SIGSEGV:
+        hint = "nothing is at the addresses of the null GPU's memory: did the script read or write there from the CPU?"
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return TraceError(
-        "crashed", f"the tracing process ended by {how} without an answer", hint=_last_line(log), log_tail=log
-    )
+    return TraceError("crashed", f"the tracing process ended by {how} without an answer", hint=hint, log_tail=log)
 
 
 def _last_line(log: str) -> str | None:
