@@ -50,6 +50,15 @@ def test_folders_below_one_that_an_option_names_are_there(tmp_path):
 
 
 @IMAGES
+def test_images_whose_absence_is_an_error_are_there(tmp_path):
+    source = """
+    assert not os.path.isfile("data/train/7.jpg")
+    assert os.path.isfile("data/train/7.jpg")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
 def test_what_is_there_and_what_is_no_data_stays_as_it_is(tmp_path):
     (tmp_path / "data").mkdir()
     source = """

@@ -170,6 +170,10 @@ class FileMaker:
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
+    def make_wanted_image(self, path: str) -> bool:
+        """As `make_image`, where the script raises without it."""
+        return script_location.is_absence_an_error() and self.make_image(path)
+
     def make_dataset(self, path: str) -> bool:
         """Make a data set of YOLO or PASCAL VOC whose list, or folder, a path is."""
         full, is_voc = self._overlay.path_of(path), voc_lists.is_voc_list(path)
@@ -257,8 +261,11 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
         return functools.partial(_preparing, prepare, named)
 
-    make_asked = functools.partial(maker.make_text, for_question=True)
-    asking = before(maker.make_dataset, maker.make_folder, make_asked, maker.make_counterpart, named=maker.is_yolo)
+    for_asking = (
+        maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
+        maker.make_counterpart, maker.make_wanted_image,
+    )  # fmt: skip
+    asking = before(*for_asking, named=maker.is_yolo)
     return [
         *(
             Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)

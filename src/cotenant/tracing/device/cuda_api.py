@@ -19,6 +19,10 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_
 from cotenant.tracing.recorder import TraceRecorder
 
 _NCCL_VERSION = (2, 27, 5)
+_KIB = 1 << 10
+_SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}
+"""Shared memory that a block can have. Source: CUDA C++ Programming Guide, technical specifications per capability."""
+_SHARED_KIB_OF_OTHERS = 99  # 8.6, 8.9, 12.0
 _SOME_VERSIONS = "some versions: functions come and go between PyTorch 2.4 and 2.13"
 
 
@@ -58,18 +62,37 @@ class _DeviceProperties:
         self.warp_size = 32
         self.regs_per_multiprocessor = 65536
         self.shared_memory_per_block = 49152
-        self.shared_memory_per_block_optin = 101376
-        self.shared_memory_per_multiprocessor = 102400
+        self.shared_memory_per_block_optin = _SHARED_KIB.get(spec.capability, _SHARED_KIB_OF_OTHERS) * _KIB
+        # One KiB of each block is the system's; from 8.0 on a block can have all of the rest.
+        reserved = _KIB if spec.capability >= (8, 0) else 0
+        self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + reserved
         self.L2_cache_size = 40 * 2**20
         self.gcnArchName = ""
         self.uuid = "00000000-0000-0000-0000-000000000000"
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
+        # Of an A100; scripts print a bandwidth.
+        self.clock_rate, self.memory_clock_rate, self.memory_bus_width = 1_410_000, 1_215_000, 5120
+
+    def __repr__(self) -> str:
+        """As torch/csrc/cuda/Module.cpp, `registerCudaDeviceProperties`."""
+        mib = _KIB**2
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // mib}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // mib}MB)"
+        )
 
 
 class FakeStream:
     """Replaces `torch.cuda.Stream`. It orders nothing; the allocator has blocks of each stream, by `number`."""
 
     _next = 1
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest. Source: c10/cuda/CUDAStream.h, `max_compile_time_stream_priorities`."""
+        return 0, -3
 
     def __init__(self, device: object = None, priority: int = 0, *, number: int | None = None, **_: object) -> None:
         if number is None:
@@ -235,6 +258,7 @@ def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: spec.capability,
         "get_device_name": lambda device=None: spec.name,
+        "can_device_access_peer": lambda device, peer_device: True,
     }
 
 

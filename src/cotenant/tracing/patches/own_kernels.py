@@ -48,6 +48,10 @@ def patches(context: PatchContext) -> list[Patch]:
             replacement=functools.partial(_autotune, launch), source="triton/runtime/autotuner.py", **common,
         ),
         Patch(
+            target="triton.backends.nvidia.driver:CudaUtils", replacement=_driver_utilities,
+            source="triton/backends/nvidia/driver.py, `CudaUtils`", **common,
+        ),
+        Patch(
             target="torch.cuda:_compile_kernel", replacement=lambda *args, **kwargs: launch, missing="before 2.9",
             source="torch/cuda/__init__.py, `_compile_kernel`", **common,
         ),
@@ -75,6 +79,24 @@ def _launch_nothing(recorder: Any, values: KnownValues, *args: Any, **kwargs: An
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(tensor, torch.Tensor):
                 values.forget(tensor)  # the kernel may have written to it
+
+
+def _driver_utilities() -> Any:
+    """What Triton asks the driver for: the GPU's properties. Libraries ask for the current GPU when they are imported.
+
+    Source of the names: triton/backends/nvidia/driver.c, `getDeviceProperties`.
+    """
+    gpu = torch.cuda.get_device_properties(0)
+    properties = {
+        "max_shared_mem": gpu.shared_memory_per_block_optin,
+        "max_num_regs": gpu.regs_per_multiprocessor,
+        "multiprocessor_count": gpu.multi_processor_count,
+        "warpSize": gpu.warp_size,
+        "sm_clock_rate": gpu.clock_rate,
+        "mem_clock_rate": gpu.memory_clock_rate,
+        "mem_bus_width": gpu.memory_bus_width,
+    }
+    return types.SimpleNamespace(get_device_properties=lambda device: dict(properties))
 
 
 def _bench(self: Any, *args: Any, config: Any, **kwargs: Any) -> list[float]:

@@ -1,8 +1,9 @@
-"""`nvidia-smi` for the simulated GPUs: lists, tables and `--query-gpu` in CSV.
+"""`nvidia-smi` for the simulated GPUs: lists, tables, `--query-gpu` in CSV, and `-q` for the memory.
 
 `install` makes the program. It is this file, run by an interpreter of its own with the standard library only: the
-folder of the program is put before the others in PATH, where most scripts look for it. Not answered: `-q`, `topo` and
-other reports; a program that is named by its path. Source: nvidia-smi(1).
+folder of the program is put before the others in PATH, where most scripts look for it. Not answered: `topo` and other
+reports, also those of `-q` that are not of memory or utilization; a program that is named by its path. Source:
+nvidia-smi(1).
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.keys() & {"-L", "--list-gpus"}:
         print("\n".join(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})" for gpu in gpus))
         return 0
+    if options.keys() & {"-q", "--query"} and not options.keys() - {"-q", "--query", "-d", "--display"}:
+        _print_report(gpus)
+        return 0
     if options:
         print(f"nvidia-smi of a simulated GPU does not know `{next(iter(options))}`", file=sys.stderr)
         return 2
@@ -164,6 +168,19 @@ def _print_table(gpus: Sequence[Mapping[str, Any]]) -> None:
         lines.append(_row(f"N/A  {TEMPERATURE_C}C  P0  {POWER_W}W / {POWER_LIMIT_W}W | {memory:>22} | 0%  Default"))
         lines.append(edge)
     lines += [_row("Processes:"), _row(" No running processes found"), edge]
+    print("\n".join(lines))
+
+
+def _print_report(gpus: Sequence[Mapping[str, Any]]) -> None:
+    """The report of `-q`: scripts look for the free memory of each GPU in it."""
+    lines = ["", "==============NVSMI LOG==============", "", f"Driver Version : {DRIVER_VERSION}"]
+    lines += [f"CUDA Version   : {CUDA_VERSION}", "", f"Attached GPUs  : {len(gpus)}"]
+    for gpu in gpus:
+        total = gpu["memory_bytes"] // _MIB
+        memory = {"Total": f"{total} MiB", "Reserved": "0 MiB", "Used": "0 MiB", "Free": f"{total} MiB"}
+        lines += [f"GPU {gpu['bus_id']}", "    FB Memory Usage"]
+        lines += [f"        {name:<34}: {value}" for name, value in memory.items()]
+        lines += ["    Utilization", *(f"        {name:<34}: 0 %" for name in ("Gpu", "Memory")), ""]
     print("\n".join(lines))
 
 

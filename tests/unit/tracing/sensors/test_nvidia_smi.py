@@ -31,6 +31,15 @@ def test_program_answers_from_path(folder):
     ]
 
 
+def test_report_of_the_memory(folder, capsys):
+    code, lines = printed(folder, capsys, "-q", "-d", "Memory")
+    free = [line.split() for line in lines if "Free" in line]  # as `grep -A4 GPU | grep Free` finds it
+    assert code == 0
+    assert free == [["Free", ":", "40960", "MiB"]] * 2
+    assert [line for line in lines if line.startswith("GPU ")] == [f"GPU {nvidia_smi.bus_id_of(at)}" for at in (0, 1)]
+    assert printed(folder, capsys, "-q", "-x")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
