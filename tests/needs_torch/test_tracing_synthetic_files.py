@@ -112,8 +112,8 @@ def test_columns_that_calls_name_are_there(tmp_path):
     import pandas as pd
     table = pd.read_csv("data/clicks.csv", dtype={"session": int, "at": float})
     table.sort_values(["session", "click"], inplace=True)
-    assert table["session"].dtype == int and table["click"].dtype == float
-    assert len(table.groupby("user_id")) == 24 and table.price.max() == 23 and "day" not in table.columns
+    assert table["session"].dtype == int and table["session"].nunique() > 1000 and table["click"].dtype == float
+    assert len(table.groupby("user_id")) == 24 and table.weight.max() == 23 and "day" not in table.columns
     assert list(pd.read_csv("data/other.csv").set_index("last_date").index[:1].hour) == [0]
     assert "word" in pd.read_json("data/texts.json")["text"][0]
     """
@@ -374,21 +374,21 @@ def test_images_of_cities_and_their_labels_have_the_same_names(tmp_path):
 
 def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
     source = """
-    import codecs, json
-    with open("data/train.json") as file:
-        rows = json.load(file)
+    import json
+    def load(path):
+        with open(path) as file:
+            return json.load(file)
+    rows = load("data/train.json")
     row = rows[0]
     assert len(rows) == 1000 and len(row["instruction"].split()) == 64 and row["label"] == 0
     assert row.get("system") is None and "input" not in row and row.get("response")
     said = row["conversations"][0]
     assert said["from"] == "human" and said["role"] == "user" and said["value"].startswith("<image>")
     assert row["image"] == "0.jpg" and "image" in row and "audio" not in row
-    with codecs.open("data/dev.jsonl", "r", "utf-8") as file:
-        assert json.loads(next(file))["text"]
-    def by_line():
-        with Path("data/test.json").open() as file:
-            return [json.loads(line)["text"] for line in file]
-    assert len(by_line()) == 1000
+    def by_line(path):
+        with path.open() as file:
+            return [json.loads(line) for line in file]
+    assert len(by_line(Path("data/test.json"))) == 1000 and by_line(Path("data/dev.jsonl"))[7]["text"]
     assert not os.path.exists("data/made.json")
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001", "3x8x8:uint8"])

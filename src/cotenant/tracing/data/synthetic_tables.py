@@ -28,6 +28,7 @@ from cotenant.tracing.sandbox.overlay import Overlay
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 _HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
+_OF_ONE_IDENTITY = 16  # rows, of a column that is read as whole numbers: a session, an item
 _DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
@@ -92,8 +93,10 @@ def _table(columns: int, maker: ColumnMaker, options: dict[str, Any], *, has_dat
     table = table.with_maker(functools.partial(_column, columns, maker))
     for name, dtype in _named_columns(options).items():
         if name not in table.columns:
-            is_number = dtype is not None and numpy.dtype(dtype).kind in "iuf"
-            table[name] = hours[:, 0].astype(dtype) if is_number else _column(columns, maker, name)
+            kind = numpy.dtype(dtype).kind if dtype is not None else "O"
+            identities = numpy.arange(TIME_STEPS) // _OF_ONE_IDENTITY
+            numbers = identities if kind in "iu" else hours[:, 0] if kind == "f" else None
+            table[name] = numbers.astype(dtype) if numbers is not None else _column(columns, maker, name)
     index = options.get("index_col")
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
 
@@ -107,7 +110,7 @@ def _named_columns(options: dict[str, Any]) -> dict[str, Any]:
 
 def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
     """Values of a column that a table lacks: numbers, or dates, where a row of numbers is the only sample for text."""
-    if not columns or maker.text is not None or kind_of(name) not in ("text", "row", "number"):
+    if not columns or maker.text is not None or kind_of(name) not in ("text", "row"):
         return maker.column(name, TIME_STEPS)
     pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     if _DATE_NAME.search(name):
@@ -136,7 +139,7 @@ def _growing(pandas: Any) -> Any:
                     raise
             return self[name]
 
-    for name in _COLUMN_TAKERS:
+    for name in filter(functools.partial(hasattr, pandas.DataFrame), _COLUMN_TAKERS):
         setattr(GrowingTable, name, _with_columns(getattr(pandas.DataFrame, name)))
     return GrowingTable
 
