@@ -376,7 +376,7 @@ for _ in range(5):
 @pytest.mark.parametrize(
     ("lines", "hint"),
     [
-        pytest.param("def f(:", "is it for another Python than ", id="no Python"),
+        pytest.param("def f(:", "correct it; is it for another Python than ", id="no Python"),
         pytest.param("input('go? ')", "a traced script has no input", id="reads a line"),
     ],
 )

@@ -73,7 +73,7 @@ def test_absent_data_are_an_error_that_names_the_option(tmp_path):
     with failing("raised", "FileNotFoundError") as caught:
         traced(tmp_path, "import numpy\n\nnumpy.load('gone.npy')\n")
     assert "(train.py, line 3)" in str(caught.value)
-    assert "`--synthetic-data SHAPE`" in caught.value.hint
+    assert "add `--synthetic-data " in caught.value.hint
 
 
 def test_existing_data_are_used(tmp_path):

@@ -95,7 +95,7 @@ def test_synthetic_datasets_have_the_fields_that_scripts_read(tmp_path, data, sh
 def test_a_download_that_fails_names_the_option(tmp_path):
     with failing("raised", "Error downloading") as caught:
         traced(tmp_path, "from torchvision.datasets import MNIST\n\nMNIST('gone', download=True)\n")
-    assert "`--synthetic-data SHAPE`" in caught.value.hint
+    assert "add `--synthetic-data " in caught.value.hint
 
 
 ONLY_12 = "a data set has 12 samples for batches of 64: the only batch"

@@ -99,7 +99,7 @@ def test_a_failed_assertion_without_a_message_is_quoted(tmp_path):
     _with_readers(tmp_path)
     with failing("raised", "AssertionError: assert os.path.exists(root)") as caught:
         traced(tmp_path, "from timm.data.dataset import ImageDataset\nImageDataset('gone')\n")
-    assert "`--synthetic-data SHAPE`" in caught.value.hint
+    assert "add `--synthetic-data " in caught.value.hint
 
 
 BUILDER = """

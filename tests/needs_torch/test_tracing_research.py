@@ -218,7 +218,7 @@ def test_missing_data_can_be_synthesized(tmp_path, monkeypatch, line):
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"FileNotFoundError|OSError") as caught:
         traced(tmp_path, USES + line)
-    assert "`--synthetic-data SHAPE`" in caught.value.hint
+    assert "add `--synthetic-data " in caught.value.hint
 
 
 def a_library(folder, monkeypatch):

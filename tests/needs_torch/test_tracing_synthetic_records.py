@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.core.errors import TraceError
 from traced_scripts import TRAINING, failing, traced, trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
@@ -168,3 +169,13 @@ def test_columns_that_are_taken_by_their_number(tmp_path):
     assert [item(index) for index in range(8)] == [((16, 8), index % 7) for index in range(8)]
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+def test_an_error_after_a_list_was_made_up_names_it(tmp_path):
+    source = """
+    names = [line.strip().split("/")[0] for line in open("data/train_list.txt")]
+    {"cats": 0}[names[0]]
+    """
+    with pytest.raises(TraceError, match="KeyError") as caught:
+        trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+    assert "`data/train_list.txt` had to be made up" in caught.value.hint

@@ -74,6 +74,9 @@ class SummaryError(UsageError):
         self.reason = reason
 
 
+_BEGINNING = 4  # letters of a name, as in `H200`
+
+
 class UnknownName(UsageError):
     """A name that is not in a registry; lists what is known and the nearest spelling."""
 
@@ -82,7 +85,8 @@ class UnknownName(UsageError):
 
         names = sorted(known)
         by_lower = {candidate.lower(): candidate for candidate in names}
-        close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        begins_alike = [candidate for candidate in by_lower if candidate.startswith(name.lower()[:_BEGINNING])]
+        close = difflib.get_close_matches(name.lower(), by_lower, n=1) or begins_alike[:1]
         super().__init__(
             f"no {kind} named `{name}` (known: {', '.join(names)})",
             hint=f"did you mean `{by_lower[close[0]]}`?" if close else None,

@@ -85,3 +85,11 @@ def test_built_in_names_need_no_search_of_installed_distributions():
         ).returncode
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("h100-80gb", "did you mean `H100-80GB`?"), ("H200XL", "did you mean `H200-141GB`?"), ("MI300X", None)],
+)
+def test_an_unknown_name_suggests_the_nearest(name, hint):
+    assert UnknownName("GPU", name, ["H100-80GB", "H200-141GB"]).hint == hint

@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     json_rows,
     missing_downloads,
@@ -44,39 +43,7 @@ from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
-_MISSING_WORDS = (
-    "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
-    "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
-    "cannot connect to host",
-)  # fmt: skip
-"""Parts of messages, and of failed assertions, that say that data are missing."""
 _REASON = "It raises where the data are missing."
-_OTHER_FILES = (
-    ("a font", (".ttf", ".otf", "truetype", "font")),
-    ("a library", (".so", "libmpi", "cannot open shared object", "shared library")),
-    ("a part of the model", ("vocab", "tokenizer", "merges.txt", ".bpe", "spiece", "sentencepiece")),
-    ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
-)
-"""What is missing, by words of the message, where it is not data."""
-
-
-def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:
-    """What to do about an error that says that data are not on this machine."""
-    if missing_weights.is_missing_model(error):
-        return (
-            "is it of a model that is not on this machine (a configuration, a tokenizer, weights)? fetch it once with "
-            "`--allow-network`, or name a folder of this machine that has it"
-        )
-    words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
-    is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
-    if not is_missing or isinstance(error, NotImplementedError):
-        return None
-    other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
-    if other is not None:
-        return f"{other} is not on this machine: install it, or fetch it as for the job"
-    if synthetic_data:
-        return "`--synthetic-data` replaces what well-known libraries load, not this file: make it available"
-    return "are data missing on this machine? replace them with `--synthetic-data SHAPE`, e.g. 3x224x224:uint8:1000"
 
 
 def patches(context: PatchContext) -> list[Entry]:

@@ -46,8 +46,8 @@ _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
-    r"out|log|result|checkpoint|ckpt|save|cache|vocab|weight|merges|requirement|readme|config|sample|experiment|resume"
-    r"|(?<![a-z])states?(?![a-z])",
+    r"(?<![a-z])out|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
+    r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
     re.IGNORECASE,
 )
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name

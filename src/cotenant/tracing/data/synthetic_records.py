@@ -35,6 +35,10 @@ _FLOAT = 0.5
 _NUMBERS = frozenset({"int", "float", "size"})
 
 
+made_up: list[str] = []
+"""Paths of the files that were made in this process, for hints about what the script raises later."""
+
+
 class RecordMaker:
     """Makes a file of records. `is_data`: whether a path looks like data."""
 
@@ -62,6 +66,7 @@ class RecordMaker:
         above.parent.mkdir(parents=True, exist_ok=True)
         above.write_text(content)
         self._warn(f"`{path}`")
+        made_up.append(path)
         return True
 
     def positional_rows(self) -> list[list[Any]]:

@@ -173,5 +173,15 @@ def _script(python: str, script: str, args: list[str], workdir: str) -> Program:
     if path.is_dir():
         raise UsageError(f"`{script}` is a folder", hint="give the script in it")
     if not path.exists():
-        raise UsageError(f"no script `{script}` in `{workdir}`", hint="check the path")
+        raise UsageError(f"no script `{script}` in `{workdir}`", hint=_nearest_script(script, workdir))
     return Program(python=python, kind="script", target=script, args=tuple(args))
+
+
+def _nearest_script(script: str, workdir: str) -> str:
+    """What to do about a script that is not there: the file of its folder that has nearly its name."""
+    import difflib  # not at import: every command imports this module
+
+    folder = Path(workdir, script).parent
+    names = [path.name for path in folder.glob("*.py")] if folder.is_dir() else []
+    close = difflib.get_close_matches(Path(script).name, names, n=1)
+    return f"did you mean `{Path(script).parent / close[0]}`?" if close else "check the path"

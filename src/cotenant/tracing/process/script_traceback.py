@@ -43,14 +43,14 @@ def hint_for(error: BaseException) -> str | None:
     if about_kernels is not None:
         return about_kernels
     if isinstance(error, ModuleNotFoundError):
-        return "the script runs in the Python that estimates it: name the job's own with `--python PATH`"
+        return f"the script runs in `{sys.executable}`: install it there, or name the job's Python with `--python`"
     if isinstance(error, SyntaxError):
         version = ".".join(map(str, sys.version_info[:2]))
-        return f"is it for another Python than {version}? name the job's own with `--python PATH`"
+        return f"correct it; is it for another Python than {version}? name the job's own with `--python PATH`"
     if isinstance(error, OSError) and "CUDA_HOME" in str(error):
         return "it needs the CUDA toolkit: set `CUDA_HOME` as for the job"
     if isinstance(error, EOFError) and "reading a line" in str(error):
-        return "a traced script has no input: stdin is empty"
+        return "a traced script has no input: stdin is empty; give it the answer by an option, or a file"
     return None
 
 

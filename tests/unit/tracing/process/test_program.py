@@ -91,3 +91,10 @@ def test_an_interpreter_in_the_command_is_used(folder):
 def test_a_command_without_a_program_is_refused_with_a_reason(folder, command, words):
     with pytest.raises(UsageError, match=words):
         find(folder, *command)
+
+
+def test_a_script_with_nearly_the_name_is_suggested(tmp_path):
+    (tmp_path / "train_gpt.py").write_text("")
+    with pytest.raises(UsageError) as caught:
+        find(tmp_path, "trian_gpt.py")
+    assert caught.value.hint == "did you mean `train_gpt.py`?"

@@ -1,0 +1,83 @@
+"""What to do about an error that says that data are not on this machine, with an example of the right kind."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Container, Sequence
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data import synthetic_records
+from cotenant.tracing.patches import missing_weights
+
+_MISSING_FILE = (FileNotFoundError, NotADirectoryError)
+_MISSING_WORDS = (
+    "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
+    "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
+    "cannot connect to host",
+)  # fmt: skip
+"""Parts of messages, and of failed assertions, that say that data are missing."""
+_OTHER_FILES = (
+    ("a font", (".ttf", ".otf", "truetype", "font")),
+    ("a library", (".so", "libmpi", "cannot open shared object", "shared library")),
+    ("a part of the model", ("vocab", "tokenizer", "merges.txt", ".bpe", "spiece", "sentencepiece")),
+    ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
+)
+"""What is missing, by words of the message, where it is not data."""
+_PICKLES = re.compile(r"\.(?:pkl|pickle|mat|npz|joblib)\b")
+_KINDS = (
+    (re.compile(r"\.(?:wav|flac|mp3|ogg|m4a|opus)\b"), "160000:float32", "10 s of audio at 16 kHz"),
+    (re.compile(r"\.(?:jpe?g|png|bmp|tiff?|webp)\b"), "3x224x224:uint8:1000", "images of 1,000 classes"),
+    (re.compile(r"\.(?:off|ply|pts|pcd|h5|hdf5)\b"), "1024x3:float32:40", "clouds of 1,024 points, 40 classes"),
+    (re.compile(r"\.(?:bin|tsv|jsonl|tokens|raw|text)\b"), "1024:int64:50257", "texts of 1,024 tokens"),
+)
+"""Samples by the suffix of what is missing."""
+_LIBRARIES = (
+    (("librosa", "soundfile", "torchaudio", "python_speech_features"), _KINDS[0]),
+    (("torchvision", "PIL", "cv2", "skimage", "imageio"), _KINDS[1]),
+    (("transformers", "tokenizers", "tiktoken", "torchtext", "nltk", "jieba"), _KINDS[3]),
+    (("pandas",), (None, "7:float32", "tables of 7 columns of numbers")),
+)
+"""Samples by the libraries that the script has loaded."""
+_DEFAULT = _KINDS[1]
+_NAMED_FILES = 3
+
+
+def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:
+    """What to do about an error that says that data are not on this machine; None for another error."""
+    if missing_weights.is_missing_model(error):
+        return (
+            "is it of a model that is not on this machine (a configuration, a tokenizer, weights)? fetch it once with "
+            "`--allow-network`, or name a folder of this machine that has it"
+        )
+    words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
+    is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
+    if not is_missing or isinstance(error, NotImplementedError):
+        return _made_up_hint(error)
+    other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
+    if other is not None:
+        return f"{other} is not on this machine: install it, or fetch it as for the job"
+    if synthetic_data:
+        why = "its writer alone knows its content" if _PICKLES.search(words) else "its form is not known"
+        return (
+            "`--synthetic-data` replaces what well-known libraries load, and what the script's code says the form of, "
+            f"not this file ({why}): make it available, or a small one of the same form"
+        )
+    sample, what = example(words, sys.modules)
+    return f"are data missing on this machine? add `--synthetic-data {sample}` ({what}), with your samples' shape"
+
+
+def _made_up_hint(error: BaseException) -> str | None:
+    """What else may be the cause of an error of a lookup or a conversion: a file that was made up."""
+    if not synthetic_records.made_up or not isinstance(error, (LookupError, ValueError, AssertionError, TypeError)):
+        return None
+    files = ", ".join(f"`{path}`" for path in synthetic_records.made_up[:_NAMED_FILES])
+    return f"{files} had to be made up: if the script wants more of it, make it available, or a small one of its form"
+
+
+def example(words: str, loaded: Container[str]) -> tuple[str, str]:
+    """A value of `--synthetic-data` for what a message names, else for libraries that are `loaded`, and its meaning."""
+    by_name = next((kind for kind in _KINDS if kind[0].search(words)), None)
+    by_library = next((kind for names, kind in _LIBRARIES if any(name in loaded for name in names)), _DEFAULT)
+    _, sample, what = by_name or by_library
+    return sample, what

@@ -1,0 +1,36 @@
+"""Hints about missing data: an example of the kind of data, which works when it is pasted."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="the module imports torch")
+
+from cotenant.tracing.data.data_options import parse_sample
+from cotenant.tracing.data.missing_data_hints import example, missing_data_hint
+
+
+@pytest.mark.parametrize(
+    ("words", "loaded", "shape"),
+    [
+        pytest.param("no such file: '/data/a/1.wav'", (), (160000,), id="a recording"),
+        pytest.param("no such file: '/data/train.tsv'", ("torchvision",), (1024,), id="a text, by its suffix"),
+        pytest.param("no such file: '/data/shape.h5'", (), (1024, 3), id="a point cloud"),
+        pytest.param("no such file: '/data/train'", ("transformers",), (1024,), id="texts, by a library"),
+        pytest.param("no such file: '/data/train.csv'", ("pandas",), (7,), id="a table"),
+        pytest.param("no such file: '/data/train.csv'", ("pandas", "PIL"), (3, 224, 224), id="a table of images"),
+        pytest.param("no such file: '/data/train'", (), (3, 224, 224), id="nothing says"),
+    ],
+)
+def test_example_is_of_the_kind_of_data(words, loaded, shape):
+    sample, what = example(words, loaded)
+    assert parse_sample(sample).shape == shape
+    assert what
+
+
+def test_the_hint_says_what_synthetic_data_cannot_make():
+    error = FileNotFoundError("no such file: data/train.pkl")
+    assert "`--synthetic-data " in missing_data_hint(error, [])
+    assert "its writer alone knows its content" in missing_data_hint(error, ["3x8x8"])
+    assert "a small one of the same form" in missing_data_hint(FileNotFoundError("data/x.abc"), ["3x8x8"])
+    assert missing_data_hint(ValueError("shapes differ"), []) is None
