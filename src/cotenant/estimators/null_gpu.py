@@ -117,12 +117,17 @@ class NullGpuRunner:
         return replace(recorded, warnings=(*recorded.warnings, again))
 
     def _caches(self, libraries: NullGpuLibraries) -> dict[str, str]:
-        """Folders for compiled code, so that a second estimate need not compile.
+        """Folders for compiled code and extensions, so that a second estimate need not compile.
 
-        Not the user's own: there no choice of a kernel by its speed may come from a GPU that runs nothing.
+        Not the user's own: there no choice of a kernel by its speed may come from a GPU that runs nothing, and no
+        extension for the architecture of another GPU.
         """
         folder = self._folder / f"compiled-{libraries.preload[0].parent.name}"
-        made = {"TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton"}
+        made = {
+            "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
+            "TRITON_CACHE_DIR": folder / "triton",
+            "TORCH_EXTENSIONS_DIR": folder / "extensions",
+        }
         for path in made.values():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return {name: str(path) for name, path in made.items()}

@@ -19,6 +19,7 @@ from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import CudaWheels, NullGpuLibraries
 from cotenant.tracing.sandbox import restrictions
+from cotenant.tracing.sandbox.overlay import cache_folders
 from traces import a_trace, alloc
 
 SPEC = gpu_spec("A100-40GB")
@@ -94,6 +95,17 @@ def test_null_gpu_is_the_only_device_that_its_process_can_see(runs, possible, re
     assert environments[0]["CUDA_VISIBLE_DEVICES"].startswith("GPU-42424242-"), "a UUID that no real GPU has"
     assert environments[0]["LD_PRELOAD"].endswith("libcuda.so.1")
     assert any(warning.startswith("experimental") for warning in result.estimate.warnings)
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"])
+def test_what_is_compiled_on_the_null_gpu_is_kept_in_its_own_cache(runs, possible, request_of, tmp_path, name):
+    answers, environments = runs
+    answers["null-gpu"].append(counted(100))
+    TracedEstimator(backend="null-gpu").explain(request_of())
+    folder = environments[0][name]
+    assert folder.startswith(f"{tmp_path}/cache/compiled-")
+    assert Path(folder).is_dir()
+    assert cache_folders({name: folder}) == [folder], "the sandbox lets compilers write there"
 
 
 @pytest.mark.parametrize(
