@@ -151,7 +151,7 @@ def test_an_encoding_that_is_not_here_has_as_many_tokens(tmp_path, name, tokens)
     ("source", "hint"),
     [
         pytest.param("import helper_of_repo", "src/helper_of_repo` has it: install that", id="own package"),
-        pytest.param("import nobody_has_this", "`--python PATH`", id="no package"),
+        pytest.param("import nobody_has_this", "name the job's Python with `--python`", id="no package"),
         pytest.param("from torch.nn import Lineaar", "is installed: is the script for another version", id="name"),
         pytest.param("torch.nn.functional.gone(1)", "is installed: is the script for another version", id="attribute"),
         pytest.param("model.gone()", "`--show-output`", id="own attribute"),
