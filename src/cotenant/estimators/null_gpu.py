@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class NullGpuRunner:
                 hint="use `--backend trace`, or start one process per GPU: `-- torchrun --nproc-per-node N train.py`",
             )
         ends_s = time.monotonic() + request.timeout_s
+        began_at_s = time.time() - 1.0  # clocks of file systems tick more coarsely
 
         def run_once(limit_bytes: int | None) -> MemoryTrace:
             own = environment_of(libraries, spec, env=env, limit_bytes=limit_bytes)
@@ -111,10 +113,21 @@ class NullGpuRunner:
             return run_once(None)
         except TraceError as error:
             if error.kind != "out-of-memory":
+                self._unlock_extensions(libraries, began_at_s)
                 raise
         recorded = run_once(_UNLIMITED_BYTES)
         again = "the script ran out of memory, so that it ran again on a GPU of the same model without a limit"
         return replace(recorded, warnings=(*recorded.warnings, again))
+
+    def _unlock_extensions(self, libraries: NullGpuLibraries, since_s: float) -> None:
+        """Remove locks of extensions whose build ended with the run: later runs would wait for them without end.
+
+        Source: torch/utils/file_baton.py. A build of another run that began since then loses its lock, too.
+        """
+        for lock in Path(self._caches(libraries)["TORCH_EXTENSIONS_DIR"]).rglob("lock"):
+            with suppress(OSError):
+                if lock.stat().st_mtime >= since_s:
+                    lock.unlink()
 
     def _caches(self, libraries: NullGpuLibraries) -> dict[str, str]:
         """Folders for compiled code and extensions, so that a second estimate need not compile.

@@ -108,6 +108,24 @@ def test_what_is_compiled_on_the_null_gpu_is_kept_in_its_own_cache(runs, possibl
     assert cache_folders({name: folder}) == [folder], "the sandbox lets compilers write there"
 
 
+def test_extension_whose_build_was_stopped_is_not_waited_for(possible, request_of, tmp_path, monkeypatch):
+    locks = []
+
+    def build(program, *, null_gpu, **more):
+        folder = Path(null_gpu["TORCH_EXTENSIONS_DIR"])
+        for name in ("stopped", "earlier"):
+            (folder / name).mkdir()
+            locks.append(folder / name / "lock")
+            locks[-1].touch()
+        os.utime(locks[-1], (1, 1))
+        raise TraceError("timeout", "the script had not finished")
+
+    monkeypatch.setattr(null_gpu, "trace_script", build)
+    with pytest.raises(TraceError, match="had not finished"):
+        TracedEstimator(backend="null-gpu").explain(request_of())
+    assert [lock.exists() for lock in locks] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("runs_otherwise", "backend"),
     [
