@@ -85,6 +85,14 @@ class Estimate:
         """Memory that a policy must find free."""
         return self.device_bytes + self.margin_bytes
 
+    @property
+    def bound_meaning(self) -> str:
+        """What the bound is for, in words; that of a partial estimate covers the traced part alone."""
+        margin = format_bytes(self.margin_bytes)
+        if self.partial:
+            return f"what was traced, with a margin of {margin}; the job may need more"
+        return f"require this much free: margin {margin}, {self.coverage * 100:.3g}% of jobs stay below"
+
     def _repr_html_(self) -> str:
         """For Jupyter: the numbers, what they are made of, and the warnings."""
         rows = [

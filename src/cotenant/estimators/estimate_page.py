@@ -50,13 +50,12 @@ def estimate_page(result: TracedResult, title: str) -> Page:
 
 
 def _add_numbers(page: Page, estimate: Estimate) -> None:
-    context, margin = format_bytes(estimate.context_bytes), format_bytes(estimate.margin_bytes)
-    below = f"{estimate.coverage * 100:.3g}% of jobs stay below"
+    context = format_bytes(estimate.context_bytes)
     rows = [
         ("peak allocated", estimate.peak_allocated_bytes, "live tensors, rounded up to blocks"),
         ("peak reserved", estimate.peak_reserved_bytes, "held by the caching allocator"),
         ("device", estimate.device_bytes, f"what nvidia-smi shows: reserved plus {context} of CUDA context"),
-        ("bound", estimate.bound_bytes, f"require this much free: margin {margin}, {below}"),
+        ("bound", estimate.bound_bytes, estimate.bound_meaning),
     ]
     page.table(["", "Memory", "Meaning"], [(name, format_bytes(value), meaning) for name, value, meaning in rows])
 

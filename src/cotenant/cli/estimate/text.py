@@ -25,16 +25,12 @@ _VERDICTS = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no"
 def print_estimate(command: str, estimate: Estimate, result: TracedResult | None, elapsed_s: float) -> None:
     """The numbers, what they are made of, and whether the job fits; warnings go to stderr."""
     print(f"{command} on {estimate.gpu}{'  (partial: a lower bound)' if estimate.partial else ''}\n")
-    context, margin = format_bytes(estimate.context_bytes), format_bytes(estimate.margin_bytes)
+    context = format_bytes(estimate.context_bytes)
     lines = [
         ("peak allocated", estimate.peak_allocated_bytes, "live tensors, rounded up to blocks"),
         ("peak reserved", estimate.peak_reserved_bytes, f"held by the caching allocator{_spread(result)}"),
         ("device", estimate.device_bytes, f"what nvidia-smi shows: reserved plus {context} of CUDA context"),
-        (
-            "bound",
-            estimate.bound_bytes,
-            f"require this much free: margin {margin}, {estimate.coverage * 100:.3g}% of jobs stay below",
-        ),
+        ("bound", estimate.bound_bytes, estimate.bound_meaning),
     ]
     for name, value, meaning in lines:
         print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
