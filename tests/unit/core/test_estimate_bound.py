@@ -1,7 +1,6 @@
 """What an estimate says of its bound."""
 
 from builders import an_estimate
-
 from cotenant.core.units import GiB
 
 
