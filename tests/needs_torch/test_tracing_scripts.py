@@ -383,3 +383,13 @@ def test_an_error_after_a_step_gives_a_partial_trace(tmp_path):
 def test_a_script_that_ends_by_itself_is_complete(tmp_path):
     trace = traced(tmp_path, MODEL + TRAIN.replace("range(5)", "range(1)"))
     assert (trace.partial, trace.header.steps) == (False, 1)
+
+
+def test_lengths_on_the_gpu_are_refused_as_by_torch(tmp_path):
+    source = """
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+    pack_padded_sequence(torch.ones(4, 2, 3, device="cuda"), torch.tensor([4, 2], device="cuda"))
+    """
+    with failing("raised", "1D CPU int64 tensor"):
+        traced(tmp_path, source)

@@ -189,11 +189,13 @@ def _bincount(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> A
 
 @operators.shape_of("aten::_pack_padded_sequence")
 def _pack_padded_sequence(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(data, batch sizes on the CPU); the lengths are on the CPU, so the shape is exact.
+    """(data, batch sizes on the CPU); the lengths are on the CPU, or it is an error, so the shape is exact.
 
     Steps of equal batch size are copied and then concatenated. Source: ATen/native/PackedSequence.cpp.
     """
     source, lengths, batch_first = args
+    if lengths.device.type != "cpu":
+        raise RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got one on {lengths.device}")
     steps_first = source.transpose(0, 1) if batch_first else source
     steps, batch = steps_first.shape[:2]
     rest = tuple(steps_first.shape[2:])

@@ -21,6 +21,8 @@ _OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_b
 _RELATIVE = "refused during a trace: the path is relative to an open folder"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
+_READS = ("stat", "lstat", "access", "readlink", "statvfs")
+
 
 def patches(overlay: Overlay) -> list[Entry]:
     """Functions of `os`, `open`, and the folder for temporary files."""
@@ -98,7 +100,7 @@ def _reading_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
             real_chdir(path)
 
     originals = {name: getattr(os, name) for name in ("listdir", "scandir", "getcwd")}
-    plain = {name: _redirect_reads(overlay, getattr(os, name)) for name in ("stat", "lstat", "access", "readlink")}
+    plain = {name: _redirect_reads(overlay, getattr(os, name)) for name in _READS}
     return {**plain, "listdir": listdir, "scandir": scandir, "chdir": chdir, "getcwd": lambda: overlay.cwd}
 
 
