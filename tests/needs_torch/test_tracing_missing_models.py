@@ -280,3 +280,9 @@ batch = {"sample": torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16), "timestep": 
     assert any("the weights of `someone/painter` are not here" in warning for warning in trace.warnings)
     with failing("raised", "someone/gone"):
         traced(tmp_path, source.replace("painter", "gone"))
+
+
+def test_the_last_token_may_be_a_special_one():
+    """As of GPT-2, whose end of a text is its last token."""
+    text = SimpleNamespace(bos_token_id=999, eos_token_id=999, vocab_size=1000, model_type="gpt2")
+    assert missing_processors._special_tokens(text, 1000) == {"bos": ("<bos>", 999), "eos": ("<bos>", 999)}

@@ -194,7 +194,7 @@ def _special_tokens(text: Any, size: int) -> dict[str, tuple[str, int]]:
     for which in _SPECIAL:
         index = getattr(text, f"{which}_token_id", None)
         index = index[0] if isinstance(index, list) and index else index
-        if isinstance(index, int) and 0 <= index < size - 1:
+        if isinstance(index, int) and 0 <= index < size:
             same = next((known for known in found.values() if known[1] == index), None)
             found[which] = same or (f"<{which}>", index)
     if any(word in getattr(text, "model_type", "") for word in _BERT_LIKE):
