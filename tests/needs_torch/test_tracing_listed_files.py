@@ -130,6 +130,7 @@ def test_a_data_set_of_yolo_has_images_and_boxes(tmp_path, path, listing):
         with open(label) as file:
             lines = file.read().splitlines()
         assert len(set(lines)) == 7 and all(0 < float(word) < 1 for line in lines for word in line.split()[1:])
+        assert {{len(line.split()) for line in lines}} == {{1 + 2 * 4}}  # outlines
         boxes += [int(line.split()[0]) for line in lines]
     assert set(boxes) == set(range(80))
     assert not Path("datasets/coco/vocabulary.txt").exists()
@@ -188,3 +189,37 @@ def test_a_font_that_is_downloaded_is_the_one_of_matplotlib(tmp_path):
         raise AssertionError("yolo.zip")
     """
     trained(tmp_path, source)
+
+
+@IMAGES
+def test_optical_flow_lies_between_two_images(tmp_path):
+    source = """
+    import struct
+    from PIL import Image
+    images = sorted(glob.glob("datasets/chairs/data/*.ppm"))
+    flows = sorted(glob.glob("datasets/chairs/data/*.flo"))
+    assert len(images) // 2 == len(flows) > 0 and Image.open(images[0]).size == (16, 8)
+    content = open(flows[0], "rb").read()
+    assert struct.unpack("<fii", content[:12]) == (202021.25, 16, 8) and len(content) == 12 + 16 * 8 * 2 * 4
+    named = glob.glob("datasets/other/*_flow.flo")
+    assert len(named) == 2000
+    assert all(os.path.isfile(flow.replace("_flow.flo", "_img2.ppm")) for flow in named[:9])
+    assert not os.path.isfile("datasets/other/readme_img1.ppm")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])
+
+
+@IMAGES
+@pytest.mark.parametrize("path", ["data/coco/images/966.jpg"])
+def test_an_image_exists_where_the_script_needs_it(tmp_path, path):
+    source = f"""
+    from PIL import Image
+    assert not os.path.exists("data/coco/images/7.jpg")
+    path = {path!r}
+    assert os.path.exists(path), path
+    assert Image.open(path).size == (16, 8)
+    path = "data/frames/0_7/img_00001.jpg"
+    while not os.path.exists(path):
+        raise AssertionError("tries another one")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])

@@ -100,3 +100,24 @@ def test_hdf5_files_of_point_clouds_are_found_and_have_labels(tmp_path):
     assert file["pid"][:].astype("int64").shape[1:] == (2048,)
     """
     trained(tmp_path, source, synthetic_data=["2048x3:float32:40", "pid=2048:int64:50"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs numpy")
+def test_weights_in_an_archive_of_numpy_are_named(tmp_path):
+    with failing("raised", "vit_checkpoint/ViT-B_16.npz"):
+        trained(tmp_path, "import numpy; numpy.load('vit_checkpoint/ViT-B_16.npz')", synthetic_data=["64x64:float32"])
+
+
+def test_a_missing_scan_has_the_size_of_the_sample(tmp_path):
+    (tmp_path / "nibabel.py").write_text(
+        "class Nifti1Image:\n    def __init__(self, voxels, affine):\n        self.voxels = voxels\n"
+        "def load(path):\n    return open(path)\n"
+    )
+    source = """
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    import nibabel
+    scan = nibabel.load("ixi/IXI314-T1.nii.gz").voxels
+    assert scan.shape == (16, 16, 8) and 0 < scan.sum() < scan.size
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["1x16x16x8:float32:2"]).warnings
+    assert any("a scan that the script opens" in warning for warning in warnings)

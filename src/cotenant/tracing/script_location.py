@@ -121,6 +121,11 @@ def _is_opener(path: str) -> bool:
     return is_module or path.startswith(PACKAGE_DIR)
 
 
+def calling_text() -> str:
+    """As `calling_line`: the text of the line."""
+    return linecache.getline(*calling_line()).strip()
+
+
 def _calling_frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):

@@ -10,9 +10,11 @@ for text, the first with three dimensions for images, and the first of all for e
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +46,8 @@ from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchCo
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
+_VOXEL_DISTANCE = 7
+_WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
 def patches(context: PatchContext) -> list[Entry]:
@@ -85,6 +89,12 @@ def patches(context: PatchContext) -> list[Entry]:
         *synthetic_recordings.patches(every, warn),
         *synthetic_archives.patches(samples, warn),
         *_image_patches(every, image, warn),
+        Patch(
+            target="nibabel:load", phase=Phase.DATA, wraps=True, reason=_REASON, source="nibabel/loadsave.py, `load`",
+            replacement=_replacing_missing_files(
+                functools.partial(_scan, every, samples[0]), lambda _: warn("a scan that the script opens")
+            ),
+        ),
     ]  # fmt: skip
 
 
@@ -147,7 +157,13 @@ def _image_patches(
 
 
 def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, file: Any) -> Any:
-    """What `numpy.load` makes of a file that is missing."""
+    """What `numpy.load` makes of a file that is missing.
+
+    Raises:
+        FileNotFoundError: it holds weights, by its path: their shapes are known to the model alone.
+    """
+    if isinstance(file, (str, os.PathLike)) and _WEIGHTS.search(os.fspath(file)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
         return _MissingNpz(os.fspath(file), samples, default)
     return synthetic_tensor(sample_at(file, samples, default)).numpy()
@@ -182,6 +198,18 @@ class _MissingNpz(Mapping[str, Any]):
         """As of `numpy.lib.npyio.NpzFile`."""
 
 
+def _scan(samples: Sequence[SyntheticSample], default: SyntheticSample, file: object) -> Any:
+    """A medical scan of the sample's shape, without a dimension for its one channel.
+
+    Some of its voxels are 1: scripts crop around those of a mask.
+    """
+    numpy = importlib.import_module("numpy")
+    shape = sample_at(file, samples, default).shape
+    voxels = numpy.zeros(shape[1:] if len(shape) > 3 and shape[0] == 1 else shape, numpy.float32)
+    voxels.reshape(-1)[::_VOXEL_DISTANCE] = 1
+    return importlib.import_module("nibabel").Nifti1Image(voxels, numpy.eye(4))
+
+
 def _image_array(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:
     """A blank image as an array of numpy."""
     return importlib.import_module("numpy").array(blank_image(sample_at(file, samples, image)))
@@ -211,8 +239,9 @@ def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], N
             try:
                 return original(file, *args, **kwargs)
             except _MISSING_FILE:
+                made = make(file)
                 warn(f"`{file}`")
-                return make(file)
+                return made
 
         return load
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import math
 import os
 import re
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,9 +40,12 @@ from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
+_MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _IMAGE_FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
+    ".ppm": "PPM",
 }  # fmt: skip
+_FLOW, _FLOW_MAGIC = ".flo", 202021.25  # optical flow. Source: vision.middlebury.edu/flow, flowIO.cpp
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
@@ -73,6 +78,7 @@ class FileMaker:
         self._texts: set[str] = set()
         self._wanted: list[str] = []
         self._listed: set[str] = set()
+        self._roots: set[tuple[str | None, str]] = set()  # folders, and beginnings of names that were made in them
 
     def make_matching(self, pattern: str) -> bool:
         """Make images, or arrays, that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
@@ -80,19 +86,25 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY} or set(stem) & set("?[") or not self.is_data(folder):
+        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY, _FLOW} or set(stem) & set("?[") or not self.is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
-        return self._make_images(folder, suffix, [re.sub(r"\*+", name, stem) for name in self._stems(folder, suffix)])
+        names = [re.sub(r"\*+", name, stem) for name in self._stems(folder, suffix)]
+        self._roots.update((self._overlay.path_of(folder), name.rpartition("_")[0]) for name in names)
+        return self._make_images(folder, suffix, names)
 
     def _stems(self, folder: str, suffix: str) -> list[str]:
         """Names for the images of a folder, without suffixes: those of the images that were made in it, if any."""
         full = self._overlay.path_of(folder)
         names = self._overlay.names(full) if full is not None and self._overlay.exists(full) else []
-        made = {Path(name).stem for name in names if Path(name).suffix == _SUFFIX}
-        classes = self._image.classes if self._image is not None else 1
-        return sorted(made) or image_names.names(IMAGES, classes, suffix)
+        made = {Path(name).stem for name in names if Path(name).suffix in (_SUFFIX, ".ppm")}
+        if suffix == _FLOW and made:  # one between two images
+            return sorted(made)[::2]
+        image, count = self._image, IMAGES
+        if image is not None:
+            count = max(_MIN_IMAGES, min(count, _PIXELS // math.prod(image.shape)))
+        return sorted(made) or image_names.names(count, 1 if image is None else image.classes, suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
         """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
@@ -171,8 +183,9 @@ class FileMaker:
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
     def make_wanted_image(self, path: str) -> bool:
-        """As `make_image`, where the script raises without it."""
-        return script_location.is_absence_an_error() and self.make_image(path)
+        """Make an image where the script raises without it, or tries others until it finds one."""
+        is_wanted = script_location.is_absence_an_error() or script_location.calling_text().startswith("while not ")
+        return is_wanted and self.make_image(path)
 
     def make_dataset(self, path: str) -> bool:
         """Make a data set of YOLO or PASCAL VOC whose list, or folder, a path is."""
@@ -190,9 +203,15 @@ class FileMaker:
         return is_reader and yolo_lists.is_yolo_data(path)
 
     def make_counterpart(self, path: str) -> bool:
-        """Make an image or an array by the name of one that was listed in another folder, as those of masks are."""
+        """Make an image or an array by the name of one that was listed in another folder, as those of masks are.
+
+        Or in its own folder, where names differ behind the last `_`: `3_img1.ppm` beside `3_flow.flo`.
+        """
         full, name = self._overlay.path_of(path), Path(path)
-        if name.name not in self._listed or full is None or self._overlay.exists(full) or not self.is_data(path):
+        if full is None or self._overlay.exists(full) or not self.is_data(path):
+            return False
+        is_beside = (str(Path(full).parent), name.stem.rpartition("_")[0]) in self._roots
+        if name.name not in self._listed and not (is_beside and name.suffix.lower() in _IMAGE_FORMATS):
             return False
         return self._make_images(str(name.parent), name.suffix, [name.stem])
 
@@ -243,7 +262,10 @@ class FileMaker:
     @functools.cache  # noqa: B019 - one maker for each process
     def _image_file(self, suffix: str, image: SyntheticSample) -> Path:
         content = io.BytesIO()
-        if suffix == _ARRAY:
+        if suffix == _FLOW:
+            _, height, width = image.shape
+            content.write(struct.pack("<fii", _FLOW_MAGIC, width, height) + bytes(8 * width * height))
+        elif suffix == _ARRAY:
             importlib.import_module("numpy").save(content, synthetic_tensor(image).numpy())
         else:
             blank_image(image).save(content, _IMAGE_FORMATS[suffix])

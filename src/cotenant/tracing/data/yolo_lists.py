@@ -1,8 +1,8 @@
 """Data sets of YOLO that are not on this machine: a list of images, or a folder of them, and a text of boxes for each.
 
 `data/coco.yaml` names lists such as `datasets/coco/train2017.txt`. The text of `images/train2017/7.jpg` is
-`labels/train2017/7.txt`; each line is a class, a center, a width and a height, as ratios. Only readers that have
-the function `img2label_paths` are meant: those of YOLOv3, v5, v7, v9 and of the package ultralytics.
+`labels/train2017/7.txt`; each line is a class and the corners of an outline, as ratios, as in COCO's. Only readers
+that have the function `img2label_paths` are meant: those of YOLOv3, v5, v7, v9 and of the package ultralytics.
 A module of its own: the layout of one kind of data set, as `voc_lists` is of another.
 Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `verify_image_label`.
 """
@@ -18,6 +18,7 @@ from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 1000
 BOXES_OF_IMAGE = 7  # as COCO has in the mean: arXiv 1405.0312, section 6
+_HALF = 0.1  # of the side of an object
 _READER = "img2label_paths"
 _LIST_SUFFIX = ".txt"
 _IMAGES, _LABELS = "images", "labels"
@@ -54,6 +55,7 @@ def make(
 
 
 def _box(index: int, classes: int) -> str:
-    """A box; those of an image differ, since equal ones count once."""
+    """An object by the corners of its outline, which detection takes its box from; those of an image differ."""
     center = 0.2 + 0.6 * (index % BOXES_OF_IMAGE) / BOXES_OF_IMAGE
-    return f"{index % classes} {center:.3f} {center:.3f} 0.200 0.200\n"
+    low, high = f"{center - _HALF:.3f}", f"{center + _HALF:.3f}"
+    return f"{index % classes} {low} {low} {high} {low} {high} {high} {low} {high}\n"
