@@ -37,8 +37,8 @@ def test_a_process_has_the_options_of_its_start(tmp_path):
     (tmp_path / "job.py").write_text(TRAINING)
     source = """
     import argparse, multiprocessing, torch
-    def main(args):
-        assert args.local_rank == 0, args
+    def main(given):
+        assert given is args and args.local_rank == 0, args  # as in a forked process
         torch.cuda.set_device(args.local_rank)
         from job import train
         train()

@@ -7,7 +7,6 @@ Processes that use no GPU, such as those that load data, are started: which, fol
 from __future__ import annotations
 
 import argparse
-import copy
 import functools
 import os
 import types
@@ -63,17 +62,26 @@ def _starting_in_process(recorder: Any, original: Any) -> Any:
         if not first:
             first.append(process)
             recorder.warn("of the processes that the script starts for the GPU, only the first was traced")
-            if getattr(process, "_args", None):
-                process._args = tuple(map(_as_now, process._args))
-        process._popen = _InProcessPopen(process.run if first[0] is process else None)
+        process._popen = _InProcessPopen(_with_options_of_now(process) if first[0] is process else None)
         _started.append(process)
 
     return start
 
 
-def _as_now(argument: Any) -> Any:
-    """A copy of options: a script sets `args.rank` for the next process, and a started one has its own."""
-    return copy.copy(argument) if isinstance(argument, (argparse.Namespace, dict, list)) else argument
+def _with_options_of_now(process: Any) -> Any:
+    """What a process runs, with the options that it was started with: a script sets `args.rank` for the next one.
+
+    They are set back in the same object, which the process may also read as a global variable.
+    """
+    options = [one for one in getattr(process, "_args", ()) if isinstance(one, argparse.Namespace)]
+    states = [dict(vars(one)) for one in options]
+
+    def run() -> None:
+        for one, state in zip(options, states, strict=True):
+            vars(one).update(state)
+        process.run()
+
+    return run
 
 
 def run_waiting_processes() -> None:
