@@ -143,6 +143,7 @@ def page(records: list[dict[str, Any]], environments: dict[str, str]) -> str:
         "108 MiB with cuDNN 9.20, on a null GPU as in an estimate, and 64 MiB below; its ResNet 218 and 186 MiB.",
         "",
         f"Commits of cotenant that made these records: {by or 'none is named'}.",
+        "Some were states of a branch before it was rebased; their changes have other names in the history.",
         f"The other {older}, marked `older`, are of earlier commits, with configurations of well-known models in the",
         "hub's cache. Their numbers may differ today, most of all where a script sets `cudnn.benchmark`.",
         "",
