@@ -19,6 +19,12 @@ folder of its own and pass that folder:
     pip install --no-deps --target FOLDER requests urllib3 charset_normalizer idna
     python -m benchmarks.estimator.ground_truth --set xmem --pythonpath FOLDER
 
+The models of timm were measured with 1.0.9: the table has models that 1.0.8 lacks, and none of the 34 that 1.0.10 adds.
+Other versions allocate differently (1.0.31 computes Hiera's global attention in one kernel):
+
+    pip install --no-deps --target FOLDER timm==1.0.9
+    python -m benchmarks.estimator.ground_truth --set timm --pythonpath FOLDER
+
 `--traces FOLDER` caches traces, so that a change of the estimator needs only replays; pages name the commit that made
 them.
 """

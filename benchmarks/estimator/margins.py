@@ -59,6 +59,8 @@ SETS = {"mlp": 400, "transformer": None, "cnn": 300, "timm": 600, "xmem": None}
 """Rows to score, by set; None: all. Of few rows 99 % leaves out none, and the worst one is the margin."""
 PAGES = {**SETS, "mlp": 180, "cnn": 200, "timm": 100}
 """Rows of the sets' own pages, which the same estimates make."""
+OLD_LIBRARIES = ("timm", "xmem")
+"""Sets that were measured with versions of libraries which `--pythonpath` has."""
 QUICK = {"mlp": 20, "cnn": 20}
 QUICK_FITTED_ROWS = 8
 COVERAGES = (0.9, 0.95, 0.98, 0.99)
@@ -119,7 +121,7 @@ def estimate_set(name: str, args: argparse.Namespace, fitted: int) -> list[Resul
     if args.cached:
         rows = [row for row in rows if not row.measured_oom and cached_trace(row, args.traces / name, steps=3)]
     options = Options(steps=3, traces=args.traces / name if args.traces else None, commit=commit())
-    folders = [part for part in args.pythonpath.split(os.pathsep) if part and name == "xmem"]
+    folders = [part for part in args.pythonpath.split(os.pathsep) if part and name in OLD_LIBRARIES]
     return list(estimate_rows(rows, options, group.imports, folders, args.workers))
 
 
@@ -282,7 +284,11 @@ def write_page(
     if args.dumps:
         dump(args.dumps / f"{name}.jsonl", group, results, fitted)
     options = argparse.Namespace(
-        rows=PAGES[name], seed=0, quick=False, traces=args.traces, pythonpath=args.pythonpath if name == "xmem" else ""
+        rows=PAGES[name],
+        seed=0,
+        quick=False,
+        traces=args.traces,
+        pythonpath=args.pythonpath if name in OLD_LIBRARIES else "",
     )
     sys.path[:0] = [part for part in options.pythonpath.split(os.pathsep) if part]  # for the versions on the page
     write_set_page(group, "\n".join(report), options, Counter(item.traced_at for item in results if item.traced_at))
@@ -295,7 +301,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few rows of two sets")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     parser.add_argument("--traces", type=Path, help="folder of cached traces, one subfolder per set")
-    parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3, for xMem's language models")
+    parser.add_argument("--pythonpath", default="", help="folder of timm 1.0.9 and transformers 4.51.3")
     parser.add_argument("--cached", action="store_true", help="only rows with a trace in the folder of --traces")
     parser.add_argument("--dumps", type=Path, help="folder for the numbers of the pages' rows, as JSON lines")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
