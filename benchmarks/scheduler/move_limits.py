@@ -50,6 +50,12 @@ RULES = (
     Rule("moves are free"),
     Rule("a move costs 60 s", move_s=MOVE_S, hysteresis=0.3),
     Rule("no move", hysteresis=math.inf),
+    Rule(
+        "longer first, a move costs 60 s",
+        weight=lambda _gpus, left_s: 1.0 + left_s / 10_000.0,
+        move_s=MOVE_S,
+        hysteresis=0.3,
+    ),
     Rule("longer first, moves are free", weight=lambda _gpus, left_s: 1.0 + left_s / 10_000.0),
     Rule("long first, moves are free", weight=lambda gpus, left_s: gpus * (1.0 + left_s / 5000.0)),
     Rule("short first, moves are free", weight=lambda _gpus, left_s: 1000.0 / max(60.0, left_s)),

@@ -158,7 +158,7 @@ def test_no_job_leaves_a_gpu_that_would_take_the_waiting_job_beside_it():
     jobs = [running(1), running(2, checkpoint_signal=None)]
     small = a_job(9, 1, gpus=2)
     assert plan(gpus, jobs, [small]) is None
-    assert plan((gpus[0], gpu(1)), jobs[:1], [small]) is None, "it can start as it is"
+    assert plan((gpus[0], gpu(1)), jobs[:1], [a_job(9, 1)]) is None, "it can start as it is"
     elsewhere = gpu(2, resident(3, gib=35, smact=0.1))
     others = [*jobs, running(3, checkpoint_signal=None)]
     assert plan((*gpus, elsewhere), others, [a_job(9, 10, gpus=2)]) is None, "it would have room, but for nothing"

@@ -7,6 +7,9 @@ damage where the predictor is wrong. The GPU with the largest gain is taken, amo
 available. For the retry of a job that ran out of memory only bounds that users requested count: it starts wherever
 there is room.
 
+A job of several GPUs is as slow as on the slowest of them: what it loses on one counts for all. Until its activity is
+known, from history or from time alone on its GPUs, it shares none (decision 0048): a wrong guess costs on each.
+
 A bound covers the whole run, but jobs overlap for only part of it, so a predicted slowdown is weighted
 (`SLOWDOWN_WEIGHTS`, decision 0048). With three or more jobs, one of them of guessed activity, predictions are too low
 more often, and the weight is above 1.
@@ -24,6 +27,7 @@ on average (decision 0048).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from cotenant.core.errors import UsageError
@@ -51,7 +55,7 @@ MAX_CACHED = 100_000
 
 QueueOrder = Literal["oldest", "shortest", "least-work", "due"]
 
-SLOWDOWN_WEIGHTS = {(2, False): 0.75, (2, True): 0.85, (3, False): 1.0, (3, True): 1.35}
+SLOWDOWN_WEIGHTS = {(2, False): 0.8, (2, True): 1.0, (3, False): 1.0, (3, True): 1.35}
 """Weight of a predicted slowdown over the whole run: by the number of jobs that would share (3 stands for more), and
 whether the activity of one of them is guessed."""
 
@@ -149,6 +153,8 @@ class MarginalGainPairing:
             if total > self._smact_sum + 1e-9:
                 return Refusal("smact_sum", lambda: self._smact_text(total, new))
         together = (*residents, new)
+        if not new.ignores_activity and any(co_runner.guessed and co_runner.gpus > 1 for co_runner in together):
+            return Refusal("gang_unknown", lambda: _gang_text(new))
         before = self._predictor.slowdowns([resident.activity for resident in residents], self._sharing)
         after = self._predictor.slowdowns([co_runner.activity for co_runner in together], self._sharing)
         weight = SLOWDOWN_WEIGHTS[min(3, len(together)), any(co_runner.guessed for co_runner in together)]
@@ -159,7 +165,7 @@ class MarginalGainPairing:
             if slowdown * self._safety_factor > bound:
                 return self._too_slow(co_runner, slowdown, bound, is_new=co_runner is together[-1])
         # Rounded, so that equal gains are equal.
-        gain = round(sum(1.0 / slowdown for slowdown in after) - sum(1.0 / slowdown for slowdown in before), 4)
+        gain = round(_gain(together, before, after), 4)
         if gain < self._min_gain and not new.ignores_activity:
             return Refusal(
                 "insufficient_gain", lambda: f"{gain:+.2f} jobs' worth of speed gained, {self._min_gain:.2f} wanted"
@@ -177,6 +183,23 @@ class MarginalGainPairing:
             return f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{factor}"
 
         return Refusal("max_slowdown", text)
+
+
+def _gain(together: Residents, before: Sequence[float], after: Sequence[float]) -> float:
+    """Speed gained by all, the last of whom is new; what slows a gang down on one of its GPUs is lost on all."""
+    *residents, new = together
+    lost = sum(
+        [
+            resident.gpus * (1.0 / alone - 1.0 / shared)
+            for resident, alone, shared in zip(residents, before, after[:-1], strict=True)
+        ]
+    )
+    return 1.0 - new.gpus * (1.0 - 1.0 / after[-1]) - lost
+
+
+def _gang_text(new: CoRunner) -> str:
+    who = "this job" if new.guessed and new.gpus > 1 else "a job there"
+    return f"{who} has several GPUs, and its activity is not known yet"
 
 
 def marginal_gain(
