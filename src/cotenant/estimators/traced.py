@@ -52,7 +52,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "13"
+    version = "14"
 
     def __init__(
         self,
