@@ -47,6 +47,9 @@ def uncompiled(x):
     assert not torch.compiler.is_compiling()
     return x + 1
 
+torch.use_deterministic_algorithms(True, warn_only=True)
+assert torch.is_deterministic_algorithms_warn_only_enabled() and "torch._inductor.config" not in sys.modules
+
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer.zero_grad()
@@ -102,6 +105,16 @@ assert held.free_unbacked_symbols(torch.empty(3)) == frozenset()
 import sympy
 assert torch.sym_not(sympy.Symbol("x") > 1) == (sympy.Symbol("x") <= 1)
 assert elementwise_dtypes(torch.empty(2), sympy.Integer(1), type_promotion_kind=kind)[1] is torch.float32
+import torch._inductor.config
+assert getattr(torch._inductor.config, "deterministic", True) and torch.are_deterministic_algorithms_enabled()
+torch.use_deterministic_algorithms(False)
+assert not getattr(torch._inductor.config, "deterministic", False)
+for undo_patch in undo:
+    if undo_patch is not None:
+        undo_patch()
+assert torch.use_deterministic_algorithms.__module__ == "torch" and not hasattr(
+    torch.use_deterministic_algorithms, "__wrapped__"
+)
 import torch.distributed.tensor
 """
 

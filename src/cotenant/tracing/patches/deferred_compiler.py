@@ -10,15 +10,19 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from cotenant.tracing.patches.deferred_module import DeferredModule, ModuleWithoutPackage, defer, is_loaded
+from cotenant.tracing.patches.import_hooks import when_imported
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
 COMPILER = "torch._dynamo"
 _UTILITIES, _EVAL_FRAME = f"{COMPILER}.utils", f"{COMPILER}.eval_frame"
 _TRACE_WRAPPED = f"{COMPILER}._trace_wrapped_higher_order_op"
+_INDUCTOR_CONFIG = "torch._inductor.config"
 
 
 def patches(context: PatchContext) -> list[HookPatch]:
@@ -45,7 +49,41 @@ def patches(context: PatchContext) -> list[HookPatch]:
             reason="transformers imports a mode of it for masks, which does not use the compiler.",
             source="transformers/masking_utils.py, `TransformGetItemToIndex`", missing="before torch 2.5",
         ),
+        HookPatch(
+            target="torch:use_deterministic_algorithms", phase=Phase.LIBRARIES, register=_defer_deterministic_mode,
+            reason="It imports the compiler to set its mode, too; Lightning and functions that set seeds call it.",
+            source="torch/__init__.py, `use_deterministic_algorithms`",
+        ),
     ]  # fmt: skip
+
+
+def _defer_deterministic_mode() -> Callable[[], None]:
+    """Let the compiler learn of the mode when it is loaded; how to undo that."""
+    original = torch.use_deterministic_algorithms
+    undo_hooks: list[Callable[[], None]] = []
+
+    def set_again(config: object) -> None:
+        original(
+            torch.are_deterministic_algorithms_enabled(),
+            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    @functools.wraps(original)
+    def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+        if _INDUCTOR_CONFIG in sys.modules:
+            original(mode, warn_only=warn_only)
+            return
+        torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+        if not undo_hooks:
+            undo_hooks.append(when_imported(_INDUCTOR_CONFIG, set_again))
+
+    def undo() -> None:
+        torch.use_deterministic_algorithms = original
+        for undo_hook in undo_hooks:
+            undo_hook()
+
+    torch.use_deterministic_algorithms = use_deterministic_algorithms
+    return undo
 
 
 class _Config:
