@@ -81,9 +81,10 @@ batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
 def test_a_model_is_found_in_the_usual_cache_where_the_script_names_an_empty_one(tmp_path):
     cache(tmp_path, "someone/tiny", {"config.json": BERT})
     source = f"""
-import os
-os.environ["HF_HUB_CACHE"] = {str(tmp_path / "hub")!r}
 import torch
+import huggingface_hub.constants, transformers.utils.hub
+# Not by the environment, which both read when they are imported: another test may have done that.
+huggingface_hub.constants.HF_HUB_CACHE = transformers.utils.hub.TRANSFORMERS_CACHE = {str(tmp_path / "hub")!r}
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("someone/tiny", cache_dir="cache/model")
 model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="cache/model")

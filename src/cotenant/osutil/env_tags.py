@@ -1,4 +1,7 @@
-"""Processes by a variable of the environment with which they were started, which all that they start inherits."""
+"""Processes by a variable of the environment with which they were started, which all that they start inherits.
+
+A module of its own: the engines, the tracer and the Slurm room find processes by it, and share no other room.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The workspace holds a transform of the padded image for each pair of channels, up to 160 times the operands: 2 GiB for
 128 to 32 channels at 128 x 128 pixels. No tree has it, for one convolution in a thousand takes it. It is taken, almost
 always, in one range of channels and pixels (decision 0081).
+
+A module of its own: its range was read off answers for this kind of call alone.
 """
 
 from __future__ import annotations

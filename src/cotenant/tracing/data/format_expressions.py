@@ -11,7 +11,7 @@ from cotenant.tracing.data.format_nodes import (
     FILE,
     WHOLE,
     Format,
-    Node,
+    FormatNode,
     Parts,
     Seq,
     called_name,
@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
 
 
 class ExpressionReader:
-    """Follows what a file's text becomes. Values: `FILE`, `WHOLE`, a `Seq`, `Parts`, a `Node`, or None."""
+    """Follows what a file's text becomes. Values: `FILE`, `WHOLE`, a `Seq`, `Parts`, a `FormatNode`, or None."""
 
     def __init__(self, line: int, scope: Any) -> None:
         self.format: Format | None = None
@@ -68,11 +68,11 @@ class ExpressionReader:
         node = value.node if isinstance(value, Parts) else value
         for index, target in enumerate(targets):
             item = value[index] if isinstance(value, list) and index < len(value) else None
-            if isinstance(node, Node) and index != starred:
+            if isinstance(node, FormatNode) and index != starred:
                 after = starred is not None and index > starred
                 item = node.part(index - len(targets) if after else index)
             self._bind(target.value if isinstance(target, ast.Starred) else target, item)
-        if isinstance(node, Node):
+        if isinstance(node, FormatNode):
             node.count = max(node.count, len(targets) - (starred is not None))
 
     def _bind_loop(self, target: ast.expr, iterated: ast.expr) -> None:
@@ -86,17 +86,17 @@ class ExpressionReader:
             return value.element
         if isinstance(value, Parts):
             return value.node.element()
-        return value.element() if isinstance(value, Node) else None
+        return value.element() if isinstance(value, FormatNode) else None
 
     def _escape(self, value: Any) -> None:
         """A whole sequence goes where its elements are not followed; known are those that were split or opened."""
         element = value.element if isinstance(value, Seq) else value
         node = element.node if isinstance(element, Parts) else element
-        if isinstance(node, Node) and not (node.uses or node.fields or node.each or node.separator != ""):
+        if isinstance(node, FormatNode) and not (node.uses or node.fields or node.elements or node.separator != ""):
             node.is_known = False
 
-    def _lines(self) -> Node:
-        self.format = self.format or Format("lines", Node())
+    def _lines(self) -> FormatNode:
+        self.format = self.format or Format("lines", FormatNode())
         return self.format.node
 
     def _value(self, expression: ast.expr | None) -> Any:
@@ -140,7 +140,7 @@ class ExpressionReader:
         if isinstance(value, Seq):
             return self._of_rows(value, key, index)
         node = value.node if isinstance(value, Parts) else value
-        if not isinstance(node, Node):
+        if not isinstance(node, FormatNode):
             return None
         if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
             return node.part(key)
@@ -174,7 +174,7 @@ class ExpressionReader:
             return value
         if isinstance(value, Parts):
             value.node.is_known = False  # how many there are is not said
-        elif isinstance(value, Node) and value.separator == "" and (index.lower or index.upper):
+        elif isinstance(value, FormatNode) and value.separator == "" and (index.lower or index.upper):
             value.uses.add("text")
         return value
 
@@ -183,7 +183,7 @@ class ExpressionReader:
         self._generators(expression.generators)
         element = self._value(expression.elt)
         is_rows = iterated[0] == FILE or (isinstance(iterated[0], Seq) and iterated[0].is_rows)
-        if isinstance(iterated[0], Parts) and isinstance(element, Node):
+        if isinstance(iterated[0], Parts) and isinstance(element, FormatNode):
             return iterated[0]
         return Seq(element, is_rows) if element is not None else None
 
@@ -225,13 +225,13 @@ class ExpressionReader:
                 node.uses.add("path")
             if texts and Path(texts[-1].replace("%s", "x").replace("%d", "0")).suffix:
                 node.uses |= {"path", "suffix"}
-        return left if isinstance(left, Node) and not isinstance(expression.op, ast.Div) else None
+        return left if isinstance(left, FormatNode) and not isinstance(expression.op, ast.Div) else None
 
     def _of_joinedstr(self, expression: ast.JoinedStr) -> None:
         texts = [str(part.value) if isinstance(part, ast.Constant) else "" for part in expression.values]
         for part, following in zip(expression.values, [*texts[1:], ""], strict=True):
             value = self._value(part.value) if isinstance(part, ast.FormattedValue) else None
-            if isinstance(value, Node):
+            if isinstance(value, FormatNode):
                 value.uses |= {"path"} if any("/" in text for text in texts) else set()
                 value.uses |= {"path", "suffix"} if Path(f"x{following}").suffix else set()
 
@@ -265,7 +265,7 @@ class ExpressionReader:
         if name in _SAME_SEQUENCE or name in _SAME_TEXT or name in NUMBERS:
             self._convert(first, name if name in NUMBERS else dtype_of(call))
             return first
-        if name == "loads" and isinstance(first, Node):
+        if name == "loads" and isinstance(first, FormatNode):
             first.uses.add("json")
             return first
         if name == getattr(self._own, "name", "") and self._scope is not self._own:
@@ -299,12 +299,14 @@ class ExpressionReader:
     def _of_library(self, name: str, call: ast.Call) -> Any:
         if name == "load":
             module = call.func.value if isinstance(call.func, ast.Attribute) else None
-            self.format = self.format or Format("json" if getattr(module, "id", "") == "json" else "other", Node())
+            self.format = self.format or Format(
+                "json" if getattr(module, "id", "") == "json" else "other", FormatNode()
+            )
             self.format.node.is_known = self.format.kind == "json"
             return self.format.node
         given = next((word.value for word in call.keywords if word.arg == "delimiter"), None)
         separator = self._text_of(given) if given is not None else ","
-        self.format = self.format or Format("csv", Node())
+        self.format = self.format or Format("csv", FormatNode())
         node = self.format.node
         node.separator, node.is_known = (separator, node.is_known) if separator else (",", False)
         if name == "DictReader":
@@ -315,7 +317,7 @@ class ExpressionReader:
     def _of_table(self, name: str, call: ast.Call) -> Any:
         """Rows of a table that `numpy` or `pandas` reads."""
         is_numpy = name != "read_csv"
-        self.format = self.format or Format("lines" if is_numpy else "table", Node())
+        self.format = self.format or Format("lines" if is_numpy else "table", FormatNode())
         node = self.format.node
         given = next((word.value for word in call.keywords if word.arg == "delimiter"), None)
         node.separator = self._text_of(given) if given is not None else None
@@ -333,20 +335,20 @@ class ExpressionReader:
             first = call.args[0] if call.args else None
             is_lines = name == "splitlines" or (name == "split" and self._text_of(first) == "\n")
             return self._rows() if is_lines else WHOLE if name in _SAME_TEXT else None
-        if isinstance(value, Node):
+        if isinstance(value, FormatNode):
             return self._of_text(value, name, call)
         if name in ("append", "extend") and isinstance(value, Seq):
             return None
         if name == "astype":
             self._convert(value, called_name(call.args[0]) if call.args else "")
-        if name == "join" and not isinstance(value, Node):
+        if name == "join" and not isinstance(value, FormatNode):
             for node in nodes_in(values):
                 node.uses.add("path")
         if name == "iterrows" and isinstance(value, Seq):
             return Seq([None, value.element])
         return value if isinstance(value, (Seq, Parts)) else None
 
-    def _of_text(self, node: Node, name: str, call: ast.Call) -> Any:
+    def _of_text(self, node: FormatNode, name: str, call: ast.Call) -> Any:
         if name in ("split", "rsplit"):
             separator = self._text_of(call.args[0]) if call.args else None
             if call.args and separator is None:

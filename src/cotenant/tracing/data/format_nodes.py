@@ -13,13 +13,13 @@ FILE, WHOLE = "file", "whole text"
 
 
 @dataclass(eq=False)
-class Node:
+class FormatNode:
     """A value in a file: a text, a number, a text of parts, a list, or an object.
 
     Attributes:
         separator: of its parts; None: white space; "": it is not split.
         fields: parts by index, from the end where it is negative, or members by name.
-        each: what all elements of a list are.
+        elements: what all elements of a list are.
         count: parts, as far as the script says.
         uses: "int", "float", "size" (it is compared by order), "path", "suffix" (the script appends one), "json" (a
             text of JSON), "mapping" (an object of any names), "compared" (with what only the running script knows).
@@ -28,44 +28,44 @@ class Node:
     """
 
     separator: str | None = ""
-    fields: dict[int | str, Node] = field(default_factory=dict)
-    each: Node | None = None
+    fields: dict[int | str, FormatNode] = field(default_factory=dict)
+    elements: FormatNode | None = None
     count: int = 0
     uses: set[str] = field(default_factory=set)
     choices: list[str] = field(default_factory=list)
     is_known: bool = True
 
-    def part(self, index: int | str) -> Node:
+    def part(self, index: int | str) -> FormatNode:
         """The part or member at an index."""
         if isinstance(index, int):
             self.count = max(self.count, index + 1 if index >= 0 else -index)
-        return self.fields.setdefault(index, Node())
+        return self.fields.setdefault(index, FormatNode())
 
-    def element(self) -> Node:
+    def element(self) -> FormatNode:
         """What all elements are."""
-        self.each = self.each or Node()
-        return self.each
+        self.elements = self.elements or FormatNode()
+        return self.elements
 
     def settle(self) -> None:
         """Give every part of a text what all of its parts are."""
-        for node in (*self.fields.values(), *([self.each] if self.each is not None else [])):
+        for node in (*self.fields.values(), *([self.elements] if self.elements is not None else [])):
             node.settle()
-        if self.separator != "" and self.count and self.each is not None:
+        if self.separator != "" and self.count and self.elements is not None:
             ends = {at if at >= 0 else at + self.count for at in self.fields if isinstance(at, int)}
             for at in set(range(self.count)) - ends:
-                self.fields[at] = Node()
+                self.fields[at] = FormatNode()
             for node in self.fields.values():
-                node.uses |= self.each.uses
-            self.each = None
+                node.uses |= self.elements.uses
+            self.elements = None
 
     def is_words(self) -> bool:
         """Whether it is a text of any number of words, with which the script does not count or calculate."""
         is_split = self.separator in (None, " ") and not self.fields and not self.count
-        return is_split and (self.each is None or not self.each.uses)
+        return is_split and (self.elements is None or not self.elements.uses)
 
     def all_known(self) -> bool:
         """Whether everything in it is known."""
-        inner = [*self.fields.values(), *([self.each] if self.each is not None else [])]
+        inner = [*self.fields.values(), *([self.elements] if self.elements is not None else [])]
         is_counted = self.separator == "" or self.is_words() or self.count > 0 or bool(self.fields)
         is_comparable = "compared" not in self.uses or bool(self.choices)
         return self.is_known and is_counted and is_comparable and all(node.all_known() for node in inner)
@@ -79,7 +79,7 @@ class Format:
     """
 
     kind: str
-    node: Node
+    node: FormatNode
     header: int = 0
 
 
@@ -95,12 +95,12 @@ class Seq:
 class Parts:
     """The list that `split` makes."""
 
-    node: Node
+    node: FormatNode
 
 
-def nodes_in(value: Any) -> list[Node]:
+def nodes_in(value: Any) -> list[FormatNode]:
     """The node that a value is, or those in a tuple."""
-    if isinstance(value, Node):
+    if isinstance(value, FormatNode):
         return [value]
     return [node for item in value for node in nodes_in(item)] if isinstance(value, list) else []
 

@@ -18,7 +18,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.data import expected_format
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
-from cotenant.tracing.data.format_nodes import Format, Node
+from cotenant.tracing.data.format_nodes import Format, FormatNode
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
 from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_words
 from cotenant.tracing.sandbox.overlay import Overlay
@@ -75,10 +75,10 @@ class RecordMaker:
         if form is None or form.kind != "table" or not form.node.count:
             return []
         node, rows = form.node, self._count(form.node)
-        parts = [node.fields.get(at, node.fields.get(at - node.count, Node())) for at in range(node.count)]
+        parts = [node.fields.get(at, node.fields.get(at - node.count, FormatNode())) for at in range(node.count)]
         return [[self._cell(part, row, at) for at, part in enumerate(parts)] for row in range(min(rows, _MAX_ROWS))]
 
-    def _cell(self, node: Node, row: int, column: int) -> Any:
+    def _cell(self, node: FormatNode, row: int, column: int) -> Any:
         """A value in a table: a number where nothing says that it is a text, and a name in the first column."""
         if node.uses or node.choices or node.separator != "" or (column == 0 and self._kinds.image is not None):
             node.uses |= {"path"} if column == 0 and not (node.uses or node.choices) else set()
@@ -106,7 +106,7 @@ class RecordMaker:
         header = ["header"] * form.header
         return "\n".join([*header, *(self._line(node, row) for row in range(rows))]) + "\n"
 
-    def _table(self, fields: Mapping[Any, Node], names: Sequence[str], rows: int) -> str:
+    def _table(self, fields: Mapping[Any, FormatNode], names: Sequence[str], rows: int) -> str:
         """CSV with names of columns."""
         file = io.StringIO()
         writer = csv.writer(file)
@@ -114,7 +114,7 @@ class RecordMaker:
         writer.writerows([self._value(fields[name], row, name) for name in names] for row in range(rows))
         return file.getvalue()
 
-    def _count(self, node: Node) -> int:
+    def _count(self, node: FormatNode) -> int:
         """Rows, so that every class, word or identity occurs."""
         leaves = list(_leaves(node))
         if self._kinds.text is not None and any(map(self._is_text, leaves)):
@@ -122,16 +122,16 @@ class RecordMaker:
         whole = sum("int" in leaf.uses for leaf in leaves)
         return max(_ROWS, self._classes * (_OF_ONE_IDENTITY if whole > 1 else 1))
 
-    def _is_text(self, node: Node) -> bool:
+    def _is_text(self, node: FormatNode) -> bool:
         is_plain = node.separator == "" or node.is_words()
         return self._kinds.text is not None and not node.uses and not node.choices and is_plain
 
-    def _line(self, node: Node, row: int) -> str:
+    def _line(self, node: FormatNode, row: int) -> str:
         if "json" in node.uses:
             return json.dumps(self._object(node, row, ""))
         return str(self._value(node, row, ""))
 
-    def _value(self, node: Node, row: int, name: str, *, is_first: bool = False, has_text: bool = False) -> Any:
+    def _value(self, node: FormatNode, row: int, name: str, *, is_first: bool = False, has_text: bool = False) -> Any:
         """A text, or a number, for a node that is split or used as it is."""
         if node.choices:
             return node.choices[row % len(node.choices)]
@@ -150,8 +150,8 @@ class RecordMaker:
             return self._whole(row)
         return self._words(row) if self._kinds.text is not None else str(row % self._classes)
 
-    def _split(self, node: Node, row: int, name: str) -> str:
-        parts = [node.fields.get(at, node.fields.get(at - node.count, Node())) for at in range(node.count)]
+    def _split(self, node: FormatNode, row: int, name: str) -> str:
+        parts = [node.fields.get(at, node.fields.get(at - node.count, FormatNode())) for at in range(node.count)]
         if node.separator in ("/", "."):
             return node.separator.join(self._of_path(node, parts, row))
         whole = [at for at, part in enumerate(parts) if "int" in part.uses]
@@ -162,7 +162,7 @@ class RecordMaker:
         ]
         return (" " if node.separator is None else node.separator).join(map(str, values))
 
-    def _of_path(self, node: Node, parts: Sequence[Node], row: int) -> Iterator[str]:
+    def _of_path(self, node: FormatNode, parts: Sequence[FormatNode], row: int) -> Iterator[str]:
         """Folders of the classes and a file in them, or a file and its suffix."""
         for at, part in enumerate(parts):
             is_last = at == len(parts) - 1
@@ -188,38 +188,40 @@ class RecordMaker:
         text = self._kinds.text
         return " ".join(synthetic_words(text.classes, row * text.shape[0], text.shape[0])) if text is not None else ""
 
-    def _json(self, node: Node, rows: int, path: str) -> str | None:
-        if not (node.fields or node.each):
+    def _json(self, node: FormatNode, rows: int, path: str) -> str | None:
+        if not (node.fields or node.elements):
             return (
                 json.dumps({str(at): at for at in range(self._classes)}) if _MAPPING.search(Path(path).name) else None
             )
-        if node.each is not None and "mapping" in node.uses:
-            return json.dumps({str(row): self._object(node.each, row, "") for row in range(rows)})
-        if node.each is not None:
-            return json.dumps([self._object(node.each, row, "") for row in range(rows)])
+        if node.elements is not None and "mapping" in node.uses:
+            return json.dumps({str(row): self._object(node.elements, row, "") for row in range(rows)})
+        if node.elements is not None:
+            return json.dumps([self._object(node.elements, row, "") for row in range(rows)])
         made = {name: self._members(part, str(name), rows) for name, part in node.fields.items()}
         return json.dumps(made if all(isinstance(name, str) for name in made) else list(made.values()))
 
-    def _members(self, node: Node, name: str, rows: int) -> Any:
+    def _members(self, node: FormatNode, name: str, rows: int) -> Any:
         """A member of the whole: a list of rows, or a value."""
-        if node.each is None:
+        if node.elements is None:
             return self._object(node, 0, name)
-        made = [self._object(node.each, row, name) for row in range(rows)]
+        made = [self._object(node.elements, row, name) for row in range(rows)]
         return dict(enumerate(made)) if "mapping" in node.uses else made
 
-    def _object(self, node: Node, row: int, name: str) -> Any:
+    def _object(self, node: FormatNode, row: int, name: str) -> Any:
         """A value of JSON."""
-        if node.separator != "" or not (node.fields or node.each):
+        if node.separator != "" or not (node.fields or node.elements):
             return self._value(node, row, name)
         if any(isinstance(key, str) for key in node.fields):
             return {str(key): self._object(part, row, str(key)) for key, part in node.fields.items()}
         if node.fields:
-            return [self._object(node.fields.get(at, node.each or Node()), row, name) for at in range(node.count)]
-        return [self._object(node.each or Node(), row + at, name) for at in range(_ELEMENTS)]
+            return [
+                self._object(node.fields.get(at, node.elements or FormatNode()), row, name) for at in range(node.count)
+            ]
+        return [self._object(node.elements or FormatNode(), row + at, name) for at in range(_ELEMENTS)]
 
 
-def _leaves(node: Node) -> Iterator[Node]:
-    inner = [*node.fields.values(), *([node.each] if node.each is not None else [])]
+def _leaves(node: FormatNode) -> Iterator[FormatNode]:
+    inner = [*node.fields.values(), *([node.elements] if node.elements is not None else [])]
     if not inner or node.is_words():
         yield node
         return

@@ -64,7 +64,7 @@ def waiting(threads: Threads, original: Callable[..., Any]) -> Callable[..., Any
     return run
 
 
-class _Task(torch.autograd.Function):
+class _EndNode(torch.autograd.Function):
     """A node of the graph that is never executed."""
 
     @staticmethod
@@ -108,5 +108,5 @@ class _AutogradThreads:
         def made() -> torch.Tensor:
             return self._mode.wrap(torch.empty(0, device="meta"), device)
 
-        end: torch.Tensor = _Task.apply(made().requires_grad_(), made)
+        end: torch.Tensor = _EndNode.apply(made().requires_grad_(), made)
         return end, made()

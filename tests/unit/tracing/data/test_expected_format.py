@@ -116,7 +116,7 @@ def test_members_of_json(tmp_path):
         path, label = os.path.join(root, item["file"]), int(item["label"])
     """
     form = read(tmp_path, source)
-    images = form.node.fields["images"].each
+    images = form.node.fields["images"].elements
     assert form.kind == "json"
     assert {name: node.uses for name, node in images.fields.items()} == {"file": {"path"}, "label": {"int"}}
 
