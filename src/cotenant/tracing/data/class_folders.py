@@ -35,7 +35,7 @@ def caller_handles_absence() -> bool:
 
 @functools.cache
 def _handles_absence(path: str, line: int) -> bool:
-    tree = _parsed(path)
+    tree = parsed_source(path)
     function = _innermost(tree, line, _FUNCTIONS) or tree
     tries = (node for node in ast.walk(function) if isinstance(node, ast.Try))
     around = [node for node in tries if any(_spans(statement, line) for statement in node.body)]
@@ -51,7 +51,7 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
 
 
 @functools.cache
-def _parsed(path: str) -> ast.Module:
+def parsed_source(path: str) -> ast.Module:
     """The syntax tree of a file; an empty one if it has none."""
     try:
         return ast.parse("".join(linecache.getlines(path)))
@@ -61,7 +61,7 @@ def _parsed(path: str) -> ast.Module:
 
 @functools.cache
 def _expects_folders(path: str, line: int) -> bool:
-    tree = _parsed(path)
+    tree = parsed_source(path)
     function = _innermost(tree, line, _FUNCTIONS) or tree
     statement = _innermost(function, line, (ast.stmt,))
     listed = {name.id for name in _targets(statement)}

@@ -9,11 +9,10 @@ known form, and the file is not made.
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 from collections.abc import Sequence
 from typing import Any
 
+from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.format_expressions import ExpressionReader
 from cotenant.tracing.data.format_nodes import FUNCTIONS, Format, called_name, spans
 
@@ -22,7 +21,7 @@ _PASSES = 2  # over a function and its class: an attribute may be used above the
 
 def format_at(path: str, line: int) -> Format | None:
     """The format that the code around a call of `open` expects; None if it says too little."""
-    tree = _parsed(path)
+    tree = parsed_source(path)
     scopes = _scopes(tree, line)
     if not scopes:
         return None
@@ -36,14 +35,6 @@ def format_at(path: str, line: int) -> Format | None:
         return None
     found.node.settle()
     return found if found.node.all_known() else None
-
-
-@functools.cache
-def _parsed(path: str) -> ast.Module:
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
 
 
 def _scopes(tree: ast.Module, line: int) -> list[Any]:

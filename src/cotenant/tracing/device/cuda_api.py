@@ -21,8 +21,7 @@ from cotenant.tracing.recorder import TraceRecorder
 _NCCL_VERSION = (2, 27, 5)
 _KIB = 1 << 10
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}
-"""Shared memory that a block can have. Source: CUDA C++ Programming Guide, technical specifications per capability."""
-_SHARED_KIB_OF_OTHERS = 99  # 8.6, 8.9, 12.0
+"""Shared memory that a block can have; 99 for others. Source: CUDA C++ Programming Guide, technical specifications."""
 _SOME_VERSIONS = "some versions: functions come and go between PyTorch 2.4 and 2.13"
 
 
@@ -62,7 +61,7 @@ class _DeviceProperties:
         self.warp_size = 32
         self.regs_per_multiprocessor = 65536
         self.shared_memory_per_block = 49152
-        self.shared_memory_per_block_optin = _SHARED_KIB.get(spec.capability, _SHARED_KIB_OF_OTHERS) * _KIB
+        self.shared_memory_per_block_optin = _SHARED_KIB.get(spec.capability, 99) * _KIB
         # One KiB of each block is the system's; from 8.0 on a block can have all of the rest.
         reserved = _KIB if spec.capability >= (8, 0) else 0
         self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + reserved
