@@ -63,8 +63,8 @@ class _StatementReader(ExpressionReader):
 
     def run(self, scope: Any) -> None:
         """Follow the statements of a function or module; names are its own, attributes of `self` are its class's."""
-        kept = self._names if isinstance(self._scope, ast.Module) else {}
-        self._globals.update({name: value for name, value in kept.items() if "." not in name})
+        shared = self._names if isinstance(self._scope, ast.Module) else {}
+        self._globals.update({name: value for name, value in shared.items() if "." not in name})
         self._names = {name: value for name, value in self._names.items() if "." in name}
         self._scope = scope
         self._block(scope.body)
