@@ -15,6 +15,7 @@ from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, pa
 from cotenant.tracing.sandbox import bytecode_cache
 from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
+from cotenant.tracing.sandbox.written_modules import find_written
 
 _OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
 """Modules that hold `open` under a name of their own."""
@@ -42,6 +43,12 @@ def patches(overlay: Overlay) -> list[Entry]:
                 source=f"Lib/{module}.py",
             )  # fmt: skip
     entries += _accessor_patches({**functions, "open": opened["open"]})
+    entries.append(
+        HookPatch(
+            target="sys:meta_path", phase=Phase.SANDBOX, register=functools.partial(find_written, overlay),
+            reason="The script may import what it has written.", source="Lib/importlib/_bootstrap_external.py",
+        )
+    )  # fmt: skip
     if overlay.captures_all:
         folder = os.path.join(overlay.root, "tmp")
         entries += bytecode_cache.patches(bytecode_cache.default_folder(os.environ))
