@@ -21,6 +21,7 @@ from cotenant.jobfiles.sbatch import SbatchOption, split_options
 MAX_SCRIPT_LINES = 5_000
 MAX_JOINED_LINES = 100
 LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
+NOTEBOOK_COMMANDS = frozenset(("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"))
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
 """Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
@@ -380,6 +381,8 @@ def _runs_python(words: Sequence[str]) -> bool:
         return name != "accelerate" or list(words[1:2]) == ["launch"]
     if name.endswith(".py"):
         return True
+    if name in NOTEBOOK_COMMANDS:
+        return any(word.endswith(".ipynb") for word in words[1:])
     if not _PYTHON.fullmatch(name):
         return False
     rest = list(words[1:])

@@ -106,6 +106,13 @@ def test_chdir_makes_the_script_s_path_absolute(folder):
             ["./plain"], HERE, "`./plain` is not executable", "chmod +x ./plain, or name its interpreter", id="mode"
         ),
         pytest.param(["plain"], HERE, "no such command: `plain`", "`./plain` is in this folder", id="not on the PATH"),
+        pytest.param(
+            ["a.ipynb"],
+            HERE,
+            "`a.ipynb` is a notebook, which a command runs",
+            "`cotenant submit jupyter execute a.ipynb`, or `... papermill a.ipynb out.ipynb`, which keeps outputs",
+            id="notebook",
+        ),
         pytest.param(["train.py"], "/nowhere", "no `python` on the PATH", None, id="no python"),
     ],
 )

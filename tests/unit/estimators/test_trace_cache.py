@@ -65,6 +65,14 @@ def test_a_key_depends_on_the_script(project):
     assert key(project) != before
 
 
+def test_a_key_depends_on_the_notebook(project):
+    notebook = project / "train.ipynb"
+    notebook.write_text("{}")
+    before = key(project, kind="notebook", target="train.ipynb")
+    notebook.write_text("[]")
+    assert key(project, kind="notebook", target="train.ipynb") != before
+
+
 def test_a_key_depends_on_files_that_arguments_name(project):
     args = ("--config=config.yaml",)
     before = key(project, *args)

@@ -24,6 +24,8 @@ def words(script, env=None, arguments=()):
         ("python train.py 2> err.txt | tee out.txt", "python train.py"),
         ("torchrun --nproc-per-node=2 train.py a", "torchrun --nproc-per-node=2 train.py a"),
         ("accelerate launch train.py", "accelerate launch train.py"),
+        ("papermill train.ipynb out.ipynb -p lr 1", "papermill train.ipynb out.ipynb -p lr 1"),
+        ("jupyter lab; srun jupyter execute train.ipynb", "jupyter execute train.ipynb"),
         ("mpirun -np 2 --bind-to none python train.py", "python train.py"),
         ("conda run -n torch python train.py", "python train.py"),
         ("uv run --with torch python train.py", "python train.py"),

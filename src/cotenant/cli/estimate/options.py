@@ -32,7 +32,7 @@ class ScriptOptions:
     SECTION = "Tracing"
 
     script: str | None = argument(
-        required=False, metavar="SCRIPT", help="Python training script, or a command; it is not changed."
+        required=False, metavar="SCRIPT", help="Python training script, notebook, or a command; it is not changed."
     )
     args: Sequence[str] = argument(
         default=(), nargs=-1, metavar="[-- ARGS]", help="Arguments of the script, after `--`."
@@ -130,7 +130,7 @@ class SummaryOptions:
         """
         given = self.batch_size is not None or self.tokens is not None
         name = script.script or ""
-        if given and (script.args or name.endswith(".py")):
+        if given and (script.args or name.endswith((".py", ".ipynb"))):
             shown = "--tokens" if self.batch_size is None else "--batch-size"
             raise UsageError(
                 f"`{shown}` is for the summary of a model, and `{name}` is a script",

@@ -46,6 +46,11 @@ def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
             raise _no_such_file(file)
         interpreters = ("python", "python3") if file.suffix == ".py" else ("bash",)
         return [_program(interpreters, path), shown, *rest]
+    if file.suffix == ".ipynb":
+        raise UsageError(
+            f"`{file}` is a notebook, which a command runs",
+            hint=f"`cotenant submit jupyter execute {file}`, or `... papermill {file} out.ipynb`, which keeps outputs",
+        )
     if "/" in word:
         if not file.is_file():
             raise _no_such_file(file)

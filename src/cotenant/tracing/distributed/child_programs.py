@@ -125,7 +125,7 @@ def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[P
 
 
 def _uses_torch(program: Program, workdir: str) -> bool:
-    script = Path(workdir, program.target) if program.kind == "script" else _module_file(program.target, workdir)
+    script = Path(workdir, program.target) if program.kind != "module" else _module_file(program.target, workdir)
     try:
         return script is not None and _USES_TORCH.search(script.read_bytes()) is not None
     except OSError:
@@ -157,8 +157,7 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
             recorder = context.recorder
             recorder.header = replace(recorder.header, processes=plan.total)
         try:
-            args = [*program.args, *plan.more_args]
-            run_program({"kind": program.kind, "target": program.target, "args": args})
+            run_program(replace(program, args=(*program.args, *plan.more_args)).to_request())
         except SystemExit as stop:
             return _code(stop.code)
     return 0

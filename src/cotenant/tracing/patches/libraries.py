@@ -6,6 +6,7 @@ No patch here imports a library that the script does not import.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,7 @@ from cotenant.tracing.patches.registry import (
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Of torchvision, transformers, safetensors, Lightning, torchmetrics, `evaluate`, scikit-learn and `wandb`."""
+    """Of torchvision, transformers, safetensors, Lightning, torchmetrics, scikit-learn, tqdm and others."""
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
@@ -61,6 +62,10 @@ def patches(context: PatchContext) -> list[Entry]:
             for name in ("lightning.pytorch", "pytorch_lightning")
         ),
         *_metric_patches(context),
+        ImportPatch(
+            target="tqdm.notebook", phase=Phase.LIBRARIES, expand=_bars_of_text,
+            reason="Without ipywidgets its bars raise.", source="tqdm/notebook.py, `status_printer`",
+        ),
         Patch(
             target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
             also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
@@ -96,6 +101,20 @@ def _metric_patches(context: PatchContext) -> list[Entry]:
             for name in ("stat_scores", "confusion_matrix", "precision_recall_curve")
         ),
     ]  # fmt: skip
+
+
+def _bars_of_text(module: ModuleType) -> list[Entry]:
+    """Bars of text in place of those of a notebook, where these cannot be made."""
+    if module.IProgress is not None:
+        return []
+    bars = {"tqdm_notebook": module.std_tqdm, "tqdm": module.std_tqdm}
+    ranges = dict.fromkeys(("tnrange", "trange"), importlib.import_module("tqdm.std").trange)
+    return list(
+        patch_attributes(
+            "tqdm.notebook", {**bars, **ranges}, phase=Phase.LIBRARIES, reason="Nobody looks at bars of a notebook.",
+            source="tqdm/notebook.py",
+        )
+    )  # fmt: skip
 
 
 def _scoring_one_class(recorder: Any, original: Any) -> Any:

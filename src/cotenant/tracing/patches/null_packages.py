@@ -1,6 +1,7 @@
 """Packages that only report: where the job's Python lacks one, a null object takes its calls.
 
-Loggers and experiment trackers hold no GPU memory, and the machine that estimates often lacks them. A script that
+Loggers, experiment trackers and what notebooks show or mount hold no GPU memory, and the machine that estimates often
+lacks them. A script that
 handles their absence keeps its own way: `trace_script` names a package here only after its import has ended a run.
 
 Values of a null object may be printed, compared by identity, called and nested. Whatever a script computes with, such
@@ -24,6 +25,10 @@ def _same_text(text: object = "", *args: object, **kwargs: object) -> object:
     return text
 
 
+def _no_shell() -> None:
+    """IPython's answer outside a notebook, which libraries ask for, too."""
+
+
 def _no_cost(*args: object, **kwargs: object) -> tuple[float, float]:
     """FLOPs and parameters, of THOP's `profile`."""
     return 0.0, 0.0
@@ -36,12 +41,15 @@ def _no_costs(numbers: Iterable[object], *args: object, **kwargs: object) -> lis
 
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
     "aim": {}, "clearml": {}, "codecarbon": {}, "colorama": {}, "coloredlogs": {}, "comet_ml": {}, "dominate": {},
-    "dvclive": {}, "mlflow": {}, "neptune": {}, "progress": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {},
-    "tensorboard": {}, "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
+    "dvclive": {}, "google": {}, "google.colab": {}, "ipywidgets": {}, "kaggle_secrets": {}, "mlflow": {},
+    "neptune": {}, "progress": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {}, "tensorboard": {},
+    "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
+    "IPython": {"get_ipython": _no_shell},
     "termcolor": {"colored": _same_text, "cprint": _same_text},
     "thop": {"profile": _no_cost, "clever_format": _no_costs},
 }  # fmt: skip
-"""By package: values that scripts compute with. TensorFlow is there for its summaries; reading data with it raises."""
+"""By package: values that scripts compute with. TensorFlow is there for its summaries; reading data with it raises.
+`google` is missing where a notebook of Colab is not there and no other package of that name is."""
 
 _READERS = {"tensorboard": ("torch.utils.tensorboard",)}
 """Modules of libraries that are there for one package alone, and are replaced with it."""
@@ -51,8 +59,7 @@ def replaceable(error: BaseException) -> str | None:
     """The package that is missing, if a null object can take its calls."""
     if not isinstance(error, ModuleNotFoundError):
         return None
-    package, _, inner = (error.name or "").partition(".")
-    return package if package in _KNOWN and not inner else None
+    return error.name if error.name in _KNOWN else None
 
 
 def provide(packages: Iterable[str]) -> None:
@@ -148,8 +155,8 @@ class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._may_find = may_find
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        is_below = any(fullname.startswith(f"{name}.") for name in self._names)
-        if is_below or (fullname in self._names and self._may_find()):
+        is_ours = any(f"{fullname}.".startswith(f"{name}.") for name in self._names)
+        if is_ours and self._may_find():
             return ModuleSpec(fullname, self, is_package=True)
         return None
 

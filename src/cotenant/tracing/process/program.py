@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cotenant.core.errors import UsageError
-from cotenant.tracing.process import launchers
+from cotenant.tracing.process import launchers, notebook, notebook_commands
 
 _MAX_SHEBANG_BYTES = 1024
 SAVING_LAUNCHER = ["-m", "cotenant.checkpoint"]
@@ -22,23 +22,31 @@ _WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A script or module, its arguments, and the interpreter that runs it.
+    """A script, module or notebook, its arguments, and the interpreter that runs it.
 
-    `launcher`: name and options of what starts it as several processes, e.g. `("torchrun", "--nproc-per-node", "4")`.
+    Attributes:
+        args: of a notebook, Python lines that set papermill's parameters.
+        launcher: name and options of what starts it as several processes, e.g. `("torchrun", "--nproc-per-node", "4")`.
+        folder: where a notebook runs, from the working directory.
     """
 
     python: str
-    kind: Literal["script", "module"]
+    kind: Literal["script", "module", "notebook"]
     target: str
     args: tuple[str, ...]
     launcher: tuple[str, ...] = ()
+    folder: str = "."
+
+    def to_request(self) -> dict[str, Any]:
+        """What `run_program` takes."""
+        return {"kind": self.kind, "target": self.target, "args": list(self.args), "folder": self.folder}
 
 
 def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str], python: str) -> Program:
     """The Python program of `command`: `train.py --epochs 3`, `python -u train.py`, `python -m package.train`.
 
     Or a command-line tool that is a Python file, such as `trl`, or one of these behind a launcher of several processes,
-    as in `torchrun --nproc-per-node 4 train.py`.
+    as in `torchrun --nproc-per-node 4 train.py`, or a notebook: `train.ipynb`, `papermill train.ipynb out.ipynb`.
 
     A script without an interpreter is run by `python`.
 
@@ -55,6 +63,9 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
             return find_program(rest[2:], workdir=workdir, env=env, python=python)
         return _of_python(find_interpreter(first, workdir=workdir, env=env), rest, workdir)
     launcher = Path(first).name
+    notebook_run = notebook_commands.find_notebook(command)
+    if notebook_run is not None:
+        return _notebook(_beside(first, env) or python, notebook_run, workdir)
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)
     console = _console_script(first, workdir=workdir, env=env, python=python)
@@ -177,11 +188,19 @@ def _script(python: str, script: str, args: list[str], workdir: str) -> Program:
     return Program(python=python, kind="script", target=script, args=tuple(args))
 
 
+def _notebook(python: str, run: notebook_commands.NotebookRun, workdir: str) -> Program:
+    path = Path(workdir, run.path)
+    if not path.is_file():
+        raise UsageError(f"no notebook `{run.path}` in `{workdir}`", hint=_nearest_script(run.path, workdir))
+    notebook.read_cells(path)
+    return Program(python=python, kind="notebook", target=run.path, args=run.assignments, folder=run.folder)
+
+
 def _nearest_script(script: str, workdir: str) -> str:
     """What to do about a script that is not there: the file of its folder that has nearly its name."""
     import difflib  # not at import: every command imports this module
 
     folder = Path(workdir, script).parent
-    names = [path.name for path in folder.glob("*.py")] if folder.is_dir() else []
+    names = [path.name for path in folder.glob(f"*{Path(script).suffix}")] if folder.is_dir() else []
     close = difflib.get_close_matches(Path(script).name, names, n=1)
     return f"did you mean `{Path(script).parent / close[0]}`?" if close else "check the path"

@@ -46,10 +46,10 @@ def site_folders(path: Iterable[str]) -> list[str]:
 def file_digest(path: Path) -> str | None:
     """Identifies the content of a file; None if it cannot be read.
 
-    SHA-256 of a Python file; size and modification time of any other, since extension modules may be large.
+    SHA-256 of a Python file or notebook; size and modification time of any other, since extension modules may be large.
     """
     try:
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".ipynb"):
             return hashlib.sha256(path.read_bytes()).hexdigest()
         stat = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs a script or a module in this process as Python itself does.
+"""Runs a script or a module in this process as Python itself does, and a notebook as its kernel does.
 
 A module of its own: every kind of process that runs a script uses it.
 """
@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.tracing.process.run_notebook import run_notebook
+
 
 def run_program(program: Mapping[str, Any]) -> None:
-    """Run the program of a request: `kind` is `script`, for a path, or `module`; with its `target` and `args`."""
+    """Run the program of a request: `kind`, `target` and `args` as in `Program`."""
     target = program["target"]
+    if program["kind"] == "notebook":
+        path = Path(target).absolute()
+        os.chdir(program["folder"])
+        run_notebook(path, program["args"])
+        return
     sys.argv = [target, *program["args"]]
     if program["kind"] == "module":
         sys.path.insert(0, str(Path.cwd()))

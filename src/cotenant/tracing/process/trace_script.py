@@ -133,7 +133,7 @@ def _run_once(
     """
     gpus = _gpus_of(program, gpu["count"])
     request = {
-        "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+        "program": program.to_request(),
         "launcher": list(program.launcher),
         "gpu": dict(gpu),
         "options": asdict(options),
