@@ -39,6 +39,20 @@ def test_tensorboard_of_torch_goes_with_its_package(tmp_path):
     trained(tmp_path, source, null_packages=("tensorboard",))
 
 
+def test_versions_of_packages_can_be_listed(tmp_path):
+    source = f"""
+    from importlib import metadata
+    assert metadata.version("{LOGGER}") == "0"
+    from importlib.metadata import version, PackageNotFoundError
+    assert version("{LOGGER}") == "0"
+    try:
+        version("another-package")
+    except PackageNotFoundError:
+        pass
+    """
+    trained(tmp_path, source, null_packages=(LOGGER,))
+
+
 def test_libraries_find_no_package(tmp_path):
     source = f"""
     import importlib.util

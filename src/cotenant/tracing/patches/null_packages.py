@@ -11,6 +11,7 @@ as `wandb.config.batch_size`, is not known: it raises `ModuleNotFoundError`.
 from __future__ import annotations
 
 import importlib.abc
+import importlib.metadata
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -147,6 +148,21 @@ class _NullModule(types.ModuleType):
         return Null(f"{self.__name__}.{name}")
 
 
+class _NullDistribution(importlib.metadata.Distribution):
+    """What `importlib.metadata` knows of a package: a name, and version 0."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_text(self, filename: str) -> str | None:
+        """The file `METADATA`; there is no other."""
+        return f"Metadata-Version: 2.1\nName: {self._name}\nVersion: 0\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        """A place where nothing is."""
+        return Path(path)
+
+
 class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules and everything below them, where `may_find` agrees to the import that is at work."""
 
@@ -159,6 +175,11 @@ class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if is_ours and self._may_find():
             return ModuleSpec(fullname, self, is_package=True)
         return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
+        """Of a script that prints the versions of its packages: importlib.metadata, `MetadataPathFinder`."""
+        name = getattr(context, "name", None)
+        return [_NullDistribution(name)] if name in self._names and self._may_find() else []
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return _NullModule(spec.name)
@@ -179,5 +200,6 @@ def _is_imported_by_script() -> bool:
 
 
 def _is_machinery(path: str) -> bool:
-    is_ours = path.startswith(("<frozen importlib._bootstrap", script_location.PACKAGE_DIR))
-    return is_ours or Path(path).parts[-2:] == ("importlib", "__init__.py")
+    if path.startswith(("<frozen importlib._bootstrap", script_location.PACKAGE_DIR)):
+        return True
+    return Path(path).parts[-2:] == ("importlib", "__init__.py") or Path(path).parts[-3:-1] == ("importlib", "metadata")
