@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from traced_scripts import allocations, failing, traced
+from traced_scripts import allocations, failing, traced, trained
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -67,6 +67,25 @@ def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypa
     trace = traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])
     assert 4 * 4 * values in allocations(trace, category="input")
     assert "is not on this machine; replaced by synthetic data: 3x24x32:float32:7" in trace.warnings[0]
+
+
+@VISION
+@pytest.mark.parametrize(
+    ("construct", "shape", "dims"),
+    [
+        ("MNIST('gone')", "(60000, 16, 16)", "(0, 1, 2)"),
+        ("CIFAR10('gone')", "(50000, 16, 16, 3)", "(0, 1, 2)"),
+        ("SVHN('gone')", "(50000, 3, 16, 16)", "(0, 2, 3)"),
+    ],
+)
+def test_pixels_of_a_data_set_differ(tmp_path, construct, shape, dims):
+    source = f"""
+    import torchvision
+    pixels = torchvision.datasets.{construct}.data
+    deviation = torch.as_tensor(pixels)[:100].float().std({dims})
+    assert tuple(pixels.shape) == {shape} and (deviation > 0).all(), (pixels.shape, deviation)
+    """
+    trained(tmp_path, source, synthetic_data=("3x16x16:uint8:7",))
 
 
 def test_absent_data_are_an_error_that_names_the_option(tmp_path):
