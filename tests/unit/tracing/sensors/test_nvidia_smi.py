@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from types import SimpleNamespace
 
@@ -95,17 +96,50 @@ def test_what_it_cannot_answer_is_an_exit_code_and_a_sentence(folder, capsys, ar
     assert word in said.out + said.err
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
+                ("used", ctypes.c_ulonglong))  # fmt: skip
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = (("busId", ctypes.c_char * 32), ("bus", ctypes.c_uint))
+
+
 def test_nvml_shows_the_memory_that_the_trace_has_allocated():
     gpu = SimpleNamespace(name="A100", total_bytes=39 << 30, nvml_total_bytes=40 << 30, capability=(8, 0), count=2)
-    answers = nvml.nvml_functions(gpu, {0: 3 << 30, 1: 0}.__getitem__)
-    assert answers["nvmlDeviceGetCount"]() == 2
-    handles = [answers["nvmlDeviceGetHandleByIndex"](index) for index in (0, 1)]
-    info = [answers["nvmlDeviceGetMemoryInfo"](handle) for handle in handles]
-    assert [(found.used, found.free, found.total) for found in info] == [
-        (3 << 30, 37 << 30, 40 << 30),
-        (0, 40 << 30, 40 << 30),
-    ]
-    assert answers["nvmlDeviceGetHandleByUUID"](answers["nvmlDeviceGetUUID"](1)) == 1
-    assert answers["nvmlDeviceGetHandleByPciBusId"](answers["nvmlDeviceGetPciInfo"](1).busId) == 1
-    assert answers["nvmlDeviceGetComputeRunningProcesses_v3"](0) == []
-    assert answers["nvmlDeviceGetUtilizationRates"](0).gpu == 0
+    library = nvml.SimulatedNvml(gpu, {0: 3 << 30, 1: 0}.__getitem__)
+    handles = [ctypes.c_void_p(), ctypes.c_void_p()]
+    for index, handle in enumerate(handles):
+        assert library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0
+    found = []
+    for handle in handles:
+        memory = _Memory()
+        assert library.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(memory)) == 0
+        found.append((memory.used, memory.free, memory.total))
+    assert found == [(3 << 30, 37 << 30, 40 << 30), (0, 40 << 30, 40 << 30)]
+
+    count, text, pci, again = ctypes.c_uint(9), ctypes.create_string_buffer(96), _Pci(), ctypes.c_void_p()
+    assert library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    assert count.value == 2
+    assert library.nvmlDeviceGetUUID(handles[1], text, ctypes.c_uint(96)) == 0
+    assert library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(text.value), ctypes.byref(again)) == 0
+    assert again.value == handles[1].value
+    assert library.nvmlDeviceGetPciInfo_v3(handles[0], ctypes.byref(pci)) == 0
+    assert library.nvmlDeviceGetHandleByPciBusId_v2(ctypes.c_char_p(pci.busId), ctypes.byref(again)) == 0
+    assert again.value == handles[0].value
+    assert library.nvmlDeviceGetComputeRunningProcesses_v3(handles[0], ctypes.byref(count), None) == 0
+    assert count.value == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "code"),
+    [
+        pytest.param("nvmlDeviceGetHandleByIndex_v2", (ctypes.c_uint(2), ctypes.c_void_p()), 2, id="absent GPU"),
+        pytest.param("nvmlDeviceGetHandleByUUID", (ctypes.c_char_p(b"GPU-0"), ctypes.c_void_p()), 6, id="absent UUID"),
+        pytest.param("nvmlDeviceGetFanSpeed", (ctypes.c_void_p(1), ctypes.c_uint()), 3, id="no fan"),
+        pytest.param("nvmlDeviceSetPowerManagementLimit", (ctypes.c_void_p(1), 1), 4, id="a change"),
+    ],
+)
+def test_nvml_returns_the_code_of_what_it_cannot_do(name, args, code):
+    gpu = SimpleNamespace(name="A100", total_bytes=39 << 30, nvml_total_bytes=None, capability=(8, 0), count=2)
+    assert nvml.SimulatedNvml(gpu, lambda index: 0).function(name)(*args) == code
