@@ -17,6 +17,7 @@ from cotenant.tracing.device import cuda_graphs, libtorch_patch
 from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 _NCCL_VERSION = (2, 27, 5)
 _KIB = 1 << 10
@@ -49,7 +50,7 @@ class FakeGpuSpec:
 class _DeviceProperties:
     """Replaces `torch._C._CudaDeviceProperties`."""
 
-    def __init__(self, spec: FakeGpuSpec) -> None:
+    def __init__(self, spec: FakeGpuSpec, index: int) -> None:
         self.name = spec.name
         self.major, self.minor = spec.capability
         self.total_memory = spec.total_bytes
@@ -67,8 +68,10 @@ class _DeviceProperties:
         self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + reserved
         self.L2_cache_size = 40 * 2**20
         self.gcnArchName = ""
-        self.uuid = "00000000-0000-0000-0000-000000000000"
-        self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
+        # As NVML and nvidia-smi name it, less their "GPU-".
+        self.uuid = uuid_of(index).removeprefix("GPU-")
+        self.pci_bus_id = 1 + index
+        self.pci_device_id = self.pci_domain_id = 0
         # Of an A100; scripts print a bandwidth.
         self.clock_rate, self.memory_clock_rate, self.memory_bus_width = 1_410_000, 1_215_000, 5120
 
@@ -139,6 +142,11 @@ class FakeStream:
         return hash((self.number, self.device))
 
 
+def _external_stream(stream_ptr: int, device: object = None, **_: object) -> FakeStream:
+    """The stream of a number, which `cuda_stream` gives, in place of one that another library made."""
+    return FakeStream(device, number=int(stream_ptr))
+
+
 class FakeEvent:
     """Replaces `torch.cuda.Event`; it is always complete."""
 
@@ -163,6 +171,9 @@ class FakeEvent:
         return 1.0
 
 
+_STREAM_CLASSES: dict[str, Any] = {"Stream": FakeStream, "ExternalStream": _external_stream, "Event": FakeEvent}
+
+
 def patches(context: PatchContext) -> list[Patch]:
     """What scripts and libraries call in `torch.cuda`, in `torch.accelerator` and in the C module below them."""
     spec, recorder, cuda = context.gpu, context.recorder, torch.cuda
@@ -180,6 +191,11 @@ def patches(context: PatchContext) -> list[Patch]:
     return [
         *patch_attributes(
             "torch.cuda", ours, phase=Phase.DEVICE, reason=no_driver, source=source, missing=_SOME_VERSIONS
+        ),
+        *patch_attributes(
+            "torch.cuda.streams", _STREAM_CLASSES, phase=Phase.DEVICE,
+            reason="Libraries and PyTorch itself take these from where they are defined.",
+            source="torch/cuda/streams.py, `Stream`",
         ),
         *cuda_graphs.patches(recorder, lambda number: FakeStream(number=number)),
         *patch_attributes(
@@ -241,7 +257,13 @@ def _availability(spec: FakeGpuSpec) -> dict[str, Any]:
 
 def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
     """The number of GPUs, the current one, and their properties."""
-    properties = _DeviceProperties(spec)
+    properties = [_DeviceProperties(spec, index) for index in range(spec.count)]
+
+    def properties_of(device: object = None) -> _DeviceProperties:
+        index = _device_index(device)
+        if not 0 <= index < spec.count:
+            raise AssertionError("Invalid device id")  # as torch/cuda/__init__.py, `get_device_properties`
+        return properties[index]
 
     def set_device(device: object) -> None:
         _exchange_device(_device_index(device))
@@ -254,7 +276,7 @@ def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
         "set_device": set_device,
         "_exchange_device": _exchange_device,  # of `torch.cuda.device` and `device_of`
         "_maybe_exchange_device": _exchange_device,
-        "get_device_properties": lambda device=None: properties,
+        "get_device_properties": properties_of,
         "get_device_capability": lambda device=None: spec.capability,
         "get_device_name": lambda device=None: spec.name,
         "can_device_access_peer": lambda device, peer_device: True,
@@ -305,8 +327,7 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
         libtorch_patch.set_current_device(stream.device_index)
 
     return {
-        "Stream": FakeStream,
-        "Event": FakeEvent,
+        **_STREAM_CLASSES,
         "set_stream": set_stream,
         "current_stream": current_stream,
         "default_stream": default_stream,

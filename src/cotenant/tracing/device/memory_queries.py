@@ -28,7 +28,7 @@ _BY_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_byt
 _BY_COUNT = ("allocation", "active", "segment", "inactive_split")
 _TOTALS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams")
 MEMORY_FUNCTIONS = (
-    "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+    "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict",
     "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
     "max_memory_cached", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
     "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction",
@@ -83,7 +83,6 @@ def memory_queries(spec: FakeGpuSpec, recorder: TraceRecorder, current: Callable
         "mem_get_info": memory_info,
         "memory_stats": lambda device=None: _flatten_stats(nested_stats(device)),
         "memory_stats_as_nested_dict": nested_stats,
-        "memory_summary": lambda *_, **__: "",
         "memory_allocated": live,
         "max_memory_allocated": peak,
         "memory_reserved": lambda device=None: _in_segments(live(device)),

@@ -76,7 +76,6 @@ def patches(context: PatchContext) -> list[Patch]:
             {
                 "_record_memory_history": lambda *_, **__: None,
                 "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
-                "_dump_snapshot": lambda *_, **__: None,
             },
             phase=Phase.DEVICE, reason="The CUDA caching allocator, whose history these read, is not there.",
             source="torch/cuda/memory.py, `_record_memory_history`",

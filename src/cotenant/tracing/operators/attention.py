@@ -69,24 +69,32 @@ def choose(
     cudnn: int,
 ) -> str:
     """`cudnn`, `flash`, `efficient` or `math`. Queries are (batch, heads, length, head size)."""
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
-        return "math"
-    if not (query.shape[0] == key.shape[0] == value.shape[0]):
-        return "math"
-    # `check_batch_size_and_num_heads_dense`: no fused kernel broadcasts heads, as multi-query attention has them.
-    if not enable_gqa and not (query.shape[1] == key.shape[1] == value.shape[1]):
-        return "math"
-    # sdp_utils_cpp.h, `check_last_dim_stride_equals_1_dense` and `check_nonzero_sequence_lengths_dense`: no fused
-    # kernel takes such operands, so all scores are materialized.
-    if any(tensor.stride(-1) != 1 for tensor in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
-        return "math"
-    half = query.dtype in (torch.float16, torch.bfloat16)
     order = ["flash", "efficient"]
     # `check_prefer_cudnn_attention`: cuDNN comes first on Hopper and Blackwell, above 9.15.0, which computed lengths
     # that are not multiples of 128 wrong (pytorch issue 169849).
     prefers_cudnn = capability[0] in (9, 10) and cudnn > 91500
     prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     order.insert(0 if prefers_cudnn else len(order), "cudnn")
+    fits = usable(query, key, value, mask, dropout_p, is_causal, enable_gqa, capability=capability, cudnn=cudnn)
+    return next((kernel for kernel in order if fits[kernel]), "math")
+
+
+def usable(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+    *,
+    capability: tuple[int, int],
+    cudnn: int,
+) -> dict[str, bool]:
+    """Whether each fused kernel takes the operands, by name."""
+    if not _suit_fused_kernels(query, key, value, enable_gqa):
+        return {"flash": False, "efficient": False, "cudnn": False}
+    half = query.dtype in (torch.float16, torch.bfloat16)
     fits = usable_kernels(query, key, value, mask, dropout_p, enable_gqa, capability)
     # `check_flash_causal_non_square_seqlens` of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: FlashAttention 2
     # aligns a causal mask to the lower right corner, PyTorch to the upper left; they agree where the lengths do.
@@ -104,7 +112,23 @@ def choose(
         and (dropout_p * 16).is_integer()
         and not (mask is not None and mask.requires_grad)
     )
-    return next((kernel for kernel in order if fits[kernel]), "math")
+    return fits
+
+
+def _suit_fused_kernels(query: Any, key: Any, value: Any, enable_gqa: bool) -> bool:
+    """Whether any fused kernel may take the operands, by their shapes and strides."""
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        return False
+    if not (query.shape[0] == key.shape[0] == value.shape[0]):
+        return False
+    # `check_batch_size_and_num_heads_dense`: no fused kernel broadcasts heads, as multi-query attention has them.
+    if not enable_gqa and not (query.shape[1] == key.shape[1] == value.shape[1]):
+        return False
+    # sdp_utils_cpp.h, `check_last_dim_stride_equals_1_dense` and `check_nonzero_sequence_lengths_dense`: no fused
+    # kernel takes such operands, so all scores are materialized.
+    if any(tensor.stride(-1) != 1 for tensor in (query, key, value)):
+        return False
+    return bool(query.shape[-2] and key.shape[-2])
 
 
 def usable_kernels(

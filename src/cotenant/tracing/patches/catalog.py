@@ -13,6 +13,7 @@ from cotenant.tracing.patches.registry import Entry, PatchContext, PatchTable
 _PROVIDERS = (
     "device.libtorch_patch",
     "device.cuda_api",
+    "device.driver_queries",
     "device.fake_tensor_attrs",
     "device.rng",
     "device.legacy_tensor_types",

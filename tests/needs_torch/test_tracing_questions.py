@@ -1,0 +1,104 @@
+"""What a script asks while it is traced is answered as on the simulated GPU, and self-tests of sound programs pass."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import allocations, trained
+
+QUESTIONS = {
+    "cuDNN": """
+        assert torch.backends.cudnn.is_available() and torch.backends.cudnn.version() >= 90000
+        assert torch.backends.cudnn.is_acceptable(model.weight)
+        assert not torch.backends.cudnn.is_acceptable(model.weight.cpu())
+    """,
+    "runtime": """
+        runtime = torch.cuda.cudart()
+        free, total = runtime.cudaMemGetInfo(0)
+        assert 0 < free < total == torch.cuda.get_device_properties(0).total_memory
+        assert int(runtime.cudaHostRegister(0, 64, 0)) == 0
+        torch.cuda.check_error(runtime.cudaProfilerStart())
+    """,
+    "handles": """
+        assert isinstance(torch.cuda.current_blas_handle(), int)
+        stream = torch.cuda.Stream()
+        assert torch.cuda.ExternalStream(stream.cuda_stream) == stream
+        assert torch._C._cuda_getCurrentStream(0)[1:] == (0, 1)
+    """,
+    "raw memory": """
+        before = torch.cuda.memory_allocated()
+        address = torch.cuda.caching_allocator_alloc(1 << 20)
+        assert torch.cuda.memory_allocated() == before + (1 << 20)
+        torch.cuda.caching_allocator_delete(address)
+        assert torch.cuda.memory_allocated() == before
+    """,
+    "plans of cuFFT": """
+        cache = torch.backends.cuda.cufft_plan_cache
+        cache.max_size = 10
+        cache.clear()
+        assert (cache.size, cache[0].max_size) == (0, 10)
+    """,
+    "settings": """
+        torch.cuda.set_sync_debug_mode("warn")
+        assert torch.cuda.get_sync_debug_mode() == 1
+        torch.cuda.tunable.enable(True)
+        torch.cuda.tunable.set_max_tuning_duration(7)
+        assert torch.cuda.tunable.is_enabled() and torch.cuda.tunable.get_max_tuning_duration() == 7
+        assert torch.cuda.get_allocator_backend() == "native"
+        assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_80,code=sm_80"
+    """,
+    "memory reports": """
+        assert "CUDA OOMs: 0" in torch.cuda.memory_summary()
+        torch.cuda.memory._dump_snapshot("snapshot.pickle")
+        import pickle
+        with open("snapshot.pickle", "rb") as file:
+            assert pickle.load(file)["segments"] == []
+    """,
+    "attention kernels": """
+        from torch.backends.cuda import (
+            SDPAParams, can_use_cudnn_attention, can_use_efficient_attention, can_use_flash_attention
+        )
+        def usable(query, mask=None):
+            wanted = SDPAParams(query, query, query, mask, 0.0, False, False)
+            functions = can_use_flash_attention, can_use_efficient_attention, can_use_cudnn_attention
+            return [function(wanted) for function in functions]
+        half = torch.zeros(2, 8, 128, 64, device="cuda", dtype=torch.float16)
+        assert usable(half) == [True, True, True] and usable(half.float()) == [False, True, False]
+        assert usable(half, torch.zeros(2, 8, 128, 128, device="cuda", dtype=torch.float16)) == [False, True, True]
+        assert usable(half[0]) == [False, False, False]
+    """,
+    "TorchScript": """
+        import copy
+        traced = torch.jit.trace(model, torch.zeros(2, 4, device="cuda"))
+        print(traced.code, traced.graph, torch.jit.script(lambda x: x + 1).code)
+        traced.save("traced.pt")
+        torch.jit.save(traced, buffer := io.BytesIO())
+        buffer.seek(0)
+        for source in ("traced.pt", buffer):
+            loaded = torch.jit.load(source, map_location="cuda")
+            assert loaded is not model and loaded(torch.zeros(2, 4, device="cuda")).shape == (2, 4)
+        torch.save(copy.deepcopy(model), "model.pt")
+    """,
+    "ONNX": """
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).cuda()
+        torch.onnx.export(net, torch.zeros(1, 3, 8, 8, device="cuda"), "net.onnx", dynamo=False, input_names=["x"])
+        assert net.training and os.path.getsize("net.onnx")
+        torch.onnx.export(net, (torch.zeros(1, 3, 8, 8, device="cuda"),), dynamo=True).save("again.onnx")
+    """,
+}
+"""Scripts that ask, by what they ask about."""
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_are_answered(tmp_path, name):
+    trained(tmp_path, QUESTIONS[name])
+
+
+def test_a_legacy_export_runs_the_model(tmp_path):
+    source = """
+    net = torch.nn.Linear(4, 1000).cuda()
+    torch.onnx.export(net, torch.zeros(3, 4, device="cuda"), "net.onnx", dynamo=False)
+    """
+    assert allocations(trained(tmp_path, source)).count(3 * 1000 * 4) == 1
