@@ -102,3 +102,115 @@ def test_a_legacy_export_runs_the_model(tmp_path):
     torch.onnx.export(net, torch.zeros(3, 4, device="cuda"), "net.onnx", dynamo=False)
     """
     assert allocations(trained(tmp_path, source)).count(3 * 1000 * 4) == 1
+
+
+GRADCHECK = """
+import torch
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.exp())
+        return x.exp()
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+x = torch.randn(5, 5, dtype=torch.double, device="cuda", requires_grad=True)
+assert torch.autograd.gradcheck(Exp.apply, (x,)) and torch.autograd.gradgradcheck(Exp.apply, (x,))
+assert torch.autograd.gradcheck(Exp.apply, (x,), fast_mode=True)
+"""
+
+
+def test_checks_of_gradients_pass_and_are_no_training(tmp_path):
+    # Before the script has an optimizer, backward passes count as steps.
+    from traced_scripts import TRAINING, traced
+
+    trace = traced(tmp_path, f"{GRADCHECK}\n{TRAINING}\ntrain()\n")
+    assert not trace.warnings
+    assert trace.header.steps == 3
+
+
+EQUAL = """
+def show(*found):
+    assert found == wanted, (found, wanted)
+def differences(a, b):
+    largest = max((a.flatten()[:5] - b.flatten()[:5]).abs()).item()
+    difference = (a - b).abs().max().item()
+    return difference, (a == b).all().item(), a.ne(b).sum().item() == 0, bool((a - b).norm() < 1e-6)
+same, other = (0.0, True, True, True), (1.0, False, False, False)
+"""
+
+
+@pytest.mark.parametrize("size", [4, 2000], ids=["small", "large"])
+def test_a_copy_equals_its_source_until_one_is_written_to(tmp_path, size):
+    source = f"""
+    {EQUAL.replace(chr(10), chr(10) + "    ")}
+    size = {size}
+    a = torch.nn.Parameter(torch.randn(size, size, device="cuda"))
+    b = a.detach().clone()
+    assert differences(a, b) == same and differences(a, a.data) == same
+    assert torch.nn.functional.mse_loss(a, b).item() == 0 and torch.dist(a, b).item() == 0
+    b += 1
+    assert differences(a, b) == other
+    b.copy_(a.detach())
+    assert differences(a, b) == same
+    with torch.no_grad():
+        torch._foreach_add_([a], 1)
+    assert differences(a, b) == other
+    with torch.no_grad():
+        torch._foreach_copy_([b], [a])
+    assert differences(a, b) == same
+    zero = a - b
+    zero += 1
+    assert zero.max().item() == 1
+    assert differences(a.t(), a.t().clone()) == same and differences(a, a.t()) == other
+    """
+    trained(tmp_path, source)
+
+
+def test_weights_that_were_loaded_or_copied_are_equal_until_a_step(tmp_path):
+    source = f"""
+    import copy
+    {EQUAL.replace(chr(10), chr(10) + "    ")}
+    loaded, copied = torch.nn.Linear(4, 4).cuda(), copy.deepcopy(model)
+    assert differences(loaded.weight, model.weight) == other
+    loaded.load_state_dict(model.state_dict())
+    for net in (loaded, copied):
+        assert all((a == b).all() for a, b in zip(net.parameters(), model.parameters()))
+    train_once = model(torch.zeros(2, 4, device="cuda")).sum().backward()
+    before = model.weight.grad.clone()
+    model(torch.zeros(2, 4, device="cuda")).sum().backward()
+    assert differences(before, model.weight.grad) == other
+    optimizer.step()
+    assert differences(loaded.weight, model.weight) == other
+    assert differences(loaded.weight, copied.weight) == same
+    """
+    trained(tmp_path, source)
+
+
+def test_asserted_numbers_and_inequalities_pass(tmp_path):
+    source = """
+    before, limit = model.weight.detach().clone(), 1e-3
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    assert not torch.equal(before, model.weight)
+    assert not torch.allclose(before, model.weight), "the step changes nothing"
+    a, b = (torch.randn(4, 4, device="cuda") for _ in range(2))
+    assert (a - b).abs().max().item() < limit
+    assert 0.0 <= a.mean().item() <= 0.2
+    assert float(a.norm()) > 5
+    assert a.mean().item() == 1.0  # the number that an unknown one is elsewhere
+    if (a - b).abs().max() > 1e-3: raise ValueError("a guard")
+    if (a - b).abs().max().item() > limit:
+        raise ValueError("a guard of a number")
+    if torch.equal(a, b):
+        raise ValueError("a guard of equality")
+    """
+    trained(tmp_path, source)
+
+
+def test_draws_without_replacement_are_distinct(tmp_path):
+    source = """
+    drawn = torch.multinomial(torch.rand(2, 50, device="cuda"), 3).tolist()
+    assert all(len(set(row)) == 3 for row in drawn), drawn
+    """
+    assert not trained(tmp_path, source).warnings

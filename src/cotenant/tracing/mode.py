@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cotenant.core.errors import PluginError, TraceError
 from cotenant.tracing import script_location
-from cotenant.tracing.assumptions import booleans, mask_counts
+from cotenant.tracing.assumptions import booleans, equal_contents, mask_counts
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops
 from cotenant.tracing.assumptions.generated_tokens import GeneratedTokens
 from cotenant.tracing.assumptions.host_reads import HostReads
@@ -162,6 +162,7 @@ class TraceMode(TorchDispatchMode):
         # Inside of a function that PyTorch compiles a sum is out of place, for its tensors are fake in CUDA builds too.
         by_attention = self.adds_in_place and _active_dispatch_mode(_FAKE) is None
         if func is _ADD and (by_attention or self.grad_accumulation.is_in_place(args)):
+            equal_contents.forget(args[0])
             return args[0]
         if _active_dispatch_mode(_FAKE) is not None:  # a library's own fake mode, entered after this one
             return func(*args, **kwargs)

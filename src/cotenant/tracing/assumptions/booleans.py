@@ -62,9 +62,9 @@ def assumed(tensor: Any) -> AssumedTruth:
     return getattr(tensor, _TRUTH_ATTRIBUTE, None)
 
 
-def assume_true(tensor: FakeTensor) -> None:
-    """Assume that all elements of a boolean tensor are true."""
-    setattr(tensor, _TRUTH_ATTRIBUTE, True)
+def assume(tensor: FakeTensor, value: bool) -> None:
+    """Assume that all elements of a boolean tensor have this value."""
+    setattr(tensor, _TRUTH_ATTRIBUTE, value)
 
 
 def propagate(func: OpOverload, args: Any, out: FakeTensor) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.assumptions.assertions import asserted_truth
+from cotenant.tracing.assumptions.assertions import asserted_number, asserted_truth
 
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
@@ -130,11 +130,16 @@ class DataDependentLoops:
             self._warn_repeated(frame)
         return likely
 
+    def asserted(self) -> bool | None:
+        """The value with which an assertion that the script makes now passes; None: it makes none."""
+        frame = script_frame()
+        return None if frame is None else asserted_truth(frame.f_code.co_filename, frame.f_lineno)
+
     def number(self) -> float:
         """An unknown number that the script reads now."""
         frame = script_frame()
         if frame is None or frame.f_lineno not in _parse_loops(frame.f_code.co_filename).conditions:
-            return assumed_number()
+            return assumed_number() if frame is None else asserted_number(frame, assumed_number())
         beyond = self._reads_beyond(frame, len(_LOOP_ENDING_NUMBERS))
         return _LOOP_ENDING_NUMBERS[beyond % len(_LOOP_ENDING_NUMBERS)] if beyond else ASSUMED_NUMBER_IN_LOOP
 

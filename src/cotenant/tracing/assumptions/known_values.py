@@ -19,6 +19,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.assumptions import equal_contents
+
 _aten = torch.ops.aten
 
 # Larger tensors are attention masks and the like: no size depends on their values, and computing them takes seconds.
@@ -81,6 +83,8 @@ class KnownValues:
             return tensor if tensor.device.type == "cpu" else None
         flat = _storage_attribute(tensor, _VALUES_ATTRIBUTE)
         if flat is None:
+            if tensor.numel() <= _MAX_ELEMENTS and equal_contents.is_zero(tensor):
+                return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
             return None
         return torch.empty(0, dtype=tensor.dtype).set_(flat, tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -89,8 +93,19 @@ class KnownValues:
         self._set(tensor, value)
         setattr(tensor.untyped_storage(), _ASSUMPTION_ATTRIBUTE, why)
 
+    def set_all(self, tensor: FakeTensor, value: bool) -> bool:
+        """All elements of a tensor of booleans have this value. Returns False where there are too many."""
+        is_small = tensor.numel() <= _MAX_ELEMENTS
+        if is_small:
+            self._set(tensor, torch.full((), value).expand(tensor.shape))
+        return is_small
+
     def forget(self, tensor: Any) -> None:
         """The values of a tensor have changed, and the new ones are not known."""
+        equal_contents.forget(tensor)
+        self._drop(tensor)
+
+    def _drop(self, tensor: Any) -> None:
         if _storage_attribute(tensor, _VALUES_ATTRIBUTE) is not None:
             setattr(tensor.untyped_storage(), _VALUES_ATTRIBUTE, None)
 
@@ -143,6 +158,7 @@ class KnownValues:
     def _write(self, func: OpOverload, args: Any, kwargs: Any, written: tuple[int, ...]) -> None:
         targets = [leaf for index in written if index < len(args) for leaf in _leaves(args[index])]
         targets += [leaf for key in ("out", "values", "indices") if key in kwargs for leaf in _leaves(kwargs[key])]
+        equal_contents.written(func, args, targets)
         overwrites = func in _OVERWRITES
         tracked = [target for target in targets if _is_tracked(target, overwrites)]
         if not tracked:
@@ -155,13 +171,13 @@ class KnownValues:
             for target in tracked:
                 setattr(target.untyped_storage(), _ASSUMPTION_ATTRIBUTE, why)
         if first.dtype not in _EXACT_DTYPES and _is_random(func):
-            self.forget(first)
+            self._drop(first)
             return
         try:
             func(*self._known(args), **self._known(kwargs))
         except (_UnknownValue, *_COMPUTE_ERRORS):
             for target in tracked:
-                self.forget(target)
+                self._drop(target)
 
     def _set(self, tensor: FakeTensor, value: torch.Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -19,6 +19,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.assumptions.known_values import RANDOM_CHOICE, has_known_values
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 
 operators = OperatorTable()
@@ -40,6 +41,14 @@ def _mark(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     dim = int(args[position] if len(args) > position else kwargs.get("dim", -1)) % source.dim()
     first = 1 if func._opname == "topk" else 0
     setattr(indices.untyped_storage(), _CHOICES_ATTRIBUTE, (indices.shape, dim, source.shape[dim], first))
+
+
+@operators.assumption_for("aten::multinomial")
+def _draw(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Draws without replacement: each row has distinct elements."""
+    count, replaced = args[1], args[2] if len(args) > 2 else kwargs.get("replacement", False)
+    if count > 1 and not replaced and out.numel() <= _MAX_READ and not has_known_values(out):
+        ctx.known_values.assume(out, torch.arange(count).expand(out.shape), RANDOM_CHOICE)
 
 
 def assumed_indices(tensor: Any) -> torch.Tensor | None:

@@ -39,6 +39,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "reductions": "cotenant.tracing.operators.reductions:operators",
         "moe_routing": "cotenant.tracing.assumptions.moe_routing:operators",
         "generated_tokens": "cotenant.tracing.assumptions.generated_tokens:operators",
+        "equal_contents": "cotenant.tracing.assumptions.equal_contents:operators",
         "ranked_choices": "cotenant.tracing.assumptions.ranked_choices:operators",
     },
 )

@@ -59,6 +59,7 @@ _PROVIDERS = (
     "patches.cpp_extensions",
     "sensors.nvml",
     "patches.graph_summaries",
+    "patches.self_tests",
     "patches.terminal",
     "distributed.child_programs",
     "sandbox.torch_save",

@@ -90,7 +90,7 @@ def _assumed_true(original: Callable[..., Any]) -> Callable[..., Any]:
     def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
         checked: torch.Tensor = original(constraint, value)
         if isinstance(checked, FakeTensor):
-            booleans.assume_true(checked)
+            booleans.assume(checked, True)
         return checked
 
     return check

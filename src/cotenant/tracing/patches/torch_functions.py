@@ -77,7 +77,7 @@ def _assuming_close(original: Any) -> Any:
     def isclose(input: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: A002
         result: torch.Tensor = original(input, other, *args, **kwargs)
         if is_computed(input) and is_computed(other) and not has_known_values(result):
-            booleans.assume_true(result)
+            booleans.assume(result, True)
         return result
 
     return isclose

@@ -50,6 +50,7 @@ class TrainingObserver:
         self._backward_passes = 0
         self._phase_around_step = "forward"
         self._warmup_loops = 0  # that were traced to their end
+        self._is_training = True  # backward passes are counted
         self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
 
     @property
@@ -145,7 +146,7 @@ class TrainingObserver:
 
     def _as_backward(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.compiling:
+            if self.compiling or not self._is_training:
                 return function(*args, **kwargs)
             self.layer_log.close_batch()
             self.conditional_work.record_call()
@@ -161,6 +162,15 @@ class TrainingObserver:
                     self.batches.end_backward()
 
         return call
+
+    @contextlib.contextmanager
+    def not_training(self) -> Iterator[None]:
+        """Backward passes within are no training: they test something."""
+        before, self._is_training = self._is_training, False
+        try:
+            yield
+        finally:
+            self._is_training = before
 
     def _count_without_optimizer(self) -> None:
         """Count backward passes where a script has no optimizer and updates its weights itself."""
