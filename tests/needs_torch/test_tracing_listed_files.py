@@ -223,3 +223,72 @@ def test_an_image_exists_where_the_script_needs_it(tmp_path, path):
         raise AssertionError("tries another one")
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    "listing",
+    [
+        pytest.param('[name for name in os.listdir(folder) if name.endswith(".png")]', id="comprehension"),
+        pytest.param("[name for name in os.listdir(folder) if os.path.splitext(name)[1] == SUFFIX]", id="equal"),
+        pytest.param("[name for name in sorted(os.listdir(folder)) if is_image(name)]", id="function"),
+        pytest.param('[path.name for path in Path(folder).iterdir() if path.suffix in {".png", ".tif"}]', id="one of"),
+        pytest.param('fnmatch.filter(os.listdir(folder), "*.png")', id="pattern"),
+        pytest.param("kept(os.listdir(folder))", id="as it is"),
+    ],
+)
+def test_a_missing_folder_has_files_of_the_suffix_that_its_reader_keeps(tmp_path, listing):
+    source = f"""
+    import fnmatch
+    SUFFIX, SUFFIXES = ".png", [".png", ".gif"]
+    def is_image(name):
+        return any(name.endswith(suffix) for suffix in SUFFIXES)
+    def kept(names):
+        return names
+    def read(folder):
+        return {listing}
+    images, masks = read("data/train/images"), read("data/train/masks")
+    assert len(images) > 100 and images == masks, (len(images), len(masks))
+    assert all(name.endswith({'".jpg"' if "kept" in listing else '".png"'}) for name in images), images[:3]
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_listed_names_that_a_loop_keeps_by_an_attribute(tmp_path):
+    source = """
+    from PIL import Image
+    class Scans:
+        def __init__(self, folder, suffix="gif"):
+            self.suffix, self.paths = suffix, []
+            names = os.listdir(folder)
+            for name in names:
+                if name.endswith(self.suffix):
+                    self.paths.append(os.path.join(folder, name))
+    scans = Scans("data/1st_manual")
+    assert len(scans.paths) > 100 and Image.open(scans.paths[0]).size == (16, 8)
+    assert os.listdir("data/outdoor/hazy")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("condition", "is_made"),
+    [
+        pytest.param("not os.path.isdir(root)", True, id="where it is absent"),
+        pytest.param("os.path.isdir(root)", False, id="where it is there"),
+    ],
+)
+def test_a_folder_that_a_script_downloads_is_there(tmp_path, condition, is_made):
+    source = f"""
+    import subprocess
+    def download():
+        subprocess.check_call(["curl", "-L", "https://localhost:1/celeba.zip"])
+    root = "data/celeba"
+    if {condition}:
+        download()
+    found = os.path.isdir(root)
+    assert found is {is_made}
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

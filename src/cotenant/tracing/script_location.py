@@ -98,18 +98,18 @@ def is_called_by_user() -> bool:
 
 def calling_file() -> str:
     """The file that called the function that asks; wrappers of ours in between do not count."""
-    return _calling_frame().f_code.co_filename
+    return calling_frame().f_code.co_filename
 
 
 def calling_line() -> tuple[str, int]:
     """As `calling_file`, with the number of the line."""
-    frame = _calling_frame()
+    frame = calling_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def opening_frame() -> FrameType:
     """The frame that opens a file by the function that asks, by itself or through a module of Python such as gzip."""
-    frame = _calling_frame()
+    frame = calling_frame()
     while frame.f_back is not None and _is_opener(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -126,7 +126,8 @@ def calling_text() -> str:
     return linecache.getline(*calling_line()).strip()
 
 
-def _calling_frame() -> FrameType:
+def calling_frame() -> FrameType:
+    """The frame of the function that called the one that asks; wrappers of ours in between do not count."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_DIR):
         frame = frame.f_back

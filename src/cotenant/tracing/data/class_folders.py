@@ -2,7 +2,8 @@
 
 Its own code says so: the names that it lists are tested by `isdir`, or listed in turn. `ImageFolder` of torchvision
 expects such folders, and scripts that balance or filter classes list them themselves. A folder whose absence the script
-handles is not of data: those of earlier runs are listed in a `try` statement, to resume the last one.
+handles is not of data: those of earlier runs are listed in a `try` statement, to resume the last one. Where a script
+downloads what is absent, the folder is of data.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cotenant.tracing import script_location
@@ -19,6 +21,7 @@ _LISTING = frozenset({"listdir", "scandir", "walk", "glob", "iglob", "rglob", "i
 _TESTING = frozenset({"isdir", "is_dir"})
 _ABSENCE = frozenset({"OSError", "IOError", "EnvironmentError", "FileNotFoundError", "Exception", "BaseException"})
 _EXITS = frozenset({"exit", "_exit", "quit", "abort"})
+_DOWNLOADING = re.compile(r"download|wget|curl|urlretrieve|gdown", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -31,6 +34,25 @@ def caller_expects_folders() -> bool:
 def caller_handles_absence() -> bool:
     """Whether the user's line that lists a folder now is in a `try` statement that goes on without the folder."""
     return _handles_absence(*script_location.calling_line())
+
+
+def caller_downloads_what_is_absent() -> bool:
+    """Whether the user's line asks for a folder now in the condition of an `if` statement that downloads it."""
+    return _downloads(*script_location.calling_line())
+
+
+@functools.cache
+def _downloads(path: str, line: int) -> bool:
+    choices = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.If) and _spans(node.test, line))
+    return any(
+        isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) and _has_download(node.body)
+        for node in choices
+    )
+
+
+def _has_download(statements: Iterable[ast.stmt]) -> bool:
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    return any(_DOWNLOADING.search(_called_name(node)) for node in nodes if isinstance(node, ast.Call))
 
 
 @functools.cache

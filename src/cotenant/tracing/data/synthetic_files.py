@@ -25,6 +25,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     class_folders,
     image_names,
+    listed_suffixes,
     missing_folders,
     opened_files,
     text_contents,
@@ -43,7 +44,7 @@ IMAGES = 2000
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _IMAGE_FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
-    ".ppm": "PPM",
+    ".ppm": "PPM", ".gif": "GIF",
 }  # fmt: skip
 _FLOW, _FLOW_MAGIC = ".flo", 202021.25  # optical flow. Source: vision.middlebury.edu/flow, flowIO.cpp
 _HDF5_SUFFIXES = (".h5", ".hdf5")
@@ -51,12 +52,14 @@ _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
-    r"(?<![a-z])out|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
+    r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
     r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
     re.IGNORECASE,
 )
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
 _ARRAY = ".npy"
+_LISTED = frozenset({*_IMAGE_FORMATS, _ARRAY, _FLOW})
+"""Suffixes of files that are made for a listing."""
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
 
@@ -86,7 +89,7 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in {*_IMAGE_FORMATS, _ARRAY, _FLOW} or set(stem) & set("?[") or not self.is_data(folder):
+        if suffix.lower() not in _LISTED or set(stem) & set("?[") or not self.is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
@@ -126,23 +129,25 @@ class FileMaker:
             names = self._overlay.names(full)
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
+        suffix = listed_suffixes.wanted_suffix(_LISTED, _SUFFIX)
         if not class_folders.caller_expects_folders():
-            return self._make_images(folder, _SUFFIX, self._stems(folder, _SUFFIX))
+            return self._make_images(folder, suffix, self._stems(folder, suffix))
         labels = range(self._image.classes if self._image is not None else 0)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
-        made = [self._make_images(f"{folder}/{label}", _SUFFIX, stems) for label in labels]
+        made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
         return any(made)
 
     def make_folder(self, folder: str) -> bool:
         """Make a folder that is missing below one that an argument names, and that was made for it.
 
-        Another one is made where the script raises without it, and its path looks like data.
+        Another one is made where the script raises without it, or downloads it, and its path looks like data.
         """
         full = self._overlay.path_of(folder)
         if full is None or Path(full).suffix or self._overlay.exists(full):
             return False
         is_below = self._is_made(str(Path(full).parent))
-        is_wanted = self._image is not None and self.is_data(folder) and script_location.is_absence_an_error()
+        is_expected = script_location.is_absence_an_error() or class_folders.caller_downloads_what_is_absent()
+        is_wanted = self._image is not None and is_expected and self.is_data(folder)
         if not is_below and not is_wanted:
             return False
         Path(self._overlay.above(full)).mkdir(parents=True)

@@ -1,0 +1,123 @@
+"""The suffix of the files that a script keeps of a folder that it lists, by its own code.
+
+`[name for name in os.listdir(folder) if name.endswith(".png")]` keeps names that end in `.png`. The statement that
+lists is read, what its function does with the result, and functions that it calls with the names, as `is_image_file`.
+Names and attributes have the values that they have now, as `suffix` in `name.endswith(suffix)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Collection, Iterator, Mapping
+from types import FrameType, FunctionType
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data.class_folders import parsed_source
+from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, spans
+
+_SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*)$")
+
+
+def wanted_suffix(known: Collection[str], default: str) -> str:
+    """The suffix, one of `known`, of the names that the user's line which lists a folder now goes on with.
+
+    `default` where it keeps that one, too, or says nothing.
+    """
+    found = [suffix for text in _kept(script_location.calling_frame()) if (suffix := _known(text, known))]
+    return default if not found or default in found else found[0]
+
+
+def _known(text: str, known: Collection[str]) -> str:
+    """A suffix as the script writes it, with a point; empty where it is none of `known`."""
+    match = _SUFFIX.match(text)
+    suffix = "" if match is None else match[1] if match[1].startswith(".") else f".{match[1]}"
+    return suffix if suffix.lower() in known else ""
+
+
+def _kept(frame: FrameType) -> Iterator[str]:
+    """Texts that the code around the line of a frame compares the ends of names with."""
+    nodes = _nodes(frame.f_code.co_filename, frame.f_lineno)
+    tests = [test for node in nodes for test in _tests(node)]
+    calls = {called_name(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)}
+    names = script_location.visible_names(frame) if tests or calls else {}
+    for test in tests:
+        yield from _texts(test, names)
+    for name in calls:
+        function = names.get(name)
+        if isinstance(function, FunctionType) and script_location.is_user_file(function.__code__.co_filename):
+            for test in _tests_of(function.__code__.co_filename, function.__code__.co_firstlineno):
+                yield from _texts(test, function.__globals__)
+
+
+@functools.cache
+def _nodes(path: str, line: int) -> tuple[ast.AST, ...]:
+    """The statement of a line, and loops of its function over what it assigns."""
+    tree = parsed_source(path)
+    function = _innermost(tree, line, FUNCTIONS) or tree
+    statement = _innermost(function, line, (ast.stmt,))
+    if statement is None:
+        return ()
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    listed = {target.id for target in targets if isinstance(target, ast.Name)}
+    return statement, *(node for node in ast.walk(function) if _is_over(node, listed))
+
+
+@functools.cache
+def _tests_of(path: str, line: int) -> tuple[ast.expr, ...]:
+    """Those of the function that begins in a line."""
+    found = _innermost(parsed_source(path), line, FUNCTIONS)
+    return tuple(_tests(found)) if found is not None else ()
+
+
+def _innermost(tree: Any, line: int, kinds: tuple[type[ast.AST], ...]) -> Any:
+    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, kinds) and node is not tree]
+    return max((node for node in nodes if spans(node, line)), key=lambda node: node.lineno, default=None)
+
+
+def _is_over(node: Any, names: set[str]) -> bool:
+    """Whether a loop or a comprehension goes over one of `names`."""
+    heads = [node.iter] if isinstance(node, ast.For) else [part.iter for part in getattr(node, "generators", ())]
+    return any(isinstance(part, ast.Name) and part.id in names for head in heads for part in ast.walk(head))
+
+
+def _tests(tree: ast.AST) -> Iterator[ast.expr]:
+    """What names are tested with: `.endswith(X)`, `... == X`, `... in X`, `fnmatch.filter(names, X)`."""
+    loops = {
+        loop.target.id: loop.iter
+        for node in ast.walk(tree)
+        for loop in getattr(node, "generators", ())
+        if isinstance(loop.target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        test: ast.expr | None = None
+        if isinstance(node, ast.Call) and called_name(node) == "endswith" and node.args:
+            test = node.args[0]
+        elif isinstance(node, ast.Call) and called_name(node) in ("filter", "fnmatch") and len(node.args) > 1:
+            test = node.args[1]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):
+            test = node.comparators[0]
+        if test is not None:
+            yield loops.get(test.id, test) if isinstance(test, ast.Name) else test
+
+
+def _texts(node: ast.expr, names: Mapping[str, Any]) -> Iterator[str]:
+    """The text that an expression is, or those in it."""
+    value = _value(node, names)
+    for text in (value,) if isinstance(value, str) else value if isinstance(value, (tuple, list, set)) else ():
+        if isinstance(text, str):
+            yield text
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value that a constant, a name or an attribute has now; None for another expression."""
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return [_value(element, names) for element in node.elts]
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, names)
+        return vars(owner).get(node.attr) if hasattr(owner, "__dict__") else None
+    return node.value if isinstance(node, ast.Constant) else None
