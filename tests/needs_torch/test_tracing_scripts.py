@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from traced_scripts import allocations, by_category, failing, traced
@@ -393,3 +395,28 @@ def test_lengths_on_the_gpu_are_refused_as_by_torch(tmp_path):
     """
     with failing("raised", "1D CPU int64 tensor"):
         traced(tmp_path, source)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
+def test_a_parameter_that_is_read_as_a_mask_has_its_first_values(tmp_path):
+    source = """
+    import numpy
+    import torch
+    class Selection(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.indices = torch.nn.Parameter(torch.tensor([1.0, 0.0, 1.0, 1.0]))
+            self.scale = torch.nn.Parameter(torch.ones(4))
+        def forward(self, x):
+            return (x * self.scale)[:, numpy.argwhere(self.indices.data.cpu().numpy()).squeeze()]
+    model = torch.nn.Sequential(Selection(), torch.nn.Linear(3, 2)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert model[0].scale.data.tolist() == [1.0] * 4
+    for _ in range(3):
+        out = model(torch.zeros(2, 4, device="cuda"))
+        out.sum().backward()
+        optimizer.step()
+        assert model[0].indices.data.tolist() == [1.0, 0.0, 1.0, 1.0]  # no gradient changes it
+        assert model[0].scale.data.tolist() != [1.0] * 4  # it was trained
+    """
+    traced(tmp_path, source)

@@ -2,8 +2,9 @@
 
 Masks, labels, boxes and lengths of a batch come from the CPU, where their values are known. They stay known: an
 operator on known values is also computed for real, on the CPU. So a branch on a mask, and a shape that depends on one,
-are as on a GPU. Floating-point values are tracked for few elements, and only of data and constants: not of parameters,
-nor of random numbers, so that the model itself is not computed.
+are as on a GPU. Floating-point values are tracked for few elements, and only of data and constants: not of random
+numbers, and of parameters only their first values, for a script that reads them as a mask. So the model itself is not
+computed.
 Some integers are assumed (see `moe_routing` and `generated_tokens`), and values computed from them are assumed as well.
 
 Values belong to a storage, so that views and in-place writes see each other's.
@@ -159,6 +160,9 @@ class KnownValues:
         targets = [leaf for index in written if index < len(args) for leaf in _leaves(args[index])]
         targets += [leaf for key in ("out", "values", "indices") if key in kwargs for leaf in _leaves(kwargs[key])]
         equal_contents.written(func, args, targets)
+        for target in targets:
+            if isinstance(target, torch.Tensor) and target.requires_grad:  # the first values of a parameter
+                self._drop(target)
         overwrites = func in _OVERWRITES
         tracked = [target for target in targets if _is_tracked(target, overwrites)]
         if not tracked:
@@ -297,6 +301,8 @@ def _is_float_data(func: OpOverload, args: Any, out: Any) -> bool:
     """Whether `out` is a small floating-point tensor made of data and constants alone."""
     if not _is_small_float(out):
         return False
+    if func is _aten._to_copy.default and args[0].device.type == "cpu":  # also of a parameter that requires gradients
+        return True
     for arg in args:
         if isinstance(arg, (list, tuple)):
             if any(_is_unknown(leaf) for leaf in _leaves(arg)):
