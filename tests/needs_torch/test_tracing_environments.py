@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from cotenant.tracing.inductor.plain_torch import read_attributes
+from cotenant.tracing.process import package_hints
 from cotenant.tracing.training import call_signature
 from traced_scripts import TRAINING, failing, traced
 
@@ -59,6 +60,34 @@ def test_ddp_takes_a_device_as_pytorch_does(tmp_path, device):
         optimizer.step()
     """
     traced(tmp_path, TRAINING + textwrap.dedent(source))
+
+
+def test_ddp_answers_a_trainer_that_ends_with_an_error(tmp_path):
+    # Source of the question: lightning/pytorch/strategies/ddp.py, `DDPStrategy.teardown`.
+    source = """
+    torch.distributed.init_process_group("nccl", rank=0, world_size=2, store=torch.distributed.HashStore())
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    try:
+        raise ValueError("no data")
+    finally:
+        if not wrapped.static_graph and wrapped._get_ddp_logging_data().get("can_set_static_graph"):
+            print("set it")
+    """
+    with failing("raised", "no data"):
+        traced(tmp_path, TRAINING + textwrap.dedent(source))
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        pytest.param("You requested gpu: [0, 1]\n But your machine only has: [0]", "`--gpus 2`", id="two"),
+        pytest.param("You requested gpu: [3]\n But your machine only has: [0]", "`--gpus 4`", id="the fourth"),
+        pytest.param("You requested a raise", None, id="another"),
+    ],
+)
+def test_a_trainer_that_wants_more_gpus_is_told_how_to_get_them(words, hint):
+    found = package_hints.hint_for(RuntimeError(words))
+    assert found is None if hint is None else hint in found
 
 
 SOUND = """

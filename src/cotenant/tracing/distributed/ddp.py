@@ -30,6 +30,7 @@ def patches() -> list[Patch]:
             "__init__": _init,
             "forward": _forward,
             "no_sync": _no_sync,
+            "_get_ddp_logging_data": lambda self: {},
             **dict.fromkeys(reducer_methods, lambda self, *args, **kwargs: contextlib.nullcontext()),
         },
         phase=Phase.DISTRIBUTED,

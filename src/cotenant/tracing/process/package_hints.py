@@ -1,4 +1,4 @@
-"""What to do about errors of packages: one that the script's own folders have, or that is of another version.
+"""What to do about errors of packages: one that the script's own folders have, or of another version, or without GPUs.
 
 A module of its own: WHY it failed follows from the environment, not from the script's traceback.
 """
@@ -6,9 +6,12 @@ A module of its own: WHY it failed follows from the environment, not from the sc
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import types
 from pathlib import Path
 
+_REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
+"""Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
 
 
@@ -19,6 +22,9 @@ def hint_for(error: BaseException) -> str | None:
         return own and f"`{own}` has it: install that (`pip install -e`), or set `PYTHONPATH` to its folder"
     if isinstance(error, (ImportError, AttributeError)):
         return _version_hint(error)
+    if found := _REQUESTED_GPUS.search(str(error)):
+        count = 1 + max(map(int, found[1].split(",")))
+        return f"the script wants {count} GPUs: give it so many with `--gpus {count}`"
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return "a process that the script started has ended: `--show-output` shows its error"
     return None
