@@ -1,72 +1,46 @@
 """Finds the Python commands of a batch script, by reading it as a shell would, without running anything.
 
 Pure: text in, commands out. The reader follows variables, `shift`, `cd`, `source .../activate`, `conda activate`, the
-first value of a `for` loop, arrays, integers in `$(( ... ))`, the branches that the variables exclude, and programs
-that start another: `srun`, `env`, `exec`, `time`, `nohup`, ... It knows neither functions nor the output of commands;
-it lists a name of unknown value in `unknown`.
+first value of a `for` loop, arrays, integers in `$(( ... ))`, the branches that the variables exclude, programs that
+start another (`srun`, `env`, `exec`, `time`, `nohup`, ...), and, where it may read them, the scripts that the script
+runs. It does not know functions, and the output of a few commands alone (`shell_outputs`); it lists a name of unknown
+value in `unknown`.
 """
 
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from cotenant.core.errors import UsageError
-from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_conditions
-from cotenant.jobfiles.sbatch import SbatchOption, split_options
+from cotenant.jobfiles import (
+    shell_arithmetic,
+    shell_arrays,
+    shell_conditions,
+    shell_lines,
+    shell_outputs,
+    shell_parameters,
+    shell_runners,
+)
 
-MAX_SCRIPT_LINES = 5_000
-MAX_JOINED_LINES = 100
-LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
-NOTEBOOK_COMMANDS = frozenset(("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"))
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
 """Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
 _BRANCHES = frozenset(("if", "then", "elif", "else", "fi"))
 _KEYWORDS = frozenset(("do", "{", "!", "while", "until")) | _BRANCHES
-_RUNNERS: Mapping[str, frozenset[str]] = {
-    "command": frozenset(),
-    "exec": frozenset(("-a",)),
-    "mpiexec": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
-    "mpirun": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
-    "nice": frozenset(("-n",)),
-    "nohup": frozenset(),
-    "numactl": frozenset(("-m", "-N", "-C", "-i")),
-    "stdbuf": frozenset(("-i", "-o", "-e")),
-    "time": frozenset(("-f", "-o")),
-    "xvfb-run": frozenset(("-n", "-s", "-f")),
-}
-"""Programs that run the command after their options, and those of their options that take a value."""
-_RUN_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
-    "conda": frozenset(("-n", "--name", "-p", "--prefix", "--cwd")),
-    "mamba": frozenset(("-n", "--name", "-p", "--prefix", "--cwd")),
-    "pipenv": frozenset(),
-    "poetry": frozenset(),
-    "uv": frozenset(("--with", "--python", "-p", "--extra", "--group", "--project", "--directory")),
-}
-"""Programs whose subcommand `run` does the same."""
-_SRUN = {
-    option.name: option
-    for option in (
-        *(SbatchOption(name=name, value="none") for name in ("exact", "label", "overlap", "pty", "unbuffered")),
-        *(SbatchOption(name=name) for name in ("cpu-bind", "jobid", "mpi", "het-group", "multi-prog", "task-epilog")),
-        SbatchOption(name="kill-on-bad-exit", value="optional"),
-    )
-}
-_SRUN_FLAGS = frozenset(("-l", "-u", "-E", "-K"))
-"""Flags of srun that mean something else to sbatch."""
-_NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", "venv", "virtualenv"))
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(\w+|[@*])(?::?-([^{}]*))?[^{}]*\}|\(+[^()]*\)+)|`[^`]*`")
+_VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(#?)(\w+|[@*#])([^{}]*)\}|\(+[^()]*\)+)|`[^`]*`")
+_SLICE = re.compile(r":\s*(\d{1,4})")
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
 _RANDOM = "12345"  # what `$RANDOM` is: a number of at most 32,767, of a port or a seed
 _ARITHMETIC = "cotenant_arithmetic_"
-_NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
-_HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
-_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_OUTPUT = "cotenant_output_"
+_MAY_BE_EMPTY = re.compile(r"\w*(PATH|ARGS?|OPTS|OPTIONS|FLAGS)", re.IGNORECASE)
+"""Names of variables that a script appends to or passes on, and that are often not set."""
+_MAX_SCRIPTS = 8
+_MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,49 +66,50 @@ class PythonCommand:
     unknown: tuple[str, ...] = ()
 
 
-def find_python_commands(text: str, env: Mapping[str, str], arguments: Sequence[str] = ()) -> list[PythonCommand]:
+def find_python_commands(
+    text: str,
+    env: Mapping[str, str],
+    arguments: Sequence[str] = (),
+    *,
+    name: str = "",
+    workdir: str = "",
+    read: Callable[[str], str | None] | None = None,
+) -> list[PythonCommand]:
     """The Python commands of the shell script `text`, in their order.
 
-    `env`: variables that the script starts with; `arguments`: its own arguments, `$1` and `$@`.
+    Args:
+        text: the script.
+        env: variables that it starts with.
+        arguments: its own, `$1` and `$@`.
+        name: `$0`; empty: not known.
+        workdir: the absolute folder where it starts; empty: not known.
+        read: the text of a script at a path below `workdir`, or None if there is none; without it, the scripts that
+            this one runs are not followed.
     """
-    reader = _ScriptReader(env, arguments)
-    for number, line in _logical_lines(text):
+    reader = _ScriptReader(env, arguments, name=name, workdir=workdir, read=read)
+    for number, line in shell_lines.logical_lines(text):
         reader.read(number, line)
     return reader.found
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the number of their first, continuations joined, here-documents left out."""
-    waiting: list[str] = []
-    parts: list[str] = []
-    start = 0
-    for number, line in enumerate(text.split("\n")[:MAX_SCRIPT_LINES], start=1):
-        if waiting:
-            if line.strip() == waiting[0]:
-                waiting.pop(0)
-            continue
-        start = start or number
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            parts.append(line[:-1])
-            continue
-        code = line.partition(" #")[0] if shell_arrays.is_open(" ".join(parts)) else line
-        whole = " ".join([*parts, code])
-        is_open = whole.count('"') % 2 or whole.count("'") % 2  # a string may go on in the next line
-        is_open = is_open or shell_arrays.is_open(whole)
-        if is_open and not whole.lstrip().startswith("#") and len(parts) < MAX_JOINED_LINES:
-            parts.append(code)
-            continue
-        waiting = [match[2] for match in _HEREDOC.finditer(whole)]
-        yield start, whole
-        parts, start = [], 0
 
 
 class _ScriptReader:
     """State of the shell while the script is read."""
 
-    def __init__(self, env: Mapping[str, str], arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        arguments: Sequence[str],
+        *,
+        name: str,
+        workdir: str,
+        read: Callable[[str], str | None] | None,
+    ) -> None:
         self.found: list[PythonCommand] = []
         self._arguments = list(arguments)
+        self._name = name
+        self._workdir = workdir
+        self._read_file = read
+        self._scripts = 0  # that were read so far
         self._env = {"RANDOM": _RANDOM, **env}
         self._set: dict[str, str] = {}
         self._folder = ""
@@ -142,29 +117,52 @@ class _ScriptReader:
         self._conda_env = ""
         self._unknown: dict[str, None] = {}
         self._branches = shell_conditions.Branches()
+        self._cases = shell_conditions.Cases()
         self._arrays = shell_arrays.Arrays()
         self._arithmetic: list[str] = []  # expressions of the line
+        self._outputs: list[str] = []  # commands in `$(...)` of the line
         self._not_evaluated: set[str] = set()  # variables that hold the value of one that is not known
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
+        for part in self._cases.commands(line, self._case_word):
+            self._read_part(number, part)
+
+    def _case_word(self, word: str) -> str | None:
+        """The word that a `case` tells apart; None: not known. An argument that is not given is empty."""
+        self._unknown = {}
+        text = self._texts([word.strip("\"'")])[0]
+        return None if set(self._unknown) - {f"${place}" for place in range(1, 10)} else text
+
+    def _read_part(self, number: int, line: str) -> None:
         if self._arrays.assign(line, self._known):
             return
         line = self._arrays.expanded(line, self._known)
         if first := _FIRST_OF_LOOP.match(line):
             self._assign(first[1], [first[2]])
             line = line[first.end() :]
-        for words in _commands(self._with_names(line)):
+        for words in shell_lines.commands(self._with_names(line)):
             self._unknown = {}
             self._command(number, words)
 
     def _with_names(self, line: str) -> str:
-        """A line with a variable in the place of each `$(( ... ))`, which is evaluated when its command is read."""
-        self._arithmetic = []
+        """A line with variables in the places of `$(( ... ))` and `$( ... )`, evaluated when its command is read."""
+        self._arithmetic, self._outputs = [], []
         text = ""
         for part, is_expression in shell_arithmetic.parts(line):
             text += f"${{{_ARITHMETIC}{len(self._arithmetic)}}}" if is_expression else part
             self._arithmetic += [part] if is_expression else []
+        return self._without_outputs(text)
+
+    def _without_outputs(self, line: str, depth: int = 0) -> str:
+        text = ""
+        for part, is_command in shell_outputs.parts(line):
+            if is_command:
+                inner = self._without_outputs(part, depth + 1) if depth < _MAX_ROUNDS else part
+                text += f"${{{_OUTPUT}{len(self._outputs)}}}"
+                self._outputs.append(inner)
+            else:
+                text += part
         return text
 
     def _command(self, number: int, words: list[str]) -> None:
@@ -175,13 +173,13 @@ class _ScriptReader:
             is_negated |= words[0] == "!"
             words = words[1:]
         if words and self._branches.in_condition:
-            texts = [_VARIABLE.sub(self._substitute, word) for word in words]
+            texts = self._texts(words)
             self._branches.condition(None if self._unknown or is_negated else shell_conditions.truth(texts))
             self._unknown = {}
-        if self._branches.is_excluded:
+        if self._branches.is_excluded or self._cases.is_excluded:
             return
         if len(words) > 3 and words[0] == "for" and words[2] == "in":
-            self._assign(words[1], self._expanded([words[3]]))
+            self._assign(words[1], self._expanded([words[3]])[:1])
             return
         env: dict[str, str] = {}
         while words and (match := _ASSIGNMENT.fullmatch(words[0])):
@@ -212,12 +210,17 @@ class _ScriptReader:
         elif name == "shift":
             self._arguments = self._arguments[int(words[1]) if words[1:] and words[1].isdecimal() else 1 :]
         elif name in ("source", ".") and len(words) > 1:
-            self._source(words[1], words[2:])
+            self._source(number, words[1], words[2:])
+        elif name == "eval":
+            for inner in shell_lines.commands(" ".join(words[1:])):
+                self._run(number, inner, dict(env))
         elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
             self._conda_env = words[2] if len(words) > 2 else "base"
         else:
             inner = self._without_runners(words, env)
-            if _runs_python(inner):
+            if not shell_runners.runs_python(inner):
+                self._run_script(number, inner, env)
+            else:
                 self.found.append(
                     PythonCommand(
                         words=tuple(inner),
@@ -234,9 +237,58 @@ class _ScriptReader:
         """`path` from where the script starts."""
         return path if path.startswith("/") else "/".join(filter(None, (self._folder, path)))
 
-    def _source(self, path: str, rest: Sequence[str]) -> None:
+    def _run_script(self, number: int, words: Sequence[str], env: Mapping[str, str]) -> None:
+        """Find the Python commands of a shell script that a line runs."""
+        if words and words[0].rpartition("/")[2] in SHELLS:
+            place = next((place for place, word in enumerate(words[1:], start=1) if not word.startswith("-")), None)
+            if place is None or any("c" in word for word in words[1:place]):
+                return
+            words = words[place:]
+        elif not words or not words[0].endswith(".sh"):
+            return
+        text = self._script(words[0])
+        if text is None:
+            return
+        variables = {**self._env, **self._set, **env}
+        inner = _ScriptReader(
+            variables, words[1:], name=words[0], workdir=self._where(), read=self._relative(self._folder)
+        )
+        inner._scripts = self._scripts
+        for _, line in shell_lines.logical_lines(text):
+            inner.read(number, line)
+        self._scripts = inner._scripts
+        for command in inner.found:
+            self.found.append(
+                replace(
+                    command,
+                    folder=self._below(command.folder),
+                    env={**self._set, **env, **command.env},
+                    bin_folders=(*map(self._below, command.bin_folders), *self._bin_folders),
+                    conda_env=command.conda_env or self._conda_env,
+                )
+            )
+
+    def _relative(self, folder: str) -> Callable[[str], str | None]:
+        read = self._read_file
+        return lambda path: read(path if path.startswith("/") else posixpath.join(folder, path)) if read else None
+
+    def _script(self, path: str) -> str | None:
+        """The text of a script that this one runs; None: it is not read."""
+        if self._read_file is None or self._scripts >= _MAX_SCRIPTS:
+            return None
+        self._scripts += 1
+        return self._read_file(self._below(path))
+
+    def _where(self) -> str:
+        """The absolute folder where the next command runs; empty: not known."""
+        return posixpath.normpath(posixpath.join(self._workdir, self._folder)) if self._workdir else ""
+
+    def _source(self, number: int, path: str, rest: Sequence[str]) -> None:
         folder, _, name = path.rpartition("/")
         if name != "activate":
+            text = self._script(path)
+            for _, line in shell_lines.logical_lines(text or ""):
+                self.read(number, line)
             return
         if rest and folder.endswith("bin"):  # `source .../bin/activate NAME` is conda's
             self._conda_env = rest[0]
@@ -248,24 +300,24 @@ class _ScriptReader:
         while words:
             name = words[0].rpartition("/")[2]
             if name == "srun":
-                words = words[1 + _srun_options(words[1:]) :]
+                words = words[1 + shell_runners.srun_options(words[1:]) :]
             elif name == "env":
-                words = _after_options(words[1:], frozenset(("-u", "-C", "--unset", "--chdir")))
+                words = shell_runners.after_options(words[1:], frozenset(("-u", "-C", "--unset", "--chdir")))
                 while words and ((match := _ASSIGNMENT.fullmatch(words[0])) or words[0].startswith("-")):
                     if match:
                         env[match[1]] = match[2]
                         words = words[1:]
                     else:
-                        words = _after_options(words, frozenset(("-u", "-C", "--unset", "--chdir")))
+                        words = shell_runners.after_options(words, frozenset(("-u", "-C", "--unset", "--chdir")))
             elif name == "timeout":
-                words = _after_options(words[1:], frozenset(("-k", "-s", "--kill-after", "--signal")))[1:]
-            elif name in _RUN_SUBCOMMANDS and words[1:2] == ["run"]:
+                words = shell_runners.after_options(words[1:], frozenset(("-k", "-s", "--kill-after", "--signal")))[1:]
+            elif name in shell_runners.RUN_SUBCOMMANDS and words[1:2] == ["run"]:
                 if name in ("conda", "mamba"):
                     pairs = dict(itertools.pairwise(words))
                     self._conda_env = pairs.get("-n", pairs.get("--name", pairs.get("-p", self._conda_env)))
-                words = _after_options(words[2:], _RUN_SUBCOMMANDS[name])
-            elif name in _RUNNERS:
-                words = _after_options(words[1:], _RUNNERS[name])
+                words = shell_runners.after_options(words[2:], shell_runners.RUN_SUBCOMMANDS[name])
+            elif name in shell_runners.RUNNERS:
+                words = shell_runners.after_options(words[1:], shell_runners.RUNNERS[name])
             else:
                 break
         return words
@@ -276,32 +328,85 @@ class _ScriptReader:
         for word in words:
             if word in ("$@", "$*", "${@}"):
                 expanded += self._arguments
-            elif re.fullmatch(r"\$(\w+|\{\w+\})", word):
-                expanded += self._value(word.strip("${}"), word).split()
+            elif match := re.fullmatch(r"\$\{@:(\d{1,4})\}", word):
+                expanded += self._arguments[max(int(match[1]) - 1, 0) :]
+            elif re.fullmatch(r"\$(\w+|\{\w+\}|\{\w+:?[-+][^{}]*\})", word):
+                expanded += self._texts([word])[0].split()
             elif word.endswith("$"):  # what is in the brackets behind it was read as a command of its own
                 self._unknown["$(...)"] = None
-                expanded.append(_VARIABLE.sub(self._substitute, word[:-1]))
+                expanded += self._texts([word[:-1]])
             else:
-                expanded.append(_VARIABLE.sub(self._substitute, word))
+                expanded += self._texts([word])
         return expanded
 
+    def _texts(self, words: Sequence[str]) -> list[str]:
+        """`words` with the values of variables in them, also of those in a default: `${A:-${B}}`."""
+        texts = []
+        for word in words:
+            text = _VARIABLE.sub(self._substitute, word)
+            for _ in range(_MAX_ROUNDS):
+                if "${" not in word or "${" not in text or (further := _VARIABLE.sub(self._substitute, text)) == text:
+                    break
+                text = further
+            texts.append(text)
+        return texts
+
     def _substitute(self, match: re.Match[str]) -> str:
-        name = match[1] or match[2]
+        name, rest = match[1] or match[3], match[4] or ""
         if name is None:
             self._unknown[match[0]] = None
             return ""
         if name in ("@", "*"):
-            return " ".join(self._arguments)
-        return self._value(name, match[0], default=match[3])
+            start = _SLICE.fullmatch(rest)
+            return " ".join(self._arguments[max(int(start[1]) - 1, 0) :] if start else self._arguments)
+        if match[2]:  # `${#NAME}`
+            return str(len(self._value(name, match[0])))
+        if not rest or name.startswith((_ARITHMETIC, _OUTPUT)):
+            return self._value(name, match[0])
+        return self._changed(name, match[0], rest)
+
+    def _changed(self, name: str, written: str, rest: str) -> str:
+        """The value of `${name` + `rest` + `}`."""
+        if name == "BASH_SOURCE":
+            return self._value("0", written)
+        found = shell_parameters.expanded(self._parameter(name), rest)
+        if name in self._not_evaluated or found is None:
+            self._unknown[written] = None
+            return ""
+        if "=" in rest[:2] and found:
+            self._assign(name, [found])
+        return _VARIABLE.sub(self._substitute, found) if found in rest else found
+
+    def _parameter(self, name: str) -> str | None:
+        """The value of a variable or of an argument; None: it is not set."""
+        if not name.isdigit():
+            return self._known(name)
+        place = int(name[:4]) - 1
+        if place < 0:
+            return self._name or None
+        return self._arguments[place] if place < len(self._arguments) else self._known(name)
 
     def _known(self, name: str) -> str | None:
         return self._set.get(name, self._env.get(name))
 
-    def _value(self, name: str, written: str, default: str | None = None) -> str:
-        if name.isdigit():
-            place = int(name[:4]) - 1
-            if 0 <= place < len(self._arguments):
-                return self._arguments[place]
+    def _printed(self, place: int) -> str | None:
+        """What the command in a `$( ... )` of the line prints; None: not known."""
+        before, self._unknown = self._unknown, {}
+        text = self._texts([self._outputs[place]])[0]
+        is_known, self._unknown = not self._unknown, before
+        return shell_outputs.printed(text, self._where()) if is_known else None
+
+    def _value(self, name: str, written: str) -> str:
+        if name == "#":
+            return str(len(self._arguments))
+        key = name.removeprefix(_OUTPUT)
+        if key != name and key.isdecimal() and int(key[:4]) < len(self._outputs):
+            output = self._printed(int(key[:4]))
+            if output is None:
+                self._unknown["$(...)"] = None
+            return output or ""
+        if name == "BASH_SOURCE":
+            name = "0"
         key = name.removeprefix(_ARITHMETIC)
         if key != name and key.isdecimal() and int(key[:4]) < len(self._arithmetic):
             expression = self._arithmetic[int(key[:4])]
@@ -309,91 +414,9 @@ class _ScriptReader:
             if number is None:
                 self._unknown[f"$(({expression}))"] = None
             return "" if number is None else str(number)
-        found = self._known(name)
-        if (found is None and default is None) or name in self._not_evaluated:
+        found = self._parameter(name)
+        if name == "PWD" and found is None:
+            found = self._where() or None
+        if name in self._not_evaluated or (found is None and not _MAY_BE_EMPTY.fullmatch(name)):
             self._unknown[written] = None
-        return default or "" if found is None else found
-
-
-def _commands(line: str) -> Iterator[list[str]]:
-    """The simple commands of a line, as words with their quotes removed; redirections are left out."""
-    line = _NAME_BEFORE_QUOTE.sub(r"${\1}", line)  # a quote ends the name in `$model'_'$length`
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    words: list[str] = []
-    skips_next = False
-    try:
-        tokens = _without_comment(list(lexer))
-    except ValueError:  # an open quote
-        return
-    for token in tokens:
-        if set(token) <= set("<>&") and set(token) & set("<>"):
-            if words and words[-1].isdigit():
-                words.pop()  # `2>` is a descriptor and a redirection
-            skips_next = True
-        elif token and set(token) <= set(";&|()"):
-            if words:
-                yield words
-            words, skips_next = [], False
-        elif skips_next:
-            skips_next = False
-        else:
-            words.append(token)
-    if words:
-        yield words
-
-
-def _without_comment(tokens: list[str]) -> list[str]:
-    for place, token in enumerate(tokens):
-        if token.startswith("#"):
-            return tokens[:place]
-    return tokens
-
-
-def _srun_options(words: list[str]) -> int:
-    """How many of the words after `srun` are its options and their values."""
-    own = [place for place, word in enumerate(words) if word in _SRUN_FLAGS]
-    try:
-        end = split_options([word for word in words if word not in _SRUN_FLAGS], _SRUN)[1]
-        for place in own:  # they stood among the options, not in the command
-            end += place <= end
-        return end
-    except UsageError:  # an option of srun that sbatch does not have: without a value, or in one word with it
-        return next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
-
-
-def _after_options(words: list[str], with_value: frozenset[str]) -> list[str]:
-    while words and words[0].startswith("-"):
-        word = words[0]
-        words = words[2:] if word in with_value else words[1:]
-        if word == "--":
-            break
-    return words
-
-
-def _runs_python(words: Sequence[str]) -> bool:
-    """Whether `words` run a Python program that may train: not `python -c`, not `pip`."""
-    if not words:
-        return False
-    name = words[0].rpartition("/")[2]
-    if name in LAUNCHERS:
-        return name != "accelerate" or list(words[1:2]) == ["launch"]
-    if name.endswith(".py"):
-        return True
-    if name in NOTEBOOK_COMMANDS:
-        return any(word.endswith(".ipynb") for word in words[1:])
-    if not _PYTHON.fullmatch(name):
-        return False
-    rest = list(words[1:])
-    while rest:
-        word = rest.pop(0)
-        if word == "-m":
-            return bool(rest) and rest[0] not in _NO_TRAINING
-        if word in ("-c", "-", "-V", "--version", "-h", "--help"):
-            return False
-        if word in ("-W", "-X") and rest:
-            rest.pop(0)
-        elif not word.startswith("-"):
-            return True
-    return False
+        return found or ""

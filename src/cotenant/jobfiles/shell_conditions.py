@@ -1,14 +1,16 @@
 """Which branch of an `if` a shell script takes, as far as its variables tell. Pure, and nothing is run.
 
-Known are tests of texts and integers: `[ -n "$A" ]`, `[[ $A == b ]]`, `test 1 -lt 2`. Of other conditions, such as
-tests of files, patterns, and several tests in one, neither branch is excluded.
+Known are tests of texts and integers: `[ -n "$A" ]`, `[[ $A == b ]]`, `[[ $A =~ ^b ]]`, `test 1 -lt 2`, `true`. Of
+other conditions, such as tests of files, patterns, and several tests in one, neither branch is excluded. `Cases` does
+the same for `case`.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _BRACKETS = {"[": "]", "[[": "]]"}
 _COMPARED = {
@@ -20,11 +22,16 @@ _COMPARED = {
     "-ge": operator.ge,
 }
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_REGULAR_EXPRESSION = re.compile(r"[\w^$.@%+/-]{1,80}", re.ASCII)  # in these, Python and a shell agree
+_CASE = re.compile(r"\s*case\s+(\S+|\"[^\"]*\")\s+in(?:\s+(.*)|\s*)")
+_PATTERN = re.compile(r"\s*\(?([^()#]*)\)(.*)")
 
 
 def truth(words: Sequence[str]) -> bool | None:
     """What a test of known words gives; None: not known, or no test. An empty word: a variable that is empty."""
     first, *words = words
+    if first in ("true", "false", ":"):
+        return first != "false"
     if first not in (*_BRACKETS, "test"):
         return None
     if first in _BRACKETS and (not words or words.pop() != _BRACKETS[first]):
@@ -45,6 +52,8 @@ def _truth(words: list[str], *, has_patterns: bool) -> bool | None:
     if how in _COMPARED:
         both = _INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)
         return bool(_COMPARED[how](int(left), int(right))) if both else None
+    if how == "=~":
+        return re.search(right, left) is not None if _REGULAR_EXPRESSION.fullmatch(right) else None
     if how not in ("=", "==", "!=") or (has_patterns and set(right) & set("*?[")):
         return None
     return (left == right) == (how != "!=")
@@ -99,3 +108,65 @@ class _If:
 
     def condition(self, value: bool | None) -> None:
         self._values.append(value)
+
+
+class Cases:
+    """The `case`s around the command that is read: the arms that their words exclude."""
+
+    def __init__(self) -> None:
+        self._open: list[_Case] = []
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether a command that is read now stands in an arm that is not taken."""
+        return any(case.is_excluded for case in self._open)
+
+    def commands(self, line: str, value: Callable[[str], str | None]) -> Iterator[str]:
+        """The parts of a line that hold commands, without `case`, patterns, `;;` and `esac`.
+
+        `value`: of the word that `case` tells apart. Each part is to be read before the next one is asked for.
+        """
+        if match := _CASE.fullmatch(line):
+            self._open.append(_Case(value(match[1])))
+            line = match[2] or ""
+        if not self._open:
+            yield line
+            return
+        for place, part in enumerate(line.split(";;")):
+            if place:
+                self._open[-1].end_arm()
+            rest = part
+            if self._open[-1].awaits_pattern:
+                if part.strip().startswith("esac"):
+                    self._open.pop()
+                    yield part.strip().removeprefix("esac")
+                    return
+                match = _PATTERN.fullmatch(part)
+                if match is None:
+                    continue
+                self._open[-1].pattern(match[1])
+                rest = match[2]
+            elif part.strip() == "esac":  # the last arm needs no `;;`
+                self._open.pop()
+                return
+            yield rest
+
+
+class _Case:
+    def __init__(self, value: str | None) -> None:
+        self._value = value
+        self._is_taken = False  # whether an arm before this one is
+        self.awaits_pattern = True
+        self.is_excluded = False
+
+    def pattern(self, text: str) -> None:
+        self.awaits_pattern = False
+        patterns = [part.strip().strip("\"'") for part in text.split("|")]
+        if self._value is None or "$" in text:
+            return
+        fits = any(fnmatch.fnmatchcase(self._value, pattern) for pattern in patterns)
+        self.is_excluded = self._is_taken or not fits
+        self._is_taken |= fits
+
+    def end_arm(self) -> None:
+        self.awaits_pattern, self.is_excluded = True, False

@@ -136,3 +136,70 @@ def test_the_output_of_a_command_is_unknown():
 def test_an_environment_is_below_the_folder_where_it_is_activated():
     (found,) = find_python_commands("cd a\nsource env/bin/activate\ncd b\npython train.py\n", {})
     assert (found.bin_folders, found.folder) == (("a/env/bin",), "a/b")
+
+
+def test_a_redirection_takes_no_value_of_an_option():
+    script = "python train.py --seed 42 > log 2>&1\npython train.py -n 3 > >(tee -a out) 2> >(tee err >&2)\n"
+    assert words(script) == ["python train.py --seed 42", "python train.py -n 3"]
+
+
+def test_a_backslash_may_end_the_script():
+    assert words("python train.py \\\n--bs 8 \\\n") == ["python train.py --bs 8"]
+
+
+def test_what_well_known_commands_print_is_known():
+    script = """
+    here="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"
+    run=`basename $1 .py`-$(date +%Y)
+    PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\
+    torchrun --nproc_per_node=$2 $(dirname "$0")/train.py $1 `# a comment` --out $here/$run ${@:3} $EXTRA_ARGS
+    for seed in $(seq 3 5); do python eval.py --seed $seed --port $(shuf -i 29500-29999 -n 1); done
+    """
+    found = find_python_commands(script, {}, ["conf/a.py", "8", "--x", "1"], name="tools/dist.sh", workdir="/w")
+    assert [" ".join(command.words) for command in found] == [
+        "torchrun --nproc_per_node=8 tools/train.py conf/a.py --out /w/tools/a-2026 --x 1",
+        "python eval.py --seed 3 --port 29500",
+    ]
+    assert found[0].env["PYTHONPATH"] == "tools/..:"
+    assert not any(command.unknown for command in found)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("${A}", "conf/big.tar.gz"),
+        ("${A##*/}", "big.tar.gz"),
+        ("${A#*/}", "big.tar.gz"),
+        ("${A%.*}", "conf/big.tar"),
+        ("${A%%.*}", "conf/big"),
+        ("${A/big/small}", "conf/small.tar.gz"),
+        ("${A:5:3}", "big"),
+        ("${A^^}", "CONF/BIG.TAR.GZ"),
+        ("${#B}", "1"),
+        ("${GONE:-${B}}", "x"),
+        ("${GONE:-$(basename $A)}", "big.tar.gz"),
+        ("a${B:+yes}", "ayes"),
+        ("a${GONE:+yes}", "a"),
+        ("a${GONE:?gone}", None),
+        ("a${A@Q}", None),
+    ],
+)
+def test_parts_of_a_variable(parameter, value):
+    (found,) = find_python_commands(f"A=conf/big.tar.gz; B=x\npython t.py --a {parameter}\n", {})
+    assert (found.words[-1] if not found.unknown else None) == value
+
+
+def test_scripts_that_a_script_runs_are_read():
+    files = {
+        "settings.sh": "LR=0.5\n",
+        "few/run.sh": 'cd sub\nfor i in 1; do python run.py --task $TASK --lr $LR "$@"; done\nbash ../few/run.sh\n',
+    }
+    script = '. ./settings.sh\ncd few\nTASK=sst bash run.sh --seed 1\neval "python a.py --lr $LR"\n'
+    found = find_python_commands(script, {}, read=lambda path: files.get(path.replace("./", "")))
+    first, last = found[0], found[-1]
+    assert (" ".join(first.words), first.folder, first.line) == (
+        "python run.py --task sst --lr 0.5 --seed 1",
+        "few/sub",
+        3,
+    )
+    assert last.words == ("python", "a.py", "--lr", "0.5")

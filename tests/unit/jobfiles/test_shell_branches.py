@@ -56,6 +56,11 @@ def test_a_variable_with_the_name_of_a_placeholder_is_a_variable():
 @pytest.mark.parametrize(
     ("test", "truth"),
     [
+        ("[[ imagenet_pretrain =~ pretrain ]]", True),
+        ("[[ imagenet_pretrain =~ ^pretrain ]]", False),
+        ("[[ a =~ (a) ]]", None),
+        ("true", True),
+        ("false", False),
         ("[ -n x ]", True),
         ("[ -z x ]", False),
         ("test a = b", False),
@@ -114,3 +119,22 @@ def test_a_counting_loop_has_its_first_value():
     assert words("for ((fold=1;fold<=5;fold++)); do\n  python train.py --fold $fold\ndone\n") == [
         "python train.py --fold 1"
     ]
+
+
+def test_the_arm_of_a_case_that_fits_is_taken():
+    script = """case $MODEL in
+  # by size
+  small|tiny) LR=1; BS=8 ;;
+  "large")
+    LR=2
+    if [ -n "$MODEL" ]; then BS=16; fi
+    ;;
+  *) LR=3; BS=1
+esac
+case $GONE in a) MORE=1;; *) MORE=2;; esac
+python train.py --lr $LR --bs $BS --more $MORE
+case "$1" in --resume) python resume.py ;; esac
+"""
+    assert words(script, MODEL="tiny") == ["python train.py --lr 1 --bs 8 --more 2"]
+    assert words(script, MODEL="large") == ["python train.py --lr 2 --bs 16 --more 2"]
+    assert words(script, MODEL="huge") == ["python train.py --lr 3 --bs 1 --more 2"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
-from cotenant.jobfiles.python_commands import NOTEBOOK_COMMANDS
+from cotenant.jobfiles.shell_runners import NOTEBOOK_COMMANDS
 from cotenant.tracing.process.notebook import ENDING
 
 _PAPERMILL_FLAGS = frozenset(

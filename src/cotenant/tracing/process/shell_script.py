@@ -53,10 +53,13 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
     if found is None:
         return [ResolvedCommand(command=tuple(words), workdir=workdir, env=env)]
     name, text, arguments = found
-    return [
-        _in_environment(program, name, workdir, env)
-        for program in _distinct(name, find_python_commands(text, env, arguments))
-    ]
+
+    def read(path: str) -> str | None:
+        content = read_regular_file(Path(workdir, path), max_bytes=MAX_SCRIPT_BYTES)
+        return None if content is None else _decoded(content)
+
+    programs = find_python_commands(text, env, arguments, name=name, workdir=str(Path(workdir).absolute()), read=read)
+    return [_in_environment(program, name, workdir, env) for program in _distinct(name, programs)]
 
 
 def _in_environment(program: PythonCommand, name: str, workdir: str, env: Mapping[str, str]) -> ResolvedCommand:
@@ -86,7 +89,11 @@ def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[s
             f"`{words[place]}` in `{workdir}` is no readable shell script of at most {format_bytes(MAX_SCRIPT_BYTES)}",
             hint="check the name and the folder, or give the command that trains: `-- python train.py ARGS`",
         )
-    return words[place], content.decode(errors="replace").replace("\r\n", "\n"), words[place + 1 :]
+    return words[place], _decoded(content), words[place + 1 :]
+
+
+def _decoded(content: bytes) -> str:
+    return content.decode(errors="replace").replace("\r\n", "\n")
 
 
 def _distinct(name: str, found: Sequence[PythonCommand]) -> list[PythonCommand]:

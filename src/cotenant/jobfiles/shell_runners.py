@@ -1,0 +1,94 @@
+"""Programs that run another one, as `srun`, `nohup` and `uv run`, and which commands run a Python program. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from cotenant.core.errors import UsageError
+from cotenant.jobfiles.sbatch import SbatchOption, split_options
+
+LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
+NOTEBOOK_COMMANDS = frozenset(("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"))
+RUNNERS: Mapping[str, frozenset[str]] = {
+    "command": frozenset(),
+    "exec": frozenset(("-a",)),
+    "mpiexec": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
+    "mpirun": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
+    "nice": frozenset(("-n",)),
+    "nohup": frozenset(),
+    "numactl": frozenset(("-m", "-N", "-C", "-i")),
+    "stdbuf": frozenset(("-i", "-o", "-e")),
+    "time": frozenset(("-f", "-o")),
+    "xvfb-run": frozenset(("-n", "-s", "-f")),
+}
+"""Programs that run the command after their options, and those of their options that take a value."""
+RUN_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
+    "conda": frozenset(("-n", "--name", "-p", "--prefix", "--cwd")),
+    "mamba": frozenset(("-n", "--name", "-p", "--prefix", "--cwd")),
+    "pipenv": frozenset(),
+    "poetry": frozenset(),
+    "uv": frozenset(("--with", "--python", "-p", "--extra", "--group", "--project", "--directory")),
+}
+"""Programs whose subcommand `run` does the same."""
+_SRUN = {
+    option.name: option
+    for option in (
+        *(SbatchOption(name=name, value="none") for name in ("exact", "label", "overlap", "pty", "unbuffered")),
+        *(SbatchOption(name=name) for name in ("cpu-bind", "jobid", "mpi", "het-group", "multi-prog", "task-epilog")),
+        SbatchOption(name="kill-on-bad-exit", value="optional"),
+    )
+}
+_SRUN_FLAGS = frozenset(("-l", "-u", "-E", "-K"))
+"""Flags of srun that mean something else to sbatch."""
+_NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", "venv", "virtualenv"))
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+
+
+def srun_options(words: list[str]) -> int:
+    """How many of the words after `srun` are its options and their values."""
+    own = [place for place, word in enumerate(words) if word in _SRUN_FLAGS]
+    try:
+        end = split_options([word for word in words if word not in _SRUN_FLAGS], _SRUN)[1]
+        for place in own:  # they stood among the options, not in the command
+            end += place <= end
+        return end
+    except UsageError:  # an option of srun that sbatch does not have: without a value, or in one word with it
+        return next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
+
+
+def after_options(words: list[str], with_value: frozenset[str]) -> list[str]:
+    """The words after the options of a program; `with_value`: those that have their value in the next word."""
+    while words and words[0].startswith("-"):
+        word = words[0]
+        words = words[2:] if word in with_value else words[1:]
+        if word == "--":
+            break
+    return words
+
+
+def runs_python(words: Sequence[str]) -> bool:
+    """Whether `words` run a Python program that may train: not `python -c`, not `pip`."""
+    if not words:
+        return False
+    name = words[0].rpartition("/")[2]
+    if name in LAUNCHERS:
+        return name != "accelerate" or list(words[1:2]) == ["launch"]
+    if name.endswith(".py"):
+        return True
+    if name in NOTEBOOK_COMMANDS:
+        return any(word.endswith(".ipynb") for word in words[1:])
+    if not _PYTHON.fullmatch(name):
+        return False
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return bool(rest) and rest[0] not in _NO_TRAINING
+        if word in ("-c", "-", "-V", "--version", "-h", "--help"):
+            return False
+        if word in ("-W", "-X") and rest:
+            rest.pop(0)
+        elif not word.startswith("-"):
+            return True
+    return False
