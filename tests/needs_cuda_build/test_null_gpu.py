@@ -56,6 +56,7 @@ def test_perceptron_takes_the_same_bytes_on_every_run(libraries):
 def test_convolutions_get_the_workspaces_that_cudnn_chooses_for_the_gpu(libraries):
     a100 = run(libraries, "resnet50.py", "--batch-size", "16", record=True)
     t4 = run(libraries, "resnet50.py", "--batch-size", "16", gpu="T4-16GB", record=True)
+    assert (a100.error, t4.error) == ("", ""), "it needs torchvision"
     assert a100.history.allocations != t4.history.allocations
     assert a100.peak_reserved_bytes != t4.peak_reserved_bytes
 
@@ -99,6 +100,31 @@ def test_expandable_segments_grow_instead_of_piling_up(libraries, tmp_path):
     assert (plain.peak_allocated_bytes, expandable.peak_allocated_bytes) == (200 * MIB, 200 * MIB)
     assert plain.peak_reserved_bytes == sum(range(20, 220, 20)) * MIB, "no cached segment is large enough for the next"
     assert expandable.peak_reserved_bytes == 200 * MIB, "one segment grows"
+
+
+def test_capture_takes_from_its_pool_what_captured_streams_allocate(libraries, tmp_path):
+    """Of the streams, one waits for the captured one, one is another, and one waits for what was recorded before."""
+    text = """
+import torch
+begin, joined, other, later = (torch.cuda.Stream() for _ in range(4))
+before = begin.record_event()
+graph = torch.cuda.CUDAGraph()
+kept = []
+with torch.cuda.graph(graph, stream=begin, capture_error_mode="relaxed"):
+    joined.wait_event(begin.record_event())
+    later.wait_event(before)
+    for stream, mib in ((begin, 11), (joined, 12), (other, 13), (later, 14)):
+        with torch.cuda.stream(stream):
+            kept.append(torch.empty(mib << 20, dtype=torch.uint8, device="cuda"))
+with torch.cuda.stream(joined):
+    kept.append(torch.empty(15 << 20, dtype=torch.uint8, device="cuda"))
+own = {mib: segment["segment_pool_id"] != (0, 0) for segment in torch.cuda.memory_snapshot()
+       for block in segment["blocks"] for mib in range(11, 16) if block["requested_size"] == mib << 20}
+assert own == {11: True, 12: True, 13: False, 14: False, 15: False}, own
+small = [segment for segment in torch.cuda.memory_snapshot() if segment["total_size"] == 2 << 20]
+assert [(segment["segment_pool_id"], segment["stream"]) for segment in small] == [((0, 0), 0)], "seeds are not captured"
+"""
+    assert run_script(libraries, gpu_spec("A100-40GB"), [a_script(tmp_path, text)]).error == ""
 
 
 def test_full_gpu_raises_the_out_of_memory_error_of_torch(libraries):

@@ -78,6 +78,13 @@ def model(x):
     assert less == pytest.approx(saved_bytes, rel=0.1)
 
 
+def test_cuda_graphs_of_compiled_code_hold_what_inductor_knows(explain):
+    """Inductor checks that nothing but outputs of its graphs is in their pool."""
+    result = explain(PERCEPTRON + 'model = torch.compile(model, mode="reduce-overhead")\n' + STEPS)
+    assert not result.estimate.partial
+    assert any(event.stream < 0 for event in result.trace.events)
+
+
 def test_script_writes_no_file_and_requests_its_gpu(explain, tmp_path):
     result = explain(
         """

@@ -40,10 +40,12 @@ def captured_bytes(trace):
 
 
 @pytest.mark.skipif(VERSION >= (2, 14), reason="torch 2.14 makes them with the first random operator")
-def test_a_capture_has_a_seed_and_an_offset_in_its_pool(tmp_path):
+def test_a_capture_has_a_seed_and_an_offset_outside_of_its_pool(tmp_path):
     small = ("--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
-    assert captured_bytes(trace)[:2] == [8, 8]
+    made = [event for event in trace.events if event.action == "alloc"]
+    begin = next(place for place, event in enumerate(made) if event.stream < 0)
+    assert [(event.bytes, event.stream) for event in made[begin - 2 : begin]] == 2 * [(8, 0)]
 
 
 DRAWS = """
@@ -64,7 +66,7 @@ optimizer.step()
 def test_seeds_come_with_the_capture_or_with_its_first_random_operator(tmp_path, late):
     first = f"from cotenant.tracing.device import cuda_graphs\ncuda_graphs.SEEDS_WITH_FIRST_DRAW = {late}"
     found = captured_bytes(traced(tmp_path, HEAD + DRAWS.replace("FIRST", first)))
-    early, drawn = [8, 8, 1 << 20, 1 << 12, 1 << 13], [1 << 20, 1 << 12, 8, 8, 1 << 13]
+    early, drawn = [1 << 20, 1 << 12, 1 << 13], [1 << 20, 1 << 12, 8, 8, 1 << 13]
     assert found == 2 * (drawn if late else early)
 
 
@@ -118,17 +120,17 @@ optimizer.step()
         ("pool = torch.cuda.graph_pool_handle(); kept += [capture(pool), capture(pool), capture()]", 2),
     ],
 )
-def test_each_pool_has_a_small_and_a_large_segment(tmp_path, pools, segments):
-    """On a null A100 each new pool reserves 22 MiB: 20 for 4 MiB of outputs, and 2 for the seed and the offset."""
+def test_each_pool_has_a_segment_of_its_own(tmp_path, pools, segments):
+    """On a null A100 each new pool reserves 20 MiB for 4 MiB of outputs."""
     trace = traced(tmp_path, HEAD + POOLS.replace("POOLS", pools))
     reserved = replay(trace.events, **KNOWN).peak_reserved_bytes
-    assert reserved == (2 + 22 * segments) << 20
+    assert reserved == (2 + 20 * segments) << 20
 
 
 @pytest.mark.skipif(VERSION >= (2, 14), reason="torch 2.14 makes them with the first random operator")
-@pytest.mark.parametrize(("graphs", "segments"), [(2, 2), (3, 3)])
-def test_seeds_share_a_segment_with_those_of_the_pool_alone(tmp_path, graphs, segments):
-    """On a null H100 all seeds of a pool are in a segment of the default stream, and captured tensors in others."""
+@pytest.mark.parametrize(("graphs", "segments"), [(2, 1), (3, 2)])
+def test_seeds_are_outside_of_the_pool(tmp_path, graphs, segments):
+    """On a null A100 they are beside the small tensors of the default stream; the pool has captured ones alone."""
     captures = "pool = torch.cuda.graph_pool_handle(); kept += [capture(pool) for _ in range(GRAPHS)]"
     script = POOLS.replace("POOLS", captures.replace("GRAPHS", str(graphs))).replace("1 << 20", "1 << 18")
     reserved = replay(traced(tmp_path, HEAD + script).events, **KNOWN).peak_reserved_bytes
@@ -139,8 +141,7 @@ def test_graphed_callables_share_a_pool_and_continue_training(tmp_path):
     small = ("--what", "model", "--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
     assert trace.header.steps == 3
-    private = {stream for stream in streams(trace) if stream < 0}
-    assert len(private) == (2 if VERSION < (2, 14) else 1)  # seeds are on the default stream
+    assert len({stream for stream in streams(trace) if stream < 0}) == 1
     after = [stream for stream in streams(trace) if stream >= 0]
     assert after[-1] == 0
     assert allocations(trace, category="optimizer state")

@@ -5,6 +5,7 @@
 #include "null_gpu.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,24 +201,73 @@ Error cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(even
 Error cudaEventDestroy(cudaEvent_t event) { free(event); return cudaSuccess; }
 Error cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) { *ms = 1.0f; return cudaSuccess; }
 
-/* CUDA graphs: the allocator must see that a stream captures, and in which capture it is */
-static int is_capturing;
-static unsigned long long capture_id;
+/* CUDA graphs: the allocator must see which streams capture, and in which capture they are: what is allocated for others
+   goes to other pools. A stream that waits for an event of a captured one is captured, too (CUDA C++ Programming Guide,
+   cross-stream dependencies). */
+#define MAX_CAPTURED 256
+static pthread_mutex_t capture_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    cudaStream_t stream;
+    unsigned long long id;
+} captured[MAX_CAPTURED];
+static int captured_count;
+static unsigned long long newest_capture;
 
-static enum cudaStreamCaptureStatus capture_status(void) {
-    return is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+static unsigned long long capture_of(cudaStream_t stream) { /* 0: none; called with the mutex held */
+    for (int i = 0; i < captured_count; i++)
+        if (captured[i].stream == stream) return captured[i].id;
+    return 0;
+}
+static unsigned long long capture_id(cudaStream_t stream) {
+    pthread_mutex_lock(&capture_mutex);
+    unsigned long long id = capture_of(stream);
+    pthread_mutex_unlock(&capture_mutex);
+    return id;
+}
+static enum cudaStreamCaptureStatus status_of(unsigned long long id) {
+    return id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+}
+static void capture(cudaStream_t stream, unsigned long long id) { /* called with the mutex held */
+    if (capture_of(stream) || captured_count == MAX_CAPTURED) return;
+    captured[captured_count].stream = stream;
+    captured[captured_count++].id = id;
 }
 Error cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-    is_capturing = 1;
-    capture_id++;
+    pthread_mutex_lock(&capture_mutex);
+    capture(stream, ++newest_capture);
+    pthread_mutex_unlock(&capture_mutex);
     return cudaSuccess;
 }
 Error cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    is_capturing = 0;
+    pthread_mutex_lock(&capture_mutex);
+    unsigned long long id = capture_of(stream);
+    int kept = 0;
+    for (int i = 0; i < captured_count; i++)
+        if (captured[i].id != id) captured[kept++] = captured[i];
+    captured_count = kept;
+    pthread_mutex_unlock(&capture_mutex);
     *graph = null_object(64);
     return cudaSuccess;
 }
-Error cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) { *status = capture_status(); return cudaSuccess; }
+/* An event remembers the capture of the stream that it was recorded in. */
+Error cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    if (event) *(unsigned long long *)event = capture_id(stream);
+    return cudaSuccess;
+}
+Error cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) { return cudaEventRecord(event, stream); }
+Error cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    unsigned long long id = event ? *(unsigned long long *)event : 0;
+    pthread_mutex_lock(&capture_mutex);
+    int is_open = 0;
+    for (int i = 0; i < captured_count && !is_open; i++) is_open = captured[i].id == id;
+    if (id && is_open) capture(stream, id);
+    pthread_mutex_unlock(&capture_mutex);
+    return cudaSuccess;
+}
+Error cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    *status = status_of(capture_id(stream));
+    return cudaSuccess;
+}
 #if CUDART_VERSION >= 13000
 Error cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
                                const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges, size_t *count) {

@@ -24,8 +24,6 @@ _PoolId = tuple[int, int]
 SEEDS_WITH_FIRST_DRAW = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 """A graph has a seed and an offset from its first random operator on, not from its beginning: 2.13.0, 2.14.1 and 2.15.0
 on a null H100."""
-_DEFAULT_STREAM = 1 << 16
-"""Added to the number of a pool: blocks of the pool on the default stream, which share no segment with others."""
 _CAPTURE_WARNING = (
     "a CUDA graph was captured: its private memory pool is included, the driver's memory for the graph is not"
 )
@@ -72,8 +70,8 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
             if SEEDS_WITH_FIRST_DRAW:
                 recorder.graph_seeds = self._make_seeds
             else:
-                # In the pool, but on the default stream: 2.13.0 on a null H100.
-                with torch.cuda.stream(make_stream(-self._pool[1] - _DEFAULT_STREAM)):
+                # On the default stream, which is not captured, so that they are not in the pool: 2.13.0 on a null H100.
+                with torch.cuda.stream(make_stream(0)):
                     self._make_seeds()
 
         def _make_seeds(self) -> None:
