@@ -10,6 +10,7 @@ from cotenant.core.errors import TraceError
 from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.units import MiB
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.nullgpu import find_wheels
 
 PYTHON = os.environ.get("COTENANT_CUDA_PYTHON", "")
 
@@ -146,6 +147,27 @@ scaler = torch.amp.GradScaler()
     assert any(
         "values that a null GPU does not compute were read" in warning for warning in result.estimate.warnings
     ), result.estimate.warnings
+
+
+def test_memory_of_other_libraries_is_beside_the_context(explain):
+    """As an extension calls `cudaMalloc`; what it calls `cudaMallocManaged` for moves to and from the GPU."""
+    text = """
+import ctypes
+runtime, address, managed = ctypes.CDLL("libcudart.so.CUDA"), ctypes.c_void_p(), ctypes.c_void_p()
+for _ in range(2):
+    assert runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(300 << 20)) == 0
+    assert runtime.cudaFree(address) == 0
+assert runtime.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(100 << 20), 1) == 0
+ctypes.memset(managed, 1, 100 << 20)
+""".replace("CUDA", str(find_wheels(PYTHON).cuda_major))
+    plain, more = explain(PERCEPTRON + STEPS), explain(PERCEPTRON + text + STEPS)
+    assert plain.trace.header.outside_bytes == 0
+    assert more.estimate.device_bytes - plain.estimate.device_bytes == 300 * MiB
+    assert more.estimate.bound_bytes - plain.estimate.bound_bytes == 300 * MiB
+    assert more.estimate.peak_reserved_bytes == plain.estimate.peak_reserved_bytes
+    warnings = [warning for warning in more.estimate.warnings if "MiB" in warning]
+    assert "300.0 MiB were allocated outside of PyTorch's allocator" in warnings[0]
+    assert warnings[1].startswith("100.0 MiB of managed memory")
 
 
 def test_kernels_of_nvrtc_are_compiled_and_launched(explain):

@@ -126,6 +126,7 @@ class TraceHeader:
             environment that the script was started with.
         backend: `trace`, or `null-gpu`: the events are PyTorch's own memory history, from its CUDA build on a null GPU.
         counted_reserved_bytes: what PyTorch's allocator reserved there at most.
+        outside_bytes: what other code allocated there at most, such as an extension that calls `cudaMalloc`.
         runs_otherwise: what the script does otherwise on a GPU than in the trace: `compiled` code, an `extension`.
         compiled: code of `torch.compile` ran in the trace as PyTorch's compiler makes it.
         lines: the script's line that allocated most of each part, such as `train.py, line 12`, by category and module.
@@ -154,6 +155,7 @@ class TraceHeader:
     cublas_workspace_config: str | None = None
     backend: str = "trace"
     counted_reserved_bytes: int | None = None
+    outside_bytes: int = 0
     runs_otherwise: tuple[str, ...] = ()
     compiled: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)

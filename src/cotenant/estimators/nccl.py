@@ -131,13 +131,7 @@ def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
     more = nccl_bytes(header, gpu)
     if more is None:
         return gpu
-    context = replace(
-        gpu.context,
-        low_bytes=gpu.context.low_bytes + more.low_bytes,
-        typical_bytes=gpu.context.typical_bytes + more.typical_bytes,
-        high_bytes=gpu.context.high_bytes + more.high_bytes,
-    )
-    return replace(gpu, context=context)
+    return replace(gpu, context=gpu.context.plus(more.low_bytes, more.typical_bytes, more.high_bytes))
 
 
 def nccl_warnings(header: TraceHeader, gpu: GpuSpec) -> tuple[str, ...]:

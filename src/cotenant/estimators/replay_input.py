@@ -116,8 +116,9 @@ def _settings(header: TraceHeader, env: Mapping[str, str] | None) -> dict[str, s
 
 
 def with_context(gpu: GpuSpec, stack: SoftwareStack, header: TraceHeader) -> GpuSpec:
-    """`gpu` with the CUDA context of a process of this stack, NCCL's memory included."""
-    return with_nccl(gpu.with_eager_context() if stack.loads_eagerly else gpu, header)
+    """`gpu` with the CUDA context of a process of this stack, NCCL's memory and what extensions allocate included."""
+    gpu = with_nccl(gpu.with_eager_context() if stack.loads_eagerly else gpu, header)
+    return replace(gpu, context=gpu.context.plus(header.outside_bytes, header.outside_bytes, header.outside_bytes))
 
 
 def context_warnings(gpu: GpuSpec, stack: SoftwareStack, header: TraceHeader) -> tuple[str, ...]:

@@ -52,6 +52,15 @@ class ContextBytes:
     bare_bytes: int | None = None
     cublas_bytes: int | None = None
 
+    def plus(self, low_bytes: int, typical_bytes: int, high_bytes: int) -> ContextBytes:
+        """The same context with more memory outside the allocator."""
+        return replace(
+            self,
+            low_bytes=self.low_bytes + low_bytes,
+            typical_bytes=self.typical_bytes + typical_bytes,
+            high_bytes=self.high_bytes + high_bytes,
+        )
+
 
 def derived_context(sm_count: int) -> ContextBytes:
     """Context of a GPU with `sm_count` SMs where it was not measured."""

@@ -35,15 +35,20 @@ def gpu(compiled, tmp_path, monkeypatch):
     own = tmp_path / "memory.so"
     shutil.copy(compiled, own)
     library = ctypes.CDLL(str(own))
-    for name in ("null_allocate", "null_reserve_addresses", "null_pin_new"):
+    for name in ("null_allocate", "null_reserve_addresses", "null_pin_new", "null_manage"):
         getattr(library, name).restype = ctypes.c_void_p
-    for name in ("null_free_bytes", "null_allocation_of"):
+    for name in ("null_free_bytes", "null_allocation_of", "null_outside_bytes", "null_managed_bytes"):
         getattr(library, name).restype = ctypes.c_size_t
-    library.null_allocate.argtypes = library.null_commit.argtypes = library.null_uncommit.argtypes = [ctypes.c_size_t]
+    library.null_allocate.argtypes = [ctypes.c_size_t, ctypes.c_void_p]
+    library.null_commit.argtypes = library.null_uncommit.argtypes = [ctypes.c_size_t, ctypes.c_int]
+    library.null_manage.argtypes = [ctypes.c_size_t]
+    library.null_outside_file.restype = ctypes.c_char_p
+    library.allocate = lambda size: library.null_allocate(size, None)
     library.null_reserve_addresses.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
     library.null_release.argtypes = library.null_is_device.argtypes = library.null_is_pinned.argtypes = [
         ctypes.c_void_p
     ]
+    library.null_is_managed.argtypes = [ctypes.c_void_p]
     library.null_unpin.argtypes = [ctypes.c_void_p, ctypes.c_int]
     library.null_stub.argtypes = [ctypes.c_char_p]
     library.null_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -65,30 +70,30 @@ def test_context_is_taken_before_anything_else(gpu):
     ],
 )
 def test_requests_are_rounded_as_the_driver_rounds_them(gpu, requested, taken):
-    address = gpu.null_allocate(requested)
+    address = gpu.allocate(requested)
     assert gpu.null_free_bytes() == 80 * MIB - taken
     assert gpu.null_release(address) == 0
     assert gpu.null_free_bytes() == 80 * MIB
 
 
 def test_full_gpu_allocates_nothing_until_something_is_released(gpu):
-    first = gpu.null_allocate(60 * MIB)
-    assert gpu.null_allocate(22 * MIB) is None
-    second = gpu.null_allocate(20 * MIB)
+    first = gpu.allocate(60 * MIB)
+    assert gpu.allocate(22 * MIB) is None
+    second = gpu.allocate(20 * MIB)
     assert gpu.null_free_bytes() == 0
     assert gpu.null_release(first) == 0
-    assert gpu.null_allocate(60 * MIB) == first, "the first gap is taken again"
+    assert gpu.allocate(60 * MIB) == first, "the first gap is taken again"
     assert gpu.null_is_device(second)
 
 
 def test_allocations_do_not_overlap(gpu):
     sizes = [3 * MIB, 700, 2 * MIB, 512, 9 * MIB]
-    spans = sorted((gpu.null_allocate(size), size) for size in sizes)
+    spans = sorted((gpu.allocate(size), size) for size in sizes)
     assert all(begin + size <= following for (begin, size), (following, _) in itertools.pairwise(spans))
 
 
 def test_releasing_an_unknown_address_fails_and_changes_nothing(gpu):
-    address = gpu.null_allocate(4 * MIB)
+    address = gpu.allocate(4 * MIB)
     assert gpu.null_release(address + 512) == 1
     assert gpu.null_release(None) == 0
     assert gpu.null_free_bytes() == 76 * MIB
@@ -97,22 +102,22 @@ def test_releasing_an_unknown_address_fails_and_changes_nothing(gpu):
 def test_reserved_addresses_take_no_memory_until_bytes_are_committed(gpu):
     address = gpu.null_reserve_addresses(1000 * MIB, 0)
     assert (address % (2 * MIB), gpu.null_free_bytes()) == (0, 80 * MIB)
-    assert gpu.null_commit(80 * MIB) == 0
-    assert gpu.null_commit(2 * MIB) == 1
-    gpu.null_uncommit(80 * MIB)
+    assert gpu.null_commit(80 * MIB, 0) == 0
+    assert gpu.null_commit(2 * MIB, 0) == 1
+    gpu.null_uncommit(80 * MIB, 0)
     assert gpu.null_free_bytes() == 80 * MIB
 
 
 def test_allocation_is_found_by_any_address_in_it(gpu):
     base = ctypes.c_void_p()
-    address = gpu.null_allocate(4 * MIB)
+    address = gpu.allocate(4 * MIB)
     assert gpu.null_allocation_of(ctypes.c_void_p(address + 5), ctypes.byref(base)) == 4 * MIB
     assert base.value == address
     assert gpu.null_allocation_of(ctypes.c_void_p(address + 4 * MIB), ctypes.byref(base)) == 0
 
 
 def test_copy_from_the_device_is_what_was_copied_there_until_a_kernel_runs(gpu):
-    device = gpu.null_allocate(4096)
+    device = gpu.allocate(4096)
     host = ctypes.create_string_buffer(8)
     gpu.null_copy(device + 16, ctypes.create_string_buffer(b"abcdefgh"), 8)
     gpu.null_copy(host, device + 18, 4)
@@ -125,7 +130,7 @@ def test_copy_from_the_device_is_what_was_copied_there_until_a_kernel_runs(gpu):
 
 
 def test_answer_is_for_one_copy_of_its_size_of_what_is_not_known(gpu):
-    device, known = gpu.null_allocate(512), gpu.null_allocate(512)
+    device, known = gpu.allocate(512), gpu.allocate(512)
     host = ctypes.create_string_buffer(8)
     gpu.null_copy(known, ctypes.create_string_buffer(b"abcd"), 4)
     gpu.null_answer(ctypes.create_string_buffer(b"wxyz"), ctypes.c_size_t(4))
@@ -140,7 +145,7 @@ def test_answer_is_for_one_copy_of_its_size_of_what_is_not_known(gpu):
 
 
 def test_answer_can_be_taken_back(gpu):
-    device, host = gpu.null_allocate(512), ctypes.create_string_buffer(4)
+    device, host = gpu.allocate(512), ctypes.create_string_buffer(4)
     gpu.null_answer(ctypes.create_string_buffer(b"wxyz"), ctypes.c_size_t(4))
     gpu.null_answer(None, ctypes.c_size_t(0))
     gpu.null_copy(host, device, 4)
@@ -160,11 +165,51 @@ def test_kernels_are_foreign_unless_they_are_in_a_library_of_pytorchs_name(compi
         assert library.null_foreign_launches() == foreign
 
 
+def test_memory_is_outside_unless_pytorchs_allocator_takes_it(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("COTENANT_NULL_GPU", f"name=test;total_bytes={100 * MIB}")
+    for name, outside in (("libc10_cuda.so", 4), ("libextension.so", 10)):
+        own = tmp_path / name
+        shutil.copy(compiled, own)
+        library = ctypes.CDLL(str(own))
+        library.null_allocate.restype, library.null_allocate.argtypes = (
+            ctypes.c_void_p,
+            [ctypes.c_size_t, ctypes.c_void_p],
+        )
+        library.null_release.argtypes = [ctypes.c_void_p]
+        library.null_outside_file.restype = ctypes.c_char_p
+        code = ctypes.cast(library.null_allocate, ctypes.c_void_p)
+        first = library.null_allocate(6 * MIB, code)
+        library.null_release(library.null_allocate(4 * MIB, None))
+        library.null_release(first)
+        assert library.null_outside_bytes() == outside * MIB, "the most at a time"
+        assert library.null_outside_file().decode() == (str(own) if outside == 10 else "")
+
+
+def test_committed_bytes_are_outside_as_their_caller_says(gpu):
+    gpu.null_commit(20 * MIB, 1)
+    gpu.null_commit(30 * MIB, 0)
+    gpu.null_uncommit(20 * MIB, 1)
+    gpu.null_commit(10 * MIB, 1)
+    assert gpu.null_outside_bytes() == 20 * MIB
+
+
+def test_managed_memory_is_readable_and_not_of_the_gpu(gpu):
+    address = gpu.null_manage(8192)
+    ctypes.memset(address, 1, 8192)
+    assert (gpu.null_free_bytes(), gpu.null_managed_bytes()) == (80 * MIB, 8192)
+    assert gpu.null_is_managed(address + 8191)
+    assert not gpu.null_is_pinned(address)
+    gpu.null_unpin(address, 1)
+    assert not gpu.null_is_managed(address)
+    gpu.null_manage(4096)
+    assert gpu.null_managed_bytes() == 8192, "the most at a time"
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(b"cublasGemmEx", id="product"), pytest.param(b"cudaMemset2DAsync", id="memset")]
 )
 def test_stub_that_writes_to_the_device_makes_it_unknown(gpu, name):
-    device, host = gpu.null_allocate(512), ctypes.create_string_buffer(4)
+    device, host = gpu.allocate(512), ctypes.create_string_buffer(4)
     gpu.null_copy(device, ctypes.create_string_buffer(b"abcd"), 4)
     gpu.null_stub(ctypes.c_char_p(b"cudaStreamSynchronize"))
     gpu.null_copy(host, device, 4)
@@ -175,7 +220,7 @@ def test_stub_that_writes_to_the_device_makes_it_unknown(gpu, name):
 
 
 def test_later_copy_replaces_the_part_that_it_covers(gpu):
-    device, host = gpu.null_allocate(4096), ctypes.create_string_buffer(4)
+    device, host = gpu.allocate(4096), ctypes.create_string_buffer(4)
     gpu.null_copy(device, ctypes.create_string_buffer(b"abcd"), 4)
     gpu.null_copy(device + 2, ctypes.create_string_buffer(b"xy"), 2)
     gpu.null_copy(host, device + 2, 2)
@@ -186,7 +231,7 @@ def test_later_copy_replaces_the_part_that_it_covers(gpu):
 
 def test_large_copies_are_dropped_and_those_on_the_host_are_made(gpu):
     size = 65 << 10
-    device, host = gpu.null_allocate(size), ctypes.create_string_buffer(b"x" * size)
+    device, host = gpu.allocate(size), ctypes.create_string_buffer(b"x" * size)
     gpu.null_copy(device, host, size)
     gpu.null_copy(host, device, size)
     assert host.raw[:size] == bytes(size)
@@ -209,10 +254,10 @@ def test_limit_replaces_the_memory_that_can_be_allocated_but_not_what_is_shown(c
     own = tmp_path / "limit.so"
     shutil.copy(compiled, own)
     library = ctypes.CDLL(str(own))
-    library.null_allocate.restype, library.null_allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.null_allocate.restype, library.null_allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_void_p]
     library.null_free_bytes.restype = ctypes.c_size_t
     assert library.null_device_count() == 3
     assert library.null_free_bytes() == 80 * MIB
-    assert library.null_allocate(900 * MIB)
+    assert library.null_allocate(900 * MIB, None)
     assert library.null_free_bytes() == 0
-    assert library.null_allocate(102 * MIB) is None
+    assert library.null_allocate(102 * MIB, None) is None

@@ -74,35 +74,46 @@ int null_log_level(void) {
 void null_count_launch(void) { __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED); }
 unsigned long null_launches(void) { return __atomic_load_n(&launches, __ATOMIC_RELAXED) + stubs; }
 
-/* Address ranges of PyTorch's libraries with kernels: libtorch_cuda.so and what its name begins. */
+/* Address ranges of PyTorch's libraries: those with kernels, libtorch_cuda.so and what its name begins, and that of the
+   caching allocator, which calls the driver alone. */
 #define MAX_RANGES 64
-static struct {
-    uintptr_t begin, end;
-} ranges[MAX_RANGES];
-static int range_count;
+static struct ranges {
+    const char *prefix;
+    int count;
+    struct {
+        uintptr_t begin, end;
+    } found[MAX_RANGES];
+} kernels = {.prefix = "/libtorch_cuda"}, allocator = {.prefix = "/libc10_cuda"};
 
 static int add_ranges(struct dl_phdr_info *info, size_t size, void *data) {
+    struct ranges *ranges = data;
     const char *name = strrchr(info->dlpi_name, '/');
-    if (!name || strncmp(name, "/libtorch_cuda", strlen("/libtorch_cuda"))) return 0;
-    for (int i = 0; i < info->dlpi_phnum && range_count < MAX_RANGES; i++) {
+    if (!name || strncmp(name, ranges->prefix, strlen(ranges->prefix))) return 0;
+    for (int i = 0; i < info->dlpi_phnum && ranges->count < MAX_RANGES; i++) {
         if (info->dlpi_phdr[i].p_type != PT_LOAD) continue;
         uintptr_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-        ranges[range_count].begin = begin;
-        ranges[range_count++].end = begin + info->dlpi_phdr[i].p_memsz;
+        ranges->found[ranges->count].begin = begin;
+        ranges->found[ranges->count++].end = begin + info->dlpi_phdr[i].p_memsz;
     }
     return 0;
 }
 
-static void find_ranges(void) { dl_iterate_phdr(add_ranges, NULL); }
+/* A library may allocate before torch is loaded, so that PyTorch's are looked for until they are there. */
+static int is_in(struct ranges *ranges, const void *code) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    if (!ranges->count) dl_iterate_phdr(add_ranges, ranges);
+    pthread_mutex_unlock(&mutex);
+    for (int i = 0; i < ranges->count; i++)
+        if ((uintptr_t)code >= ranges->found[i].begin && (uintptr_t)code < ranges->found[i].end) return 1;
+    return 0;
+}
 
 void null_launch(const void *code) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     null_count_launch();
-    pthread_once(&once, find_ranges);
-    for (int i = 0; i < range_count; i++)
-        if ((uintptr_t)code >= ranges[i].begin && (uintptr_t)code < ranges[i].end) return;
-    __atomic_add_fetch(&foreign_launches, 1, __ATOMIC_RELAXED);
+    if (!is_in(&kernels, code)) __atomic_add_fetch(&foreign_launches, 1, __ATOMIC_RELAXED);
 }
+int null_is_outside(const void *code) { return !is_in(&allocator, code); }
 unsigned long null_foreign_launches(void) { return __atomic_load_n(&foreign_launches, __ATOMIC_RELAXED); }
 
 void *null_object(size_t bytes) { return calloc(1, bytes); }

@@ -68,11 +68,17 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return CUDA_SUCCESS;
 }
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
-    *address = (CUdeviceptr)null_allocate(bytes);
+    *address = (CUdeviceptr)null_allocate(bytes, __builtin_return_address(0));
     return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
-    return null_release((void *)address) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (null_is_managed((void *)address)) null_unpin((void *)address, 1);
+    else if (null_release((void *)address)) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags) {
+    *address = (CUdeviceptr)null_manage(bytes);
+    return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
     void *begin = NULL;
@@ -100,6 +106,7 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
 /* Virtual memory, which PyTorch's expandable segments use: bytes are committed when they are created, not when mapped */
 struct physical {
     size_t bytes;
+    int is_outside;
 };
 CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags) {
     *address = (CUdeviceptr)null_reserve_addresses(bytes, alignment);
@@ -111,15 +118,16 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
     return CUDA_SUCCESS;
 }
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags) {
-    if (null_commit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    int is_outside = null_is_outside(__builtin_return_address(0));
+    if (null_commit(bytes, is_outside)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct physical *made = null_object(sizeof *made);
-    made->bytes = bytes;
+    *made = (struct physical){bytes, is_outside};
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
     return CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct physical *made = (struct physical *)(uintptr_t)handle;
-    null_uncommit(made->bytes);
+    null_uncommit(made->bytes, made->is_outside);
     free(made);
     return CUDA_SUCCESS;
 }

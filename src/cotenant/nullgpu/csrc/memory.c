@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "null_gpu.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,14 @@
 struct block {
     char *begin;
     size_t bytes, committed;
+    int is_outside;
     struct block *next; /* by descending addresses */
 };
 
 struct pinned {
     char *begin;
     size_t bytes;
+    int is_managed;
     struct pinned *next;
 };
 
@@ -31,7 +34,12 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char *arena_end;
 static struct block *blocks;
 static struct pinned *pins;
+static size_t managed, managed_peak;
 static size_t taken;
+static struct {
+    size_t bytes, peak_bytes, largest;
+    const char *file;
+} outside;
 
 static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -58,7 +66,7 @@ static char *below(char *end, size_t bytes, size_t alignment) {
 /* The highest gap that is large enough. Nothing documents how the driver chooses addresses, and their order breaks ties
    between free blocks of the caching allocator: they descend here as in the replays, so that a difference between
    both has another cause. Called with the mutex held. */
-static void *place(size_t bytes, size_t alignment, size_t committed) {
+static struct block *place(size_t bytes, size_t alignment, size_t committed) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, map_arena);
     char *end = arena_end;
@@ -69,18 +77,37 @@ static void *place(size_t bytes, size_t alignment, size_t committed) {
     }
     struct block *made = malloc(sizeof *made);
     if (!made) return NULL;
-    *made = (struct block){below(end, bytes, alignment), bytes, committed, *link};
+    *made = (struct block){below(end, bytes, alignment), bytes, committed, 0, *link};
     *link = made;
-    return made->begin;
+    return made;
 }
 
-void *null_allocate(size_t bytes) {
+/* Called with the mutex held. */
+static void count_outside(size_t bytes, const void *code) {
+    Dl_info found;
+    outside.bytes += bytes;
+    if (outside.bytes > outside.peak_bytes) outside.peak_bytes = outside.bytes;
+    if (!code || bytes <= outside.largest || !dladdr(code, &found)) return;
+    outside.largest = bytes;
+    outside.file = found.dli_fname; /* the loader's own, valid as long as the library is loaded */
+}
+
+size_t null_outside_bytes(void) { return outside.peak_bytes; }
+const char *null_outside_file(void) { return outside.file ? outside.file : ""; }
+
+void *null_allocate(size_t bytes, const void *code) {
     if (!bytes) return NULL;
     /* The driver gives large requests whole pages of 2 MiB and cuts one of these for small requests. */
     size_t unit = bytes >= MIB ? 2 * MIB : 512, needed = rounded(bytes, unit);
-    void *found = NULL;
+    int is_outside = null_is_outside(code);
+    struct block *made = NULL;
     pthread_mutex_lock(&mutex);
-    if (taken + needed <= capacity() && (found = place(needed, unit, needed))) taken += needed;
+    if (taken + needed <= capacity() && (made = place(needed, unit, needed))) {
+        taken += needed;
+        made->is_outside = is_outside;
+        if (is_outside) count_outside(needed, code);
+    }
+    void *found = made ? made->begin : NULL;
     pthread_mutex_unlock(&mutex);
     if (null_log_level() > 1) fprintf(stderr, "null GPU: allocate %zu -> %p\n", bytes, found);
     return found;
@@ -95,6 +122,7 @@ int null_release(void *address) {
     if (found) {
         *link = found->next;
         taken -= found->committed;
+        if (found->is_outside) outside.bytes -= found->committed;
         free(found);
     }
     pthread_mutex_unlock(&mutex);
@@ -110,22 +138,26 @@ size_t null_free_bytes(void) {
 
 void *null_reserve_addresses(size_t bytes, size_t alignment) {
     pthread_mutex_lock(&mutex);
-    void *found = place(rounded(bytes, 2 * MIB), alignment > 2 * MIB ? alignment : 2 * MIB, 0);
+    struct block *made = place(rounded(bytes, 2 * MIB), alignment > 2 * MIB ? alignment : 2 * MIB, 0);
     pthread_mutex_unlock(&mutex);
-    return found;
+    return made ? made->begin : NULL;
 }
 
-int null_commit(size_t bytes) {
+int null_commit(size_t bytes, int is_outside) {
     pthread_mutex_lock(&mutex);
     int is_full = taken + bytes > capacity();
-    if (!is_full) taken += bytes;
+    if (!is_full) {
+        taken += bytes;
+        if (is_outside) count_outside(bytes, NULL);
+    }
     pthread_mutex_unlock(&mutex);
     return is_full;
 }
 
-void null_uncommit(size_t bytes) {
+void null_uncommit(size_t bytes, int is_outside) {
     pthread_mutex_lock(&mutex);
     taken -= bytes;
+    if (is_outside) outside.bytes -= bytes;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -146,21 +178,27 @@ size_t null_allocation_of(const void *address, void **base) {
     return bytes;
 }
 
-void null_pin(void *address, size_t bytes) {
+static void pin(void *address, size_t bytes, int is_managed) {
     struct pinned *made = malloc(sizeof *made);
     if (!made) return;
     pthread_mutex_lock(&mutex);
-    *made = (struct pinned){address, bytes, pins};
+    *made = (struct pinned){address, bytes, is_managed, pins};
     pins = made;
+    if (is_managed && (managed += bytes) > managed_peak) managed_peak = managed;
     pthread_mutex_unlock(&mutex);
 }
 
-void *null_pin_new(size_t bytes) {
+void null_pin(void *address, size_t bytes) { pin(address, bytes, 0); }
+
+static void *new_pages(size_t bytes, int is_managed) {
     void *address = NULL;
     if (posix_memalign(&address, 4096, bytes ? bytes : 1)) return NULL;
-    null_pin(address, bytes);
+    pin(address, bytes, is_managed);
     return address;
 }
+
+void *null_pin_new(size_t bytes) { return new_pages(bytes, 0); }
+void *null_manage(size_t bytes) { return bytes ? new_pages(bytes, 1) : NULL; }
 
 void null_unpin(void *address, int release) {
     pthread_mutex_lock(&mutex);
@@ -168,19 +206,24 @@ void null_unpin(void *address, int release) {
     while (*link && (*link)->begin != (char *)address) link = &(*link)->next;
     struct pinned *found = *link;
     if (found) *link = found->next;
+    if (found && found->is_managed) managed -= found->bytes;
     pthread_mutex_unlock(&mutex);
     free(found);
     if (release) free(address);
 }
 
-int null_is_pinned(const void *address) {
-    int is_pinned = 0;
+static int is_in_pages(const void *address, int is_managed) {
+    int is_found = 0;
     pthread_mutex_lock(&mutex);
-    for (struct pinned *p = pins; p && !is_pinned; p = p->next)
-        is_pinned = (const char *)address >= p->begin && (const char *)address < p->begin + p->bytes;
+    for (struct pinned *p = pins; p && !is_found; p = p->next)
+        is_found = p->is_managed == is_managed && (const char *)address >= p->begin && (const char *)address < p->begin + p->bytes;
     pthread_mutex_unlock(&mutex);
-    return is_pinned;
+    return is_found;
 }
+
+int null_is_pinned(const void *address) { return is_in_pages(address, 0); }
+int null_is_managed(const void *address) { return is_in_pages(address, 1); }
+size_t null_managed_bytes(void) { return managed_peak; }
 
 /* Copies to the device, newest last; each is valid until the next kernel. Libraries send small tables and read them
    back, as DistributedDataParallel does with the indices of its buckets (torch/csrc/distributed/c10d/reducer.cpp). */

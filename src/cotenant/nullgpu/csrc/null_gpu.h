@@ -29,15 +29,28 @@ int null_device_count(void);
 /* Value of a cudaDeviceAttr; CUdevice_attribute has the same numbers (cuda.h, driver_types.h). */
 int null_attribute(int attribute);
 
-/* Device memory. `null_allocate` gives NULL when the GPU is full. Sizes are rounded as the driver rounds them. */
-void *null_allocate(size_t bytes);
+/* Device memory. `null_allocate` gives NULL when the GPU is full. Sizes are rounded as the driver rounds them. `code`: the
+   address that the function of CUDA returns to, which says who allocates. */
+void *null_allocate(size_t bytes, const void *code);
 int null_release(void *address); /* 0, or 1 if nothing begins at `address` */
 size_t null_free_bytes(void);
 
 /* Virtual memory: addresses and bytes are taken apart from each other. */
 void *null_reserve_addresses(size_t bytes, size_t alignment);
-int null_commit(size_t bytes); /* 0, or 1 when the GPU is full */
-void null_uncommit(size_t bytes);
+int null_commit(size_t bytes, int is_outside); /* 0, or 1 when the GPU is full */
+void null_uncommit(size_t bytes, int is_outside);
+
+/* Memory that is not of PyTorch's caching allocator: the most bytes at a time, and the file that allocated the largest
+   piece of it. PyTorch's memory history does not show it. */
+int null_is_outside(const void *code);
+size_t null_outside_bytes(void);
+const char *null_outside_file(void);
+
+/* Managed memory is ordinary memory, which the CPU may read. The most bytes at a time are counted, but not as taken from
+   the GPU: the driver moves pages to and fro. */
+void *null_manage(size_t bytes);
+int null_is_managed(const void *address);
+size_t null_managed_bytes(void);
 
 int null_is_device(const void *address);
 size_t null_allocation_of(const void *address, void **base); /* its size, 0 if there is none */

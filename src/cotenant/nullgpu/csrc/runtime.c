@@ -88,13 +88,30 @@ Error cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 
 /* Memory */
-Error cudaMalloc(void **address, size_t bytes) {
-    *address = null_allocate(bytes);
+static Error allocate(void **address, size_t bytes, const void *code) {
+    *address = null_allocate(bytes, code);
     return bytes && !*address ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
-Error cudaMallocManaged(void **address, size_t bytes, unsigned flags) { return cudaMalloc(address, bytes); }
-Error cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) { return cudaMalloc(address, bytes); }
-Error cudaFree(void *address) { return null_release(address) ? failed(cudaErrorInvalidValue) : cudaSuccess; }
+Error cudaMalloc(void **address, size_t bytes) { return allocate(address, bytes, __builtin_return_address(0)); }
+Error cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
+    return allocate(address, bytes, __builtin_return_address(0));
+}
+Error cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+    return allocate(address, bytes, __builtin_return_address(0));
+}
+Error cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(address, *pitch * height, __builtin_return_address(0));
+}
+Error cudaMallocManaged(void **address, size_t bytes, unsigned flags) {
+    *address = null_manage(bytes);
+    return bytes && !*address ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+Error cudaFree(void *address) {
+    if (null_is_managed(address)) null_unpin(address, 1);
+    else if (null_release(address)) return failed(cudaErrorInvalidValue);
+    return cudaSuccess;
+}
 Error cudaFreeAsync(void *address, cudaStream_t stream) { return cudaFree(address); }
 Error cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     *total = null_gpu()->total_bytes;
@@ -118,6 +135,10 @@ Error cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *
         found->type = cudaMemoryTypeDevice;
         found->device = 0;
         found->devicePointer = (void *)address;
+    } else if (null_is_managed(address)) {
+        found->type = cudaMemoryTypeManaged;
+        found->device = 0;
+        found->devicePointer = found->hostPointer = (void *)address;
     } else {
         found->hostPointer = (void *)address;
         if (null_is_pinned(address)) {
@@ -276,9 +297,10 @@ Error cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus
 Error cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
                                   const cudaGraphNode_t **nodes, size_t *count) {
 #endif
-    *status = capture_status();
-    if (id) *id = capture_id;
-    if (graph) *graph = (cudaGraph_t)&is_capturing;
+    unsigned long long found = capture_id(stream);
+    *status = status_of(found);
+    if (id) *id = found;
+    if (graph) *graph = (cudaGraph_t)&captured;
     if (nodes) *nodes = NULL;
     if (count) *count = 0;
     return cudaSuccess;

@@ -18,6 +18,8 @@ def null_driver() -> Any:
         driver = ctypes.CDLL("libcuda.so.1")
         _ = driver.null_known
         driver.null_foreign_launches.restype = ctypes.c_ulong
+        driver.null_outside_bytes.restype = driver.null_managed_bytes.restype = ctypes.c_size_t
+        driver.null_outside_file.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         raise TraceError(
             "unsupported",

@@ -18,7 +18,7 @@ import torch
 from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
-from cotenant.core.units import format_duration
+from cotenant.core.units import format_bytes, format_duration
 from cotenant.tracing.cuda_build import ddp
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
@@ -155,12 +155,15 @@ class CudaBuildSession:
         if self.values.places:
             places = ", ".join(list(self.values.places)[:_MAX_PLACES])
             self.warn(f"values that a null GPU does not compute were read and assumed, first at {places}")
+        outside_bytes = self.values.driver.null_outside_bytes()
+        self._warn_of_other_memory(outside_bytes)
         header = replace(
             self.header,
             steps=self.steps,
             nccl=self.header.nccl or self._nccl(),
             oom_raised=has_oom,
             counted_reserved_bytes=reserved,
+            outside_bytes=outside_bytes,
             libraries=session.library_versions(),
         )
         header = with_provenance(header)
@@ -171,6 +174,22 @@ class CudaBuildSession:
             warnings=tuple(self.warnings),
             partial=partial,
         )
+
+    def _warn_of_other_memory(self, outside_bytes: int) -> None:
+        """Warn of what the memory history does not show: other code's calls of the driver, and managed memory."""
+        driver = self.values.driver
+        if outside_bytes:
+            file = Path(os.fsdecode(driver.null_outside_file())).name
+            self.warn(
+                f"{format_bytes(outside_bytes)} were allocated outside of PyTorch's allocator"
+                f"{f' by {file}' if file else ''}; they are counted beside the CUDA context, as if at all times"
+            )
+        managed_bytes = driver.null_managed_bytes()
+        if managed_bytes:
+            self.warn(
+                f"{format_bytes(managed_bytes)} of managed memory (`cudaMallocManaged`) are not counted: its pages are "
+                "on the GPU only while they are used there"
+            )
 
     def _nccl(self) -> NcclUsage | None:
         """The group of all processes, where only compiled code communicates."""

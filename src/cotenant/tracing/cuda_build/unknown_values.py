@@ -31,13 +31,14 @@ class UnknownValues:
     """Answers reads of single values. `recorder` has `warn` and `steps`.
 
     Attributes:
+        driver: of the null GPU.
         places: lines that read, in order.
     """
 
     def __init__(self, recorder: Any) -> None:
         self._loops = DataDependentLoops(recorder)
-        self._driver = null_driver()
-        self._known = KnownTensors(self._driver, self._note_place)
+        self.driver = null_driver()
+        self._known = KnownTensors(self.driver, self._note_place)
         self.places: dict[str, None] = {}
 
     def patches(self) -> list[KernelPatch]:
@@ -57,7 +58,7 @@ class UnknownValues:
         if value is not None:
             return value
         content = torch.empty((), dtype=tensor.dtype)
-        if self._driver.null_known(_Address(tensor.data_ptr()), _Size(tensor.itemsize), _Address(content.data_ptr())):
+        if self.driver.null_known(_Address(tensor.data_ptr()), _Size(tensor.itemsize), _Address(content.data_ptr())):
             known: complex | float | bool = content.item()
             return known
         frame = self._note_place()
