@@ -5,21 +5,26 @@
 
 The first form runs each kind of `jobs/compiled_row.py` eagerly, with `--compiled-code inductor`, and on the null GPU.
 The second one rebuilds rows of `published_memory`: FOLDER has clones named `parameter-golf` and `modded-nanogpt`, whose
-logs hold the scripts. VENV has the CPU build of torch and what the scripts import, with sentencepiece. Tokens are
-synthetic, tokenizers are trained on made-up words. Both forms together write one page. `--saved FILE` continues a run
-of the same commit; `--minutes N` starts no further job after N minutes.
+logs hold the scripts. VENV has a build of torch, and what the scripts import, with sentencepiece. Tokens are synthetic,
+tokenizers are trained on made-up words. `--published-on-null-gpu` runs the scripts on a null GPU, too: VENV has a CUDA
+build then. `--draw N` draws N of the scripts that VENV's packages suffice for, and runs them in that order. Both
+forms together write one page. `--saved FILE` continues a run of the same commit; `--minutes N` starts no further job
+after N minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +53,7 @@ KINDS = (
 )  # fmt: skip
 GPU, PUBLISHED_GPU = "A100-40GB", "H100-80GB"
 TIMEOUT_S = 900.0
+SEED = 0
 Figures = Mapping[str, Any]
 """`allocated` and `reserved` in MiB, `cpu_s`, `eager`: whether a part ran eagerly; or `problem`."""
 
@@ -59,6 +65,8 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--clones", type=Path, help="folder of clones with published scripts")
     parser.add_argument("--scripts", nargs="*", metavar="DIGEST", help="beginnings of digests; by default all scripts")
+    parser.add_argument("--draw", type=int, metavar="N", help=f"a sample of N scripts, of seed {SEED}")
+    parser.add_argument("--published-on-null-gpu", action="store_true", help="published scripts on a null GPU, too")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     parser.add_argument("--saved", type=Path, help="file of results, to continue")
     parser.add_argument("--minutes", type=float, default=600.0)
@@ -75,7 +83,7 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        write_result("compiled", "\n".join([*head_lines(args.python), "", text]))
+        write_result("compiled", "\n".join([*head_lines(args), "", text]))
     return 0
 
 
@@ -182,28 +190,56 @@ def shown(found: Figures) -> str:
 # -- published runs -----------------------------------------------------------------------------------------------
 
 
-def published(results: Results, args: argparse.Namespace) -> list[tuple[PublishedScript, Figures]]:
-    """Figures of each published script; of those that `--scripts` leaves out, `not run`."""
-    found: list[tuple[PublishedScript, Figures]] = []
+def published(results: Results, args: argparse.Namespace) -> list[tuple[PublishedScript, Figures, Figures]]:
+    """Each published script, its trace and its run on the null GPU; of those that are left out, `not run`."""
+    scripts = [
+        (script, args.clones / clone) for table, clone in CLONES.items() for script in read_scripts(args.data, table)
+    ]
+    chosen = [script for script, _ in scripts]
+    if args.scripts is not None:
+        chosen = [script for script in chosen if any(script.digest.startswith(digest) for digest in args.scripts)]
+    if args.draw is not None:
+        there = modules_of(args.python)
+        possible = [one for one in scripts if one[0] in chosen and can_run(find_text(*one), there, args.python)]
+        chosen = [script for script, _ in random.Random(SEED).sample(possible, min(args.draw, len(possible)))]
+    found: dict[int, tuple[PublishedScript, Figures, Figures]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        tokenizers = Path(folder, "tokenizers")
-        for table, clone in CLONES.items():
-            for script in read_scripts(args.data, table):
-                chosen = args.scripts is None or any(script.digest.startswith(digest) for digest in args.scripts)
-                key = f"published {script.digest} {script.processes} {dict(script.env)}"
-                run = estimating(script, args.clones / clone, Path(folder), tokenizers, args.python)
-                found.append((script, results.get(key, run) if chosen else {"problem": "not run"}))
-    return found
+        for script, clone in sorted(scripts, key=lambda one: chosen.index(one[0]) if one[0] in chosen else len(chosen)):
+            figures_of: dict[str, Figures] = {}
+            for how, wanted in (("trace", True), ("null-gpu", args.published_on_null_gpu)):
+                key = f"published {how} {script.digest} {script.processes} {dict(script.env)}"
+                run = estimating(script, clone, Path(folder), args.python, how)
+                is_chosen = wanted and script in chosen
+                figures_of[how] = results.get(key, run) if is_chosen else {"problem": "not run"}
+            found[id(script)] = (script, figures_of["trace"], figures_of["null-gpu"])
+    return [found[id(script)] for script, _ in scripts]
 
 
-def estimating(
-    script: PublishedScript, clone: Path, folder: Path, tokenizers: Path, python: str
-) -> Callable[[], Figures]:
+def modules_of(python: str) -> set[str]:
+    """Names of the modules that an environment has."""
+    code = "import pkgutil, sys; print(*(m.name for m in pkgutil.iter_modules()), *sys.stdlib_module_names)"
+    command = [python, "-c", code]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split())
+
+
+def can_run(text: str | None, modules: Container[str], python: str) -> bool:
+    """Whether an environment can parse a script and has what it imports."""
+    if text is None:
+        return False
+    command = [python, "-c", "import ast, sys; ast.parse(sys.stdin.read())"]
+    if subprocess.run(command, input=text.encode(), capture_output=True, check=False, timeout=60).returncode:
+        return False
+    imported = re.findall(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", text, re.MULTILINE)
+    return all(name in modules for name in imported)
+
+
+def estimating(script: PublishedScript, clone: Path, folder: Path, python: str, how: str) -> Callable[[], Figures]:
     def run() -> Figures:
         text = find_text(script, clone)
         if text is None:
             return {"problem": "the script is not in the clone"}
-        print(f"{script.name}, {script.processes} processes", file=sys.stderr, flush=True)
+        print(f"{script.name}, {script.processes} processes, {how}", file=sys.stderr, flush=True)
+        tokenizers = folder / "tokenizers"
         make_tokenizers(python, tokenizers)
         workdir = folder / f"{script.digest}-{script.processes}"
         for name in ("data", "logs"):
@@ -213,48 +249,67 @@ def estimating(
             (workdir / "data" / "tokenizers").symlink_to(tokenizers)
         command = ("torchrun", "--standalone", f"--nproc_per_node={script.processes}", "train_gpt.py")
         trace = TraceOptions(compiled_code="inductor", synthetic_data=("1024:int64:1024",))
-        return figures(
-            command, workdir=workdir, python=python, gpu=PUBLISHED_GPU, how="trace", trace=trace, env=script.env
-        )
+        return figures(command, workdir=workdir, python=python, gpu=PUBLISHED_GPU, how=how, trace=trace, env=script.env)
 
     return run
 
 
-def published_lines(found: Sequence[tuple[PublishedScript, Figures]]) -> list[str]:
+def published_lines(found: Sequence[tuple[PublishedScript, Figures, Figures]]) -> list[str]:
     lines = [
-        "| published script | runs | torch | measured | estimated | allocated | reserved | CPU s |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| published script | runs | torch | measured | trace | difference | null GPU | difference | CPU s |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    errors: list[float] = []
-    problems: dict[str, int] = {}
-    for script, one in found:
-        measured = quantile(script.allocated_mib, 0.5)
-        if "allocated" not in one:
-            problem = one["problem"]
-            problems[problem] = problems.get(problem, 0) + len(script.allocated_mib)
+    errors: dict[str, list[float]] = {"trace": [], "null GPU": []}
+    for script, *both in found:
+        if all("allocated" not in one for one in both):
             continue
-        error = one["allocated"] / measured - 1
-        errors += [one["allocated"] / value - 1 for value in script.allocated_mib]
-        reserved = f"{one['reserved'] / quantile(script.reserved_mib, 0.5) - 1:+.1%}" if script.reserved_mib else ""
-        name = f"{script.name}{' (a part runs eagerly)' if one['eager'] else ''}"
+        for name, one in zip(errors, both, strict=True):
+            if "allocated" in one:
+                errors[name] += [one["allocated"] / value - 1 for value in script.allocated_mib]
+        trace, null = both
+        name = f"{script.name}{' (a part runs eagerly)' if trace.get('eager') else ''}"
+        times = " / ".join(str(one.get("cpu_s", "")) for one in both)
         lines.append(
-            f"| {name} | {len(script.allocated_mib)} | {script.torch or 'not stated'} | {measured:,.0f} | {shown(one)} "
-            f"| {error:+.1%} | {reserved} | {one['cpu_s']} |"
+            f"| {name} | {len(script.allocated_mib)} | {script.torch or 'not stated'} | {measured(script)} "
+            f"| {shown(trace)} | {differences(script, trace)} | {shown(null)} | {differences(script, null)} | {times} |"
         )
-    if errors:
-        sizes = [abs(error) for error in errors]
-        lines.append(
-            f"\nallocated, of {len(sizes)} rows: median {quantile(sizes, 0.5):.1%}, P95 {quantile(sizes, 0.95):.1%}."
-        )
-    lines += ["", "| rows without an estimate | because |", "| ---: | --- |"]
-    return lines + [f"| {count} | {text} |" for text, count in sorted(problems.items(), key=lambda item: -item[1])]
+    for name, values in errors.items():
+        if values:
+            sizes = [abs(error) for error in values]
+            lines.append(
+                f"\n{name}, allocated, of {len(sizes)} rows: median {quantile(sizes, 0.5):.1%}, "
+                f"P95 {quantile(sizes, 0.95):.1%}, largest {max(sizes):.1%}."
+            )
+    return [*lines, *problem_lines(found)]
 
 
-def head_lines(python: str) -> list[str]:
-    """What was run, and how to repeat it. `python`: the interpreter of the published scripts."""
-    command = (
-        "python -m benchmarks.estimator.compiled --cuda-python VENV/bin/python --clones FOLDER --python VENV/bin/python"
-    )
+def measured(script: PublishedScript) -> str:
+    reserved = f" ({quantile(script.reserved_mib, 0.5):,.0f})" if script.reserved_mib else ""
+    return f"{quantile(script.allocated_mib, 0.5):,.0f}{reserved}"
+
+
+def differences(script: PublishedScript, one: Figures) -> str:
+    """Of allocated and of reserved bytes, from the medians of the runs."""
+    pairs = [("allocated", script.allocated_mib), ("reserved", script.reserved_mib)]
+    return ", ".join(f"{one[name] / quantile(of, 0.5) - 1:+.1%}" for name, of in pairs if of and name in one)
+
+
+def problem_lines(found: Sequence[tuple[PublishedScript, Figures, Figures]]) -> list[str]:
+    problems: Counter[tuple[str, str]] = Counter()
+    for script, *both in found:
+        for name, one in zip(("trace", "null GPU"), both, strict=True):
+            if "allocated" not in one:
+                problems[name, one["problem"]] += len(script.allocated_mib)
+    lines = ["", "| rows without an estimate | of | because |", "| ---: | --- | --- |"]
+    return lines + [f"| {count} | {name} | {text} |" for (name, text), count in problems.most_common()]
+
+
+def head_lines(args: argparse.Namespace) -> list[str]:
+    """What was run, and how to repeat it."""
+    command = "python -m benchmarks.estimator.compiled --clones FOLDER --python VENV/bin/python"
+    command += " --cuda-python VENV/bin/python" if args.kinds else " --kinds"
+    command += f" --draw {args.draw}" if args.draw is not None else ""
+    command += " --published-on-null-gpu" if args.published_on_null_gpu else ""
     return [
         f"# Estimates of compiled code, {today()}",
         "",
@@ -262,7 +317,8 @@ def head_lines(python: str) -> list[str]:
         f"Repeat with `{command}`.",
         f"MiB allocated (reserved). Kinds: {GPU}, judged by PyTorch's CUDA build of the same version on a null GPU.",
         f"Published: {PUBLISHED_GPU}; whole runs with evaluation, repeated runs differ by 1.4 to 2 %.",
-        f"Their estimates use the compiler of torch {torch_of(python)}, their measurements that of the column `torch`.",
+        f"Estimates of published scripts use torch {torch_of(args.python)}, measurements that of the column `torch`.",
+        "A difference is of allocated and of reserved bytes, CPU seconds are of the trace and of the null GPU.",
     ]
 
 
