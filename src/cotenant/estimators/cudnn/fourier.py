@@ -1,10 +1,10 @@
-"""Weight gradients that cuDNN 9.20 computes by Fourier transforms on compute capability 8.6.
+"""Weight gradients that cuDNN computes by Fourier transforms on compute capability 8.6.
 
-The workspace holds a transform of the padded image for each pair of channels, up to 160 times the operands: 2 GiB for
-128 to 32 channels at 128 x 128 pixels. No tree has it, for one convolution in a thousand takes it. It is taken, almost
-always, in one range of channels and pixels (decision 0081).
-
-A module of its own: its range was read off answers for this kind of call alone.
+The workspace holds transforms of whole images for each pair of channels, up to hundreds of times the operands: 2 GiB
+for 128 to 32 channels at 128 x 128 pixels. No leaf of `trees` has it, for one gradient in a hundred takes it. Its size
+follows from the shape, and whether it is taken from a tree of its own, fitted to the answers of cuDNN 9.20 on a null
+GPU by `scripts/fit_fourier_tree.py` (decision 0081); 9.10.2 agrees with it. A second tree says where it is suspected:
+there the bound has it.
 """
 
 from __future__ import annotations
@@ -13,30 +13,85 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cotenant.estimators.cudnn.trees import operand_bytes
+from cotenant.estimators.cudnn.trees import features, trees_for
 
+FORM = "tf32_fourier"
+"""Of the trees' file."""
+ASSUMED, SUSPECTED = "assumed", "suspected"
+"""The two trees."""
+YES, NO = "1", "0"
+"""Their leaves."""
 _CAPABILITIES = {(8, 6), (8, 7)}
-_CHANNELS = range(64, 201)
-_OUT_CHANNELS = range(18, 51)
-_ALL_PIXELS = range(24_600, 37_001)
-_IMAGES = range(1, 17)
+_MIN_SIDE = 16
+_MAX_SIDE = 256
 _COMPLEX_BYTES = 8
+_MULTIPLES = (32, 64, 128, 256)
 
 
 def fourier_bytes(query: Mapping[str, Any], capability: tuple[int, int]) -> int | None:
-    """The workspace of a `query` (`query.query_of`) in that range; None for all others."""
-    images, channels, *inner = query["x"]
-    out_channels, group_channels, *kernel = query["w"]
-    if capability not in _CAPABILITIES or (query["kind"], query["dtype"]) != ("conv_wgrad", "float32"):
+    """The workspace of a `query` (`query.query_of`) that is assumed to be computed so; None for all others."""
+    return transform_bytes(query) if _is(ASSUMED, query, capability) else None
+
+
+def suspected_bytes(query: Mapping[str, Any], capability: tuple[int, int]) -> int | None:
+    """The workspace of a `query` that may be computed so, but is not assumed to be; None for all others."""
+    if _is(ASSUMED, query, capability) or not _is(SUSPECTED, query, capability):
         return None
-    if query["channels_last"] or not query["tf32"] or group_channels != channels:
-        return None
-    if kernel != [3, 3] or [*query["stride"], *query["padding"], *query["dilation"]] != [1] * 6:
-        return None
-    within = channels in _CHANNELS and out_channels in _OUT_CHANNELS and images in _IMAGES
-    if not within or images * math.prod(inner) not in _ALL_PIXELS:
-        return None
-    side = 1 << (max(inner) + 1).bit_length()  # the next power of two, of the image with its padding
-    x, y, _, _ = operand_bytes(query)
-    transforms: int = channels * out_channels * side * side * _COMPLEX_BYTES
-    return x + y + transforms
+    return transform_bytes(query)
+
+
+def _is(what: str, query: Mapping[str, Any], capability: tuple[int, int]) -> bool:
+    if capability not in _CAPABILITIES or not is_transformable(query):
+        return False
+    trees = trees_for(capability, FORM)
+    return trees is not None and trees.leaf(what, fourier_features(query)) == YES
+
+
+def is_transformable(query: Mapping[str, Any]) -> bool:
+    """Whether cuDNN has such a plan: float32 with TF32, one group, no stride, images of up to 256 pixels a side."""
+    if (query["kind"], query["dtype"]) != ("conv_wgrad", "float32") or query["channels_last"] or not query["tf32"]:
+        return False
+    if len(query["x"]) != 4 or query["w"][1] != query["x"][1] or {*query["stride"], *query["dilation"]} != {1}:
+        return False
+    return query["w"][2:] != [1, 1] and _padded_side(query) <= _MAX_SIDE
+
+
+def transform_bytes(query: Mapping[str, Any]) -> int:
+    """The plan's workspace, in all 1,100 answers that it was compared with.
+
+    Twice half of a square of complex numbers, for each pair of channels or for each channel of all images, whichever
+    are more, and a copy of the output's gradient.
+    """
+    images, channels, *_ = query["x"]
+    out_channels = query["w"][0]
+    side = max(_MIN_SIDE, 1 << (_padded_side(query) - 1).bit_length())
+    transforms = max(channels * out_channels, images * (channels + out_channels))
+    nbytes: int = 2 * _COMPLEX_BYTES * side * (side // 2 + 1) * transforms + 4 * math.prod(query["y"])
+    return nbytes
+
+
+def _padded_side(query: Mapping[str, Any]) -> int:
+    side: int = max(size + 2 * padding for size, padding in zip(query["x"][2:], query["padding"], strict=True))
+    return side
+
+
+def fourier_features(query: Mapping[str, Any]) -> dict[str, int]:
+    """What the trees decide by: the features of other trees, and how far sizes are from whole tiles."""
+    known = features(query)
+    tiled = {
+        "summed": known["summed"],
+        "summed_back": known["summed_back"],
+        "all_out_pixels": known["all_out_pixels"],
+        "out_channels": known["out_channels"],
+    }
+    far = {f"{name}_to_{number}": -size % number for name, size in tiled.items() for number in _MULTIPLES}
+    return {
+        **known,
+        **far,
+        "side": _padded_side(query),
+        "pairs": known["channels"] * known["out_channels"],
+        "all_channels": known["images"] * (known["channels"] + known["out_channels"]),
+        "pixels_of_out_channel": 16 * known["all_out_pixels"] // known["out_channels"],
+        "pixels_of_summed": 16 * known["all_out_pixels"] // known["summed"],
+        "summed_of_out_channel": 16 * known["summed"] // known["out_channels"],
+    }

@@ -45,12 +45,16 @@ class WorkspaceTrees:
     _nodes: Mapping[str, Sequence[_Node]]
 
     def __call__(self, query: Mapping[str, Any]) -> int:
-        nodes, known, place = self._nodes[query["kind"]], features(query), 0
+        return leaf_bytes(self.leaf(query["kind"], features(query)), query)
+
+    def leaf(self, kind: str, known: Mapping[str, int]) -> str:
+        """The leaf of an operation's tree for the features `known`."""
+        nodes, place = self._nodes[kind], 0
         name, limit, other = nodes[0]
         while other:
             place = place + 1 if known[name] <= limit else other
             name, limit, other = nodes[place]
-        return leaf_bytes(name, query)
+        return name
 
 
 def read_trees(text: str) -> WorkspaceTrees:

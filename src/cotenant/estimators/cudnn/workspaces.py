@@ -23,7 +23,7 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall
 from cotenant.estimators.cudnn import depthwise, trees
-from cotenant.estimators.cudnn.fourier import fourier_bytes
+from cotenant.estimators.cudnn.fourier import fourier_bytes, suspected_bytes
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
 from cotenant.tracing.convolution_backend import runs_on_cudnn
@@ -179,7 +179,7 @@ class ConvRule:
         sizes = _sizes(p)
         if self._answered(call) is not None or self._is_of_this_cudnn(call):
             return False
-        if self._by_trees(call):
+        if self._by_trees(call) or self._suspected_transforms(call):
             return True
         if p["groups"] > 1 or (p["dtype"] == "float32" and not self._is_for_tensor_cores(p)):
             return runs_on_cudnn(p, self.capability)
@@ -188,14 +188,18 @@ class ConvRule:
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
 
     def split_bytes(self, call: LibraryCall) -> int | None:
-        """Workspace of `call` if it is split over the elements of its kernel; None if it is not suspected of that.
+        """Workspace of `call` if it is far larger than the rule's; None if it is not suspected of that.
 
+        That is of transforms that trees are not sure of (`fourier`), or if it is split over the elements of its kernel.
         Two kinds of guessed calls took far more than the rule in measured networks (decision 0011): input gradients of
         1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over few pixels,
         for which the rule gives 0. Where the kernel moves by its own size, as in the embedding of patches, every pixel
         meets one element: of 273 such gradients (four GPUs, cuDNN 9.20) none takes more than 4.3 times its operands,
         where the split of 16 by 16 elements would be 100 times that. Four parts are suspected there.
         """
+        by_transforms = self._suspected_transforms(call)
+        if by_transforms is not None:
+            return by_transforms
         p: dict[str, Any] = dict(call.params)
         _, channels, *kernel = p["w"]
         elements: int = math.prod(kernel)
@@ -245,14 +249,21 @@ class ConvRule:
         return depthwise.wgrad_bytes(_kind(call), call.params, self.capability)
 
     def _by_trees(self, call: LibraryCall) -> int | None:
-        if not self.other_sizes or self.version != trees.VERSION:
-            return None
-        query = query_of(call, self.capability)
+        query = query_of(call, self.capability) if self.other_sizes else None
         if query is None:
             return None
         by_fourier = fourier_bytes(query, self.capability)
+        if by_fourier is not None or self.version != trees.VERSION:
+            return by_fourier
         found = trees.trees_for(self.capability, trees.format_of(query, self.capability))
-        return by_fourier if by_fourier is not None else None if found is None else found(query)
+        return None if found is None else found(query)
+
+    def _suspected_transforms(self, call: LibraryCall) -> int | None:
+        """Of a call without an answer that may be computed by Fourier transforms, although trees do not say so."""
+        if not self.other_sizes or self._answered(call) is not None or self._known(call) is not None:
+            return None
+        query = query_of(call, self.capability)
+        return None if query is None else suspected_bytes(query, self.capability)
 
     def _at_other_size(self, call: LibraryCall) -> int | None:
         table = self._table(call) if self.other_sizes else None
