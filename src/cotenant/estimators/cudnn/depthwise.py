@@ -1,23 +1,27 @@
 """Workspaces of weight gradients of depthwise convolutions with large kernels, in channels-last layout.
 
-On compute capability 8.0, kernels for float32 read vectors of four channels. A depthwise convolution has one channel in
-a group, so the copies of input and output are four times as large, and those of the weight sixteen times: 1.2 GB for
-the first stage of ConvNeXt-Large at 320 pixels and batch 32, where no other convolution of it takes a quarter of that.
+From compute capability 8.0 on, kernels for float32 read vectors of four channels. A depthwise convolution has one
+channel in a group, so the copies of input and output are four times as large, and those of the weight sixteen times:
+1.2 GB for the first stage of ConvNeXt-Large at 320 pixels and batch 32, where no other convolution of it takes a
+quarter of that.
 
-Read off cuDNN 9.20's answers on a null A100 and checked against measured networks whose cuDNN is 9.1 (decision 0008).
-On 8.9 and 9.0 cuDNN chooses such a kernel for half of the same calls, on 7.5 and 8.6 for a few.
-
-A module of its own: its constants were read off answers for this kind of call alone.
+Which calls run such a kernel: for cuDNN 9.20, by trees fitted to its answers on null GPUs
+(`scripts/fit_depthwise_trees.py`). For older ones on 8.0, by a rule that was read off these answers and checked
+against measured networks whose cuDNN is 9.1 (decision 0008); on other GPUs nothing is known of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
+from cotenant.core.trace import LibraryCall
+from cotenant.estimators.cudnn.query import query_of
+from cotenant.estimators.cudnn.trees import VERSION, trees_for
 from cotenant.tracing.convolution_backend import is_depthwise
 
+FORM = "tf32_depthwise"
+"""Of the trees' files."""
 _CAPABILITY = (8, 0)
 _ITEM_BYTES = 4
 _VECTOR = 4
@@ -32,12 +36,23 @@ _SMALL_IMAGE = 16
 _MEDIUM_PIXELS = 12_544
 
 
-def wgrad_bytes(kind: str, p: Mapping[str, Any], capability: tuple[int, int]) -> int | None:
-    """Workspace of the call `kind` with parameters `p`; None if it is none of these gradients."""
-    if kind != "conv_wgrad" or p["dtype"] != "float32" or not p["channels_last"] or not p.get("allow_tf32", True):
+def wgrad_bytes(call: LibraryCall, capability: tuple[int, int], version: int | None) -> int | None:
+    """Workspace of `call`, by trees where cuDNN is of their `version`; None if it is no such gradient."""
+    p: dict[str, Any] = dict(call.params)
+    if call.kind != "conv_wgrad" or p["dtype"] != "float32" or not p["channels_last"] or not p.get("allow_tf32", True):
         return None
+    if len(p["w"]) != 4 or not is_depthwise(p):
+        return None
+    found = trees_for(capability, FORM) if version == VERSION else None
+    query = None if found is None else query_of(call, capability)
+    if found is not None and query is not None:
+        return found(query)
+    return _by_rule(p) if capability == _CAPABILITY else None
+
+
+def _by_rule(p: dict[str, Any]) -> int | None:
     kernel = p["w"][2:]
-    if capability != _CAPABILITY or not is_depthwise(p) or len(kernel) != 2 or min(kernel) < _LARGE_KERNEL:
+    if min(kernel) < _LARGE_KERNEL:
         return None
     channels, pixels = p["x"][1], p["y"][0] * math.prod(p["y"][2:])
     if channels <= _CHANNELS or pixels <= _FEW_PIXELS * max(p["stride"]):

@@ -7,7 +7,8 @@ A file of `data/cudnn_trees` is gzipped text for one compute capability, one cuD
 line names the source. Each further line is an operation and its tree in preorder: `FEATURE<=NUMBER` is a node, followed
 by the subtree where that holds, then by the other one. A leaf is a number of copies as in a table of answers (`xy3`:
 the input, the output and three of the weight; `w2`; `0`; `n`: the weight for each image), but of operands whose
-channels are padded to 16 bytes; `r-12` is e^(-12/10) times all three operands.
+channels are padded to 16 bytes; `v3`: those of a depthwise convolution, whose groups are padded (`vector_bytes`);
+`r-12` is e^(-12/10) times all three operands.
 """
 
 from __future__ import annotations
@@ -99,6 +100,9 @@ def leaf_bytes(code: str, query: Mapping[str, Any]) -> int:
     if code == "n":
         plain: int = images * item_bytes(query) * math.prod(query["w"])
         return plain
+    if code.startswith("v"):
+        operands, padded_weight = vector_bytes(query)
+        return operands + int(code[1:]) * padded_weight
     if code.startswith("r"):
         return round(math.exp(int(code[1:]) / 10) * (x + y + weight))
     match = _LEAF.fullmatch(code)
@@ -125,6 +129,18 @@ def operand_bytes(query: Mapping[str, Any]) -> tuple[int, int, int, int]:
     x = item * images * padded(channels) * math.prod(inner)
     y = item * images * padded(out_channels) * math.prod(query["y"][2:])
     return x, y, item * padded(out_channels) * padded(group_channels) * math.prod(kernel), images
+
+
+def vector_bytes(query: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes of a depthwise convolution's input and output, and of its weight, with a vector of channels in each group.
+
+    The group has one channel, so the operands are four times as large in float32, and the weight sixteen times.
+    """
+    vector = _VECTOR_BYTES // item_bytes(query)
+    images, channels, *inner = query["x"]
+    outputs = math.ceil(query["w"][0] // channels / vector) * vector * channels
+    operands = images * (vector * channels * math.prod(inner) + outputs * math.prod(query["y"][2:]))
+    return item_bytes(query) * operands, item_bytes(query) * vector * outputs * math.prod(query["w"][2:])
 
 
 def features(query: Mapping[str, Any]) -> dict[str, int]:

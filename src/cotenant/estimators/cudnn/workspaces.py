@@ -246,7 +246,7 @@ class ConvRule:
         return table(call) if (table := self._table(call)) is not None else None
 
     def _depthwise(self, call: LibraryCall) -> int | None:
-        return depthwise.wgrad_bytes(_kind(call), call.params, self.capability)
+        return depthwise.wgrad_bytes(call, self.capability, self.version if self.other_sizes else None)
 
     def _by_trees(self, call: LibraryCall) -> int | None:
         query = query_of(call, self.capability) if self.other_sizes else None
