@@ -52,7 +52,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "14"
+    version = "15"
 
     def __init__(
         self,
