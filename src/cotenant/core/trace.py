@@ -77,6 +77,28 @@ class LibraryCall:
     params: Mapping[str, object] = field(default_factory=dict)
 
 
+KernelKind = Literal["product", "memory"]
+"""Kernels that multiply matrices, convolutions and attention included; and others, which are bound by memory."""
+
+
+class KernelGroup(NamedTuple):
+    """Equal kernels of one optimizer step on the first GPU.
+
+    Attributes:
+        dtype: of the result, such as `float32`; empty where there is none.
+        times: how many there are.
+        flops, bytes: operations, and bytes that are read and written, of each.
+        results: elements of the result of each.
+    """
+
+    kind: KernelKind
+    dtype: str
+    times: int
+    flops: float
+    bytes: int
+    results: int
+
+
 class LayerCall(NamedTuple):
     """A call of a `torch.nn` layer in the forward pass.
 
@@ -130,6 +152,7 @@ class TraceHeader:
         runs_otherwise: what the script does otherwise on a GPU than in the trace: `compiled` code, an `extension`.
         compiled: code of `torch.compile` ran in the trace as PyTorch's compiler makes it.
         lines: the script's line that allocated most of each part, such as `train.py, line 12`, by category and module.
+        kernels: of one optimizer step, as operators that PyTorch does not compile; empty where not counted.
         alloc_conf, cublas_workspace_config: the same two settings at the start of the trace.
     """
 
@@ -159,6 +182,7 @@ class TraceHeader:
     runs_otherwise: tuple[str, ...] = ()
     compiled: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
+    kernels: tuple[KernelGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def _sizes(events: Iterable[MemoryEvent], category: str) -> tuple[int, ...]:
 def _step_ends(events: Sequence[MemoryEvent]) -> list[int]:
     """Indices of the first event behind each optimizer step."""
     phases = [(i, event.phase) for i, event in enumerate(events) if event.action == "phase"]
-    following = [*(i for i, _ in phases[1:]), len(events)]
+    following = [*(i for i, _ in phases[1:]), len(events)] if phases else []
     return [end for (_, phase), end in zip(phases, following, strict=True) if phase == "step"]
 
 

@@ -32,6 +32,7 @@ from cotenant.tracing.assumptions.host_reads import HostReads
 from cotenant.tracing.assumptions.known_values import ALL_FOUND, GENERATED_TEXT, RANDOM_CHOICE, KnownValues
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.errors import Untraceable
+from cotenant.tracing.kernel_work import COUNTED_STEPS
 from cotenant.tracing.operators import fast_paths, strides
 from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
@@ -228,11 +229,17 @@ class TraceMode(TorchDispatchMode):
             recorder(self, func, args, kwargs, out)
         else:
             self.record(out)
+        self._count_kernels(func, args, out, device)
         if self.recorder.graph_seeds is not None and torch.Tag.nondeterministic_seeded in func.tags:
             with self:
                 self.recorder.graph_seeds()
         self._operator_scratch.clear()
         return out
+
+    def _count_kernels(self, func: OpOverload, args: Args, out: Any, device: torch.device) -> None:
+        recorder = self.recorder
+        if recorder.steps < COUNTED_STEPS and recorder.phase != "load" and not device.index:
+            recorder.kernels.count(recorder.steps, func, args, out)
 
     def _plan_for(self, func: OpOverload) -> _DispatchPlan:
         name, operators = func.name(), self._operators

@@ -18,6 +18,7 @@ import torch
 from cotenant.allocator.rounding import block_bytes
 from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.tracing.allocation_lines import AllocationLines
+from cotenant.tracing.kernel_work import KernelCounter
 from cotenant.tracing.process.garbage_collection import collect_as_usual
 from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
 
@@ -39,6 +40,7 @@ class TraceRecorder:
         cuda_used: whether any CUDA storage was recorded.
         live_bytes, peak_bytes: of the blocks of live storages, now and at most, by GPU.
         layers: calls of layers, by the optimizer steps before them.
+        kernels: those of the first optimizer steps.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class TraceRecorder:
         self.live_bytes: Counter[int] = Counter()
         self.peak_bytes: Counter[int] = Counter()
         self.layers: dict[int, list[LayerCall]] = {}
+        self.kernels = KernelCounter()
         self._actions: list[RecordedAction] = []
         self._ids: dict[int, int] = {}  # of live storages, by address
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -376,7 +379,13 @@ class TraceRecorder:
         return MemoryTrace(
             events=tuple(events),
             ops=tuple(self._ops),
-            header=replace(self.header, steps=self.steps, layers=tuple(layers), lines=self._lines.by_part(events)),
+            header=replace(
+                self.header,
+                steps=self.steps,
+                layers=tuple(layers),
+                lines=self._lines.by_part(events),
+                kernels=self.kernels.groups(self.steps),
+            ),
             warnings=tuple(self.warnings),
             partial=partial,
         )

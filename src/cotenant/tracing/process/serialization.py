@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError, TraceError
-from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, NcclUsage, TraceHeader
+from cotenant.core.trace import KernelGroup, LayerCall, LibraryCall, MemoryEvent, MemoryTrace, NcclUsage, TraceHeader
 
 SCHEMA = 2
 EXITED = "the script exited"
@@ -95,6 +95,7 @@ def _header_from_dict(value: dict[str, Any]) -> TraceHeader:
             "site_folders": None if sites is None else tuple(sites),
             "runs_otherwise": tuple(value.get("runs_otherwise", ())),
             "lines": dict(value.get("lines", {})),
+            "kernels": tuple(KernelGroup(*group) for group in value.get("kernels", ())),
         }
     )
 
