@@ -5,8 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
 
 from cotenant.core.units import format_bytes
+
+
+class SmactInterval(NamedTuple):
+    """Expected SM activity of a job alone on a GPU, 0..1, and an interval: 90 % of jobs are within on each side."""
+
+    low: float
+    expected: float
+    high: float
+
+
+SMACT_REACH = (0.10, 0.13)
+"""How far an interval reaches below and above an expectation by memory alone, and one of which no interval is known.
+
+90 % of the jobs of networks left out are within on each side (decision 0082).
+"""
+
+
+def smact_interval_around(expected: float) -> SmactInterval:
+    """The interval of an expectation with `SMACT_REACH`."""
+    below, above = SMACT_REACH
+    return SmactInterval(max(0.0, expected - below), expected, min(1.0, expected + above))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +77,8 @@ class Estimate:
         per_gpu: for a process that uses several GPUs, the estimate of each; the fields above are those of the GPU with
             the largest bound. Empty for one GPU.
         processes: how many processes like this one the command starts, each with GPUs of its own.
-        smact, smocc: SM activity and SM occupancy of the job alone on the GPU, 0..1; None where not estimated.
+        smact, smocc: expected SM activity and SM occupancy of the job alone on the GPU, 0..1; None where not estimated.
+        smact_low, smact_high: interval of the SM activity; None in records from before there was one.
     """
 
     peak_allocated_bytes: int | None
@@ -74,6 +97,17 @@ class Estimate:
     smact: float | None = None
     smocc: float | None = None
     eager: bool = False
+    smact_low: float | None = None
+    smact_high: float | None = None
+
+    @property
+    def smact_interval(self) -> SmactInterval | None:
+        """Expected SM activity with its interval, which an older record does not have; None where not estimated."""
+        if self.smact is None:
+            return None
+        if self.smact_low is None or self.smact_high is None:
+            return smact_interval_around(self.smact)
+        return SmactInterval(self.smact_low, self.smact, self.smact_high)
 
     @property
     def device_bytes(self) -> int:

@@ -26,6 +26,7 @@ from cotenant.estimators.replay_input import (
     software_stack,
     with_context,
 )
+from cotenant.estimators.roofline import with_activity
 from cotenant.estimators.sensitivity import reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.estimators.traced_result import TracedResult
@@ -225,6 +226,7 @@ class TracedEstimator:
         ]
         largest = max(found, key=lambda result: result.fit.bound_bytes)
         estimate = replace(largest.estimate, processes=recorded.header.processes or 1)
+        estimate = with_activity(estimate, recorded, gpu)
         if len(found) == 1:
             return replace(largest, estimate=estimate)
         estimate = replace(

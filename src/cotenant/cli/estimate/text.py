@@ -40,7 +40,7 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         _print_context(result)
     _print_gpus(estimate)
     if estimate.smact is not None:
-        print(f"\n  {utilization_line(estimate.smact, estimate.smocc)}")
+        print(f"\n  {_activity_line(estimate.smact, estimate.smact_low, estimate.smact_high)}")
     print()
     warnings = list(estimate.warnings)
     if result is not None:
@@ -60,6 +60,12 @@ def print_script_output(error: TraceError) -> None:
     last = error.last_output()
     if last:
         note("\n  ".join(["the script's last output:", *last]))
+
+
+def _activity_line(smact: float, low: float | None, high: float | None) -> str:
+    """How busy the job alone is expected to keep the GPU."""
+    span = "" if low is None or high is None else f", from {low:.2f} to {high:.2f}"
+    return f"alone on its GPU about SMACT {smact:.2f}{span}: from kernels, layers and memory"
 
 
 def utilization_line(smact: float, smocc: float | None) -> str:

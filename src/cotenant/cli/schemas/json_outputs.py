@@ -163,6 +163,8 @@ class EstimateFields(TypedDict):
     per_gpu: list[dict[str, Any]]
     processes: int
     smact: float | None
+    smact_low: float | None
+    smact_high: float | None
     smocc: float | None
     elapsed_s: float
     trace: Annotated[dict[str, Any] | None, "null unless a script was traced"]

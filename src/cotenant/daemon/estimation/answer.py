@@ -95,8 +95,8 @@ def _check(estimate: Estimate) -> None:
     for name, count in _byte_counts(estimate):
         if not 0 <= count < MAX_BYTES:
             raise _AnswerError(f"`{name}` is {_short(count)}, wanted 0 to 2**50 bytes")
-    ratios = {"coverage": estimate.coverage, "smact": estimate.smact, "smocc": estimate.smocc}
-    for name, ratio in ratios.items():
+    for name in ("coverage", "smact", "smact_low", "smact_high", "smocc"):
+        ratio = getattr(estimate, name)
         if ratio is not None and not 0.0 <= ratio <= 1.0:  # false for NaN too
             raise _AnswerError(f"`{name}` is {_short(ratio)}, wanted 0 to 1")
     if not 1 <= estimate.processes <= MAX_GPUS:

@@ -22,7 +22,6 @@ from cotenant.estimators.learned.network_features import (
     paper_features,
     training_features,
 )
-from cotenant.estimators.learned.utilization import with_utilization
 from cotenant.estimators.learned.weights import (
     Weights,
     forest_predict,
@@ -33,6 +32,7 @@ from cotenant.estimators.learned.weights import (
     shipped,
     vector_of,
 )
+from cotenant.estimators.roofline import with_activity
 from cotenant.estimators.trace_features import Features
 from cotenant.gpu_specs import GpuSpec
 
@@ -47,7 +47,7 @@ class LearnedEstimator(TraceBasedEstimator):
     leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
 
     def on(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
-        return with_utilization(super().on(recorded, features, gpu), recorded, features, gpu)
+        return with_activity(super().on(recorded, features, gpu), recorded, gpu, features)
 
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
         return self.figures_of(network_in_training(recorded, features), gpu)

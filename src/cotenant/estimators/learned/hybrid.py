@@ -10,9 +10,9 @@ from cotenant.core.units import MiB
 from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
 from cotenant.estimators.layer_kinds import layer_kind
 from cotenant.estimators.learned.network_features import Replays, conv_features, replays_of
-from cotenant.estimators.learned.utilization import with_utilization
 from cotenant.estimators.learned.weights import Weights, forest_predict, shipped, vector_of
 from cotenant.estimators.replay_input import make_replay_input, software_stack
+from cotenant.estimators.roofline import with_activity
 from cotenant.estimators.trace_features import Features
 from cotenant.gpu_specs import GpuSpec
 
@@ -89,7 +89,7 @@ class HybridEstimator(TraceBasedEstimator):
             warnings=(*recorded.warnings, *figures.warnings),
             partial=recorded.partial,
         )
-        return with_utilization(estimate, recorded, features, gpu)
+        return with_activity(estimate, recorded, gpu, features)
 
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         return self._answer(recorded, gpu)[0]

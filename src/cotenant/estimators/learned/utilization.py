@@ -9,10 +9,9 @@ estimated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cotenant.core.errors import UsageError
-from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.learned.network_features import Network, network_in_training, training_features, work_features
 from cotenant.estimators.learned.weights import Weights, forest_predict, shipped, vector_of
@@ -49,7 +48,7 @@ def utilization_on(network: Network, gpu: GpuSpec) -> Utilization:
     Raises:
         UsageError: the GPU is another one, or a MIG instance, or as of `utilization_of_network`.
     """
-    if not gpu.name.startswith(_LIKE_IT) or ":" in gpu.name:
+    if not is_like_training_gpu(gpu):
         raise UsageError(
             f"SM activity was learned on an {TRAINED_ON}, and no measurement says how that of a {gpu.name} differs",
             hint="let the daemon observe the job on it, or ask for an A100",
@@ -57,17 +56,9 @@ def utilization_on(network: Network, gpu: GpuSpec) -> Utilization:
     return utilization_of_network(network)
 
 
-def with_utilization(estimate: Estimate, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
-    """`estimate` with SMACT and SMOCC, where they are known: on GPUs like that of the data, without attention.
-
-    Policies use them for a job without telemetry. Networks outside the ranges of the data get them too: nearly all real
-    ones are outside, and memory alone predicts less (`benchmarks/estimator/gpumemnet.py --part busy`).
-    """
-    try:
-        found = utilization_of(recorded, features, gpu)
-    except UsageError:
-        return estimate
-    return replace(estimate, smact=found.smact, smocc=found.smocc)
+def is_like_training_gpu(gpu: GpuSpec) -> bool:
+    """Whether `gpu` is like that of the data, and no MIG instance."""
+    return gpu.name.startswith(_LIKE_IT) and ":" not in gpu.name
 
 
 def utilization_of_network(network: Network) -> Utilization:

@@ -181,7 +181,9 @@ class EstimateView(TypedDict):
     bound_bytes: Annotated[int, "device + margin: what a policy must find free"]
     coverage: Annotated[float, "probability that the true peak fits into the bound"]
     breakdown_bytes: dict[str, int]
-    smact: float | None
+    smact: Annotated[float | None, "expected SM activity alone on the GPU"]
+    smact_low: Annotated[float | None, "lower end of its interval"]
+    smact_high: Annotated[float | None, "upper end: 90% of jobs are below"]
     smocc: float | None
     partial: Annotated[bool, "the estimate is a lower bound; a warning says why"]
     warnings: list[str]

@@ -264,6 +264,8 @@ def estimate_view(estimate: Estimate) -> EstimateView:
         "coverage": estimate.coverage,
         "breakdown_bytes": dict(estimate.breakdown_bytes),
         "smact": estimate.smact,
+        "smact_low": estimate.smact_low,
+        "smact_high": estimate.smact_high,
         "smocc": estimate.smocc,
         "partial": estimate.partial,
         "warnings": list(estimate.warnings),
