@@ -1,10 +1,10 @@
-"""Regenerates the column `cotenant` of `sim/data/reported_a100.csv`: our bounds for the jobs of CARMA's traces.
+"""Regenerates our columns of `sim/data/reported_a100.csv`: bounds and SM activity of the jobs of CARMA's traces.
 
     python -m benchmarks.scheduler.own_estimates [--quick] [--write] [--data FOLDER]
 
 Each job is the example script that repeats it, for an A100-40GB, with this torch (`demo.published`, `trace_jobs`).
-Jobs of another number of epochs have the same bound. A bound above the GPU's memory is written as that memory: such a
-job gets a GPU to itself. `--quick` estimates two jobs and compares them with the table.
+Jobs of another number of epochs have the same estimate. A bound above the GPU's memory is written as that memory: such
+a job gets a GPU to itself. `--quick` estimates two jobs and compares them with the table.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def workload_of(job: MeasuredScript) -> str:
     return f"{_MODELS.get(model, model)}_{'cifar100' if script == 'cifar' else 'imagenet'}_bs{batch}"
 
 
-def bounds_mib(data: Path, *, quick: bool) -> Iterator[tuple[str, int]]:
-    """(Start of the name, bound in MiB) of every job that an example repeats."""
+def estimates(data: Path, *, quick: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    """(Start of the name, our columns) of every job that an example repeats."""
     table, profiles = data / "realworld_measured.csv", data.parent / "carma" / "aegis" / "workload_profiles_a100.csv"
     jobs = [(script, 1, False) for script in {script.title: script for script in measured_scripts(table)}.values()]
     jobs += [(job.script, job.gpus, job.longest) for job in trace_jobs(table, profiles)]
@@ -66,19 +66,23 @@ def bounds_mib(data: Path, *, quick: bool) -> Iterator[tuple[str, int]]:
         found = explain(path, script.args, gpu=GPU, gpus=gpus, sequence_lengths=lengths, timeout_s=TIMEOUT_S)
         bound = min(round(found.estimate.bound_bytes / MiB), capacity)
         print(f"{script.title}: {bound} MiB, measured {script.measured_bytes // MiB}", file=sys.stderr, flush=True)
-        yield workload_of(script), bound
+        activity = found.estimate.smact_interval
+        cells = {"cotenant": str(bound)}
+        if activity is not None:
+            names = ("smact_low", "smact", "smact_high")
+            cells |= {name: f"{value:.2f}" for name, value in zip(names, activity, strict=True)}
+        yield workload_of(script), cells
 
 
-def with_bounds(text: str, bounds: dict[str, int]) -> str:
-    """The table with these bounds, by the start of a workload's name."""
+def with_estimates(text: str, columns: dict[str, dict[str, str]]) -> str:
+    """The table with these columns, by the start of a workload's name."""
     comments = [line for line in text.splitlines(keepends=True) if line.startswith("#")]
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
     for row in rows:
         name = row["workload"]
-        found = [bound for start, bound in bounds.items() if name == start or name.startswith(f"{start}_")]
-        if found:
-            row["cotenant"] = str(found[0])
+        found = [cells for start, cells in columns.items() if name == start or name.startswith(f"{start}_")]
+        row.update(found[0] if found else {})
     written = io.StringIO()
     writer = csv.DictWriter(written, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
@@ -96,7 +100,7 @@ def main() -> int:
         print(f"skipped: no published measurements in `{args.data}`; set --data FOLDER")
         return 0
     before = TABLE.read_text("utf-8")
-    after = with_bounds(before, dict(bounds_mib(args.data, quick=args.quick)))
+    after = with_estimates(before, dict(estimates(args.data, quick=args.quick)))
     changed = sum(old != new for old, new in zip(before.splitlines(), after.splitlines(), strict=True))
     print(f"{changed} rows of the table differ")
     if args.write:

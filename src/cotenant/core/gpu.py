@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cotenant.core.estimate import SmactInterval
+
 Sharing = Literal["exclusive", "time-sliced", "mps", "mig"]
 
 
@@ -91,6 +93,7 @@ class Resident:
         gpus: how many GPUs it has, including this one.
         workload: key shared by jobs of the same workload (`scheduling/prediction/history.py`), or None.
         smact: SM activity alone on a GPU, from earlier jobs of the same workload; None where not known.
+        expected_smact: what its estimate expects of it; None where it does not.
     """
 
     job_id: int
@@ -104,6 +107,7 @@ class Resident:
     gpus: int = 1
     workload: str | None = None
     smact: float | None = None
+    expected_smact: SmactInterval | None = None
 
     @property
     def held_bytes(self) -> int:

@@ -216,6 +216,7 @@ class PolicyDriver:
             gpus=len(attempt.placement.gpu_uuids),
             workload=activity.workload if activity is not None else None,
             smact=smact,
+            expected_smact=None if job.estimate is None else job.estimate.smact_interval,
         )
         return self._telemetry.observed(resident, uuid)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UnknownName
-from cotenant.core.estimate import Estimate
+from cotenant.core.estimate import Estimate, SmactInterval
 from cotenant.core.fast_constructor import fast_constructor
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.sim.trace import JobProfile, Trace
@@ -129,7 +129,7 @@ class JobFactory:
         return _SharedParts(spec, _estimate(estimated, self.estimator, smact), None)
 
 
-def _estimate(peak_bytes: int, estimator: str, smact: float | None) -> Estimate:
+def _estimate(peak_bytes: int, estimator: str, smact: SmactInterval | None) -> Estimate:
     return Estimate(
         peak_allocated_bytes=None,
         peak_reserved_bytes=peak_bytes,
@@ -139,5 +139,7 @@ def _estimate(peak_bytes: int, estimator: str, smact: float | None) -> Estimate:
         estimator=estimator,
         version="published",
         gpu="A100-40GB",
-        smact=smact,
+        smact=None if smact is None else smact.expected,
+        smact_low=None if smact is None else smact.low,
+        smact_high=None if smact is None else smact.high,
     )

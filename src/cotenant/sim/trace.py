@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
+from cotenant.core.estimate import SmactInterval
 
 SECOND_GROWTH_S = 200.0
 """Published first peaks cover the first 200 s; a workload with a larger peak reaches it after that."""
@@ -31,7 +32,7 @@ class JobProfile:
         smact, smocc, drama, utilization: mean while it trains; ratios.
         measured: False if the values were drawn or derived.
         reported_bytes: estimates of its peak, by estimator; None if there is no estimate.
-        reported_smact: our estimate of its SM activity, a ratio; None if there is none.
+        reported_smact: our estimate of its SM activity; None if there is none.
     """
 
     workload: str
@@ -43,7 +44,7 @@ class JobProfile:
     utilization: float | None = None
     measured: bool = True
     reported_bytes: Mapping[str, int | None] = field(default_factory=dict)
-    reported_smact: float | None = None
+    reported_smact: SmactInterval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.core.estimate import SmactInterval
 from cotenant.core.units import GiB
 from cotenant.sim.memory_source import JobFactory
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
@@ -14,7 +15,7 @@ PROFILE = JobProfile(
     peak_bytes=8 * GiB,
     smact=0.7,
     reported_bytes={"cotenant": 9 * GiB, "horus": 5 * GiB},
-    reported_smact=0.6,
+    reported_smact=SmactInterval(0.4, 0.6, 0.7),
 )
 
 
@@ -29,3 +30,4 @@ PROFILE = JobProfile(
 def test_the_traced_estimate_includes_activity(estimator, gib, smact):
     estimate = JobFactory(Trace("t", [TraceJob(submit_s=0.0, duration_s=1.0, profile=PROFILE)]), estimator)(0).estimate
     assert (estimate.bound_bytes, estimate.smact) == (gib * GiB, smact)
+    assert estimate.smact_interval == (None if smact is None else SmactInterval(0.4, 0.6, 0.7))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from operator import attrgetter
 
+from cotenant.core.estimate import SmactInterval
 from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident, Sharing
 from cotenant.scheduling.demand import MAX_IDLE_BYTES
 from cotenant.scheduling.prediction.interference import GpuActivity
@@ -25,6 +26,7 @@ class NewResident:
     observed_bytes: int | None = None
 
     __slots__ = (
+        "expected_smact",
         "first_active_at_s",
         "gpus",
         "held_bytes",
@@ -54,6 +56,7 @@ class NewResident:
         self.gpus = 1
         self.workload: str | None = None
         self.smact: float | None = None
+        self.expected_smact: SmactInterval | None = None
 
 
 AnyResident = Resident | NewResident

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from cotenant.core.estimate import smact_interval_around
 from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
 from cotenant.scheduling.demand import demand_bytes
@@ -64,7 +65,7 @@ class CoRunner(NamedTuple):
     """A job that shares a GPU, as pairing rules compare them.
 
     Attributes:
-        smact: SM activity alone; rounded.
+        smact: SM activity alone; rounded. `smact_high`: the upper end of its interval; None where it is known.
         max_slowdown: longest step time that it accepts, as a multiple of that alone; None: the policy's default.
         gpus: how many it has.
         guessed: `smact` is assumed or expected from an estimate: no such job was observed.
@@ -81,6 +82,12 @@ class CoRunner(NamedTuple):
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
     ignores_activity: bool = False
+    smact_high: float | None = None
+
+    @property
+    def upper_activity(self) -> GpuActivity:
+        """As `activity`, with the upper end of its SM activity."""
+        return self.activity if self.smact_high is None else self.activity._replace(smact=self.smact_high)
 
     @property
     def activity(self) -> GpuActivity:
@@ -114,10 +121,11 @@ def expected_co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
     co_runner = co_runner_of(job, predictions)
     if not co_runner.guessed:
         return co_runner
-    if job.estimate is not None and job.estimate.smact is not None:
-        return co_runner._replace(smact=_round_smact(job.estimate.smact))
-    needed = predictions.demand_bytes(job) or demand_bytes(job)
-    return co_runner if needed is None else co_runner._replace(smact=_round_smact(expected_smact(needed)))
+    found = None if job.estimate is None else job.estimate.smact_interval
+    if found is None:
+        needed = predictions.demand_bytes(job) or demand_bytes(job)
+        found = smact_interval_around(ASSUMED_SMACT if needed is None else expected_smact(needed))
+    return co_runner._replace(smact=_round_smact(found.expected), smact_high=_round_smact(found.high))
 
 
 def annotate(resident: NewResident, co_runner: CoRunner) -> None:
@@ -164,17 +172,21 @@ def co_runners_of(view: GpuView) -> list[CoRunner]:
     if guessed and all(resident.first_active_at_s is not None for resident in residents if resident.smact is None):
         measured = view.smact
         if measured is not None and len(found) == 1:
-            found = [found[0]._replace(smact=_round_smact(min(1.0, max(SMACT_STEP, measured))))]
+            smact = _round_smact(min(1.0, max(SMACT_STEP, measured)))
+            found = [found[0]._replace(smact=smact, smact_high=None)]
         elif measured is not None:
             known = [co_runner for co_runner in found if not co_runner.guessed]
             factor = attribute_activity(_loads(known), _loads(guessed), _round_smact(measured), view.total_bytes)
-            found = [
-                co_runner._replace(smact=_round_smact(min(1.0, factor * co_runner.smact)))
-                if co_runner.guessed
-                else co_runner
-                for co_runner in found
-            ]
+            found = [_times(co_runner, factor) if co_runner.guessed else co_runner for co_runner in found]
     return found
+
+
+def _times(co_runner: CoRunner, factor: float) -> CoRunner:
+    """With `factor` times its expected activity, and the same part of it in doubt."""
+    high = co_runner.smact if co_runner.smact_high is None else co_runner.smact_high
+    return co_runner._replace(
+        smact=_round_smact(min(1.0, factor * co_runner.smact)), smact_high=_round_smact(min(1.0, factor * high))
+    )
 
 
 def _loads(co_runners: list[CoRunner]) -> tuple[tuple[float, int], ...]:
@@ -199,9 +211,13 @@ class ActivityPairing:
 
 def _as_co_runner(resident: Resident | NewResident, gpu_memory_bytes: int) -> CoRunner:
     held = resident.held_bytes
+    smact, high = resident.smact, None
+    if smact is None:
+        _, smact, high = resident.expected_smact or smact_interval_around(expected_smact(held))
     return CoRunner(
         workload=resident.workload or "",
-        smact=_round_smact(min(1.0, expected_smact(held) if resident.smact is None else resident.smact)),
+        smact=_round_smact(min(1.0, smact)),
+        smact_high=None if high is None else _round_smact(high),
         max_slowdown=resident.max_slowdown,
         gpus=resident.gpus,
         guessed=resident.smact is None,
@@ -219,6 +235,7 @@ def _sort_key(co_runner: CoRunner) -> tuple[object, ...]:
         co_runner.gpus,
         co_runner.guessed,
         co_runner.memory_bytes or 0,
+        co_runner.smact_high or 0.0,
     )
 
 

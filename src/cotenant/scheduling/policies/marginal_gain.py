@@ -11,17 +11,17 @@ A job of several GPUs is as slow as on the slowest of them: what it loses on one
 known, from history or from time alone on its GPUs, it shares none (decision 0048): a wrong guess costs on each.
 
 A bound covers the whole run, but jobs overlap for only part of it, so a predicted slowdown is weighted
-(`SLOWDOWN_WEIGHTS`, decision 0048). With three or more jobs, one of them of guessed activity, predictions are too low
-more often, and the weight is above 1.
+(`SLOWDOWN_WEIGHTS`, decision 0048). Where an activity is not known, residents are protected by the upper ends of the
+intervals, and the new job by a larger weight; the gain is that of the expected activities (decision 0082).
 
 Where a study measured a job on MIG instances (decision 0062), an empty instance gains its speed there to the nearest
 tenth, and the smaller one of equal gain is taken: a job that loses nothing on one slice leaves the larger ones to
 others. Sharing an instance gains in proportion.
 
 A job's activity comes from the history of its workload, and so do its slowdowns. Without history, the activity of a new
-job is expected from its memory demand; that of a resident is what the GPU showed while it was alone there, or is
-attributed from what all residents show together; and others are slowed down as such activity and memory slow jobs down
-on average (decision 0048).
+job is that of its estimate, or is expected from its memory demand; that of a resident is what the GPU showed while it
+was alone there, or is attributed from what all residents show together; and others are slowed down as such activity and
+memory slow jobs down on average (decision 0048).
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ QueueOrder = Literal["oldest", "shortest", "least-work", "due"]
 SLOWDOWN_WEIGHTS = {(2, False): 0.8, (2, True): 1.0, (3, False): 1.0, (3, True): 1.35}
 """Weight of a predicted slowdown over the whole run: by the number of jobs that would share (3 stands for more), and
 whether the activity of one of them is guessed."""
+
+UPPER_WEIGHTS = {2: 0.7, 3: 1.0}
+"""The same for a resident where an activity is guessed, whose slowdown is predicted with the upper end of that."""
 
 PATIENCE = 3.0
 """Jobs are ordered by due time: submission + 3 x expected GPU time (decision 0048)."""
@@ -157,13 +160,19 @@ class MarginalGainPairing:
             return Refusal("gang_unknown", lambda: _gang_text(new))
         before = self._predictor.slowdowns([resident.activity for resident in residents], self._sharing)
         after = self._predictor.slowdowns([co_runner.activity for co_runner in together], self._sharing)
-        weight = SLOWDOWN_WEIGHTS[min(3, len(together)), any(co_runner.guessed for co_runner in together)]
+        highest = after
+        if any(co_runner.smact_high is not None for co_runner in together):
+            highest = self._predictor.slowdowns([co_runner.upper_activity for co_runner in together], self._sharing)
+        count, is_guessed = min(3, len(together)), any(co_runner.guessed for co_runner in together)
         default = math.inf if new.ignores_activity else self._max_slowdown
-        for co_runner, predicted in zip(together, after, strict=True):
+        for index, (co_runner, expected, upper) in enumerate(zip(together, after, highest, strict=True)):
+            is_new = index == len(residents)
+            predicted = expected if is_new else upper
+            weight = SLOWDOWN_WEIGHTS[count, is_guessed] if is_new or not is_guessed else UPPER_WEIGHTS[count]
             slowdown = 1.0 + weight * (predicted - 1.0)
             bound = default if co_runner.max_slowdown is None else co_runner.max_slowdown
             if slowdown * self._safety_factor > bound:
-                return self._too_slow(co_runner, slowdown, bound, is_new=co_runner is together[-1])
+                return self._too_slow(co_runner, slowdown, bound, is_new=is_new)
         # Rounded, so that equal gains are equal.
         gain = round(_gain(together, before, after), 4)
         if gain < self._min_gain and not new.ignores_activity:

@@ -137,6 +137,7 @@ class RunningAttempt:
                 len(self.gpus),
                 known.workload,
                 known.smact,
+                None if self.job.estimate is None else self.job.estimate.smact_interval,
             )
         return resident
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.errors import JobFileError, UnknownName, UsageError
+from cotenant.core.estimate import SmactInterval
 from cotenant.core.units import MiB
 from cotenant.jobfiles.rad import parse_rad
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
@@ -139,8 +140,12 @@ def _reported_bytes() -> Mapping[str, Mapping[str, int | None]]:
     }
 
 
-def _reported_smact() -> Mapping[str, float]:
-    return {row["workload"]: float(row["smact"]) for row in _table("reported_a100.csv") if row["smact"]}
+def _reported_smact() -> Mapping[str, SmactInterval]:
+    return {
+        row["workload"]: SmactInterval(*(float(row[name]) for name in ("smact_low", "smact", "smact_high")))
+        for row in _table("reported_a100.csv")
+        if row["smact"]
+    }
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cotenant.core.codec import CodecError
 from cotenant.core.errors import UsageError
-from cotenant.core.estimate import Estimate
+from cotenant.core.estimate import Estimate, SmactInterval
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import AttemptExit, CoRun, Job, JobSpec
 from cotenant.scheduling.prediction.interference import expected_smact
@@ -37,7 +37,7 @@ class _JobRecord:
         self.submit_s = event.at_s
         self.spec: JobSpec = event.spec
         self.bound_bytes: int | None = None
-        self.reported_smact: float | None = None
+        self.reported_smact: SmactInterval | None = None
         self.placed_s: float | None = None
         self.ended_s: float | None = None
         self.failed = False
@@ -63,7 +63,7 @@ class _JobRecord:
 
     def note_estimate(self, estimate: Estimate) -> None:
         self.bound_bytes = estimate.bound_bytes
-        self.reported_smact = estimate.smact
+        self.reported_smact = estimate.smact_interval
 
     def note_placed(self, at_s: float) -> None:
         self.placed_s, self.ended_s = at_s, None
