@@ -7,10 +7,12 @@ the GPUs of a job:
 - *Room*: it leaves its GPUs, with room for it elsewhere or not, and a job that waits and lacks these GPUs starts.
 - *Turn*: the same without a gain in speed, if the job that waits needs `turn_ratio` times less time, by history.
 
-The gain in speed, over the time that the job is expected to run on, must be `hysteresis` times what the move costs on
-all of its GPUs. A job is moved at most `max_moves` times, stays where it is for `min_run_s`, and is not moved again
-once it has failed to save its state. One job is moved at a time, because every move changes what the next one is
-worth. A job of several GPUs is moved as one, and is as slow as on the slowest of them.
+The gain in speed, over the time that the job runs on, must be `hysteresis` times what the move costs on all of its
+GPUs. That time is the lower end of its interval by history (`prediction.durations`), and what is expected of unknown
+work; a turn takes the upper end. A job is moved at most
+`max_moves` times, stays where it is for `min_run_s`, and is not moved again once it has failed to save its state. One
+job is moved at a time, because every move changes what the next one is worth. A job of several GPUs is moved as one,
+and is as slow as on the slowest of them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from cotenant.core.job import Attempt, Job
 from cotenant.scheduling.checkpoints import MOVE_STOP, is_moved, is_saved
 from cotenant.scheduling.demand import Demand, GpuSizes
 from cotenant.scheduling.placement.composition import Composition, MoveRule
-from cotenant.scheduling.placement.orders import ASSUMED_DURATION_S
 from cotenant.scheduling.placement.pairing import CoRunner, LearningPairingRule
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.rules import AdmissionRules, fits
@@ -74,7 +75,7 @@ class _Waiting(NamedTuple):
 
     Attributes:
         admitted_by: numbers of the GPUs that admit it now; `by_server`: how many of them each server has.
-        duration_s: time alone that it needs, by history; None if not known.
+        duration_s: time alone that it needs, by history, the upper end of the interval; None if not known.
     """
 
     job: Job
@@ -100,7 +101,7 @@ class _Leaver(NamedTuple):
     Attributes:
         demand: on each of its next GPUs. `left`: the residents of its GPUs without it.
         co_runner: what it is on the first of its GPUs.
-        lost: speed lost when it leaves. `left_s`: time alone that it still needs.
+        lost: speed lost when it leaves. `left_s`: time alone that it still needs, by history at least.
         cost_s: what the gain must exceed, in seconds of one GPU.
         targets: where it may go, the best first, and `admitted`: whether it may, by number; both as far as looked up.
     """
@@ -180,7 +181,9 @@ class MovePlanner:
         neighbors = [job_id for number in numbers for job_id in server.places[number].residents]
         if not numbers or not all(job_id in running for job_id in neighbors):
             return None
-        left_s = self._left_s(found)
+        # The lower end of unknown work would forbid nearly all moves of it: a tenth of such jobs end within minutes.
+        left = self._history.left(job, found.worked_s())
+        left_s = left.expected_s if self._history.duration_s(job) is None else left.low_s
         cost_s = self.rule.hysteresis * self._history.move_cost(job).seconds
         if left_s < 2.0 * cost_s:
             return None
@@ -199,13 +202,6 @@ class MovePlanner:
         left = {number: server.without(number, job.id) for number in numbers}
         return _Leaver(job, demand, co_runner, left, -server.gain(left), left_s, cost_s * len(numbers), [], {})
 
-    def _left_s(self, found: RunningJob) -> float:
-        """Time alone that a running job still needs, by history; else what an unknown one takes, or as long again."""
-        duration_s, worked_s = self._history.duration_s(found.job), found.worked_s()
-        if duration_s is None:
-            return max(ASSUMED_DURATION_S / self._pace - worked_s, 0.5 * worked_s)
-        return max(duration_s - worked_s, 0.1 * worked_s)
-
     def _queue(
         self, waiting: Sequence[Job], server: ServerSpeeds, reserved_for: Collection[int], at_s: float
     ) -> list[_Waiting]:
@@ -223,7 +219,9 @@ class MovePlanner:
             admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
             numbers = frozenset(place.number for place in admitting)
             by_server = Counter(place.view.server for place in admitting)
-            found[key] = _Waiting(job, demand, numbers, by_server, history.duration_s(job))
+            whole = history.duration(job)
+            duration_s = None if whole is None else whole.high_s
+            found[key] = _Waiting(job, demand, numbers, by_server, duration_s)
         return [waits for waits in found.values() if not waits.is_admitted]
 
     def _worths(

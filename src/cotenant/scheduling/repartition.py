@@ -37,8 +37,8 @@ from cotenant.core.mig import (
 from cotenant.core.stats import mean
 from cotenant.scheduling.demand import MAX_IDLE_BYTES, demand_bytes
 from cotenant.scheduling.placement.composition import Composition
-from cotenant.scheduling.placement.orders import ASSUMED_DURATION_S
 from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.prediction.durations import ASSUMED_DURATION_S
 from cotenant.scheduling.prediction.history import WorkloadHistory
 
 MAX_WAITING = 32

@@ -117,7 +117,7 @@ def simulate(
     job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown, movable=config.movable())
     if learn is None:
         learn = facts is None and not getattr(chosen, "exclusive", False) and getattr(chosen, "uses_history", True)
-    feed = _history_feed(chosen, history or WorkloadHistory(), job_of, len(trace)) if learn else None
+    feed = _history_feed(chosen, history or WorkloadHistory(), job_of, len(trace), config) if learn else None
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
     mig_gpus: Sequence[MigSlots] = ()
     if config.repartition is not None:
@@ -146,9 +146,11 @@ def simulate(
     )  # fmt: skip
 
 
-def _history_feed(policy: Policy, history: WorkloadHistory, job_of: JobFactory, jobs: int) -> HistoryFeed:
+def _history_feed(
+    policy: Policy, history: WorkloadHistory, job_of: JobFactory, jobs: int, config: SimulationConfig
+) -> HistoryFeed:
     minds_company = getattr(policy, "uses_predictions", True)
-    return HistoryFeed(history, job_of, jobs, minds_company=minds_company)
+    return HistoryFeed(history, job_of, jobs, minds_company=minds_company, tells_steps=config.tells_steps)
 
 
 def _result(

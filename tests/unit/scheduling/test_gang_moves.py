@@ -90,7 +90,7 @@ def test_a_neighbor_of_a_gang_frees_all_of_it():
     assert move.job_id == 2
 
 
-@pytest.mark.parametrize(("left_s", "is_moved"), [(300.0, False), (500.0, True)])
+@pytest.mark.parametrize(("left_s", "is_moved"), [(300.0, False), (900.0, True)])
 def test_the_cost_of_a_gang_counts_for_all_of_its_gpus(left_s, is_moved):
     """A gain of 1 must exceed twice 60 s on each of three GPUs."""
     history = WorkloadHistory()

@@ -9,6 +9,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, Queued
 from cotenant.scheduling.checkpoints import is_moved
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
+from cotenant.scheduling.prediction.durations import ASSUMED_DURATION_S
 from cotenant.scheduling.recovery import has_oomed, has_precedence
 
 Order = Callable[[Job, JobPredictions], tuple[float, ...]]
@@ -71,10 +72,6 @@ def shortest_first(job: Job, facts: JobPredictions) -> tuple[float, ...]:
     """Larger priority first, then the shortest by history; those of unknown duration last, oldest first."""
     duration_s = facts.duration_s(job)
     return (-job.spec.priority, math.inf if duration_s is None else duration_s, queued_at_s(job), job.id)
-
-
-ASSUMED_DURATION_S = 3600.0
-"""Time alone that work is taken for of which no run has completed."""
 
 
 def due_first(patience: float) -> Order:

@@ -22,6 +22,7 @@ from typing import Any
 from cotenant.core.gpu import Sharing
 from cotenant.core.job import Attempt, CoRun, Job
 from cotenant.scheduling.demand import demand_bytes
+from cotenant.scheduling.prediction.durations import DurationInterval, duration_of_runs, unknown_left
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.move_cost import (
@@ -92,6 +93,16 @@ class WorkloadHistory:
                 found = GpuActivity(key, measured.smact, measured.smocc, measured.drama, memory_bytes)
             self._activities[key] = found
         return found
+
+    def duration(self, job: Job) -> DurationInterval | None:
+        """`duration_s` with its interval."""
+        record = self.record(job)
+        return None if record is None else duration_of_runs(record.durations_s)
+
+    def left(self, job: Job, worked_s: float) -> DurationInterval:
+        """What `job` has left after so much work, alone on its GPUs."""
+        whole = self.duration(job)
+        return unknown_left(worked_s, pace=self._pace) if whole is None else whole.left(worked_s)
 
     def duration_s(self, job: Job) -> float | None:
         """Predicted solo duration of `job`: the median over completed runs; None if unknown."""
@@ -207,13 +218,18 @@ class WorkloadHistory:
         return worked
 
     def _lost_to_neighbors_s(self, job: Job, attempt: Attempt, jobs: Mapping[int, Job]) -> float:
-        return sum(
-            [
-                co_run.seconds * (1.0 - 1.0 / self._slowdown(job, co_run, jobs, attempt.placement.sharing))
-                for co_run in attempt.co_runs
-                if co_run.neighbor_ids
-            ]
-        )
+        """By the steps it reported, where its rate alone is known, else by predicted slowdowns."""
+        shared = [co_run for co_run in attempt.co_runs if co_run.neighbor_ids]
+        if not shared:
+            return 0.0
+        solo_hz = solo_rate_hz(self.record(job), attempt.co_runs)
+        lost_s = 0.0
+        for co_run in shared:
+            slowdown = _by_steps(co_run, solo_hz)
+            if slowdown is None:
+                slowdown = self._slowdown(job, co_run, jobs, attempt.placement.sharing)
+            lost_s += co_run.seconds * (1.0 - 1.0 / max(1.0, slowdown))
+        return lost_s
 
     def _slowdown(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], sharing: Sharing) -> float:
         group = self._group_activities(job, co_run, jobs)
