@@ -55,7 +55,18 @@ from cotenant.sim.traces.transforms import resampled
 
 SEED = 1000
 TRIES = 20
-POLICIES = ("exclusive", "fgd", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
+POLICIES = (
+    "exclusive",
+    "fgd",
+    "horus",
+    "lucid",
+    "sjf-bsbf",
+    "tensorshare",
+    "carma",
+    "aegis",
+    "most-memory",
+    "marginal-gain",
+)
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"order": "oldest"},
     {"safety_factor": 1.1},
@@ -231,7 +242,7 @@ def section(
             else "All workloads have an estimate."
         )
         lines[1:1] = ["", note]
-        runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "marginal-gain")]
+        runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "tensorshare", "marginal-gain")]
         runs += [
             ("marginal-gain", "cotenant", {"order": "oldest"}),
             ("marginal-gain", "cotenant", {"max_slowdown": 1.7}),

@@ -22,7 +22,7 @@ SHARE = [
     for name in policies()
     if not create(name).exclusive
     and create(name).after_oom is None
-    and name not in ("gandiva", "horus", "lucid", "sjf-bsbf")
+    and name not in ("gandiva", "horus", "lucid", "sjf-bsbf", "tensorshare")
 ]
 """Policies of ours that share: those of the literature have rules of their own for whom a job may join."""
 

@@ -37,6 +37,7 @@ POLICIES: Registry[Callable[..., Policy]] = Registry(
         "most-utilized": f"{_HERE}.memory_based:most_utilized",
         "round-robin": f"{_HERE}.memory_based:round_robin",
         "sjf-bsbf": f"{_HERE}.sjf_bsbf:sjf_bsbf",
+        "tensorshare": f"{_HERE}.tensorshare:tensorshare",
         "thesis-lug": f"{_HERE}.thesis:lug",
         "thesis-magm": f"{_HERE}.thesis:magm",
         "thesis-mug": f"{_HERE}.thesis:mug",
