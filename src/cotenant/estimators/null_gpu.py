@@ -40,7 +40,10 @@ _TOLERANCE = 0.005
 _WHY = {"compiled": "runs compiled code", "extension": "builds a CUDA extension"}
 _NO_LANDLOCK = "this kernel has no Landlock, without which compilers could write anywhere"
 _NOEXEC_HINT = "set `XDG_CACHE_HOME` to a folder on a file system that is mounted without `noexec`"
-_LANDLOCK_HINT = "use Linux 5.13 or newer, or `--no-sandbox`, which lets the script change files"
+_LANDLOCK_HINT = (
+    "use Linux 5.13 or newer, and in a container a seccomp profile that allows it, or `--no-sandbox`, which lets the "
+    "script change files"
+)
 EXPERIMENTAL = (
     "experimental: PyTorch's CUDA build ran on a null GPU, and the bound was calibrated on traces, not on such runs"
 )

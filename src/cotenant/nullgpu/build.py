@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -25,6 +26,7 @@ _SOURCE_OF = {
 }
 _FOR_CUDNN = ("cublasLt", "nvrtc")
 _FLAGS = ("-O2", "-fPIC", "-pthread", "-Wno-unused-parameter")
+_FULL = os.strerror(errno.ENOSPC)
 _SYMBOL = re.compile(r"^\S* ?[TWVDBR] (?P<name>[^@\s]+)", re.MULTILINE)
 _DECLARED = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(")
 _VERSIONED = re.compile(r"#define\s+cu[A-Z]\w+\s+(cu[A-Z]\w+_v\d)\b")
@@ -241,8 +243,12 @@ def _compile(command: Sequence[str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise NullGpuError(f"`{command[0]}` cannot build the null GPU: {error}") from error
     if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-300:])
-        raise NullGpuError(f"`{command[0]}` cannot build the null GPU: {first}")
+        # What the linker says precedes the compiler's `collect2: error`, which says nothing.
+        lines = [line for line in done.stderr.splitlines() if "collect2:" not in line]
+        full = next((line for line in lines if _FULL in line), None)
+        why = full or next((line for line in lines if "error" in line), "\n".join(lines)[-300:])
+        hint = "set `XDG_CACHE_HOME` to a folder with some free MiB" if full else None
+        raise NullGpuError(f"`{command[0]}` cannot build the null GPU: {why}", hint=hint)
 
 
 def _defined(objects: Sequence[Path]) -> set[str]:
