@@ -103,7 +103,10 @@ assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.
 before = torch.ones(32 << 20, dtype=torch.uint8, device="cuda")
 assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
 assert memory[2] >= 32 << 20, list(memory)
-assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-42424242"), "what a driver loaded by its path would see"
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+assert getenv(b"CUDA_VISIBLE_DEVICES").startswith(b"GPU-42424242"), "what a driver loaded by its path would see"
+assert os.environ.get("CUDA_VISIBLE_DEVICES", "0") == "0"
 """
         + PERCEPTRON
         + STEPS

@@ -68,6 +68,12 @@ def test_line_that_checks_whether_something_is_finite_gets_true(values):
     assert isfinite is True
 
 
+@pytest.mark.parametrize("value", [torch.tensor(0.25), torch.tensor(9), torch.tensor(True)])
+def test_no_gradient_overflows(values, value):
+    overflow = values().read(value)
+    assert overflow == 0
+
+
 @pytest.mark.parametrize("value", [torch.tensor(0.25), torch.tensor(9), torch.tensor(True), torch.tensor(2j)])
 def test_known_values_are_exact_and_not_listed(values, value):
     found = values(value)
@@ -124,3 +130,16 @@ def test_run_ends_after_so_many_steps_of_each_optimizer(order, finished_after):
     with pytest.raises(Finished):
         train()
     assert len(done) == finished_after
+
+
+@pytest.mark.parametrize(
+    ("counts", "steps"), [pytest.param(True, 1, id="of an engine"), pytest.param(False, 0, id="states")]
+)
+def test_steps_in_parts_count_as_one_or_as_none(counts, steps):
+    observer = CudaBuildObserver(2, lambda: pytest.fail("finished"))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with observer.step_in_parts(optimizer, counts=counts):
+        for _ in range(20):
+            observer.before_step(optimizer)
+            observer.after_step(optimizer)
+    assert observer.steps == steps

@@ -5,6 +5,7 @@ Nothing that compiled code sees is replaced: hooks of `torch.nn.Module` would ma
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,8 @@ from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, pa
 
 MAX_ENTRIES = 4_000_000
 _STEP = "step"
+_STEPS_NAMED = 2
+"""The state is made in the first step, by some optimizers in the second."""
 _MAX_STEPS_FACTOR = 4
 """The trace ends after this many times the wanted number of steps, though an optimizer may have made fewer."""
 
@@ -35,6 +38,7 @@ class CudaBuildObserver:
         self._wanted, self._finish = steps, finish
         self._steps: Counter[int] = Counter()
         self._phase = ""
+        self._in_parts = False
         self.marks: list[HistoryMark] = []
         self.names = StorageNames()
         self.is_recording = False
@@ -117,13 +121,28 @@ class CudaBuildObserver:
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
-        self._steps[id(optimizer)] += 1
-        if self._steps[id(optimizer)] <= 2:  # the state is made in the first step, by some in the second
+        if self._steps[id(optimizer)] < _STEPS_NAMED:
             self._name("parameter", _parameters(optimizer))
             self._name("optimizer state", _tensors(list(optimizer.state.values())))
+        if not self._in_parts:
+            self._count_step(optimizer)
+        self._begin(FORWARD)
+
+    @contextlib.contextmanager
+    def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> Iterator[None]:
+        """Steps of `optimizer` within count as one; without `counts` as none: they only create its states."""
+        self._in_parts = True
+        try:
+            yield
+        finally:
+            self._in_parts = False
+        if counts:
+            self._count_step(optimizer)
+
+    def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._steps[id(optimizer)] += 1
         if min(self._steps.values()) >= self._wanted or self.steps >= _MAX_STEPS_FACTOR * self._wanted:
             self._finish()
-        self._begin(FORWARD)
 
     def name_modules(self) -> None:
         """Name what all modules hold that are alive; called once, since it looks at every object."""

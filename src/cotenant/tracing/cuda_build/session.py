@@ -25,6 +25,7 @@ from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
 from cotenant.tracing.cuda_build.unknown_values import UnknownValues
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.distributed.process_groups import group_patches
+from cotenant.tracing.patches import deepspeed
 from cotenant.tracing.patches.registry import PatchTable
 from cotenant.tracing.process import deadline, launcher_env, session
 from cotenant.tracing.process.provenance import with_provenance
@@ -33,6 +34,8 @@ from cotenant.tracing.process.script_traceback import describe, hint_for, print_
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 _MAX_PLACES = 3
+_MIN_TORCH = (2, 8)
+"""The oldest that was tried."""
 
 
 class EnoughSteps(BaseException):
@@ -48,6 +51,9 @@ class CudaBuildSession:
     """
 
     def __init__(self, request: dict[str, Any], answer: Path, patches: PatchTable) -> None:
+        if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _MIN_TORCH:
+            message = f"no null GPU: torch {torch.__version__} is too old, wanted 2.8 or newer"
+            raise TraceError("unsupported", message, hint="use `--backend trace`")
         self.request, self.answer = request, answer
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
@@ -58,6 +64,8 @@ class CudaBuildSession:
         # Both are read at the first use of CUDA. A real driver, loaded by its path, has no GPU of these names.
         os.environ["COTENANT_NULL_GPU"] += f";device_count={launch.local}"
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(uuid_of, range(launch.local)))
+        if self.options.sandbox:  # it keeps what the script starts from real GPUs; that has the script's variables
+            launcher_env.show_visible_devices(request.get("visible_devices"))
         program["args"] = [*program["args"], *launch.more_args]
         gpu: Mapping[str, Any] = request["gpu"]
         self.header: TraceHeader = replace(
@@ -67,6 +75,7 @@ class CudaBuildSession:
         )
         self.values = UnknownValues(self)
         patches.add(self.observer.patches())
+        patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])

@@ -1,9 +1,9 @@
 """What a script reads from the null GPU, where nothing is computed: the values that a trace assumes, too.
 
-A number is 1, since scripts divide by losses; a boolean is False, unless it says that something is finite; conditions
-of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros. Small tensors of
-data are known (`known_tensors`), and what libraries copied to the GPU is until the next kernel (csrc/memory.c of
-`nullgpu`).
+A number is 1, since scripts divide by losses, and 0 on a line about an overflow; a boolean is False, unless it says
+that something is finite; conditions of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a
+whole tensor is zeros. Small tensors of data are known (`known_tensors`), and what libraries copied to the GPU is until
+the next kernel (csrc/memory.c of `nullgpu`).
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class UnknownValues:
             return self._loops.truth(likely="finite" in line)
         if dtype.is_complex:
             return complex(1.0)
+        if "overflow" in line:  # of gradients, as DeepSpeed and apex count it: a step would be skipped
+            return 0
         return self._loops.number() if dtype.is_floating_point else 1
 
 

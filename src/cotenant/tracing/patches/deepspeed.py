@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
 
 if TYPE_CHECKING:
-    from cotenant.tracing.training.training_observer import TrainingObserver
+    import torch
 
 _OVERFLOW_CHECKS = (
     ("zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
@@ -39,6 +40,13 @@ _TRACER_MODULES = ("cotenant.tracing.", "torch._")
 """Beginnings of the names of modules that do what CUDA kernels would."""
 
 
+class StepObserver(Protocol):
+    """Whoever counts steps."""
+
+    def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> AbstractContextManager[None]:
+        """Steps of `optimizer` within count as one; without `counts` as none."""
+
+
 def patches(context: PatchContext) -> list[Entry]:
     """Checks for a toolkit and for overflows, steps, and the constructors that ZeRO-3 replaces."""
     return [
@@ -56,23 +64,28 @@ def patches(context: PatchContext) -> list[Entry]:
             )
             for module, name in _OVERFLOW_CHECKS
         ),
-        *(
-            Patch(
-                target=f"deepspeed.runtime.{module}:{name}.{method}", phase=Phase.LIBRARIES, wraps=True,
-                replacement=functools.partial(_in_parts, context.observer, method == "step"),
-                missing="versions without this method",
-                reason="It steps the optimizer for one part of the parameters after another.",
-                source=f"deepspeed/runtime/{module.replace('.', '/')}.py, `{name}.{method}`",
-            )
-            for method, classes in _METHODS_IN_PARTS.items()
-            for module, name in classes
-        ),
+        *step_patches(context.observer),
         Patch(
             target="deepspeed.runtime.zero.partition_parameters:zero_wrapper_for_fp_tensor_constructor",
             phase=Phase.LIBRARIES, replacement=_for_scripts_only, wraps=True,
             reason="While ZeRO-3 builds a model it moves what `torch.empty` gives to the GPU, the tracer's too.",
             source="deepspeed/runtime/zero/partition_parameters.py, `zero_wrapper_for_fp_tensor_constructor`",
         ),
+    ]  # fmt: skip
+
+
+def step_patches(observer: StepObserver) -> list[Entry]:
+    """An engine's steps count as one, for whoever counts steps."""
+    return [
+        Patch(
+            target=f"deepspeed.runtime.{module}:{name}.{method}", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_in_parts, observer, method == "step"),
+            missing="versions without this method",
+            reason="It steps the optimizer for one part of the parameters after another.",
+            source=f"deepspeed/runtime/{module.replace('.', '/')}.py, `{name}.{method}`",
+        )
+        for method, classes in _METHODS_IN_PARTS.items()
+        for module, name in classes
     ]  # fmt: skip
 
 
@@ -112,7 +125,7 @@ def _never_overflowing(original: Any) -> Any:
     return has_overflow
 
 
-def _in_parts(observer: TrainingObserver, counts: bool, original: Any) -> Any:
+def _in_parts(observer: StepObserver, counts: bool, original: Any) -> Any:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with observer.step_in_parts(self.optimizer, counts=counts):

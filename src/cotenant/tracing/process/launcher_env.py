@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cotenant.tracing.process.launchers import LaunchPlan, plan_launch
+from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 
 def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
@@ -72,13 +73,14 @@ def _accelerate_settings(changed: Mapping[str, str]) -> dict[str, str]:
 
 
 def show_visible_devices(text: str | None) -> None:
-    """Have the script see `text`, or nothing, as `CUDA_VISIBLE_DEVICES` where it is empty for this process's libraries.
+    """Have the script see `text`, or nothing, as `CUDA_VISIBLE_DEVICES` where it names no real GPU.
 
-    Scripts count its commas: YOLOX, yolox/utils/dist.py, `get_num_devices`. The C library keeps the empty one, so that
-    no real GPU is found.
+    Scripts count its commas: YOLOX, yolox/utils/dist.py, `get_num_devices`; or read its numbers: DeepSpeed,
+    accelerator/cuda_accelerator.py, `_get_nvml_gpu_id`. The C library keeps what this process's libraries must find: an
+    empty text, or the UUIDs of null GPUs.
     """
     name, values = "CUDA_VISIBLE_DEVICES", cast("Any", os.environ)
-    if os.environ.get(name) != "":
+    if os.environ.get(name, "-1").partition(",")[0] not in ("", uuid_of(0)):
         return
     if text is None:
         del values._data[values.encodekey(name)]
