@@ -19,7 +19,8 @@ from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.tracing.cuda_build import ddp
+from cotenant.tracing.cuda_build import ddp, extension_builds
+from cotenant.tracing.cuda_build.extension_builds import ExtensionBuilds, narrow_architectures
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
 from cotenant.tracing.cuda_build.unknown_values import UnknownValues
@@ -27,7 +28,7 @@ from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.distributed.process_groups import group_patches
 from cotenant.tracing.patches import deepspeed
 from cotenant.tracing.patches.registry import PatchTable
-from cotenant.tracing.process import deadline, launcher_env, session
+from cotenant.tracing.process import deadline, launcher_env, serialization, session
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
@@ -58,7 +59,11 @@ class CudaBuildSession:
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
         self.observer = CudaBuildObserver(self.options.steps, self._steps_done)
-        deadline.start_deadline(request.get("deadline"), self._too_late, lambda: self.observer.counts()[0])
+        self.builds = ExtensionBuilds()
+        deadline.start_deadline(
+            request.get("deadline"), self._too_late, lambda: self.observer.counts()[0],
+            lambda: self.steps + self.builds.count, answer.with_name(serialization.RENEWED),
+        )  # fmt: skip
         program = request["program"]
         launch = launcher_env.apply_launcher(request.get("launcher", ()), program, 1)
         # Both are read at the first use of CUDA. A real driver, loaded by its path, has no GPU of these names.
@@ -68,6 +73,7 @@ class CudaBuildSession:
             launcher_env.show_visible_devices(request.get("visible_devices"))
         program["args"] = [*program["args"], *launch.more_args]
         gpu: Mapping[str, Any] = request["gpu"]
+        narrow_architectures(os.environ, tuple(gpu["capability"]))
         self.header: TraceHeader = replace(
             session.header_of(torch, gpu["name"], tuple(gpu["capability"]), 1),
             processes=launch.total,
@@ -77,6 +83,7 @@ class CudaBuildSession:
         patches.add(self.observer.patches())
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
+        patches.add(self.builds.patches())
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])
         patches.apply()
@@ -144,6 +151,11 @@ class CudaBuildSession:
             self._answer(partial=True)
         hint = "raise the limit with `--timeout`; compiling takes minutes, and a second estimate finds it in the cache"
         message = f"the script had not finished its first step {limit} after it started{at}"
+        if self.builds.name:
+            message, hint = (
+                f"the extension `{self.builds.name}` was not built within {limit}{at}",
+                extension_builds.HINT,
+            )
         session.answer_error(self.answer, TraceError("timeout", message, hint=hint))
 
     def _answer(self, *, partial: bool) -> NoReturn:
