@@ -9,12 +9,11 @@ from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import SbatchOption, split_options
 
 LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
+_MPI_LAUNCHERS = frozenset(("mpiexec", "mpirun"))  # kept in a command: scripts divide a batch by their processes
 NOTEBOOK_COMMANDS = frozenset(("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"))
 RUNNERS: Mapping[str, frozenset[str]] = {
     "command": frozenset(),
     "exec": frozenset(("-a",)),
-    "mpiexec": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
-    "mpirun": frozenset(("-n", "-np", "-c", "-H", "--host", "--hostfile", "-x", "--map-by", "--bind-to")),
     "nice": frozenset(("-n",)),
     "nohup": frozenset(),
     "numactl": frozenset(("-m", "-N", "-C", "-i")),
@@ -74,6 +73,9 @@ def runs_python(words: Sequence[str]) -> bool:
     name = words[0].rpartition("/")[2]
     if name in LAUNCHERS:
         return name != "accelerate" or list(words[1:2]) == ["launch"]
+    if name in _MPI_LAUNCHERS:
+        ends = (at for at, word in enumerate(words) if word.endswith(".py") or _PYTHON.fullmatch(word))
+        return runs_python(words[next(ends, len(words)) :])
     if name.endswith(".py"):
         return True
     if name in NOTEBOOK_COMMANDS:

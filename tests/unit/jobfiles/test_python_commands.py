@@ -26,7 +26,7 @@ def words(script, env=None, arguments=()):
         ("accelerate launch train.py", "accelerate launch train.py"),
         ("papermill train.ipynb out.ipynb -p lr 1", "papermill train.ipynb out.ipynb -p lr 1"),
         ("jupyter lab; srun jupyter execute train.ipynb", "jupyter execute train.ipynb"),
-        ("mpirun -np 2 --bind-to none python train.py", "python train.py"),
+        ("mpirun -np 2 --bind-to none python train.py", "mpirun -np 2 --bind-to none python train.py"),
         ("conda run -n torch python train.py", "python train.py"),
         ("uv run --with torch python train.py", "python train.py"),
         ("if true; then ./train.py; fi", "./train.py"),

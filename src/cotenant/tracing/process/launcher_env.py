@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from cotenant.tracing.process.launchers import LaunchPlan, plan_launch
+from cotenant.tracing.distributed import mpi_stand_in
+from cotenant.tracing.process.launchers import MPI, LaunchPlan, plan_launch
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 
@@ -22,6 +23,8 @@ def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: in
     if name == "accelerate":
         made = _by_accelerate(made, options, program, gpus)
     os.environ.update(made.env)
+    if name in MPI:
+        mpi_stand_in.install(made.total, made.local)
     return made
 
 

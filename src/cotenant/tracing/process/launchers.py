@@ -1,7 +1,8 @@
 """Commands that start a script as several processes, of which rank 0 is traced, with its environment variables.
 
-Known: `torchrun`, `python -m torch.distributed.run` and `.launch`, `accelerate launch`, `deepspeed`.
-Sources: torch/distributed/run.py, accelerate/commands/launch.py (1.15), deepspeed/launcher/{runner,launch}.py.
+Known: `torchrun`, `python -m torch.distributed.run` and `.launch`, `accelerate launch`, `deepspeed`, `mpiexec`.
+Sources: torch/distributed/run.py, accelerate/commands/launch.py (1.15), deepspeed/launcher/{runner,launch}.py; mpirun
+of Open MPI 4.1 and mpiexec of MPICH's Hydra 4.2, their manuals.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
 
+MPI = ("mpiexec", "mpirun")
 MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
 """Launchers that are started as modules."""
 
@@ -25,6 +27,13 @@ _FLAGS = {
     },
     "deepspeed": {"--force_multi", "--save_pid", "--no_local_rank", "--enable_each_rank_log", "--bind_cores_to_rank"},
 }  # fmt: skip
+_MPI_FLAGS = {
+    "--allow-run-as-root", "--oversubscribe", "--nooversubscribe", "--tag-output", "--display-map", "-q", "--quiet",
+    "-v", "--verbose", "-l", "-prepend-rank", "-genvall",
+}  # fmt: skip
+_FLAGS.update(dict.fromkeys(MPI, _MPI_FLAGS))
+_PAIRS = {"--mca", "-mca", "--gmca", "-gmca", "-genv", "-env"}
+"""Options of MPI's launchers that take a name and a value."""
 _MODULE = {"-m", "--module"}
 _NOT_PYTHON = {"--no-python", "--no_python"}
 
@@ -65,6 +74,8 @@ def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple
         elif not word.startswith("-"):
             target, args = word, words[at + 1 :]
             return tuple(words[:at]), is_module, (target, *(args[1:] if args[:1] == ["--"] else args))
+        elif name in MPI and word in _PAIRS:
+            at += 2
         elif word.replace("_", "-") not in {flag.replace("_", "-") for flag in _FLAGS[name]} and "=" not in word:
             at += 1
         at += 1
@@ -88,6 +99,8 @@ def _values(name: str, options: Sequence[str]) -> dict[str, str]:
     while words:
         key, equals, value = words.pop(0).partition("=")
         key = key.replace("_", "-")
+        if key in _PAIRS and words:
+            words.pop(0)
         if not equals:
             value = "yes" if key in flags or not words else words.pop(0)
         found[key] = value
@@ -146,9 +159,19 @@ def _deepspeed(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     return LaunchPlan(local=local, total=local * nodes, env=_ranks(local, nodes), more_args=more)
 
 
+def _mpi(values: Mapping[str, str], gpus: int) -> LaunchPlan:
+    """All processes on one machine, as without a list of hosts."""
+    wanted = next((values[key] for key in ("-n", "-np", "--np", "-c") if key in values), "1")
+    total = _number(wanted, "the number of processes, `-n`,")
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "SIZE": str(total), "LOCAL_SIZE": str(total)}
+    env = {f"OMPI_COMM_WORLD_{name}": value for name, value in ranks.items()}
+    return LaunchPlan(local=total, total=total, env={**env, "PMI_RANK": "0", "PMI_SIZE": str(total)})
+
+
 _PLANNERS: Mapping[str, Callable[[Mapping[str, str], int], LaunchPlan]] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
+    **dict.fromkeys(MPI, _mpi),
 }
 NAMES = tuple(_PLANNERS)

@@ -66,6 +66,10 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
     notebook_run = notebook_commands.find_notebook(command)
     if notebook_run is not None:
         return _notebook(_beside(first, env) or python, notebook_run, workdir)
+    if launcher in launchers.MPI:  # starts any program, also `python train.py`
+        options, _, words = launchers.split(launcher, rest)
+        found = find_program(words, workdir=workdir, env=env, python=python)
+        return found if found.launcher else replace(found, launcher=(launcher, *options))
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)
     console = _console_script(first, workdir=workdir, env=env, python=python)

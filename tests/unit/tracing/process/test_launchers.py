@@ -50,6 +50,18 @@ def find(folder, command):
             ("--deepspeed", "ds.json"),
             id="deepspeed",
         ),
+        pytest.param(
+            "mpiexec -n 8 -genv A b --oversubscribe train.py --lr 1",
+            ("mpiexec", "-n", "8", "-genv", "A", "b", "--oversubscribe"),
+            ("--lr", "1"),
+            id="mpiexec",
+        ),
+        pytest.param(
+            f"mpirun --mca btl self -np 2 {sys.executable} -u train.py",
+            ("mpirun", "--mca", "btl", "self", "-np", "2"),
+            (),
+            id="mpirun of Python",
+        ),
     ],
 )
 def test_the_script_behind_a_launcher_is_found(folder, command, launcher, args):
@@ -101,6 +113,13 @@ def test_launcher_options_become_environment_variables():
     env = plan_launch("accelerate", ["--mixed_precision", "bf16"], 1).env
     assert env["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert "WORLD_SIZE" not in env
+
+
+@pytest.mark.parametrize("options", ["--mca btl self -np 8", "-n 8 --oversubscribe", "-genv A 2 -n 8"])
+def test_mpi_tells_a_process_its_rank(options):
+    made = plan_launch("mpirun", options.split(), gpus=1)
+    assert (made.local, made.total) == (8, 8)
+    assert (made.env["OMPI_COMM_WORLD_SIZE"], made.env["OMPI_COMM_WORLD_LOCAL_RANK"]) == ("8", "0")
 
 
 def test_an_invalid_process_count_is_refused():
