@@ -131,7 +131,12 @@ def _synthetic_file(module: Any) -> type:
             is_label = isinstance(name, str) and _LABELS.fullmatch(name)
             default = replace(first, shape=(1,), dtype="int64") if is_label else first
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
-            return _SyntheticRows(sample, is_of_matlab=self.synthetic_name.endswith(".mat"))
+            other = first if sample is default else sample
+            return _SyntheticRows(sample, other, is_of_matlab=self.synthetic_name.endswith(".mat"))
+
+        def get(self, name: Any, default: Any = None, *args: Any, **kwargs: Any) -> _SyntheticRows:
+            """As of a dict that has every name."""
+            return self[name]
 
         def __contains__(self, name: Any) -> bool:
             return True
@@ -183,13 +188,15 @@ def _synthetic_file(module: Any) -> type:
 class _SyntheticRows:
     """A data set of rows that are all alike, or a group of them by name.
 
-    A file of MATLAB has its dimensions in the other order, so the rows are its columns there: readers transpose them.
+    Labels of classes are numbers; they are like `other` for a reader who takes more of their dimensions, as files for
+    super-resolution have images in `data` and `label`. A file of MATLAB has its dimensions in the other order, so the
+    rows are its columns there: readers transpose them.
     Source: MATLAB, `save`, "-v7.3".
     """
 
-    def __init__(self, sample: SyntheticSample, *, is_of_matlab: bool = False) -> None:
+    def __init__(self, sample: SyntheticSample, other: SyntheticSample, *, is_of_matlab: bool = False) -> None:
         numpy = importlib.import_module("numpy")
-        self._sample = sample
+        self._sample, self._other, self._is_of_matlab = sample, other, is_of_matlab
         row = numpy.zeros(sample.shape, sample.dtype)
         rows = numpy.broadcast_to(row, (_ROWS, *sample.shape))
         self._rows = rows.transpose() if is_of_matlab else rows
@@ -201,6 +208,8 @@ class _SyntheticRows:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return self._rows[0]
+        if isinstance(key, tuple) and len(key) > self.ndim and self._other != self._sample:
+            return _SyntheticRows(self._other, self._other, is_of_matlab=self._is_of_matlab)[key]
         found = self._rows[() if key is Ellipsis else key]
         return found.copy() if found.nbytes <= self._rows[0].nbytes else found
 
