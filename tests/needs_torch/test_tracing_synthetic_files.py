@@ -437,3 +437,59 @@ def test_an_hdf5_file_has_the_names_that_samples_describe(tmp_path):
         assert error.filename == "data/other.h5"
     """
     trained(tmp_path, source, synthetic_data=["8:float32", "shapes.h5/obs=3x5x5", "shapes.h5/action=1:int64:4"])
+
+
+def test_an_hdf5_file_has_images_as_labels_where_its_reader_takes_their_dimensions(tmp_path):
+    pytest.importorskip("h5py")
+    source = """
+    import h5py
+    file = h5py.File("data/srresnet_x4.h5")
+    images, targets = file.get("data"), file.get("label")
+    assert images[3, :, :, :].shape == targets[3, :, :, :].shape == (3, 8, 16) and len(targets) == 2000
+    assert targets[3].shape == (1,)  # a reader of classes
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:float32"])
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_a_list_of_cameras_has_their_poses_and_images(tmp_path, channels):
+    pytest.importorskip("numpy")
+    source = f"""
+    import json
+    import numpy
+    from PIL import Image
+    def read(folder, name, suffix=".png"):
+        with open(os.path.join(folder, name)) as file:
+            meta = json.load(file)
+        focal = 0.5 * 16 / numpy.tan(0.5 * meta["camera_angle_x"])
+        poses = numpy.stack([numpy.array(frame["transform_matrix"]) for frame in meta["frames"]])
+        images = [Image.open(os.path.join(folder, frame["file_path"] + suffix)) for frame in meta["frames"]]
+        assert focal > 0 and all(image.size == (16, 8) for image in images)
+        assert len(images[0].getbands()) == {channels}
+        assert numpy.allclose(poses[:, :3, :3] @ poses[:, :3, :3].transpose(0, 2, 1), numpy.eye(3))
+        return len({{tuple(pose.ravel()) for pose in poses}}), meta
+    assert read("data/nerf_synthetic/lego", "transforms_train.json")[0] == 100
+    assert read("data/nerf_synthetic/lego", "transforms_test.json")[0] == 200
+    count, meta = read("data/fox", "transforms.json", "")
+    assert (count, meta["w"], meta["h"]) == (100, 16, 8)
+    """
+    trained(tmp_path, source, synthetic_data=[f"{channels}x8x16:uint8"])
+
+
+def test_a_map_of_disparity_is_beside_its_image(tmp_path):
+    pytest.importorskip("numpy")
+    source = """
+    import numpy
+    def read(path):
+        with open(path, "rb") as file:
+            header, size, scale = (file.readline().rstrip() for _ in range(3))
+            values = numpy.fromfile(file, "<f" if float(scale) < 0 else ">f")
+        assert header == b"Pf", header
+        width, height = map(int, size.split())
+        return values.reshape(height, width)
+    images = sorted(glob.glob("data/flyingthings/left/*.png"))
+    maps = [read(image.replace("left", "disparity").replace(".png", ".pfm")) for image in images[:2]]
+    assert all(disparity.shape == (8, 16) and (disparity > 0).all() for disparity in maps)
+    assert len(glob.glob("data/sceneflow/disparity/*.pfm")) > 100
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])

@@ -23,7 +23,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import blank_image
+from cotenant.tracing.data.synthetic_torchvision import image_bytes
 from cotenant.tracing.patches.registry import Patch, Phase
 
 IMAGES_OF_ZIP = IMAGES_OF_LMDB = 2000
@@ -61,11 +61,7 @@ def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> 
     ]  # fmt: skip
 
 
-@functools.cache
-def _encoded(sample: SyntheticSample, format_: str) -> bytes:
-    content = io.BytesIO()
-    blank_image(sample).save(content, format_)
-    return content.getvalue()
+_encoded = functools.cache(image_bytes)
 
 
 def _opening_zip(sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:

@@ -8,12 +8,9 @@ image; each begins with a class, as in `3_17.jpg`. Files are made in the overlay
 from __future__ import annotations
 
 import functools
-import importlib
-import io
 import math
 import os
 import re
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,9 +21,11 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     class_folders,
+    image_files,
     image_names,
     listed_suffixes,
     missing_folders,
+    nerf_cameras,
     opened_files,
     text_contents,
     voc_lists,
@@ -36,17 +35,11 @@ from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.synthetic_records import RecordMaker
-from cotenant.tracing.data.synthetic_torchvision import blank_image, synthetic_tensor
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
-_IMAGE_FORMATS = {
-    ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
-    ".ppm": "PPM", ".gif": "GIF",
-}  # fmt: skip
-_FLOW, _FLOW_MAGIC = ".flo", 202021.25  # optical flow. Source: vision.middlebury.edu/flow, flowIO.cpp
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
@@ -57,9 +50,6 @@ _OTHER_NAME = re.compile(
     re.IGNORECASE,
 )
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
-_ARRAY = ".npy"
-_LISTED = frozenset({*_IMAGE_FORMATS, _ARRAY, _FLOW})
-"""Suffixes of files that are made for a listing."""
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
 
@@ -89,7 +79,7 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in _LISTED or set(stem) & set("?[") or not self.is_data(folder):
+        if suffix.lower() not in image_files.LISTED or set(stem) & set("?[") or not self.is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
@@ -102,7 +92,7 @@ class FileMaker:
         full = self._overlay.path_of(folder)
         names = self._overlay.names(full) if full is not None and self._overlay.exists(full) else []
         made = {Path(name).stem for name in names if Path(name).suffix in (_SUFFIX, ".ppm")}
-        if suffix == _FLOW and made:  # one between two images
+        if suffix == image_files.FLOW and made:  # one between two images
             return sorted(made)[::2]
         image, count = self._image, IMAGES
         if image is not None:
@@ -129,7 +119,7 @@ class FileMaker:
             names = self._overlay.names(full)
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
-        suffix = listed_suffixes.wanted_suffix(_LISTED, _SUFFIX)
+        suffix = listed_suffixes.wanted_suffix(image_files.LISTED, _SUFFIX)
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, self._stems(folder, suffix))
         labels = range(self._image.classes if self._image is not None else 0)
@@ -183,7 +173,7 @@ class FileMaker:
     def make_image(self, path: str) -> bool:
         """Make an image that is missing, by its own name: a list of names is there, the images are not."""
         full, name = self._overlay.path_of(path), Path(path)
-        if full is None or name.suffix.lower() not in _IMAGE_FORMATS or not self.is_data(path):
+        if full is None or name.suffix.lower() not in image_files.IMAGES or not self.is_data(path):
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
@@ -193,13 +183,14 @@ class FileMaker:
         return is_wanted and self.make_image(path)
 
     def make_dataset(self, path: str) -> bool:
-        """Make a data set of YOLO or PASCAL VOC whose list, or folder, a path is."""
-        full, is_voc = self._overlay.path_of(path), voc_lists.is_voc_list(path)
-        if full is None or self._image is None or not (is_voc or self.is_yolo(path)):
+        """Make a data set of YOLO, PASCAL VOC or NeRF whose list, or folder, a path is."""
+        full, kinds = self._overlay.path_of(path), (voc_lists.is_voc_list, self.is_yolo, nerf_cameras.is_camera_list)
+        makers = zip(kinds, (voc_lists.make, yolo_lists.make, nerf_cameras.make), strict=True)
+        make = next((make for is_kind, make in makers if is_kind(path)), None)
+        if full is None or self._image is None or make is None:
             return False
         if not self._overlay.captures_all or self._overlay.exists(full):
             return False
-        make = voc_lists.make if is_voc else yolo_lists.make
         return make(full, self._overlay, self._image, self._make_images)
 
     def is_yolo(self, path: str) -> bool:
@@ -216,7 +207,7 @@ class FileMaker:
         if full is None or self._overlay.exists(full) or not self.is_data(path):
             return False
         is_beside = (str(Path(full).parent), name.stem.rpartition("_")[0]) in self._roots
-        if name.name not in self._listed and not (is_beside and name.suffix.lower() in _IMAGE_FORMATS):
+        if name.name not in self._listed and not (is_beside and name.suffix.lower() in image_files.IMAGES):
             return False
         return self._make_images(str(name.parent), name.suffix, [name.stem])
 
@@ -250,7 +241,7 @@ class FileMaker:
         if full is None or not stems:
             return False
         image = sample_at(f"{full}/{stems[0]}{suffix}", self._samples, self._image)
-        if image is None or (len(image.shape) != 3 and suffix != _ARRAY):
+        if image is None or (len(image.shape) != 3 and suffix != image_files.ARRAY):
             return False
         above = Path(self._overlay.above(full))
         try:
@@ -266,16 +257,8 @@ class FileMaker:
 
     @functools.cache  # noqa: B019 - one maker for each process
     def _image_file(self, suffix: str, image: SyntheticSample) -> Path:
-        content = io.BytesIO()
-        if suffix == _FLOW:
-            _, height, width = image.shape
-            content.write(struct.pack("<fii", _FLOW_MAGIC, width, height) + bytes(8 * width * height))
-        elif suffix == _ARRAY:
-            importlib.import_module("numpy").save(content, synthetic_tensor(image).numpy())
-        else:
-            blank_image(image).save(content, _IMAGE_FORMATS[suffix])
         path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{image.dtype}{suffix}")
-        path.write_bytes(content.getvalue())
+        path.write_bytes(image_files.file_bytes(image, suffix))
         return path
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import expected_format
+from cotenant.tracing.data import expected_format, image_files
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, FormatNode
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
@@ -56,7 +56,7 @@ class RecordMaker:
     def make(self, path: str) -> bool:
         """Make what the line that opens `path` now expects, or nothing."""
         full = self._overlay.path_of(path)
-        if full is None or not self._is_data(path) or self._overlay.exists(full):
+        if full is None or not self._is_data(path) or self._overlay.exists(full) or _is_image(path):
             return False
         form = expected_format.format_at(*script_location.calling_line())
         content = self.content(form, path) if form is not None else None
@@ -218,6 +218,10 @@ class RecordMaker:
                 self._object(node.fields.get(at, node.elements or FormatNode()), row, name) for at in range(node.count)
             ]
         return [self._object(node.elements or FormatNode(), row + at, name) for at in range(_ELEMENTS)]
+
+
+def _is_image(path: str) -> bool:
+    return Path(path).suffix.lower() in image_files.LISTED
 
 
 def _leaves(node: FormatNode) -> Iterator[FormatNode]:

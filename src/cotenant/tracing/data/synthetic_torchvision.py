@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import io
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,24 +28,34 @@ _IMAGES, _OBJECTS = 1000, 8
 _COCO_CLASSES, _COCO_LAST = 80, 90
 _COCO_UNUSED = frozenset((12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
 """Numbers up to 91 that no object of its images has. Source: cocodataset.org, instances_val2017.json."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_OPAQUE = frozenset({"JPEG", "PPM"})
+"""Modes of Pillow by the number of channels, and formats that have no transparency."""
 _DOT_DISTANCE = 16
 _SYNTHETIC = "_cotenant_synthetic"
 _IN_INIT = "_cotenant_in_init"
 
 
 def blank_image(sample: SyntheticSample) -> Any:
-    """A blank image of the sample's size, in color if it has three channels.
+    """A blank image of the sample's size, in color if it has three channels, with transparency if it has four.
 
     Every 16th pixel of every 16th row differs, by 1, so that crops have some, too: scripts divide by the standard
     deviation of their images and by the largest number of their masks, and 1 is a class of masks.
     """
     channels, height, width = image_size(sample)
-    bands = 3 if channels == 3 else 1
+    bands = channels if channels in _MODES else 1
     dots = ((b"\x01" * bands + bytes((_DOT_DISTANCE - 1) * bands)) * (width // _DOT_DISTANCE + 1))[: width * bands]
     rows = dots + bytes((_DOT_DISTANCE - 1) * len(dots))
     content = (rows * (height // _DOT_DISTANCE + 1))[: height * len(dots)]
     module = importlib.import_module("PIL.Image")
-    return module.frombytes("RGB" if bands == 3 else "L", (width, height), content)
+    return module.frombytes(_MODES[bands], (width, height), content)
+
+
+def image_bytes(sample: SyntheticSample, format_: str) -> bytes:
+    """A file with a blank image, in a format of Pillow."""
+    image, content = blank_image(sample), io.BytesIO()
+    (image.convert("RGB") if image.mode == "RGBA" and format_ in _OPAQUE else image).save(content, format_)
+    return content.getvalue()
 
 
 def synthetic_tensor(sample: SyntheticSample) -> torch.Tensor:

@@ -1,0 +1,62 @@
+"""Lists of cameras of radiance fields that are not on this machine: `transforms_train.json` and the like.
+
+A list has the angle of view and, of each image, its file and the camera's pose. There are as many images as in the
+synthetic scenes of NeRF, whose lists name files without a suffix: 100 for training, 100 for validation, 200 to test.
+`transforms.json`, as instant-ngp has it, names files with their suffix, and also the focal length.
+Source: bmild/nerf, load_blender.py; NVlabs/instant-ngp, docs/nerf_dataset_tips.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.sandbox.overlay import Overlay
+
+_LIST = re.compile(r"transforms(?:_(train|val|test))?\.json$")
+_IMAGES, _TEST_IMAGES = 100, 200
+_ANGLE, _DISTANCE = 0.6911, 4.0  # of the synthetic scenes
+
+
+def is_camera_list(path: str) -> bool:
+    """Whether a path is a list of cameras."""
+    return _LIST.match(Path(path).name) is not None
+
+
+def make(
+    full: str, overlay: Overlay, image: SyntheticSample, make_images: Callable[[str, str, Sequence[str]], bool]
+) -> bool:
+    """Make the list `full` in the overlay, and its images."""
+    found = _LIST.match(Path(full).name)
+    part = found[1] if found is not None else None
+    folder, suffix = (part, "") if part is not None else ("images", ".png")
+    names = [f"r_{index}" for index in range(_TEST_IMAGES if part == "test" else _IMAGES)]
+    if not make_images(str(Path(full).parent / folder), ".png", names):
+        return False
+    _, height, width = image_size(image)
+    focal = 0.5 * width / math.tan(0.5 * _ANGLE)
+    size = {"fl_x": focal, "fl_y": focal, "cx": width / 2, "cy": height / 2, "w": width, "h": height}
+    frames = [
+        {"file_path": f"./{folder}/{name}{suffix}", "rotation": 0.0126, "transform_matrix": _pose(at / len(names))}
+        for at, name in enumerate(names)
+    ]
+    above = Path(overlay.above(full))
+    above.parent.mkdir(parents=True, exist_ok=True)
+    above.write_text(json.dumps({"camera_angle_x": _ANGLE, **({} if part else size), "frames": frames}))
+    return True
+
+
+def _pose(turn: float) -> list[list[float]]:
+    """A camera on a circle around the scene, which it looks at: its axes and its place, in columns."""
+    cosine, sine = math.cos(2 * math.pi * turn), math.sin(2 * math.pi * turn)
+    return [
+        [-sine, 0.0, cosine, _DISTANCE * cosine],
+        [cosine, 0.0, sine, _DISTANCE * sine],
+        [0.0, 1.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 1.0],
+    ]
