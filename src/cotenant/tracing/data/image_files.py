@@ -1,5 +1,6 @@
 """Files of images, and of what belongs to them: optical flow, maps of disparity or depth, arrays.
 
+A module of its own: lists of records must know which files are none, and finding files is another matter.
 Sources: vision.middlebury.edu/flow, flowIO.cpp (`.flo`); Paul Debevec, PFM Portable FloatMap Image Format (`.pfm`).
 """
 
