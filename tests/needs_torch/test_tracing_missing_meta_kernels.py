@@ -51,6 +51,19 @@ for _ in range(3):
             id="rounded by learned scales",
         ),
         pytest.param(
+            "is_zero = (x == 0).prod(-1, keepdim=True, dtype=torch.uint8)\n"
+            "    out = torch.where(is_zero, torch.zeros(1, device='cuda'), x)\n"
+            "    check([out], (64, 16))\n"
+            "    return out",
+            id="a choice by bytes",
+        ),
+        pytest.param(
+            "assert x.is_set_to(x.detach()) and x.data.is_set_to(x)\n"
+            "    assert not x.is_set_to(x[:1]) and not x.is_set_to(x.clone())\n"
+            "    return x",
+            id="parts of a storage are told apart",
+        ),
+        pytest.param(
             "found = torch.geqrf(x.detach())\n"
             "    check(found, (64, 16), (16,))\n"
             "    assert found[0].stride() == (1, 64)\n"

@@ -101,3 +101,27 @@ def _geqrf(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         ctx.empty_strided(shape, stride, matrix.dtype, matrix.fake_device)
         for shape, stride in ((matrix.shape, strides), (factors, contiguous_strides(factors)))
     )
+
+
+@operators.shape_of("aten::is_set_to")
+def _is_set_to(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    """Whether two tensors are the same part of one storage. Source: native/TensorCompare.cpp, `is_set_to`."""
+    one, other = args
+    if one.shape != other.shape or one.stride() != other.stride() or one.storage_offset() != other.storage_offset():
+        return False
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+@operators.shape_of("aten::where.self")
+def _where(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """A condition of uint8, as before PyTorch 1.2, is cast by the CUDA kernel and refused by the meta kernel.
+
+    Source: native/TensorCompare.cpp, `where_self_out`.
+    """
+    condition, one, other = args
+    if condition.dtype is not torch.uint8:
+        return NotImplemented
+    device = next(tensor.fake_device for tensor in args if hasattr(tensor, "fake_device"))
+    with_bools = ctx.empty_like(condition, torch.bool)
+    ctx.keep_until_done([ctx.scratch(condition.numel(), device)])
+    return ctx.run_fake(func, (with_bools, one, other), kwargs, device)
