@@ -182,8 +182,8 @@ class MovePlanner:
         if not numbers or not all(job_id in running for job_id in neighbors):
             return None
         # The lower end of unknown work would forbid nearly all moves of it: a tenth of such jobs end within minutes.
-        left = self._history.left(job, found.worked_s())
-        left_s = left.expected_s if self._history.duration_s(job) is None else left.low_s
+        remaining = self._history.left(job, found.worked_s())
+        left_s = remaining.expected_s if self._history.duration_s(job) is None else remaining.low_s
         cost_s = self.rule.hysteresis * self._history.move_cost(job).seconds
         if left_s < 2.0 * cost_s:
             return None

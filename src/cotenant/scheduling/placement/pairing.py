@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cotenant.core.estimate import smact_interval_around
@@ -122,10 +123,18 @@ def expected_co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
     if not co_runner.guessed:
         return co_runner
     found = None if job.estimate is None else job.estimate.smact_interval
-    if found is None:
-        needed = predictions.demand_bytes(job) or demand_bytes(job)
-        found = smact_interval_around(ASSUMED_SMACT if needed is None else expected_smact(needed))
-    return co_runner._replace(smact=_round_smact(found.expected), smact_high=_round_smact(found.high))
+    if found is not None:
+        smact, high = _round_smact(found.expected), _round_smact(found.high)
+    else:
+        smact, high = _smact_by_memory(predictions.demand_bytes(job) or demand_bytes(job))
+    return co_runner._replace(smact=smact, smact_high=high)
+
+
+@lru_cache(maxsize=10_000)
+def _smact_by_memory(needed_bytes: int | None) -> tuple[float, float]:
+    """Expectation and upper end by memory alone, rounded."""
+    found = smact_interval_around(ASSUMED_SMACT if needed_bytes is None else expected_smact(needed_bytes))
+    return _round_smact(found.expected), _round_smact(found.high)
 
 
 def annotate(resident: NewResident, co_runner: CoRunner) -> None:
@@ -210,19 +219,24 @@ class ActivityPairing:
 
 
 def _as_co_runner(resident: Resident | NewResident, gpu_memory_bytes: int) -> CoRunner:
-    held = resident.held_bytes
-    smact, high = resident.smact, None
-    if smact is None:
-        _, smact, high = resident.expected_smact or smact_interval_around(expected_smact(held))
+    smact, held, expected = resident.smact, resident.held_bytes, resident.expected_smact
+    high = None
+    guessed = smact is None
+    if smact is not None:
+        smact = _round_smact(min(1.0, smact))
+    elif expected is not None:
+        smact, high = _round_smact(expected.expected), _round_smact(expected.high)
+    else:
+        smact, high = _smact_by_memory(held)
     return CoRunner(
-        workload=resident.workload or "",
-        smact=_round_smact(min(1.0, smact)),
-        smact_high=None if high is None else _round_smact(high),
-        max_slowdown=resident.max_slowdown,
-        gpus=resident.gpus,
-        guessed=resident.smact is None,
-        memory_bytes=_round_bytes(held),
-        gpu_memory_bytes=gpu_memory_bytes,
+        resident.workload or "",
+        smact,
+        resident.max_slowdown,
+        resident.gpus,
+        guessed,
+        _round_bytes(held),
+        gpu_memory_bytes,
+        smact_high=high,
     )
 
 
@@ -239,6 +253,7 @@ def _sort_key(co_runner: CoRunner) -> tuple[object, ...]:
     )
 
 
+@lru_cache(maxsize=10_000)
 def _round_bytes(size: int | None) -> int | None:
     return round(2 ** (round(MEMORY_STEPS_PER_OCTAVE * math.log2(size)) / MEMORY_STEPS_PER_OCTAVE)) if size else None
 
