@@ -63,7 +63,7 @@ CONSTANTS_MIB = (128, 1024, 2048, 4096)
 KNOWN, GUESSED = FAMILIES[1:]
 SHIPPED = {
     KNOWN: Way(constant_mib=2048, split_weight=0, on_top=True),
-    GUESSED: Way(constant_mib=2048, split_weight=8),
+    GUESSED: Way(constant_mib=1024, split_weight=4),
 }
 WAYS = {
     KNOWN: tuple(Way(constant_mib=constant, split_weight=0, on_top=True) for constant in CONSTANTS_MIB),

@@ -33,8 +33,9 @@ COMPILED_FAMILY = "compiled code"
 FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
 """Jobs without convolutions of cuDNN; with only those that cuDNN was queried for; with others."""
 
-_CONVOLUTION_BYTES = 2048 * MiB
-_SPLIT_WEIGHT = 8
+_KNOWN_BYTES = 2048 * MiB
+_GUESSED_BYTES = 1024 * MiB
+_SPLIT_WEIGHT = 4
 """Added to the reserved bytes in the scale of jobs with convolutions, and of guessed ones (decision 0011)."""
 
 
@@ -123,8 +124,8 @@ def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int, split_by
     if family == FAMILIES[0]:
         return reserved_bytes - allocated_bytes + 16 * MiB
     if family == FAMILIES[1]:
-        return reserved_bytes + _CONVOLUTION_BYTES
-    return reserved_bytes + _CONVOLUTION_BYTES + _SPLIT_WEIGHT * split_bytes
+        return reserved_bytes + _KNOWN_BYTES
+    return reserved_bytes + _GUESSED_BYTES + _SPLIT_WEIGHT * split_bytes
 
 
 def above_bytes(family: str, score: float, spread_bytes: int, scale: int) -> float:

@@ -204,7 +204,7 @@ def test_table_of_scales_has_a_row_per_way(load):
     lines = scales.scale_lines(scales.GUESSED, [a_network(scales, chance) for _ in range(40)])
     assert lines[1] == "Guessed convolutions, 40 rows, by scale of the errors:"
     assert lines[5].startswith("| reserved + 128 MiB, on top of the interval | ")
-    assert lines[7].startswith("| reserved + 2048 MiB + 8 x split, or the interval | ")
+    assert lines[7].startswith("| reserved + 1024 MiB + 4 x split, or the interval | ")
     assert len(lines) == 5 + 1 + len(scales.WAYS[scales.GUESSED]) + 1
     lines = scales.scale_lines(scales.KNOWN, [a_network(scales, chance) for _ in range(40)])
     assert lines[6].startswith("| reserved + 2048 MiB, on top of the interval | ")

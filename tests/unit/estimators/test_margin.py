@@ -172,8 +172,8 @@ def test_a_negative_quantile_gives_no_negative_margin(monkeypatch):
 def test_the_scale_depends_on_the_uncertain_bytes():
     assert scale_bytes(DENSE, 1000 * MiB, 900 * MiB, 50 * MiB) == 116 * MiB
     assert scale_bytes(KNOWN, 1000 * MiB, 900 * MiB, 50 * MiB) == 3048 * MiB
-    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 0) == 3048 * MiB
-    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 50 * MiB) == 3448 * MiB
+    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 0) == 2024 * MiB
+    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 50 * MiB) == 2224 * MiB
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
     context = A100.context.high_bytes - A100.context.typical_bytes
     usual, suspected = (margin_of(trace, A100, free, 0, 0.9, split_bytes=nbytes).bytes for nbytes in (0, 100 * MiB))
     assert usual == round(0.9 * scale_bytes(GUESSED, free.peak_reserved_bytes, 0, 0)) + context
-    assert suspected - usual == round(0.9 * 8 * 100 * MiB)
+    assert suspected - usual == round(0.9 * 4 * 100 * MiB)
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1])
