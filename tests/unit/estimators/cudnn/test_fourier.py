@@ -84,6 +84,27 @@ def suspecting(monkeypatch, leaf, call):
     return call
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(gradient((2, 128, 255, 128), 32), id="more than 256 padded pixels"),
+        pytest.param(gradient(*SQUARE, kernel=1), id="pointwise"),
+        pytest.param(gradient(*SQUARE, w=(32, 64, 3, 3), groups=2), id="grouped"),
+        pytest.param(gradient(*SQUARE, stride=(2, 2), y=(2, 32, 64, 64)), id="a stride"),
+        pytest.param(gradient(*SQUARE, dtype="float16"), id="half precision"),
+        pytest.param(gradient(*SQUARE, channels_last=True), id="the other layout"),
+        pytest.param(replace(gradient(*SQUARE), kind="conv_dgrad"), id="another operation"),
+    ],
+)
+def test_cudnn_has_no_such_plan_for_some_calls_whatever_the_trees_say(monkeypatch, call):
+    trees = read_trees(f"# source\n{fourier.ASSUMED} {fourier.YES}\n{fourier.SUSPECTED} {fourier.YES}\n")
+    monkeypatch.setattr(fourier, "trees_for", lambda *_: trees)
+    query = query_of(call, (8, 6))
+    assert fourier.fourier_bytes(query, (8, 6)) is None
+    assert fourier.suspected_bytes(query, (8, 6)) is None
+    assert fourier.fourier_bytes(query_of(gradient(*SQUARE), (8, 6)), (8, 6)) is not None
+
+
 def test_where_the_workspace_is_suspected_the_bound_has_it(monkeypatch):
     call = suspecting(monkeypatch, fourier.YES, gradient((8, 100, 60, 60), 60))
     assert AMPERE(call) < 1 << 28
