@@ -109,6 +109,17 @@ def test_written_tensors_count_their_versions_as_before(known):
     assert tensor.tolist() == [1, 1, 1]
 
 
+def test_router_spreads_tokens_evenly_over_its_experts(known, on_gpu):
+    scores = on_gpu(list(range(24))).view(6, 4)
+    _, places = scores.topk(2)
+    chosen = known.of(places)
+    assert [int((chosen == expert).sum()) for expert in range(4)] == [3, 3, 3, 3]
+    assert all(len(set(row)) == 2 for row in chosen.tolist())
+    assert known.of((places == 1).any(-1)).sum() == 3
+    _, best = scores.topk(2, dim=0)
+    assert known.of(best) is None, "the best rows are no experts"
+
+
 @apart
 def test_gradients_are_those_of_pytorch(known):
     weight = torch.tensor([1.0, 2.0], requires_grad=True)

@@ -40,7 +40,7 @@ def patches(context: PatchContext) -> list[Patch]:
         if not (isinstance(tensor, FakeTensor) and isinstance(made, FakeTensor) and 1 < num_classes <= _MAX_EXPERTS):
             return made
         if values.of(tensor) is None and tensor.numel():
-            values.assume(tensor, _even_choices(tensor.shape, num_classes), EVEN_ROUTING)
+            values.assume(tensor, even_choices(tensor.shape, num_classes), EVEN_ROUTING)
         known = values.of(tensor)
         if known is not None and values.of(made) is None and made.numel() <= values.max_assumed_elements:
             values.assume(made, original(known, num_classes), EVEN_ROUTING)
@@ -59,17 +59,22 @@ def patches(context: PatchContext) -> list[Patch]:
 @operators.assumption_for("aten::topk")
 def _topk(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Over the last dimension of many rows: each row chooses the next `k` candidates, round robin."""
+    source, indices = args[0], out[1]
+    if not is_routing(args, kwargs) or ctx.known_values.of(source) is not None:
+        return
+    if indices.numel() <= ctx.known_values.max_assumed_elements:
+        drawn = hasattr(source.untyped_storage(), _RANDOM_ATTRIBUTE) and not source.requires_grad
+        why = RANDOM_CHOICE if drawn else EVEN_ROUTING
+        ctx.known_values.assume(indices, even_choices(indices.shape, source.shape[-1]), why)
+
+
+def is_routing(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call of `topk` is as a router's: each of many rows chooses some of its few candidates."""
     source, k = args[0], args[1]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
     choices = source.shape[-1] if source.dim() else 0
     few = 1 < choices <= _MAX_EXPERTS and k < choices
-    if not few or source.dim() < 2 or source.numel() <= choices or dim % source.dim() != source.dim() - 1:
-        return
-    indices = out[1]
-    if ctx.known_values.of(source) is None and indices.numel() <= ctx.known_values.max_assumed_elements:
-        drawn = hasattr(source.untyped_storage(), _RANDOM_ATTRIBUTE) and not source.requires_grad
-        why = RANDOM_CHOICE if drawn else EVEN_ROUTING
-        ctx.known_values.assume(indices, _even_choices(indices.shape, choices), why)
+    return few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1
 
 
 @operators.assumption_for("aten::scatter.value", "aten::scatter_.value")
@@ -110,6 +115,6 @@ def _scattered_ones(tensor: Any, classes: int) -> Any:
     return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
-def _even_choices(shape: Sequence[int], choices: int) -> torch.Tensor:
+def even_choices(shape: Sequence[int], choices: int) -> torch.Tensor:
     """Numbers below `choices`, round robin: all equally often, and distinct within a row of at most `choices`."""
     return (torch.arange(math.prod(shape)) % choices).reshape(shape)

@@ -21,7 +21,14 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions.known_values import ALL_FOUND, KnownValues, assumption_of, may_have_values
+from cotenant.tracing.assumptions.known_values import (
+    ALL_FOUND,
+    EVEN_ROUTING,
+    KnownValues,
+    assumption_of,
+    may_have_values,
+)
+from cotenant.tracing.assumptions.moe_routing import even_choices, is_routing
 from cotenant.tracing.cuda_build.driver import null_driver
 from cotenant.tracing.patches.registry import KernelPatch, PatchTable, Phase
 
@@ -63,6 +70,7 @@ _INNER = (
 
 _READ = torch.ops.aten._local_scalar_dense.default
 _ARANGE, _NONZERO = torch.ops.aten.arange.start_out, torch.ops.aten.nonzero.default
+_TOP = torch.ops.aten.topk.default
 _REPEAT = torch.ops.aten.repeat_interleave.Tensor
 _RUNNING = ("native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update")
 """Operators that write to the running statistics, their fourth and fifth argument, and do not count up versions."""
@@ -100,6 +108,7 @@ class KnownTensors(KnownValues):
             *((func, self._writing(func)) for name in _WRITTEN for func in _overloads(name)),
             *((func, self._updating(func)) for name in _RUNNING for func in _overloads(name)),
         ]
+        below_autograd.append((_TOP, self._routing(_TOP)))
         found = [_patch(func, kernel, _BELOW_AUTOGRAD) for func, kernel in below_autograd]
         if self._sees_kernels:
             found += [_patch(func, self._filling(func), "CUDA") for name in _FILLED for func in _overloads(name)]
@@ -199,10 +208,22 @@ class KnownTensors(KnownValues):
             self._driver.null_answer(ctypes.byref(count), ctypes.c_size_t(ctypes.sizeof(count)))
             out = kernel.call_boxed(keyset, mask)
             self._driver.null_answer(ctypes.byref(count), ctypes.c_size_t(0))
-            if known is None and mask.numel():
+            if mask.numel() and (known is None or assumption_of(mask) == EVEN_ROUTING):
                 self._assumed()
             if out.numel() <= self.max_assumed_elements and out.shape[0] == count.value:
                 self.assume(out, found.nonzero(), ALL_FOUND if known is None else assumption_of(mask))
+            return out
+
+        return call
+
+    def _routing(self, func: OpOverload) -> Callable[..., Any]:
+        """Experts that a router chooses are spread evenly, as in a trace (`assumptions.moe_routing`)."""
+
+        def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            out = _redispatch(func, keyset, args, kwargs)
+            indices = out[1]
+            if self.is_on_gpu(indices) and is_routing(args, kwargs) and indices.numel() <= self.max_assumed_elements:
+                self.assume(indices, even_choices(indices.shape, args[0].shape[-1]), EVEN_ROUTING)
             return out
 
         return call
