@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="follows operators of torch")
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402 - needs torch
 
 from apart import apart  # noqa: E402
+from cotenant.tracing.assumptions.known_values import may_have_values  # noqa: E402
 from cotenant.tracing.cuda_build.known_tensors import KnownTensors  # noqa: E402
 from cotenant.tracing.patches.registry import PatchTable  # noqa: E402
 
@@ -118,6 +119,24 @@ def test_router_spreads_tokens_evenly_over_its_experts(known, on_gpu):
     assert known.of((places == 1).any(-1)).sum() == 3
     _, best = scores.topk(2, dim=0)
     assert known.of(best) is None, "the best rows are no experts"
+
+
+class Wrapper(torch.Tensor):
+    """As of functionalization and of DTensor: it has no memory, and says that it is on a GPU."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (3,), device="cuda")
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+def test_tensor_that_wraps_another_has_no_memory_to_look_at():
+    assert Wrapper().is_cuda
+    assert not KnownTensors.is_on_gpu(Wrapper())
+    assert not may_have_values(Wrapper())
 
 
 @apart

@@ -232,7 +232,12 @@ def may_have_values(tensor: torch.Tensor) -> bool:
     Where they did not, a real storage is not looked at: PyTorch adds gradients in place only if it holds the last
     reference (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), and a Python object would be one.
     """
-    return isinstance(tensor, FakeTensor) or _address(tensor) in _ADDRESSES
+    if isinstance(tensor, FakeTensor):
+        return True
+    try:
+        return _address(tensor) in _ADDRESSES
+    except RuntimeError:  # it wraps another tensor and has no memory, as one of functionalization
+        return False
 
 
 def _address(tensor: torch.Tensor) -> int:

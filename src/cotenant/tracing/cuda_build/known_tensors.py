@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions.known_values import (
     ALL_FOUND,
@@ -33,6 +32,7 @@ from cotenant.tracing.cuda_build.driver import null_driver
 from cotenant.tracing.patches.registry import KernelPatch, PatchTable, Phase
 
 _BELOW_AUTOGRAD = "ADInplaceOrView"
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _AFTER = torch._C._after_ADInplaceOrView_keyset
 _NOT_AFTER = torch._C._dispatch_keyset_full() - _AFTER
 _VERSION_ATTRIBUTE = "_cotenant_version"
@@ -92,10 +92,17 @@ class KnownTensors(KnownValues):
 
     @staticmethod
     def is_on_gpu(value: Any) -> bool:
-        """Whether it is a tensor in the memory of a GPU, or some, and none with which a compiler traces."""
+        """Whether it is a tensor in the memory of a GPU, or some; not one that a compiler traces, or that wraps others.
+
+        These have no address of their own, and what they do to tensors that have one is seen there.
+        """
         if isinstance(value, (tuple, list)):
             return bool(value) and all(map(KnownTensors.is_on_gpu, value))
-        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or not value.is_cuda:
+        if (
+            not isinstance(value, torch.Tensor)
+            or type(value).__torch_dispatch__ is not _NO_DISPATCH
+            or not value.is_cuda
+        ):
             return False
         return value.layout is torch.strided and not torch._is_functional_tensor(value)
 
