@@ -28,6 +28,13 @@ for _ in range(3):
     "lines",
     [
         pytest.param(
+            "grid = torch.zeros(4, 6, 5, 2, device='cuda', requires_grad=True)\n"
+            "    out = torch.cudnn_grid_sampler(x.reshape(4, 4, 8, 8), grid)\n"
+            "    check([out, *torch.autograd.grad(out.sum(), [grid], retain_graph=True)], (4, 4, 6, 5), (4, 6, 5, 2))\n"
+            "    return out",
+            id="sampling from a grid by cuDNN",
+        ),
+        pytest.param(
             "out = nn.FractionalMaxPool3d(2, output_size=2)(x.reshape(2, 1, 8, 8, 8))\n"
             "    check([out], (2, 1, 2, 2, 2))\n"
             "    return out",

@@ -1,4 +1,5 @@
-"""Operators with a CUDA kernel and without a meta kernel, of synchronized batch norm and quantization-aware training.
+"""Operators with a CUDA kernel and without a meta kernel, of synchronized batch norm, quantization-aware training
+and sampling from a grid.
 
 Source: aten/src/ATen/native/native_functions.yaml, entries with CUDA and neither Meta nor a composite; the kernels.
 """
@@ -125,3 +126,40 @@ def _where(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     with_bools = ctx.empty_like(condition, torch.bool)
     ctx.keep_until_done([ctx.scratch(condition.numel(), device)])
     return ctx.run_fake(func, (with_bools, one, other), kwargs, device)
+
+
+@operators.shape_of("aten::cudnn_grid_sampler")
+def _cudnn_grid_sampler(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """`F.grid_sample` of images, bilinear, padded with zeros, with aligned corners; a CUDA build takes cuDNN for it.
+
+    Source: ATen/native/GridSampler.cpp, `cond_cudnn_grid_sampler`; ATen/native/cudnn/GridSampler.cpp.
+    """
+    images, grid = args[:2]
+    _copy_temporarily(ctx, *filter(_has_zero_strides, (images,)), *_gaps(grid))
+    shape = (*images.shape[:2], *grid.shape[1:3])
+    return ctx.empty_strided(shape, contiguous_strides(shape), images.dtype, images.fake_device)
+
+
+@operators.shape_of("aten::cudnn_grid_sampler_backward")
+def _cudnn_grid_sampler_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of the images and of the grid. Source: the same."""
+    images, grid, gradient = args[:3]
+    _copy_temporarily(ctx, *filter(_has_zero_strides, (images, gradient)), *_gaps(grid))
+    return tuple(
+        ctx.empty_strided(tensor.shape, contiguous_strides(tensor.shape), tensor.dtype, tensor.fake_device)
+        for tensor in (images, grid)
+    )
+
+
+def _has_zero_strides(tensor: torch.Tensor) -> bool:
+    return 0 in tensor.stride()
+
+
+def _gaps(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [] if tensor.is_contiguous() else [tensor]
+
+
+def _copy_temporarily(ctx: OpContext, *tensors: Any) -> None:
+    """Contiguous copies for the time of the kernel."""
+    copies = [ctx.scratch(tensor.numel() * tensor.element_size(), tensor.fake_device) for tensor in tensors]
+    ctx.keep_until_done(copies)
