@@ -21,11 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.meta_kernels import make_fake_mode
 from cotenant.tracing.patches import deferred_compiler, deferred_imports, deferred_module
+from cotenant.tracing.patches.registry import HookPatch
 
 fake = make_fake_mode()
 assert not deferred_module.is_loaded("torch._dynamo") and "sympy" not in sys.modules
 entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None)]
-undo = [entry.register() for entry in entries]
+undo = [entry.register() for entry in entries if isinstance(entry, HookPatch)]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
 config = torch._dynamo.config
 from torch._dynamo.utils import is_compile_supported
@@ -160,3 +161,34 @@ assert gc.get_freeze_count() == hidden
 def test_objects_count_as_old_unless_they_are_hidden():
     done = subprocess.run([sys.executable, "-c", AGED], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+SKLEARN_IN_GENERATION = """
+import sys, types
+from cotenant.tracing.patches import deferred_imports
+from cotenant.tracing.patches.registry import PatchTable
+import transformers.utils.import_utils as utils
+
+table = PatchTable(entry for entry in deferred_imports.patches(None) if "sklearn" in entry.target)
+table.apply()
+assert utils.is_sklearn_available()
+from transformers.generation import candidate_generator
+assert "sklearn" not in sys.modules and candidate_generator.is_sklearn_available()
+false, true, _ = candidate_generator.roc_curve([0, 1], [0.1, 0.9])
+assert "sklearn" in sys.modules and list(true)[-1] == 1.0
+"""
+
+
+def test_generation_imports_scikit_learn_when_it_is_used():
+    pytest.importorskip("transformers")
+    pytest.importorskip("sklearn")
+    subprocess.run([sys.executable, "-c", SKLEARN_IN_GENERATION], check=True)
+
+
+def test_operators_are_described_with_the_line_of_their_caller():
+    from torch._library import utils
+
+    from cotenant.tracing.patches import deferred_imports
+
+    patch = next(entry for entry in deferred_imports.patches(None) if "get_source" in entry.target)
+    assert patch.replacement(1) == utils.get_source(1)

@@ -1,8 +1,8 @@
-"""Symbolic sizes, and sympy, which eager code imports for trivial functions: imported when more of them is wanted.
+"""Modules that others import for little, or for nothing: they are imported when more of them is wanted.
 
 `torch.fx.experimental.symbolic_shapes` with sympy takes 0.3 s of CPU time (torch 2.13), more than the trace of a small
 model. Meta kernels import it for functions of symbolic sizes that return plain sizes as they are. A stand-in has these
-functions.
+functions. transformers imports scikit-learn and SciPy for one function of one method of generation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing.patches.deferred_module import DeferredModule, defer
-from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
+from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
 
 _SYMBOLIC_SIZES = "torch.fx.experimental.symbolic_shapes"
 _SYMPY, _SYMPY_FUNCTIONS = "sympy", "torch.utils._sympy.functions"
@@ -26,9 +26,23 @@ _STAND_INS = {_SYMPY: "_cotenant_sympy", _SYMPY_FUNCTIONS: "_cotenant_sympy_func
 _IS_DENSE = "_is_non_overlapping_and_dense_or_false"
 
 
-def patches(context: PatchContext) -> list[HookPatch]:
-    """A stand-in of the module, where it is not loaded, and functions that do not import sympy."""
+_CANDIDATES = "transformers.generation.candidate_generator"
+
+
+def patches(context: PatchContext) -> list[HookPatch | Patch]:
+    """A stand-in of the module, where it is not loaded, and functions that import less."""
     return [
+        Patch(
+            target="transformers.utils.import_utils:is_sklearn_available", phase=Phase.LIBRARIES, wraps=True,
+            replacement=_without_sklearn, also_in="transformers",
+            reason="Every model that generates imports scikit-learn for one method of assisted generation.",
+            source="transformers/generation/candidate_generator.py",
+        ),
+        Patch(
+            target="torch._library.utils:get_source", phase=Phase.LIBRARIES, replacement=_caller,
+            reason="For the line of each operator that torchvision describes it looks for the source of its module.",
+            source="torch/_library/utils.py, `get_source`", missing="before torch 2.4",
+        ),
         HookPatch(
             target=_SYMBOLIC_SIZES, phase=Phase.LIBRARIES, register=lambda: defer(_SYMBOLIC_SIZES, _size_functions),
             reason="Meta kernels ask it of sizes that are plain numbers, and it imports sympy, which takes 0.3 s.",
@@ -59,6 +73,31 @@ def patches(context: PatchContext) -> list[HookPatch]:
             source="torch/_subclasses/fake_tensor.py, `_dispatch_impl`", missing="before torch 2.6",
         ),
     ]  # fmt: skip
+
+
+def _caller(stacklevel: int) -> str:
+    """File and line of a caller, as from `inspect.getframeinfo`, which reads the file as well."""
+    frame = sys._getframe(stacklevel)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _without_sklearn(original: Any) -> Any:
+    """Whether scikit-learn is there: of the module that would import it now, no."""
+
+    @functools.wraps(original)
+    def is_sklearn_available() -> Any:
+        frame = sys._getframe(1)
+        available = original()
+        if not available or frame.f_globals.get("__name__") != _CANDIDATES or frame.f_code.co_name != "<module>":
+            return available
+        frame.f_globals["roc_curve"] = _roc_curve
+        return False
+
+    return is_sklearn_available
+
+
+def _roc_curve(*args: Any, **kwargs: Any) -> Any:
+    return importlib.import_module("sklearn.metrics").roc_curve(*args, **kwargs)
 
 
 class _NoExpression:
