@@ -172,10 +172,12 @@ import transformers.utils.import_utils as utils
 table = PatchTable(entry for entry in deferred_imports.patches(None) if "sklearn" in entry.target)
 table.apply()
 assert utils.is_sklearn_available()
+from transformers.data import metrics
 from transformers.generation import candidate_generator
 assert "sklearn" not in sys.modules and candidate_generator.is_sklearn_available()
 false, true, _ = candidate_generator.roc_curve([0, 1], [0.1, 0.9])
 assert "sklearn" in sys.modules and list(true)[-1] == 1.0
+assert metrics.f1_score([0, 1], [0, 1]) == 1.0 and metrics.pearsonr([0, 1], [0, 1])[0] == 1.0
 """
 
 

@@ -2,7 +2,7 @@
 
 `torch.fx.experimental.symbolic_shapes` with sympy takes 0.3 s of CPU time (torch 2.13), more than the trace of a small
 model. Meta kernels import it for functions of symbolic sizes that return plain sizes as they are. A stand-in has these
-functions. transformers imports scikit-learn and SciPy for one function of one method of generation.
+functions. transformers imports scikit-learn and SciPy for one method of generation and for metrics of GLUE.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ _STAND_INS = {_SYMPY: "_cotenant_sympy", _SYMPY_FUNCTIONS: "_cotenant_sympy_func
 _IS_DENSE = "_is_non_overlapping_and_dense_or_false"
 
 
-_CANDIDATES = "transformers.generation.candidate_generator"
+_FUNCTIONS_LATER: Mapping[str, Mapping[str, str]] = {
+    "transformers.generation.candidate_generator": {"roc_curve": "sklearn.metrics"},
+    "transformers.data.metrics": {
+        "pearsonr": "scipy.stats",
+        "spearmanr": "scipy.stats",
+        "f1_score": "sklearn.metrics",
+        "matthews_corrcoef": "sklearn.metrics",
+    },
+}
+"""By module of transformers that asks for scikit-learn at its import: functions, and where they are."""
 
 
 def patches(context: PatchContext) -> list[HookPatch | Patch]:
@@ -35,8 +44,8 @@ def patches(context: PatchContext) -> list[HookPatch | Patch]:
         Patch(
             target="transformers.utils.import_utils:is_sklearn_available", phase=Phase.LIBRARIES, wraps=True,
             replacement=_without_sklearn, also_in="transformers",
-            reason="Every model that generates imports scikit-learn for one method of assisted generation.",
-            source="transformers/generation/candidate_generator.py",
+            reason="Scripts with `Trainer` import scikit-learn and SciPy for metrics of GLUE and assisted generation.",
+            source="transformers/generation/candidate_generator.py; transformers/data/metrics/__init__.py",
         ),
         Patch(
             target="torch._library.utils:get_source", phase=Phase.LIBRARIES, replacement=_caller,
@@ -88,16 +97,20 @@ def _without_sklearn(original: Any) -> Any:
     def is_sklearn_available() -> Any:
         frame = sys._getframe(1)
         available = original()
-        if not available or frame.f_globals.get("__name__") != _CANDIDATES or frame.f_code.co_name != "<module>":
+        later = _FUNCTIONS_LATER.get(frame.f_globals.get("__name__", ""))
+        if not available or later is None or frame.f_code.co_name != "<module>":
             return available
-        frame.f_globals["roc_curve"] = _roc_curve
+        frame.f_globals.update({name: _imported_when_called(module, name) for name, module in later.items()})
         return False
 
     return is_sklearn_available
 
 
-def _roc_curve(*args: Any, **kwargs: Any) -> Any:
-    return importlib.import_module("sklearn.metrics").roc_curve(*args, **kwargs)
+def _imported_when_called(module: str, name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+    return call
 
 
 class _NoExpression:
