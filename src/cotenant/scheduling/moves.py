@@ -8,11 +8,10 @@ the GPUs of a job:
 - *Turn*: the same without a gain in speed, if the job that waits needs `turn_ratio` times less time, by history.
 
 The gain in speed, over the time that the job runs on, must be `hysteresis` times what the move costs on all of its
-GPUs. That time is the lower end of its interval by history (`prediction.durations`), and what is expected of unknown
-work; a turn takes the upper end. A job is moved at most
-`max_moves` times, stays where it is for `min_run_s`, and is not moved again once it has failed to save its state. One
-job is moved at a time, because every move changes what the next one is worth. A job of several GPUs is moved as one,
-and is as slow as on the slowest of them.
+GPUs. That time is what is expected (`prediction.durations`); a turn takes the upper end for the job that waits. A job
+is moved at most `max_moves` times, stays where it is for `min_run_s`, and is not moved again once it has failed to save
+its state. One job is moved at a time, because every move changes what the next one is worth. A job of several GPUs is
+moved as one, and is as slow as on the slowest of them.
 """
 
 from __future__ import annotations
@@ -181,9 +180,7 @@ class MovePlanner:
         neighbors = [job_id for number in numbers for job_id in server.places[number].residents]
         if not numbers or not all(job_id in running for job_id in neighbors):
             return None
-        # The lower end of unknown work would forbid nearly all moves of it: a tenth of such jobs end within minutes.
-        remaining = self._history.left(job, found.worked_s())
-        left_s = remaining.expected_s if self._history.duration_s(job) is None else remaining.low_s
+        left_s = self._history.left(job, found.worked_s()).expected_s
         cost_s = self.rule.hysteresis * self._history.move_cost(job).seconds
         if left_s < 2.0 * cost_s:
             return None
