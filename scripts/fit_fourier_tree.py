@@ -1,4 +1,4 @@
-"""Fits the tree of weight gradients that cuDNN 9.20 computes by Fourier transforms on compute capability 8.6.
+"""Fits the trees of weight gradients that cuDNN 9.20 computes by transforms on compute capability 8.6.
 
     python scripts/fit_fourier_tree.py measure --seed 1 --site SITE --file answers.csv.gz
     python scripts/fit_fourier_tree.py measure --seed 2 --drawn 20000 --near 0 --site SITE --file others.csv.gz
@@ -33,9 +33,12 @@ from cotenant.estimators.cudnn.fourier import (
     FORM,
     NO,
     SUSPECTED,
+    WINOGRAD,
     YES,
     fourier_features,
+    has_tiles,
     is_transformable,
+    tile_bytes,
     transform_bytes,
 )
 from cotenant.estimators.cudnn.trees import read_trees
@@ -153,10 +156,16 @@ def is_transformed(numbers: Numbers) -> bool:
     return abs(numbers[9] - transform_bytes(query_of(numbers))) <= CLOSE * numbers[9]
 
 
+def is_tiled(numbers: Numbers) -> bool:
+    """Whether cuDNN's workspace, of a shape that `has_tiles`, is that of Winograd's algorithm."""
+    return abs(numbers[9] - tile_bytes(query_of(numbers))) <= CLOSE * numbers[9]
+
+
 def text_of(head: str, shapes: Sequence[Numbers], counts: tuple[int, int]) -> str:
     """A file of the package, fitted to `shapes`, of which `counts` were drawn and are near transformed ones.
 
-    Two trees: of what is assumed, and of what is suspected, for which a drawn shape counts as much as ten others.
+    Three trees: where Fourier transforms are assumed; where they are suspected, for which a drawn shape counts as much
+    as ten others; and where Winograd's algorithm is assumed.
     """
     rows = [fourier_features(query_of(numbers)) for numbers in shapes]
     names = list(rows[0])
@@ -166,8 +175,11 @@ def text_of(head: str, shapes: Sequence[Numbers], counts: tuple[int, int]) -> st
     assumed = tree_text(names, DecisionTreeClassifier(min_samples_leaf=MIN_LEAF, random_state=0).fit(table, answers))
     model = DecisionTreeClassifier(min_samples_leaf=MIN_SUSPECTED_LEAF, random_state=0)
     suspected = tree_text(names, model.fit(table, answers, sample_weight=weights), MIN_SUSPECTED)
+    places = [place for place, numbers in enumerate(shapes) if has_tiles(query_of(numbers))]
+    model = DecisionTreeClassifier(min_samples_leaf=MIN_LEAF, random_state=0)
+    winograd = tree_text(names, model.fit(table[places], [is_tiled(shapes[place]) for place in places]))
     lines = [f"{head}; {len(shapes)} shapes, scripts/fit_fourier_tree.py", f"{ASSUMED} {assumed}"]
-    return "\n".join([*lines, f"{SUSPECTED} {suspected}", ""])
+    return "\n".join([*lines, f"{SUSPECTED} {suspected}", f"{WINOGRAD} {winograd}", ""])
 
 
 def tree_text(names: Sequence[str], model: DecisionTreeClassifier, min_share: float = 0.5) -> str:
@@ -196,6 +208,10 @@ def judge(file: Path, others: Path, counts: tuple[int, int]) -> None:
     print(f"{head}: {len(shapes)} shapes")
     for name in (ASSUMED, SUSPECTED, "neither"):
         print(f"{name}: {found[name, True]} transformed, {found[name, False]} others")
+    tiled = [n for n in shapes if has_tiles(query_of(n))]
+    said = [(trees.leaf(WINOGRAD, fourier_features(query_of(n))) == YES, is_tiled(n)) for n in tiled]
+    print(f"{WINOGRAD}: {said.count((True, True))} found, {said.count((False, True))} missed, "
+          f"{said.count((True, False))} others")  # fmt: skip
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall
 from cotenant.estimators.cudnn import depthwise, trees
-from cotenant.estimators.cudnn.fourier import fourier_bytes, suspected_bytes
+from cotenant.estimators.cudnn.fourier import fourier_bytes, suspected_bytes, winograd_bytes
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
 from cotenant.tracing.convolution_backend import runs_on_cudnn
@@ -252,9 +252,10 @@ class ConvRule:
         query = query_of(call, self.capability) if self.other_sizes else None
         if query is None:
             return None
-        by_fourier = fourier_bytes(query, self.capability)
-        if by_fourier is not None or self.version != trees.VERSION:
-            return by_fourier
+        transforms = (fourier_bytes(query, self.capability), winograd_bytes(query, self.capability))
+        found_bytes = next((nbytes for nbytes in transforms if nbytes is not None), None)
+        if found_bytes is not None or self.version != trees.VERSION:
+            return found_bytes
         found = trees.trees_for(self.capability, trees.format_of(query, self.capability))
         return None if found is None else found(query)
 

@@ -1,4 +1,4 @@
-"""Weight gradients by Fourier transforms, beside what cuDNN 9.20 answers on null GPUs of compute capability 8.6.
+"""Weight gradients by transforms, beside what cuDNN 9.20 answers on null GPUs of compute capability 8.6.
 
 The answers are of shapes that the tree was not fitted to.
 """
@@ -59,6 +59,22 @@ def test_the_plan_holds_transforms_of_whole_images(call, answer):
 
 
 @pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        pytest.param(gradient((32, 256, 56, 56), 416), 622_264_320, id="3 x 3"),
+        pytest.param(gradient((2, 256, 332, 332), 408), 1_332_437_760, id="large images"),
+        pytest.param(gradient((1, 400, 126, 126), 496, 5), 2_033_581_056, id="5 x 5, one image counts as sixteen"),
+        pytest.param(gradient((16, 256, 128, 112), 512, 5), 1_708_408_832, id="5 x 5, not square"),
+        pytest.param(gradient((4, 768, 63, 320), 384, 5, padding=(0, 0)), 3_339_288_576, id="not padded"),
+    ],
+)
+def test_winograds_algorithm_holds_tiles_of_both_operands_and_the_weight(call, answer):
+    assert AMPERE(call) == answer
+    assert replace(AMPERE, version=91002)(call) == answer
+    assert AMPERE.guesses(call)
+
+
+@pytest.mark.parametrize(
     ("rule", "call"),
     [
         pytest.param(replace(AMPERE, capability=(8, 0)), gradient(*SQUARE), id="another capability"),
@@ -77,10 +93,15 @@ def test_other_gradients_take_no_transforms(rule, call):
     assert rule.split_bytes(call) is None
 
 
+def plant(monkeypatch, **leaves):
+    """Trees of a single leaf each."""
+    trees = read_trees("\n".join(["# source", *(f"{name} {leaf}" for name, leaf in leaves.items())]))
+    monkeypatch.setattr(fourier, "trees_for", lambda *_: trees)
+
+
 def suspecting(monkeypatch, leaf, call):
     """`call`, which a tree of a single leaf suspects, or does not."""
-    trees = read_trees(f"# source\n{fourier.ASSUMED} {fourier.NO}\n{fourier.SUSPECTED} {leaf}\n")
-    monkeypatch.setattr(fourier, "trees_for", lambda *_: trees)
+    plant(monkeypatch, assumed=fourier.NO, suspected=leaf, winograd=fourier.NO)
     return call
 
 
@@ -97,11 +118,11 @@ def suspecting(monkeypatch, leaf, call):
     ],
 )
 def test_cudnn_has_no_such_plan_for_some_calls_whatever_the_trees_say(monkeypatch, call):
-    trees = read_trees(f"# source\n{fourier.ASSUMED} {fourier.YES}\n{fourier.SUSPECTED} {fourier.YES}\n")
-    monkeypatch.setattr(fourier, "trees_for", lambda *_: trees)
+    plant(monkeypatch, assumed=fourier.YES, suspected=fourier.YES, winograd=fourier.YES)
     query = query_of(call, (8, 6))
     assert fourier.fourier_bytes(query, (8, 6)) is None
     assert fourier.suspected_bytes(query, (8, 6)) is None
+    assert max(call.params["x"][2:]) > 254 or fourier.winograd_bytes(query, (8, 6)) is None
     assert fourier.fourier_bytes(query_of(gradient(*SQUARE), (8, 6)), (8, 6)) is not None
 
 
@@ -146,6 +167,23 @@ def test_trees_assume_and_suspect_by_the_share_of_a_leaf(script, monkeypatch):
     known = [fourier.fourier_features(script.query_of(shape)) for shape in shapes]
     assert [trees.leaf(fourier.ASSUMED, sizes) for sizes in known] == [fourier.YES, fourier.NO, fourier.NO]
     assert [trees.leaf(fourier.SUSPECTED, sizes) for sizes in known] == [fourier.YES, fourier.YES, fourier.NO]
+
+
+def test_a_tree_knows_which_shapes_are_tiled(script):
+    """Those with 64 output channels and more, but not those with kernels that have no tiles."""
+    shapes = [
+        (images, 100, 60, 60, out_channels, kernel, kernel, kernel // 2, kernel // 2)
+        for images in range(1, 60)
+        for out_channels in (32, 64)
+        for kernel in (5, 7)
+    ]
+    rows = [
+        (*shape, fourier.tile_bytes(script.query_of(shape)) if shape[4] == 64 and shape[5] == 5 else 0)
+        for shape in shapes
+    ]
+    trees = read_trees(script.text_of("# cuDNN 92000", rows, (len(rows), 0)))
+    known = [fourier.fourier_features(script.query_of((7, 100, 60, 60, out, 5, 5, 2, 2))) for out in (32, 64)]
+    assert [trees.leaf(fourier.WINOGRAD, sizes) for sizes in known] == [fourier.NO, fourier.YES]
 
 
 @pytest.mark.skipif(not SITE, reason="set COTENANT_CUDNN_SITE to a folder with a CUDA build of torch")
