@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
@@ -35,12 +36,12 @@ for _ in range(9):
 def explain(tmp_path):
     """The result for a script of `text`; files that it writes would be in `tmp_path`."""
 
-    def run(text, *launcher, backend="null-gpu", gpu="A100-40GB"):
+    def run(text, *launcher, backend="null-gpu", gpu="A100-40GB", synthetic_data=()):
         script = tmp_path / "train.py"
         script.write_text(text)
         request = EstimateRequest(
             command=(*launcher, str(script)), workdir=str(tmp_path), env=dict(os.environ), gpu=gpu, timeout_s=TIMEOUT_S,
-            trace=TraceOptions(compiled_code="eager"),
+            trace=TraceOptions(compiled_code="eager", synthetic_data=synthetic_data),
         )  # fmt: skip
         return TracedEstimator(backend=backend, python=PYTHON).explain(request)
 
@@ -220,3 +221,41 @@ os.waitpid(pid, 0)
     with pytest.raises(TraceError) as stopped:
         explain(text)
     assert stopped.value.kind == "no-cuda"
+
+
+def _has_numpy():
+    return (
+        bool(PYTHON)
+        and subprocess.run([PYTHON, "-c", "import numpy"], check=False, capture_output=True).returncode == 0
+    )
+
+
+TOKENS = """
+import glob
+import numpy
+import torch
+tokens = numpy.memmap(sorted(glob.glob("data/fineweb/train_*.bin"))[0], dtype=numpy.uint16, mode="r")
+batch = torch.from_numpy(tokens[: 8 * 128].astype(numpy.int64)).view(8, 128).cuda()
+model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 1000)).cuda()
+model.load_state_dict(torch.load("weights/pretrained.pth", map_location="cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    torch.nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.skipif(not _has_numpy(), reason="the Python of COTENANT_CUDA_PYTHON has no NumPy")
+def test_data_and_weights_that_are_absent_are_replaced(explain):
+    result = explain(TOKENS, synthetic_data=("1024:int64:1000",))
+    assert result.estimate.breakdown_bytes["parameter"] == 1000 * 64 * 2 * 4 + 4096
+    assert any("replaced by synthetic data" in warning for warning in result.estimate.warnings)
+    assert any("keeps its initial ones" in warning for warning in result.estimate.warnings)
+
+
+@pytest.mark.skipif(not _has_numpy(), reason="the Python of COTENANT_CUDA_PYTHON has no NumPy")
+def test_the_error_of_absent_data_names_the_option(explain):
+    with pytest.raises(TraceError) as caught:
+        explain('import numpy\nnumpy.memmap("data/train.bin", dtype="uint16", mode="r")')
+    assert "--synthetic-data" in (caught.value.hint or "")

@@ -24,14 +24,18 @@ from cotenant.tracing.cuda_build.extension_builds import ExtensionBuilds, narrow
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
 from cotenant.tracing.cuda_build.unknown_values import UnknownValues
+from cotenant.tracing.data import missing_folders
+from cotenant.tracing.data.missing_data_hints import missing_data_hint
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.distributed.process_groups import group_patches
 from cotenant.tracing.patches import deepspeed
-from cotenant.tracing.patches.registry import PatchTable
-from cotenant.tracing.process import deadline, launcher_env, serialization, session
+from cotenant.tracing.patches.catalog import absence_patches
+from cotenant.tracing.patches.registry import AbsenceContext, PatchTable
+from cotenant.tracing.process import deadline, launcher_env, package_hints, serialization, session
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 _MAX_PLACES = 3
@@ -51,11 +55,11 @@ class CudaBuildSession:
         warnings: sentences for the user; a dict, as an ordered set.
     """
 
-    def __init__(self, request: dict[str, Any], answer: Path, patches: PatchTable) -> None:
+    def __init__(self, request: dict[str, Any], answer: Path, patches: PatchTable, overlay: Overlay) -> None:
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _MIN_TORCH:
             message = f"no null GPU: torch {torch.__version__} is too old, wanted 2.8 or newer"
             raise TraceError("unsupported", message, hint="use `--backend trace`")
-        self.request, self.answer = request, answer
+        self.request, self.answer, self.overlay = request, answer, overlay
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
         self.observer = CudaBuildObserver(self.options.steps, self._steps_done)
@@ -84,6 +88,7 @@ class CudaBuildSession:
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
         patches.add(self.builds.patches())
+        patches.add(absence_patches(AbsenceContext(options=self.options, recorder=self, overlay=overlay)))
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])
         patches.apply()
@@ -101,6 +106,8 @@ class CudaBuildSession:
     def run(self) -> NoReturn:
         """Run the script and answer; the process ends here."""
         try:
+            if self.options.synthetic_data:
+                missing_folders.make_missing(self.overlay, self.request["program"]["args"])
             run_program(self.request["program"])
         except EnoughSteps:
             self.warn("what the script does after the last step that was run, such as a validation, is not included")
@@ -134,7 +141,8 @@ class CudaBuildSession:
         suspects = f"; maybe because of values that a null GPU does not compute, read at {', '.join(places)}"
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
         sentence = f"the script raised {type(error).__name__}: {describe(error)}{suspects if places else ''}"
-        self._failed(kind, sentence, hint_for(error))
+        hint = package_hints.hint_for(error) or hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
+        self._failed(kind, sentence, hint)
 
     def _failed(self, kind: str, sentence: str, hint: str | None = None) -> NoReturn:
         if self.steps:

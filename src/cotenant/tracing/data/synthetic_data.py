@@ -42,7 +42,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
 )
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
 from cotenant.tracing.patches import missing_weights
-from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
@@ -50,7 +50,7 @@ _VOXEL_DISTANCE = 7
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
-def patches(context: PatchContext) -> list[Entry]:
+def patches(context: AbsenceContext) -> list[Entry]:
     """Functions that load data; none without synthetic samples."""
     texts = context.options.synthetic_data
     if not texts:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
 from cotenant.core.ports import TraceOptions
-from cotenant.tracing.patches.registry import Entry, PatchContext, PatchTable
+from cotenant.tracing.patches.registry import AbsenceContext, Entry, PatchContext, PatchTable
 
 _PROVIDERS = (
     "device.libtorch_patch",
@@ -69,6 +70,15 @@ _PROVIDERS = (
 """Modules below `cotenant.tracing` with a function `patches(context)`. The session applies those of
 `sandbox.overlay_hooks` by itself, before it imports torch."""
 
+_ABSENCE_PROVIDERS = (
+    "patches.missing_weights",
+    "patches.hf_pretrained",
+    "patches.diffusers_pretrained",
+    "patches.missing_processors",
+    "data.synthetic_data",
+)
+"""Those for data and models that are not on this machine, which scripts on the null GPU lack as well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchRow:
@@ -91,9 +101,14 @@ def all_patches(context: PatchContext) -> list[Entry]:
     return [entry for module in import_providers() for entry in module.patches(context)]
 
 
-def import_providers() -> list[ModuleType]:
+def absence_patches(context: AbsenceContext) -> list[Entry]:
+    """The entries for data and models that are not on this machine."""
+    return [entry for module in import_providers(_ABSENCE_PROVIDERS) for entry in module.patches(context)]
+
+
+def import_providers(names: Sequence[str] = _PROVIDERS) -> list[ModuleType]:
     """The modules that have the entries, imported."""
-    return [importlib.import_module(f"cotenant.tracing.{name}") for name in _PROVIDERS]
+    return [importlib.import_module(f"cotenant.tracing.{name}") for name in names]
 
 
 def list_patches() -> list[PatchRow]:

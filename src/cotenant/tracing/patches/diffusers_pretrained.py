@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _CONFIG_SOURCE_OPTIONS = ("cache_dir", "revision", "token", "subfolder", "local_files_only", "user_agent")
 
 
-def patches(context: PatchContext) -> list[Patch]:
+def patches(context: AbsenceContext) -> list[Patch]:
     """The method that loads a model by name."""
     return [
         Patch(

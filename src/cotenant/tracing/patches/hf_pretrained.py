@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _CONFIG_SOURCE_OPTIONS = ("cache_dir", "revision", "token", "subfolder", "trust_remote_code")
 _QUANTIZATION_OPTIONS = ("quantization_config", "load_in_4bit", "load_in_8bit")
 
 
-def patches(context: PatchContext) -> list[Patch]:
+def patches(context: AbsenceContext) -> list[Patch]:
     """The method that loads a model by name."""
     return [
         Patch(

@@ -18,7 +18,7 @@ from cotenant.tracing.patches.media_processors import (
     set_image_sizes,
     set_media_options,
 )
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _UNLIMITED_LENGTH = 10**30
 """Source: transformers/tokenization_utils_base.py, `VERY_LARGE_INTEGER`."""
@@ -36,7 +36,7 @@ _MADE = "_cotenant_made"
 _WHERE = ("cache_dir", "revision", "token", "trust_remote_code")
 
 
-def patches(context: PatchContext) -> list[Patch]:
+def patches(context: AbsenceContext) -> list[Patch]:
     """Methods that load by name."""
     common: dict[str, Any] = {
         "phase": Phase.LIBRARIES,

@@ -18,7 +18,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.patches import offline_downloads
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _MODEL_FETCHERS = ("huggingface_hub", "torch.hub")
 """Modules that download parts of models."""
@@ -88,7 +88,7 @@ def is_checkpoint(path: str) -> bool:
     return name.endswith(_CHECKPOINT_SUFFIXES) or bool(_CHECKPOINT_NAME.search(name))
 
 
-def patches(context: PatchContext) -> list[Patch]:
+def patches(context: AbsenceContext) -> list[Patch]:
     """Functions that download weights, and the one that loads them."""
     recorder = context.recorder
     return [

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _END, _PREFIX, _MIDDLE, _SUFFIX = "<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"
 _ENCODINGS: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -36,7 +36,7 @@ _FONT = "fonts/ttf/DejaVuSans.ttf"
 """Source: matplotlib/font_manager.py, `FontManager.__init__`."""
 
 
-def patches(context: PatchContext) -> list[Patch]:
+def patches(context: AbsenceContext) -> list[Patch]:
     """Functions that download them."""
     return [
         Patch(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cotenant.tracing.patches.import_hooks import when_imported
 
@@ -48,16 +48,30 @@ class Phase(enum.IntEnum):
     """Data loaders, checkpoints, synthetic data."""
 
 
+class Warns(Protocol):
+    """What takes sentences for the user: a recorder, or a session on the null GPU."""
+
+    def warn(self, sentence: str) -> None:
+        """Add a warning, once."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class PatchContext:
-    """What patches need of the session that applies them."""
+class AbsenceContext:
+    """What patches for data and models that are not on this machine need of a session."""
 
     options: TraceOptions
-    gpu: FakeGpuSpec
+    recorder: Warns
+    overlay: Overlay
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchContext(AbsenceContext):
+    """What patches need of the session that applies them."""
+
     recorder: TraceRecorder
+    gpu: FakeGpuSpec
     mode: TraceMode
     observer: TrainingObserver
-    overlay: Overlay
     groups: NcclGroups
     compiled_mark: Path | None = None
     """A file to make before anything is compiled."""

@@ -61,7 +61,7 @@ def _run_on_null_gpu(request: dict[str, Any], answer: Path) -> NoReturn:
     _usable_torch()
     from cotenant.tracing.cuda_build.session import CudaBuildSession
 
-    CudaBuildSession(request, answer, patches).run()
+    CudaBuildSession(request, answer, patches, overlay).run()
 
 
 def as_trace_error(error: UsageError) -> TraceError:
