@@ -41,12 +41,12 @@ def test_the_script_of_a_command_is_read(folder, command, missing):
     [
         pytest.param("cd package\npython train.py\n", True, id="one Python command"),
         pytest.param("python train.py\npython train.py\n", False, id="two"),
-        pytest.param("python train.py $OPTIONS\n", False, id="options that are not known"),
+        pytest.param("python train.py $SETTINGS\n", False, id="settings that are not known"),
         pytest.param("echo\n", False, id="none"),
     ],
 )
 def test_the_python_command_of_a_shell_script_is_read(folder, monkeypatch, text, is_known):
-    monkeypatch.delenv("OPTIONS", raising=False)
+    monkeypatch.delenv("SETTINGS", raising=False)
     (folder / "job.sh").write_text(text)
     assert (habit_of(["bash", "job.sh"], str(folder)) is not None) == is_known
     assert (habit_of(["/bin/sh", "-c", text], str(folder)) is not None) == is_known
