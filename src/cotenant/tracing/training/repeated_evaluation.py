@@ -26,7 +26,6 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training.call_signature import signature
-from cotenant.tracing.training.growing_calls import GrowingCalls
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.repeated_decoding import RepeatedDecoding
 
@@ -59,7 +58,6 @@ class RepeatedCalls:
         self._values = values
         self._batches = batches
         self._decoding = RepeatedDecoding(recorder, values)
-        self._growing = GrowingCalls(recorder, values)
         self._busy = False  # in a call that is compared, and whose parts are not
         self._alike: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
         self._parts: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
@@ -83,10 +81,6 @@ class RepeatedCalls:
                 return original(module, *args, **kwargs)
             if not is_part and (layers := self._decoding.layers(kwargs)):
                 return self._decoding.call(original, module, args, kwargs, layers)
-            if not is_part:
-                has_grown, result = self._growing.call(original, module, args, kwargs)
-                if has_grown:
-                    return result
             return self._compare(original, module, args, kwargs, is_part=is_part)
 
         return call
