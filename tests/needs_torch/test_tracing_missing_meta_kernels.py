@@ -119,6 +119,8 @@ def test_synchronized_batch_norm_saves_its_input(tmp_path):
 
 
 def test_untraceable_is_not_a_not_implemented_error(tmp_path):
-    source = HEAD + "x = torch.ones(3).cuda()\ntry:\n    x.is_set_to(x)\nexcept NotImplementedError:\n    pass\n"
-    with failing("unsupported", "`aten::is_set_to` cannot be traced"):
+    operator = "library = torch.library.Library('mine', 'DEF')\nlibrary.define('same(Tensor x) -> Tensor')\n"
+    call = "try:\n    torch.ops.mine.same(torch.ones(3).cuda())\nexcept NotImplementedError:\n    pass\n"
+    source = HEAD + operator + "library.impl('same', lambda x: x.clone(), 'CPU')\n" + call
+    with failing("unsupported", "`mine::same` cannot be traced"):
         traced(tmp_path, source)
