@@ -15,6 +15,7 @@ import torch
 
 from cotenant.tracing.device import cuda_graphs, libtorch_patch
 from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
+from cotenant.tracing.device.streams import STREAM_CLASSES, FakeStream, device_index
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
@@ -86,94 +87,6 @@ class _DeviceProperties:
         )
 
 
-class FakeStream:
-    """Replaces `torch.cuda.Stream`. It orders nothing; the allocator has blocks of each stream, by `number`."""
-
-    _next = 1
-
-    @staticmethod
-    def priority_range() -> tuple[int, int]:
-        """The lowest and the highest. Source: c10/cuda/CUDAStream.h, `max_compile_time_stream_priorities`."""
-        return 0, -3
-
-    def __init__(self, device: object = None, priority: int = 0, *, number: int | None = None, **_: object) -> None:
-        if number is None:
-            number, FakeStream._next = FakeStream._next, FakeStream._next + 1
-        self.number = number
-        self.priority = priority
-        self.device = torch.device("cuda", max(0, _device_index(device)))
-        self.device_index = self.device.index
-        # c10::DeviceType::CUDA. Libraries make streams again from `stream_id`, `device_index` and `device_type`.
-        self.device_type = 1
-        self.stream_id = number
-        self.cuda_stream = number
-
-    def synchronize(self) -> None:
-        """Nothing runs, so there is nothing to wait for."""
-
-    def wait_stream(self, stream: object) -> None:
-        """Nothing runs, so there is nothing to wait for."""
-
-    def wait_event(self, event: object) -> None:
-        """Nothing runs, so there is nothing to wait for."""
-
-    def record_event(self, event: Any = None) -> Any:
-        """The given event, or a new one."""
-        return event if event is not None else FakeEvent()
-
-    def query(self) -> bool:
-        """All work is done."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """No CUDA graph is being captured."""
-        return False
-
-    def __enter__(self) -> FakeStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FakeStream) and (other.number, other.device) == (self.number, self.device)
-
-    def __hash__(self) -> int:
-        return hash((self.number, self.device))
-
-
-def _external_stream(stream_ptr: int, device: object = None, **_: object) -> FakeStream:
-    """The stream of a number, which `cuda_stream` gives, in place of one that another library made."""
-    return FakeStream(device, number=int(stream_ptr))
-
-
-class FakeEvent:
-    """Replaces `torch.cuda.Event`; it is always complete."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.cuda_event = 0
-
-    def record(self, stream: object = None) -> None:
-        """Nothing to record."""
-
-    def wait(self, stream: object = None) -> None:
-        """Nothing to wait for."""
-
-    def query(self) -> bool:
-        """It is complete."""
-        return True
-
-    def synchronize(self) -> None:
-        """It is complete."""
-
-    def elapsed_time(self, end: object) -> float:
-        """1.0 ms: scripts divide by it."""
-        return 1.0
-
-
-_STREAM_CLASSES: dict[str, Any] = {"Stream": FakeStream, "ExternalStream": _external_stream, "Event": FakeEvent}
-
-
 def patches(context: PatchContext) -> list[Patch]:
     """What scripts and libraries call in `torch.cuda`, in `torch.accelerator` and in the C module below them."""
     spec, recorder, cuda = context.gpu, context.recorder, torch.cuda
@@ -193,7 +106,7 @@ def patches(context: PatchContext) -> list[Patch]:
             "torch.cuda", ours, phase=Phase.DEVICE, reason=no_driver, source=source, missing=_SOME_VERSIONS
         ),
         *patch_attributes(
-            "torch.cuda.streams", _STREAM_CLASSES, phase=Phase.DEVICE,
+            "torch.cuda.streams", STREAM_CLASSES, phase=Phase.DEVICE,
             reason="Libraries and PyTorch itself take these from where they are defined.",
             source="torch/cuda/streams.py, `Stream`",
         ),
@@ -260,13 +173,13 @@ def _devices(spec: FakeGpuSpec) -> dict[str, Any]:
     properties = [_DeviceProperties(spec, index) for index in range(spec.count)]
 
     def properties_of(device: object = None) -> _DeviceProperties:
-        index = _device_index(device)
+        index = device_index(device)
         if not 0 <= index < spec.count:
             raise AssertionError("Invalid device id")  # as torch/cuda/__init__.py, `get_device_properties`
         return properties[index]
 
     def set_device(device: object) -> None:
-        _exchange_device(_device_index(device))
+        _exchange_device(device_index(device))
 
     return {
         "device_count": lambda: spec.count,
@@ -317,7 +230,7 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
         return FakeStream(device, number=0)
 
     def current_stream(device: object = None) -> FakeStream:
-        return current.get(_device_index(device)) or default_stream(device)
+        return current.get(device_index(device)) or default_stream(device)
 
     def set_stream(stream: object) -> None:
         if not isinstance(stream, FakeStream):  # an object of another library: the current stream stays
@@ -327,7 +240,7 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
         libtorch_patch.set_current_device(stream.device_index)
 
     return {
-        **_STREAM_CLASSES,
+        **STREAM_CLASSES,
         "set_stream": set_stream,
         "current_stream": current_stream,
         "default_stream": default_stream,
@@ -409,13 +322,3 @@ def _unique_function(value: Any) -> Any:
         return value(*args, **kwargs)
 
     return call
-
-
-def _device_index(device: object) -> int:
-    """The index of a GPU given as number, name or device; without an index, the current GPU."""
-    if isinstance(device, int):
-        return device
-    if isinstance(device, torch.cuda.device):
-        return int(device.idx)
-    index = None if device is None else torch.device(device).index
-    return libtorch_patch.current_device() if index is None else int(index)
