@@ -9,7 +9,6 @@ value in `unknown`.
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,6 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
 
 _BRANCHES = frozenset(("if", "then", "elif", "else", "fi"))
 _KEYWORDS = frozenset(("do", "{", "!", "while", "until")) | _BRANCHES
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(#?)(\w+|[@*#])([^{}]*)\}|\(+[^()]*\)+)|`[^`]*`")
 _SLICE = re.compile(r":\s*(\d{1,4})")
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
@@ -129,7 +127,7 @@ class _ScriptReader:
             self._read_part(number, part)
 
     def _case_word(self, word: str) -> str | None:
-        """The word that a `case` tells apart; None: not known. An argument that is not given is empty."""
+        """The word that a `case` matches; None: not known. An argument that is not given is empty."""
         self._unknown = {}
         text = self._texts([word.strip("\"'")])[0]
         return None if set(self._unknown) - {f"${place}" for place in range(1, 10)} else text
@@ -182,7 +180,7 @@ class _ScriptReader:
             self._assign(words[1], self._expanded([words[3]])[:1])
             return
         env: dict[str, str] = {}
-        while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+        while words and (match := shell_runners.ASSIGNMENT.fullmatch(words[0])):
             env[match[1]] = " ".join(self._expanded([match[2]]))
             words = words[1:]
         if not words:
@@ -203,7 +201,7 @@ class _ScriptReader:
         name = words[0].rpartition("/")[2]
         if name in ("export", "declare", "typeset", "local"):
             for word in words[1:]:
-                if match := _ASSIGNMENT.fullmatch(word):
+                if match := shell_runners.ASSIGNMENT.fullmatch(word):
                     self._assign(match[1], [match[2]])
         elif name in ("cd", "pushd") and len(words) > 1:
             self._folder = self._below(words[-1])
@@ -217,7 +215,8 @@ class _ScriptReader:
         elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
             self._conda_env = words[2] if len(words) > 2 else "base"
         else:
-            inner = self._without_runners(words, env)
+            inner, conda_env = shell_runners.without_runners(words, env)
+            self._conda_env = conda_env or self._conda_env
             if not shell_runners.runs_python(inner):
                 self._run_script(number, inner, env)
             else:
@@ -294,33 +293,6 @@ class _ScriptReader:
             self._conda_env = rest[0]
         elif folder:
             self._bin_folders = (self._below(folder), *self._bin_folders)
-
-    def _without_runners(self, words: list[str], env: dict[str, str]) -> list[str]:
-        """The command that `srun`, `env` and the like run; their variables are added to `env`."""
-        while words:
-            name = words[0].rpartition("/")[2]
-            if name == "srun":
-                words = words[1 + shell_runners.srun_options(words[1:]) :]
-            elif name == "env":
-                words = shell_runners.after_options(words[1:], frozenset(("-u", "-C", "--unset", "--chdir")))
-                while words and ((match := _ASSIGNMENT.fullmatch(words[0])) or words[0].startswith("-")):
-                    if match:
-                        env[match[1]] = match[2]
-                        words = words[1:]
-                    else:
-                        words = shell_runners.after_options(words, frozenset(("-u", "-C", "--unset", "--chdir")))
-            elif name == "timeout":
-                words = shell_runners.after_options(words[1:], frozenset(("-k", "-s", "--kill-after", "--signal")))[1:]
-            elif name in shell_runners.RUN_SUBCOMMANDS and words[1:2] == ["run"]:
-                if name in ("conda", "mamba"):
-                    pairs = dict(itertools.pairwise(words))
-                    self._conda_env = pairs.get("-n", pairs.get("--name", pairs.get("-p", self._conda_env)))
-                words = shell_runners.after_options(words[2:], shell_runners.RUN_SUBCOMMANDS[name])
-            elif name in shell_runners.RUNNERS:
-                words = shell_runners.after_options(words[1:], shell_runners.RUNNERS[name])
-            else:
-                break
-        return words
 
     def _expanded(self, words: Sequence[str]) -> list[str]:
         """`words` with the values of variables; one that is a variable and nothing else is split, as without quotes."""

@@ -124,7 +124,7 @@ class Cases:
     def commands(self, line: str, value: Callable[[str], str | None]) -> Iterator[str]:
         """The parts of a line that hold commands, without `case`, patterns, `;;` and `esac`.
 
-        `value`: of the word that `case` tells apart. Each part is to be read before the next one is asked for.
+        `value`: of the word that `case` matches. Each part must be read before the next one is taken.
         """
         if match := _CASE.fullmatch(line):
             self._open.append(_Case(value(match[1])))

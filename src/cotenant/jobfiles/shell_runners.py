@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +10,7 @@ from cotenant.core.errors import UsageError
 from cotenant.jobfiles.sbatch import SbatchOption, split_options
 
 LAUNCHERS = frozenset(("accelerate", "deepspeed", "torchrun"))
-_MPI_LAUNCHERS = frozenset(("mpiexec", "mpirun"))  # kept in a command: scripts divide a batch by their processes
+_MPI_LAUNCHERS = frozenset(("mpiexec", "mpirun"))  # part of the command: scripts divide a batch by their processes
 NOTEBOOK_COMMANDS = frozenset(("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"))
 RUNNERS: Mapping[str, frozenset[str]] = {
     "command": frozenset(),
@@ -41,6 +42,7 @@ _SRUN = {
 _SRUN_FLAGS = frozenset(("-l", "-u", "-E", "-K"))
 """Flags of srun that mean something else to sbatch."""
 _NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", "venv", "virtualenv"))
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -94,3 +96,35 @@ def runs_python(words: Sequence[str]) -> bool:
         elif not word.startswith("-"):
             return True
     return False
+
+
+def without_runners(words: list[str], env: dict[str, str]) -> tuple[list[str], str]:
+    """The command that `srun`, `env` and the like run, and the conda environment that one of them names, or ''.
+
+    Variables that they set are added to `env`.
+    """
+    conda_env = ""
+    while words:
+        name = words[0].rpartition("/")[2]
+        if name == "srun":
+            words = words[1 + srun_options(words[1:]) :]
+        elif name == "env":
+            words = after_options(words[1:], frozenset(("-u", "-C", "--unset", "--chdir")))
+            while words and ((match := ASSIGNMENT.fullmatch(words[0])) or words[0].startswith("-")):
+                if match:
+                    env[match[1]] = match[2]
+                    words = words[1:]
+                else:
+                    words = after_options(words, frozenset(("-u", "-C", "--unset", "--chdir")))
+        elif name == "timeout":
+            words = after_options(words[1:], frozenset(("-k", "-s", "--kill-after", "--signal")))[1:]
+        elif name in RUN_SUBCOMMANDS and words[1:2] == ["run"]:
+            if name in ("conda", "mamba"):
+                pairs = dict(itertools.pairwise(words))
+                conda_env = pairs.get("-n", pairs.get("--name", pairs.get("-p", conda_env)))
+            words = after_options(words[2:], RUN_SUBCOMMANDS[name])
+        elif name in RUNNERS:
+            words = after_options(words[1:], RUNNERS[name])
+        else:
+            break
+    return words, conda_env
