@@ -102,11 +102,11 @@ def steps_rows(count: int) -> Iterator[str]:
     yield "| steps told | runs | mean log error of the time alone | P90 |"
     yield "| --- | --- | --- | --- |"
     gpus = cluster.parse("4xA100-40GB")
-    for tells_steps in (False, True):
+    for reports_steps in (False, True):
         errors = []
         for number in range(count):
             trace, history = resampled(traces.load("t1"), seed=SEED + number), WorkloadHistory()
-            config = SimulationConfig(sensitivity_sd=SENSITIVITY_SD, tells_steps=tells_steps)
+            config = SimulationConfig(sensitivity_sd=SENSITIVITY_SD, reports_steps=reports_steps)
             simulate(
                 trace, gpus, "marginal-gain", estimator="cotenant", max_slowdown=1.5, config=config, history=history
             )
@@ -119,7 +119,7 @@ def steps_rows(count: int) -> Iterator[str]:
                 errors += [abs(math.log(run_s / truth[name])) for run_s in record.durations_s if name is not None]
         errors.sort()
         p90 = errors[int(0.9 * len(errors))]
-        yield f"| {'yes' if tells_steps else 'no'} | {len(errors)} | {statistics.mean(errors):.3f} | {p90:.3f} |"
+        yield f"| {'yes' if reports_steps else 'no'} | {len(errors)} | {statistics.mean(errors):.3f} | {p90:.3f} |"
 
 
 def main() -> int:

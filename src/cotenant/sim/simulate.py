@@ -150,7 +150,7 @@ def _history_feed(
     policy: Policy, history: WorkloadHistory, job_of: JobFactory, jobs: int, config: SimulationConfig
 ) -> HistoryFeed:
     minds_company = getattr(policy, "uses_predictions", True)
-    return HistoryFeed(history, job_of, jobs, minds_company=minds_company, tells_steps=config.tells_steps)
+    return HistoryFeed(history, job_of, jobs, minds_company=minds_company, reports_steps=config.reports_steps)
 
 
 def _result(

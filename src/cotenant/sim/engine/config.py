@@ -40,7 +40,7 @@ class SimulationConfig:
         overrun: what is done about attempts that hold more than their promise, as `[scheduling] overrun` of a daemon.
         movable_share: share of the jobs that can be moved, drawn by the seed. A move takes `save_s`, in which the job
             holds its GPUs and makes no step, and `startup_s` of the next attempt. Policies that move jobs use it.
-        tells_steps: jobs report their steps, so that a history knows how much each group slowed them down.
+        reports_steps: jobs report their steps, so that a history knows how much each group slowed them down.
         repartition: when empty GPUs in MIG mode get another layout of instances, and at which cost; None: never.
         record: keep the use of every GPU over time, for reports.
     """
@@ -66,7 +66,7 @@ class SimulationConfig:
     movable_share: float = 0.0
     save_s: float = 30.0
     startup_s: float = 30.0
-    tells_steps: bool = False
+    reports_steps: bool = False
     repartition: RepartitionRule | None = None
     record: bool = False
 

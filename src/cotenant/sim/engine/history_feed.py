@@ -30,7 +30,7 @@ class HistoryFeed:
     """A history, and the pending jobs by workload, so that they are reconsidered when more is known of it.
 
     `minds_company` is False for policies that use no co-runs: then the history gets solo intervals only. With
-    `tells_steps` jobs report their steps, one in a second alone.
+    `reports_steps` jobs report their steps, one in a second alone.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class HistoryFeed:
         count: int,
         *,
         minds_company: bool = True,
-        tells_steps: bool = False,
+        reports_steps: bool = False,
     ) -> None:
         self.history = history
         self._jobs = _JobCache(job_of, count)
         self._minds_company = minds_company
-        self._tells_steps = tells_steps
+        self._reports_steps = reports_steps
         self._pending: dict[str, dict[int, Job]] = {}
         self._summaries: dict[str, tuple[object, ...]] = {}
 
@@ -70,7 +70,7 @@ class HistoryFeed:
         """Add the intervals that end because the attempts at work on these GPUs are about to change."""
         for gpu in gpus:
             if self._minds_company or len(gpu.active) < 2:
-                _add_intervals(gpu, at_s, tells_steps=self._tells_steps)
+                _add_intervals(gpu, at_s, reports_steps=self._reports_steps)
                 continue
             for attempt in gpu.active:
                 if attempt.gpus[0] is gpu:
@@ -110,7 +110,7 @@ class HistoryFeed:
         return (self.history.demand_bytes(plain), smact, activity.drama is None)
 
 
-def _add_intervals(gpu: SimGpu, at_s: float, *, tells_steps: bool) -> None:
+def _add_intervals(gpu: SimGpu, at_s: float, *, reports_steps: bool) -> None:
     """The interval since the last change, for each attempt whose first GPU this is."""
     active = gpu.active
     group: tuple[int, ...] | None = None
@@ -120,7 +120,7 @@ def _add_intervals(gpu: SimGpu, at_s: float, *, tells_steps: bool) -> None:
             continue
         if group is None:
             group = tuple(sorted([other.job.id for other in active]))
-        steps = (attempt.speed * seconds, seconds) if tells_steps else (0.0, 0.0)
+        steps = (attempt.speed * seconds, seconds) if reports_steps else (0.0, 0.0)
         attempt.co_runs.add_interval(group, seconds, gpu.smact, gpu.smocc, gpu.drama, *steps)
         attempt.co_run_since_s = at_s
 
