@@ -254,6 +254,21 @@ def test_data_and_weights_that_are_absent_are_replaced(explain):
     assert any("keeps its initial ones" in warning for warning in result.estimate.warnings)
 
 
+FILES = """
+import glob
+import torch
+tokens = torch.from_file(glob.glob("data/fineweb_train_*.bin")[0], shared=False, size=256, dtype=torch.int32)
+torch.save({"tokens": tokens.cuda()}, "state.pt")
+assert torch.load("state.pt")["tokens"].shape == (256,)
+"""
+
+
+def test_files_that_pytorch_opens_itself_are_those_of_the_sandbox(explain, tmp_path):
+    result = explain(FILES + PERCEPTRON + STEPS, synthetic_data=("1024:int64:1000",))
+    assert result.estimate.breakdown_bytes["parameter"]
+    assert not (tmp_path / "state.pt").exists()
+
+
 @pytest.mark.skipif(not _has_numpy(), reason="the Python of COTENANT_CUDA_PYTHON has no NumPy")
 def test_the_error_of_absent_data_names_the_option(explain):
     with pytest.raises(TraceError) as caught:

@@ -35,6 +35,7 @@ from cotenant.tracing.process import deadline, launcher_env, package_hints, seri
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
 from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+from cotenant.tracing.sandbox import torch_save
 from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
@@ -88,6 +89,7 @@ class CudaBuildSession:
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
         patches.add(self.builds.patches())
+        patches.add(torch_save.path_patches(overlay))
         patches.add(absence_patches(AbsenceContext(options=self.options, recorder=self, overlay=overlay)))
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])

@@ -24,10 +24,7 @@ def patches(context: PatchContext) -> list[Entry]:
     """Saving and loading, also by other libraries, and how fake tensors are pickled."""
     overlay = context.overlay
     return [
-        Patch(
-            target="torch:save", phase=Phase.DATA, replacement=functools.partial(_saving_to, overlay), wraps=True,
-            reason="It opens files in C++.", source="torch/serialization.py, `_open_zipfile_writer`",
-        ),
+        _save_patch(overlay),
         Patch(
             target="torch:load", phase=Phase.DATA, replacement=functools.partial(_loading_from, overlay), wraps=True,
             stacks=True,
@@ -46,6 +43,32 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         *native_io.patches(overlay),
     ]  # fmt: skip
+
+
+def path_patches(overlay: Overlay) -> list[Patch]:
+    """Functions that open files in C++, for a script with real tensors."""
+    return [
+        _save_patch(overlay),
+        Patch(
+            target="torch:load", phase=Phase.DATA, replacement=functools.partial(_loading_visible, overlay), wraps=True,
+            stacks=True, reason="It opens files in C++.", source="torch/serialization.py, `_open_zipfile_reader`",
+        ),
+        *native_io.patches(overlay),
+    ]  # fmt: skip
+
+
+def _save_patch(overlay: Overlay) -> Patch:
+    return Patch(
+        target="torch:save", phase=Phase.DATA, replacement=functools.partial(_saving_to, overlay), wraps=True,
+        reason="It opens files in C++.", source="torch/serialization.py, `_open_zipfile_writer`",
+    )  # fmt: skip
+
+
+def _loading_visible(overlay: Overlay, original: Any) -> Any:
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(overlay.visible(f) if isinstance(f, (str, os.PathLike)) else f, *args, **kwargs)
+
+    return load
 
 
 def _saving_to(overlay: Overlay, original: Any) -> Any:
