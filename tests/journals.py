@@ -176,6 +176,14 @@ NEW_IN_SCHEMA_11 = (
         error="`3g.20gb:4` is in use",
     ),
 )
+NEW_IN_SCHEMA_12 = (
+    EstimateReady(
+        at_s=2.0,
+        cause="traced",
+        job_id=9,
+        estimate=an_estimate(8, smact=0.4, smact_low=0.2, smact_high=0.7),
+    ),
+)
 
 
 def hold(number, padding=0):

@@ -82,6 +82,10 @@ def _add_repartition_events(_: sqlite3.Connection) -> None:
     """Version 11. New events (RepartitionStarted, RepartitionEnded); the tables are unchanged."""
 
 
+def _add_activity_intervals(_: sqlite3.Connection) -> None:
+    """Version 12. Estimates have an interval of the SM activity; the tables are unchanged."""
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _create,
     _add_update_events,
@@ -94,6 +98,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_checkpoint_fields,
     _leave_defaults_out,
     _add_repartition_events,
+    _add_activity_intervals,
 )
 """Step N, counted from 0, brings a file from schema N to N + 1. Steps are never edited, only added."""
 

@@ -22,6 +22,7 @@ from journals import (
     NEW_IN_SCHEMA_8,
     NEW_IN_SCHEMA_9,
     NEW_IN_SCHEMA_11,
+    NEW_IN_SCHEMA_12,
     ONE_OF_EVERY_EVENT,
     RENAMED_IN_SCHEMA_5,
     reopened,
@@ -32,7 +33,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
 SCHEMA_6 = (*ONE_OF_EVERY_EVENT, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5, *NEW_IN_SCHEMA_6)
 SCHEMA_8 = (*SCHEMA_6, *NEW_IN_SCHEMA_8)
 SCHEMA_9 = (*SCHEMA_8, *NEW_IN_SCHEMA_9)
-NEWEST = (*SCHEMA_9, *NEW_IN_SCHEMA_11)
+SCHEMA_11 = (*SCHEMA_9, *NEW_IN_SCHEMA_11)
+NEWEST = (*SCHEMA_11, *NEW_IN_SCHEMA_12)
 
 
 # Migrations.
@@ -74,7 +76,8 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
         ("schema_8", SCHEMA_8),
         ("schema_9", SCHEMA_9),
         ("schema_10", SCHEMA_9),
-        ("schema_11", NEWEST),
+        ("schema_11", SCHEMA_11),
+        ("schema_12", NEWEST),
     ],
 )
 def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
