@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -162,16 +163,21 @@ def test_a_full_disk_refuses_submissions_until_there_is_space(small):
     assert small.client.status()["journal_error"] is None
 
 
-def test_startup_on_a_full_disk_serves_queries_and_continues_with_space(small):
+@pytest.mark.parametrize("ended", [True, False])
+def test_startup_on_a_full_disk_serves_queries_and_continues_with_space(small, ended):
     gate = small.gate()
     small.start()
     job = small.submit(f"{gate}; exit 6")
     small.started(job)
     small.fill()
     small.kill()
-    small.open_gate(gate)
+    if ended:
+        small.open_gate(gate)
+        while not any((small.root / "state").rglob("attempts/*/*/result.json")):
+            time.sleep(0.02)
     small.start()
     assert small.cli("show", str(job)).returncode == 0
+    small.open_gate(gate)
     small.fill()
     big = small.job("true", hold=True, env=dict.fromkeys("XYZ", "x" * 100_000))
     with pytest.raises(JournalError):

@@ -110,6 +110,8 @@ def create_once(path: str | os.PathLike[str], data: bytes) -> bool:
     Raises:
         OSError: it cannot be created.
     """
+    if os.path.lexists(path):  # on a full disk no draft could be written
+        return False
     folder, name = os.path.split(os.fspath(path))
     draft, descriptor = _draft(os.path.join(folder, f".{name}"), locked=False)
     try:
