@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.assumptions import mask_counts
 from cotenant.tracing.assumptions.known_values import ALL_FOUND, assumption_of, max_elements
 from cotenant.tracing.operators import cub_buffers
+from cotenant.tracing.operators.fast_paths import view_of
 from cotenant.tracing.operators.gradients_in_place import is_called_by_autograd
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
@@ -43,25 +44,28 @@ def _nonzero(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
     return _positions(ctx, func, args[0])
 
 
-def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTensor:
+def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int | None = None) -> FakeTensor:
     """The positions, recorded: CUB counts them, and then selects them, with storage of its own."""
     if mask.device.type != "cuda" or not mask.numel():
-        return _found_positions(ctx, func, mask)
+        return _found_positions(ctx, func, mask, most)
     copies = [] if mask.is_contiguous() else [ctx.scratch(mask.numel() * mask.element_size(), mask.device)]
     count = ctx.scratch(_COUNT_BYTES, mask.device)
     partial_sums = ctx.scratch(cub_buffers.count_bytes(mask.numel()), mask.device)
     del partial_sums
-    found = _found_positions(ctx, func, mask)
+    found = _found_positions(ctx, func, mask, most)
     ctx.record(found)
     selection = ctx.scratch(cub_buffers.select_bytes(mask.numel()), mask.device)
     del selection, count, copies
     return found
 
 
-def _found_positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTensor:
+def _found_positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int | None) -> FakeTensor:
     value = ctx.known_values.of(mask)
     max_true = mask_counts.max_true(mask)
-    if value is None and max_true is not None and max_true < mask.numel():
+    if value is None and most is not None and most < mask.numel():
+        _warn_assumed_size(ctx, func, "as many are found as the source has elements")
+        count = most
+    elif value is None and max_true is not None and max_true < mask.numel():
         _warn_assumed_size(ctx, func, "as many are found as were set")
         count = max_true
     elif value is None:
@@ -151,12 +155,35 @@ def _is_gradient_of_index(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
 
 @operators.shape_of("aten::masked_select")
 def _masked_select(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    source, mask = args
-    shape = torch.broadcast_shapes(source.shape, mask.shape)
-    whole, mask = source.expand(shape), mask.expand(shape)
-    positions = _positions(ctx, func, mask)
+    return _selected(ctx, func, *args)
+
+
+def _selected(
+    ctx: OpContext, func: OpOverload, source: torch.Tensor, mask: torch.Tensor, most: int | None = None
+) -> FakeTensor:
+    """Elements under a mask; at most `most`, if that is given and the mask is not known."""
+    mask = mask.expand(torch.broadcast_shapes(source.shape, mask.shape))
+    positions = _positions(ctx, func, mask, most)
     ctx.record(positions)
-    return ctx.empty_strided((positions.shape[0],), (1,), source.dtype, whole.device)
+    return ctx.empty_strided((positions.shape[0],), (1,), source.dtype, source.device)
+
+
+@operators.shape_of("aten::masked_scatter_backward")
+def _masked_scatter_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients under the mask, and zeros behind them where the source has more elements than the mask selects.
+
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `masked_scatter_backward_symint`.
+    """
+    grad, mask, shape = args
+    size = math.prod(shape)
+    selected = _selected(ctx, func, grad, mask, most=size)
+    if selected.numel() < size:
+        ctx.record(selected)
+        zeros = ctx.empty_strided((size - selected.numel(),), (1,), grad.dtype, grad.device)
+        ctx.record(zeros)
+        ctx.keep_until_done([selected, zeros])
+        selected = ctx.empty_strided((size,), (1,), grad.dtype, grad.device)
+    return view_of(ctx, selected, shape, contiguous_strides(shape), 0)
 
 
 @operators.shape_of("aten::repeat_interleave.Tensor")

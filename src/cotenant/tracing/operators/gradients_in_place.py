@@ -4,7 +4,7 @@ Every tensor counts as a subclass while a mode is active, which functional opera
 C++ on a gradient that it has just filled with zeros is answered with that gradient.
 Source: torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native, `areAnyTensorSubclassLike` in
 `gather_backward`, `index_select_backward_symint`, `value_selecting_reduction_backward_symint`, `cummaxmin_backward`,
-`take_backward`, `index_backward`.
+`take_backward`, `index_backward`, and those below.
 
 A module of its own: one rule of autograd, for operators of several modules.
 """
@@ -22,6 +22,13 @@ from cotenant.tracing.training.inplace_grad_accumulation import called_from_pyth
 
 operators = OperatorTable()
 
+_IN_PLACE = {
+    "aten::index_fill.int_Tensor": ("Trace",),
+    "aten::logical_and": ("Clamp", "Max", "Median", "Min", "Nanmedian"),
+    "aten::logical_or": ("Clamp",),
+    "aten::masked_fill.Scalar": ("Atan2",),
+}
+"""Operators that the gradients of these operators call in place on a result of their own."""
 _FRAMES_TO_MODE = 4
 """From the function that counts them to the dispatch mode: itself, a shape function, and two of the mode."""
 
@@ -35,3 +42,17 @@ def is_called_by_autograd(nested: int = 0) -> bool:
 def _written_gradient(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The zeros themselves."""
     return args[0] if isinstance(args[0], FakeTensor) and is_called_by_autograd() else NotImplemented
+
+
+@operators.shape_of(*_IN_PLACE)
+def _written_temporary(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The first operand.
+
+    Source: torch/csrc/autograd/FunctionsManual.cpp, `atan2_backward`, `clamp_backward`, `clamp_backward_min_max`,
+    `evenly_distribute_backward`, `trace_backward_symint`.
+    """
+    if not isinstance(args[0], FakeTensor) or not is_called_by_autograd():
+        return NotImplemented
+    node = torch._C._current_autograd_node()
+    of = "" if node is None else node.name().partition("Backward")[0]
+    return args[0] if of in _IN_PLACE[func.name()] else NotImplemented

@@ -313,9 +313,38 @@ def _roll(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
+@operators.recorder_of("aten::normal.Tensor_float")
+def _normal_around(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """A second tensor, made for its shape only. Source: ATen/native/DistributionTemplates.h, `normal_out_impl`."""
+    ctx.record(out)
+    ctx.keep_until_done([_copy_of(ctx, out)])
+
+
+@operators.recorder_of("aten::bernoulli", "aten::bernoulli_.Tensor")
+def _bernoulli(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Probabilities of less than 32 bits are converted.
+
+    Source: ATen/native/cuda/DistributionTemplates.h, `bernoulli_kernel`.
+    """
+    ctx.record(out)
+    probabilities = args[-1]
+    if probabilities.device.type == "cuda" and probabilities.element_size() < _FLOAT_BYTES:
+        ctx.keep_until_done([ctx.scratch(probabilities.numel() * _FLOAT_BYTES, out.device)])
+
+
+@operators.recorder_of("aten::max_unpool2d")
+def _max_unpool(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Contiguous operands. Source: ATen/native/cuda/MaxUnpooling.cu, `max_unpooling2d_forward_out_cuda`."""
+    contiguous_copies(ctx, args[0], args[1])
+    ctx.record(out)
+
+
 # Their results are as large as their operands, and so are those of the operators that they call.
 # Source: ATen/native/native_functions.yaml.
 operators.decompose(
+    "aten::dist",
+    "aten::isinf",
+    "aten::ldexp.Tensor",
     "aten::_euclidean_dist",
     "aten::_safe_softmax",
     "aten::_trilinear",

@@ -87,9 +87,11 @@ def _resized_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
 
 @operators.shape_of("aten::soft_margin_loss_backward")
 def _soft_margin_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """An exponential and its operands beside the gradient. Source: Loss.cpp, `soft_margin_loss_backward_out`."""
+    """An exponential beside the gradient, its operands before. Source: Loss.cpp, `soft_margin_loss_backward_out`."""
     nbytes = args[1].numel() * args[1].element_size()
-    ctx.keep_until_done([ctx.scratch(nbytes, args[1].fake_device) for _ in ("negative", "product", "exponential")])
+    *operands, exponential = [ctx.scratch(nbytes, args[1].fake_device) for _ in ("negative", "product", "exponential")]
+    operands.clear()
+    ctx.keep_until_done([exponential])
     return ctx.empty_like(args[1])
 
 

@@ -24,6 +24,7 @@ _PROVIDERS = (
     "operators.attention",
     "operators.rnn",
     "operators.losses",
+    "operators.product_gradients",
     "operators.flex_attention",
     "operators.nested_tensors",
     "assumptions.moe_routing",

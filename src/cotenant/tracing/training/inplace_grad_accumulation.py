@@ -12,6 +12,8 @@ from torch.autograd import graph
 from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 
 _OUR_FRAMES = 2  # `is_in_place` and the mode
+_SUMS_IN_FORMULAS = frozenset(("Atan2Backward0", "StdMeanBackward0", "VarMeanBackward0"))
+"""Nodes that add two tensors of their own first. Source: FunctionsManual.cpp, `atan2_backward`, `var_mean_backward`."""
 
 
 class InplaceGradAccumulation:
@@ -20,6 +22,7 @@ class InplaceGradAccumulation:
     def __init__(self) -> None:
         self._learning: list[tuple[int, int, int]] | None = None
         self._sole_owner = (4, 2, 0)
+        self._node_with_sum: object = None
 
     def learn(self) -> None:
         """Learn the owner counts of a gradient that autograd would reuse, from one that it does. Call inside the mode.
@@ -49,7 +52,17 @@ class InplaceGradAccumulation:
         owners = (first._use_count(), shares, sys.getrefcount(first))
         if self._learning is not None:
             self._learning.append(owners)
-        return owners == self._sole_owner and is_non_overlapping_and_dense(first)
+        if owners != self._sole_owner or not is_non_overlapping_and_dense(first):
+            return False
+        return not self._is_of_formula()
+
+    def _is_of_formula(self) -> bool:
+        """Whether the sum is the first in a node whose formula has one; later sums are the engine's."""
+        node = torch._C._current_autograd_node()
+        if node is None or node.name() not in _SUMS_IN_FORMULAS or node == self._node_with_sum:
+            return False
+        self._node_with_sum = node
+        return True
 
 
 def called_from_python(frames: int) -> bool:
