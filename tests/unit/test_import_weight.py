@@ -31,6 +31,14 @@ def test_loads_nothing_heavy(code):
     assert done.stderr.splitlines()[-1].split() == ["LOADED"]
 
 
+@pytest.mark.parametrize("module", ["cotenant.estimators.traced", "cotenant.tracing.process.session"])
+def test_an_estimate_loads_no_events(module):
+    """Their hundred classes take 20 ms in the process of the estimate, and again in the traced one."""
+    code = f"import sys, {module}\nprint(*sorted({{'cotenant.core.events', 'cotenant.core.job'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
 def test_import_loads_no_room():
     code = "import sys, cotenant\nprint(*sorted(name for name in sys.modules if name.startswith('cotenant.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
