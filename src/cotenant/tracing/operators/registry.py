@@ -218,4 +218,4 @@ def overload_names(name: str) -> tuple[str, ...]:
     """Names of all overloads of an operator such as `aten::rand`: `aten::rand`, `aten::rand.names`, ..."""
     namespace, _, packet_name = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), packet_name)
-    return tuple(getattr(packet, overload).name() for overload in packet.overloads())
+    return tuple(name if overload == "default" else f"{name}.{overload}" for overload in packet.overloads())

@@ -97,3 +97,5 @@ def test_decomposed_operators_are_joined():
 def test_overloads_of_an_operator():
     assert {"aten::add.Tensor", "aten::add.out"} <= set(overload_names("aten::add"))
     assert overload_names("aten::relu")[0] == "aten::relu"
+    rand = pytest.importorskip("torch").ops.aten.rand
+    assert overload_names("aten::rand") == tuple(getattr(rand, overload).name() for overload in rand.overloads())
