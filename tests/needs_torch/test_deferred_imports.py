@@ -190,7 +190,7 @@ def test_generation_imports_scikit_learn_when_it_is_used():
 def test_operators_are_described_with_the_line_of_their_caller():
     from torch._library import utils
 
-    from cotenant.tracing.patches import deferred_imports
+    from cotenant.tracing.patches import torch_import
 
-    patch = next(entry for entry in deferred_imports.patches(None) if "get_source" in entry.target)
+    patch = next(entry for entry in torch_import.patches() if "get_source" in entry.target)
     assert patch.replacement(1) == utils.get_source(1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from cotenant.core.ports import TraceOptions
+from cotenant.tracing.patches import torch_import
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, PatchContext, PatchTable
 
 _PROVIDERS = (
@@ -69,7 +70,7 @@ _PROVIDERS = (
     "data.synthetic_data",
 )
 """Modules below `cotenant.tracing` with a function `patches(context)`. The session applies those of
-`sandbox.overlay_hooks` by itself, before it imports torch."""
+`sandbox.overlay_hooks` and of `patches.torch_import` by itself, before it imports torch."""
 
 _ABSENCE_PROVIDERS = (
     "patches.missing_weights",
@@ -121,7 +122,7 @@ def list_patches() -> list[PatchRow]:
     from cotenant.tracing.sandbox import overlay_hooks
 
     context = _unattached_context()
-    table = PatchTable([*overlay_hooks.patches(context.overlay), *all_patches(context)])
+    table = PatchTable([*overlay_hooks.patches(context.overlay), *torch_import.patches(), *all_patches(context)])
     return [
         PatchRow(
             phase=entry.phase.name.lower(),

@@ -47,11 +47,6 @@ def patches(context: PatchContext) -> list[HookPatch | Patch]:
             reason="Scripts with `Trainer` import scikit-learn and SciPy for metrics of GLUE and assisted generation.",
             source="transformers/generation/candidate_generator.py; transformers/data/metrics/__init__.py",
         ),
-        Patch(
-            target="torch._library.utils:get_source", phase=Phase.LIBRARIES, replacement=_caller,
-            reason="For the line of each operator that torchvision describes it looks for the source of its module.",
-            source="torch/_library/utils.py, `get_source`", missing="before torch 2.4",
-        ),
         HookPatch(
             target=_SYMBOLIC_SIZES, phase=Phase.LIBRARIES, register=lambda: defer(_SYMBOLIC_SIZES, _size_functions),
             reason="Meta kernels ask it of sizes that are plain numbers, and it imports sympy, which takes 0.3 s.",
@@ -82,12 +77,6 @@ def patches(context: PatchContext) -> list[HookPatch | Patch]:
             source="torch/_subclasses/fake_tensor.py, `_dispatch_impl`", missing="before torch 2.6",
         ),
     ]  # fmt: skip
-
-
-def _caller(stacklevel: int) -> str:
-    """File and line of a caller, as from `inspect.getframeinfo`, which reads the file as well."""
-    frame = sys._getframe(stacklevel)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _without_sklearn(original: Any) -> Any:

@@ -22,7 +22,7 @@ from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
-from cotenant.tracing.patches import null_packages
+from cotenant.tracing.patches import null_packages, torch_import
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
 from cotenant.tracing.process import deadline, garbage_collection, launcher_env, package_hints, serialization
 from cotenant.tracing.process.provenance import with_provenance
@@ -118,7 +118,7 @@ class TracingSession:
         renewed = answer.with_name(RENEWED)
         deadline.start_deadline(request.get("deadline"), self._too_late, self._events, self._steps, renewed)
         self.overlay = enter_sandbox(self.options, request.get("scratch"), answer)
-        self.patches = PatchTable(overlay_hooks.patches(self.overlay))
+        self.patches = PatchTable([*overlay_hooks.patches(self.overlay), *torch_import.patches()])
         self.patches.apply()
         torch = _usable_torch()
         from cotenant.tracing.device.cuda_api import FakeGpuSpec
