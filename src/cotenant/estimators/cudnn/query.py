@@ -183,6 +183,7 @@ def query_cudnn(
     calls: Iterable[LibraryCall],
     *,
     folder: Path | None = None,
+    libraries: Path | None = None,
     cpu_s: int = MAX_CPU_S,
     timeout_s: float = TIMEOUT_S,
     worker: Sequence[str] = _WORKER,
@@ -190,9 +191,9 @@ def query_cudnn(
 ) -> CudnnQuery:
     """Workspaces of `calls`, as far as the library answers for them. Never raises.
 
-    `folder`: cache of answers and of the libraries that are built for the query; None: no cache. `cpu_s`, `timeout_s`:
-    limits on the CPU time and the elapsed time of the query. `worker`: the program that loads the library. `preload`:
-    libraries that it loads first; None: those of the null GPU.
+    `folder`: cache of answers; None: no cache. `libraries`: cache of the libraries that are built for the query; None:
+    `folder`. `cpu_s`, `timeout_s`: limits on the CPU time and the elapsed time of the query. `worker`: the program that
+    loads the library. `preload`: libraries that it loads first; None: those of the null GPU.
     """
     capability = gpu.compute_capability
     queries = {_key(query): query for call in calls if (query := query_of(call, capability)) is not None}
@@ -205,7 +206,8 @@ def query_cudnn(
         version, found = cache.read()
         missing = [key for key in queries if key not in found]
         if missing:
-            with _null_gpu(library, folder) if preload is None else contextlib.nullcontext(preload) as paths:
+            built = libraries or folder
+            with _null_gpu(library, built) if preload is None else contextlib.nullcontext(preload) as paths:
                 request = {
                     "graph": str(library.graph),
                     "preload": list(map(str, paths)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,18 @@ def test_without_a_null_gpu_nothing_is_queried(site, tmp_path):
     assert found == CudnnQuery(
         failure="its CUDA libraries are not in NVIDIA's wheels, from which the null GPU is built"
     )
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("nm")), reason="the null GPU is compiled")
+def test_libraries_may_be_built_elsewhere_than_answers_are_kept(site, tmp_path):
+    for name in ("libcudart.so.12", "libcublas.so.12", "libcudnn.so.9"):
+        (tmp_path / "nvidia" / "cublas" / "lib" / name).touch()
+    version = "".join(f"#define CUDNN_{part} 9\n" for part in ("MAJOR", "MINOR", "PATCHLEVEL"))
+    (tmp_path / "nvidia" / "cudnn" / "include" / "cudnn_version.h").write_text(version)
+    built, answers = tmp_path / "built", tmp_path / "answers"
+    found = query_cudnn(installed_cudnn(str(site)), A100, [conv_call()], folder=answers, libraries=built)
+    assert found.workspaces is None, "these wheels are empty"
+    assert (built.is_dir(), answers.exists()) == (True, False)
 
 
 def test_a_warning_gives_the_reason():
