@@ -219,8 +219,13 @@ def test_a_terminated_estimate_leaves_no_process_or_file(tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     command = [sys.executable, "-m", "cotenant", "estimate", "--show-output", "--no-cache", str(script)]
+    usual = ["env", f"--default-signal={number.name}"]  # tests that run below `nohup` ignore SIGHUP
     with subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(own)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*usual, *command],
+        env={**os.environ, "TMPDIR": str(own)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert any("here" in line for line in process.stderr)
         assert list(own.iterdir())
