@@ -103,7 +103,7 @@ def least_gpu_time(
     from scipy.sparse import csc_matrix, vstack
 
     kinds = sorted(work_s)
-    sets = _sets(trace, gpus, world, kinds)
+    sets = job_sets(trace, gpus, world, kinds)
     rows = [kind for members, _ in sets for kind in members]
     columns = [place for place, (members, _) in enumerate(sets) for _ in members]
     speeds = [speed for _, set_speeds in sets for speed in set_speeds]
@@ -120,7 +120,7 @@ def least_gpu_time(
     return LeastGpuTime(float(solved.fun), work, slowdown)
 
 
-def _sets(
+def job_sets(
     trace: Trace, gpus: Cluster, world: Interference, kinds: Sequence[int]
 ) -> list[tuple[tuple[int, ...], Sequence[float]]]:
     """Every set of up to four jobs that fits a GPU, as indices into `kinds`, with the speeds of its members."""
