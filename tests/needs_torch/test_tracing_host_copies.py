@@ -1,4 +1,5 @@
-"""Large reads from the GPU are zero, and a large copy writes nothing into its target."""
+"""Large reads from the GPU are zero, a large copy writes nothing into its target, and what is made like a tensor on the
+GPU may be elsewhere."""
 
 from __future__ import annotations
 
@@ -73,3 +74,25 @@ assert not few.any()
 step()
 """,
     )
+
+
+def test_what_is_made_elsewhere_like_a_tensor_on_the_gpu_takes_no_gpu_memory(tmp_path):
+    trace = traced(
+        tmp_path,
+        f"""{STEP}
+x = torch.empty(1 << 20, device="cuda")
+kept = [
+    torch.empty_like(x, device="cpu", pin_memory=True), torch.zeros_like(x, device="meta"), x.to("meta"),
+    x.new_ones(1 << 20, device="cpu"), torch.full_like(x, 7, dtype=torch.int16, device=torch.device("cpu")),
+    torch.rand_like(x, device="cpu"), torch.nn.Linear(1024, 1024).cuda().to("meta").weight,
+    torch.nn.Linear(1024, 1024).cuda().to_empty(device="cpu").weight, x.new_zeros(1 << 20),
+]
+assert [made.device.type for made in kept] == ["cpu", "meta", "meta", "cpu", "cpu", "cpu", "meta", "cpu", "cuda"]
+assert kept[3].all() and (kept[4] == 7).all() and kept[4].dtype == torch.int16
+assert kept[5].unique().numel() > 1000
+step()
+""",
+    )
+    large = [event for event in trace.events if event.bytes == 4 << 20]
+    freed = {event.storage_id for event in trace.events if event.action == "free"}
+    assert [event.storage_id in freed for event in large] == [False, True, True, False], "the last is `x.new_zeros`"

@@ -57,7 +57,10 @@ _META_OPTIONS = {"device": torch.device("meta"), "pin_memory": None, "generator"
 
 
 def factory(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
-    """A new tensor on `device`: the meta kernel makes it, and the shape is cached."""
+    """A new tensor on `device`, or where the call says: the meta kernel makes it, and the shape is cached."""
+    wanted = kwargs.get("device")
+    if wanted is not None and torch.device(wanted).type != "cuda":
+        return _made_elsewhere(func, args, kwargs)
     key = ctx.meta_cache.key_of(func, args, kwargs, device)
     if key is not None:
         out = ctx.meta_cache.find(ctx, key, args, device)
@@ -68,6 +71,18 @@ def factory(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, device
     if key is not None:
         ctx.meta_cache.put(key, args, out)
     return out
+
+
+def _made_elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """A real tensor on the CPU, or one without data, of the shape of one on the GPU: `empty_like(x, device="cpu")`."""
+    like = [
+        torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device="meta")
+        if isinstance(arg, FakeTensor)
+        else arg
+        for arg in args
+    ]
+    made: torch.Tensor = func(*like, **kwargs)
+    return made
 
 
 @operators.shape_of("aten::view", "aten::_unsafe_view")

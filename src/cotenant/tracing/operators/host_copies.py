@@ -71,6 +71,8 @@ def _to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
             ctx.recorder.classify(made, "input")  # `module_to_device` classifies parameters and buffers again
             _stage(ctx, made, source, non_blocking=bool(kwargs.get("non_blocking")))
         return made
+    if target.type == "meta":
+        return torch.empty_strided(source.shape, layout, dtype=dtype, device=target)
     if target.type == "cpu" and is_cuda(source):
         return _read_back(ctx, source, _empty_on_cpu(source.shape, layout, dtype))
     return NotImplemented
