@@ -140,6 +140,8 @@ loss = model(torch.randn(2, 512, device="cuda")).mean()
 assert loss.item() == 1
 assert torch.isfinite(loss).item()
 assert not torch.isnan(loss).item()
+assert not bool((~torch.isfinite(loss) | (loss < 0)).any()), "as DeepSpeed asks whether a gradient norm is invalid"
+assert (loss == loss).cpu().all() and loss.new_ones(2, device="cpu").sum() == 2
 assert (torch.rand(10, device="cuda") > 0.5).nonzero().shape == (10, 1), "all, where a mask is not known"
 scaler = torch.amp.GradScaler()
 """

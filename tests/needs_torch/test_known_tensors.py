@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode  # noqa: E402
 
 from apart import apart  # noqa: E402
+from cotenant.tracing.assumptions import booleans  # noqa: E402
 from cotenant.tracing.assumptions.known_values import may_have_values  # noqa: E402
 from cotenant.tracing.cuda_build.known_tensors import KnownTensors  # noqa: E402
 from cotenant.tracing.patches.registry import PatchTable  # noqa: E402
@@ -81,6 +82,28 @@ def test_results_of_known_values_are_known(known, on_gpu, compute, wanted):
     found = known.of(compute(copied(known, on_gpu, [0, 3, 2])))
     assert found is not None
     assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("check", "wanted"),
+    [
+        pytest.param(lambda x: torch.isfinite(x).all(), True, id="finite"),
+        pytest.param(torch.isnan, False, id="no number"),
+        pytest.param(
+            lambda x: x.isfinite().logical_not().logical_or(x.isinf()).any(), False, id="none of two failures"
+        ),
+        pytest.param(
+            lambda x: x.isnan().logical_or(x < 0).any(), "unlikely", id="a failure, or a number like no other"
+        ),
+        pytest.param(lambda x: x.isfinite().logical_or(x.sum() == x.mean()), True, id="one of two is enough"),
+        pytest.param(lambda x: x.sum() == x.mean(), None, id="a comparison that says nothing"),
+    ],
+)
+def test_checks_are_passed_by_values_that_are_not_known(known, check, wanted):
+    with FakeTensorMode():
+        found = check(torch.rand(1, device="cuda"))
+    assert known.of(found) is None
+    assert booleans.assumed(found) == wanted
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="watches optimizers of torch")
 
 from cotenant.core.errors import TraceError  # noqa: E402 - needs torch
+from cotenant.tracing.assumptions import booleans  # noqa: E402 - needs torch
 from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
 from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
 
@@ -66,6 +67,14 @@ def test_unknown_values_are_assumed_and_their_lines_listed(values, value, wanted
 def test_line_that_checks_whether_something_is_finite_gets_true(values):
     isfinite = values().read(torch.tensor(False))
     assert isfinite is True
+
+
+@pytest.mark.parametrize(("checked", "wanted"), [(True, True), (False, False), ("likely", True), ("unlikely", False)])
+def test_check_that_sound_values_pass_says_more_than_its_line(values, checked, wanted):
+    not_finite = torch.tensor(False)
+    booleans.assume(not_finite, checked)
+    finite_or_not = values().read(not_finite)
+    assert finite_or_not is wanted
 
 
 @pytest.mark.parametrize("value", [torch.tensor(0.25), torch.tensor(9), torch.tensor(True)])
@@ -143,3 +152,10 @@ def test_steps_in_parts_count_as_one_or_as_none(counts, steps):
             observer.before_step(optimizer)
             observer.after_step(optimizer)
     assert observer.steps == steps
+
+
+def test_step_that_an_engine_skips_is_none():
+    observer = CudaBuildObserver(1, lambda: pytest.fail("finished"))
+    with observer.step_in_parts(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), counts=True):
+        pass  # gradients overflow, by what it read
+    assert observer.steps == 0

@@ -12,8 +12,8 @@ import math
 import operator
 from typing import Any, Literal
 
+import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import data_dependent_loops
 from cotenant.tracing.training import lbfgs
@@ -53,6 +53,7 @@ _SAME_ELEMENTS = frozenset(
 )
 AND_OPERATORS = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
 """Operators whose result is true where both of their boolean arguments are."""
+_OR = frozenset({"bitwise_or", "logical_or", "__or__"})
 _NOT = frozenset({"logical_not", "bitwise_not"})
 _OPPOSITE: dict[AssumedTruth, AssumedTruth] = {True: False, False: True, "likely": "unlikely", "unlikely": "likely"}
 
@@ -62,12 +63,12 @@ def assumed(tensor: Any) -> AssumedTruth:
     return getattr(tensor, _TRUTH_ATTRIBUTE, None)
 
 
-def assume(tensor: FakeTensor, value: bool) -> None:
+def assume(tensor: torch.Tensor, value: bool) -> None:
     """Assume that all elements of a boolean tensor have this value."""
     setattr(tensor, _TRUTH_ATTRIBUTE, value)
 
 
-def propagate(func: OpOverload, args: Any, out: FakeTensor) -> None:
+def propagate(func: OpOverload, args: Any, out: torch.Tensor) -> None:
     """Set what is assumed of `out`, booleans that `func` returned."""
     truth = _infer(func._opname, args)
     if truth is not None:
@@ -96,6 +97,8 @@ def _infer(name: str, args: Any) -> AssumedTruth:
         return _OPPOSITE.get(first)
     if name in AND_OPERATORS and len(args) > 1:
         return _and(first, assumed(args[1]))
+    if name in _OR and len(args) > 1:
+        return _or(first, assumed(args[1]))
     return None
 
 
@@ -127,3 +130,13 @@ def _and(first: AssumedTruth, second: AssumedTruth) -> AssumedTruth:
         if truth in (first, second):
             return truth
     return True
+
+
+def _or(first: AssumedTruth, second: AssumedTruth) -> AssumedTruth:
+    if first is True or second is True:
+        return True
+    if None in (first, second) or "in range" in (first, second):
+        return None
+    if "likely" in (first, second):
+        return "likely"
+    return "unlikely" if "unlikely" in (first, second) else False

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.known_values import (
     ALL_FOUND,
     EVEN_ROUTING,
@@ -44,7 +45,8 @@ _COMPUTED = (
     "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "bincount", "bitwise_and", "bitwise_left_shift",
     "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cat", "clamp", "clamp_max", "clamp_min",
     "clone", "constant_pad_nd", "count_nonzero", "cumsum", "div", "eq", "flip", "full_like", "gather", "ge", "gt",
-    "index", "index_select", "isin", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "index", "index_select", "isin", "isinf", "isnan", "isneginf", "isposinf", "le", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "lt",
     "masked_fill", "max", "maximum", "min", "minimum", "mul", "ne", "neg", "new_full", "new_ones", "new_zeros",
     "nonzero", "ones_like", "prod", "remainder", "repeat", "roll", "rsub", "scatter", "sign", "sort", "stack", "sub",
     "sum", "tril", "triu", "where", "zeros_like", "_to_copy",
@@ -131,8 +133,7 @@ class KnownTensors(KnownValues):
         def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             out = _redispatch(func, keyset, args, kwargs)
             if self.is_on_gpu(out):
-                if not _in_backward():
-                    self.propagate(func, args, kwargs, out)
+                self._follow(func, args, kwargs, out)
             elif func._opname == "_to_copy":
                 self._copy_to_host(args[0], out)
             return out
@@ -171,11 +172,19 @@ class KnownTensors(KnownValues):
 
         def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             out = kernel.call_boxed(keyset, *_with_tensors(func, args), **kwargs)
-            if self.is_on_gpu(out) and not _in_backward():
-                self.propagate(func, args, kwargs, out)
+            if self.is_on_gpu(out):
+                self._follow(func, args, kwargs, out)
             return out
 
         return call
+
+    def _follow(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
+        """What is known of the new tensor `out`, and what is assumed of booleans."""
+        if _in_backward():
+            return
+        self.propagate(func, args, kwargs, out)
+        if isinstance(out, torch.Tensor) and out.dtype is torch.bool:
+            booleans.propagate(func, args, out)
 
     def _repeating(self, func: OpOverload) -> Callable[..., Any]:
         kernel = torch.library.get_kernel(func, "CUDA")
@@ -259,6 +268,8 @@ class KnownTensors(KnownValues):
             values = self._values(source)
             if values is not None:
                 target.copy_(values)
+            elif target.dtype is torch.bool and booleans.assumed(source) in (True, "likely"):
+                target.fill_(1)
 
     def item(self, tensor: torch.Tensor) -> complex | float | bool | None:
         """The value of a tensor of one element on the GPU; None if it is not known."""
@@ -293,6 +304,8 @@ def install() -> None:
 
     def item(keyset: Any, tensor: torch.Tensor) -> Any:
         known = tensors.item(tensor)
+        if known is None and isinstance(booleans.assumed(tensor), bool):
+            return booleans.assumed(tensor)
         return read.call_boxed(keyset, tensor) if known is None else known
 
     table = PatchTable([*tensors.patches(), _patch(_READ, item, "CUDA")])

@@ -39,6 +39,7 @@ class CudaBuildObserver:
         self._steps: Counter[int] = Counter()
         self._phase = ""
         self._in_parts = False
+        self._parts_stepped = 0
         self.marks: list[HistoryMark] = []
         self.names = StorageNames()
         self.is_recording = False
@@ -124,19 +125,24 @@ class CudaBuildObserver:
         if self._steps[id(optimizer)] < _STEPS_NAMED:
             self._name("parameter", _parameters(optimizer))
             self._name("optimizer state", _tensors(list(optimizer.state.values())))
-        if not self._in_parts:
+        if self._in_parts:
+            self._parts_stepped += 1
+        else:
             self._count_step(optimizer)
         self._begin(FORWARD)
 
     @contextlib.contextmanager
     def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> Iterator[None]:
-        """Steps of `optimizer` within count as one; without `counts` as none: they only create its states."""
-        self._in_parts = True
+        """Steps of `optimizer` within count as one; without `counts` as none: they only create its states.
+
+        A step that an engine skips, since gradients overflow by what it read, counts as none.
+        """
+        self._in_parts, self._parts_stepped = True, 0
         try:
             yield
         finally:
             self._in_parts = False
-        if counts:
+        if counts and self._parts_stepped:
             self._count_step(optimizer)
 
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,9 +1,9 @@
 """What a script reads from the null GPU, where nothing is computed: the values that a trace assumes, too.
 
-A number is 1, since scripts divide by losses, and 0 on a line about an overflow; a boolean is False, unless it says
-that something is finite; conditions of loops are another matter: see `assumptions.data_dependent_loops`. A copy of a
-whole tensor is zeros. Small tensors of data are known (`known_tensors`), and what libraries copied to the GPU is until
-the next kernel (csrc/memory.c of `nullgpu`).
+A number is 1, since scripts divide by losses, and 0 on a line about an overflow; a boolean is False, unless a check
+made it that sound values pass (`assumptions.booleans`), or its line says that something is finite; conditions of loops
+are another matter: see `assumptions.data_dependent_loops`. A copy of a whole tensor is zeros. Small tensors of data are
+known (`known_tensors`), and what libraries copied to the GPU is until the next kernel (csrc/memory.c of `nullgpu`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops, script_frame
 from cotenant.tracing.cuda_build.driver import null_driver
 from cotenant.tracing.cuda_build.known_tensors import KnownTensors
@@ -62,6 +63,9 @@ class UnknownValues:
             known: complex | float | bool = content.item()
             return known
         frame = self._note_place()
+        truth = booleans.assumed(tensor)
+        if truth is not None:
+            return truth if isinstance(truth, bool) else self._loops.truth(likely=truth == "likely")
         if frame is None:
             return 0 if _reads_a_flag() else self._value(tensor.dtype, "")
         return self._value(tensor.dtype, _source_line(frame))
