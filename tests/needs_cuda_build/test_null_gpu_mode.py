@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from cotenant.core.units import MiB
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.nullgpu import find_wheels
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PYTHON = os.environ.get("COTENANT_CUDA_PYTHON", "")
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="COTENANT_CUDA_PYTHON names no Python with a CUDA build of torch")
@@ -85,6 +87,14 @@ def test_cuda_graphs_of_compiled_code_hold_what_inductor_knows(explain):
     result = explain(PERCEPTRON + 'model = torch.compile(model, mode="reduce-overhead")\n' + STEPS)
     assert not result.estimate.partial
     assert any(event.stream < 0 for event in result.trace.events)
+
+
+def test_step_of_a_cuda_graph_is_captured_after_those_that_warm_it_up(explain):
+    script = (EXAMPLES / "cuda_graph.py").read_text()
+    null, traced = (explain(script, backend=backend) for backend in ("null-gpu", "trace"))
+    assert not null.estimate.partial
+    assert any(event.stream < 0 for event in null.trace.events), "the pool"
+    assert null.replay.peak_reserved_bytes == traced.replay.peak_reserved_bytes
 
 
 def test_script_writes_no_file_and_requests_its_gpu(explain, tmp_path):

@@ -15,6 +15,7 @@ import torch
 
 from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
+from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS
 
 MAX_ENTRIES = 4_000_000
 _STEP = "step"
@@ -147,8 +148,13 @@ class CudaBuildObserver:
 
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] += 1
-        if min(self._steps.values()) >= self._wanted or self.steps >= _MAX_STEPS_FACTOR * self._wanted:
+        wanted = self._wanted + (CAPTURE_WARMUP_STEPS if self._is_aside() else 0)
+        if min(self._steps.values()) >= wanted or self.steps >= _MAX_STEPS_FACTOR * wanted:
             self._finish()
+
+    def _is_aside(self) -> bool:
+        """Whether the script trains on a stream of its own: steps there warm up for a CUDA graph, and it follows."""
+        return self.is_recording and torch.cuda.current_stream() != torch.cuda.default_stream()
 
     def name_modules(self) -> None:
         """Name what all modules hold that are alive; called once, since it looks at every object."""

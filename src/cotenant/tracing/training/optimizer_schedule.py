@@ -15,6 +15,8 @@ import torch
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.training import lbfgs
 
+CAPTURE_WARMUP_STEPS = 11
+"""Steps before a CUDA graph is captured: docs/source/notes/cuda.rst requires 11 with DDP, else 3."""
 _MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
 _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 

@@ -24,12 +24,11 @@ from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
-from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
+from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
-_CAPTURE_WARMUP_STEPS = 11  # before a capture: docs/source/notes/cuda.rst requires 11 with DDP, else 3
 
 
 class TrainingObserver:
@@ -139,7 +138,7 @@ class TrainingObserver:
 
     def _steps_wanted(self) -> int:
         """Steps to trace; on a stream of their own steps warm up for a CUDA graph, and the capture follows."""
-        warmup = _CAPTURE_WARMUP_STEPS if max(self.recorder.streams.values(), default=0) > 0 else 0
+        warmup = CAPTURE_WARMUP_STEPS if max(self.recorder.streams.values(), default=0) > 0 else 0
         return self.schedule.enough + warmup
 
     # -- backward ---------------------------------------------------------------------------------------------
