@@ -89,6 +89,20 @@ def test_cuda_graphs_of_compiled_code_hold_what_inductor_knows(explain):
     assert any(event.stream < 0 for event in result.trace.events)
 
 
+def test_kernels_that_are_chosen_by_speed_have_one_candidate_and_a_warning(explain):
+    compiled = """
+import gc
+model = torch.compile(model, mode="max-autotune")
+model(torch.randn(256, 512, device="cuda")).mean().backward()
+from torch._inductor.select_algorithm import TritonTemplateCaller
+names = {found.name for found in gc.get_objects() if isinstance(found, TritonTemplateCaller)}
+assert len(names) <= 6, f"of two products and their gradients: {names}"
+"""
+    result = explain(PERCEPTRON + compiled + STEPS)
+    assert not result.estimate.partial
+    assert any("chosen by their speed" in warning for warning in result.estimate.warnings)
+
+
 def test_step_of_a_cuda_graph_is_captured_after_those_that_warm_it_up(explain):
     script = (EXAMPLES / "cuda_graph.py").read_text()
     null, traced = (explain(script, backend=backend) for backend in ("null-gpu", "trace"))

@@ -19,7 +19,7 @@ from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.tracing.cuda_build import ddp, extension_builds
+from cotenant.tracing.cuda_build import ddp, extension_builds, kernel_tuning
 from cotenant.tracing.cuda_build.extension_builds import ExtensionBuilds, narrow_architectures
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
@@ -89,6 +89,7 @@ class CudaBuildSession:
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
         patches.add(self.builds.patches())
+        patches.add(kernel_tuning.patches())
         patches.add(torch_save.path_patches(overlay))
         patches.add(absence_patches(AbsenceContext(options=self.options, recorder=self, overlay=overlay)))
         if torch.distributed.is_available():
@@ -186,6 +187,8 @@ class CudaBuildSession:
         if self.values.places:
             places = ", ".join(list(self.values.places)[:_MAX_PLACES])
             self.warn(f"values that a null GPU does not compute were read and assumed, first at {places}")
+        if kernel_tuning.has_tuned():
+            self.warn(kernel_tuning.TUNED)
         outside_bytes = self.values.driver.null_outside_bytes()
         self._warn_of_other_memory(outside_bytes)
         header = replace(
