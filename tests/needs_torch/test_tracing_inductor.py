@@ -394,3 +394,31 @@ def test_a_function_that_the_tracer_replaces_is_read_once(tmp_path):
     """Dynamo retains the tensors of the first call, which it reads, as on a GPU; those of a second call are freed."""
     trace = traced(tmp_path, HELD, compiled_code="inductor")
     assert not trace.partial, trace.warnings
+
+
+RESIDUAL = """
+    import torch
+    {lines}
+    model = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(3)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        x = torch.ones(1024, 256, device="cuda")
+        for layer in model:
+            x = x + layer(x.relu())
+        x.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_gradients_are_added_in_place_in_a_script_that_compiles(tmp_path):
+    """Dynamo is around the dispatch mode from the first compiled call on, and autograd's engine calls both."""
+    compiled = "torch.compile(torch.sin)(torch.ones(4, device='cuda'))"
+    without, with_compiled = (
+        traced(tmp_path, RESIDUAL.format(lines=lines), compiled_code="inductor") for lines in ("", compiled)
+    )
+    counts = [
+        sum(event.action == "alloc" and event.bytes == MIB and event.phase == "backward" for event in trace.events)
+        for trace in (without, with_compiled)
+    ]
+    assert counts[0] == counts[1] > 0

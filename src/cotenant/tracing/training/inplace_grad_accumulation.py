@@ -14,6 +14,7 @@ from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 _OUR_FRAMES = 2  # `is_in_place` and the mode
 _SUMS_IN_FORMULAS = frozenset(("Atan2Backward0", "StdMeanBackward0", "VarMeanBackward0"))
 """Nodes that add two tensors of their own first. Source: FunctionsManual.cpp, `atan2_backward`, `var_mean_backward`."""
+_AROUND_THE_MODE = "torch/_dynamo/eval_frame.py"
 
 
 class InplaceGradAccumulation:
@@ -69,13 +70,13 @@ def called_from_python(frames: int) -> bool:
     """Whether the operator was called by Python code, not by autograd's C++.
 
     Autograd's thread has no Python below it, except where a backward function starts a backward pass of its own:
-    reentrant checkpoints do. The innermost frame is then the engine's start.
+    reentrant checkpoints do. The innermost frame is then the engine's start. In scripts that compile, a frame of Dynamo
+    is around the mode, so that it compiles nothing below (`inductor.compiled_frames`).
     Source: torch/utils/checkpoint.py, `CheckpointFunction.backward`; torch/autograd/graph.py, `_engine_run_backward`.
 
     `frames`: from the caller of this function to the dispatch mode, both included.
     """
-    try:
-        caller = sys._getframe(frames + 1)
-    except ValueError:
-        return False
-    return caller.f_code is not graph._engine_run_backward.__code__
+    caller = sys._getframe(frames).f_back
+    while caller is not None and caller.f_code.co_filename.endswith(_AROUND_THE_MODE):
+        caller = caller.f_back
+    return caller is not None and caller.f_code is not graph._engine_run_backward.__code__
