@@ -245,6 +245,7 @@ def test_summaries_of_a_model_run_it(tmp_path, name):
         tmp_path, "x = torch.zeros(32, 64, device='cuda')\n" + textwrap.dedent(SUMMARIES[name]) + "\ntrain()"
     )
     assert 4 * 32 * 8 in allocations(trace)  # the output of the summary's forward pass
+    assert any("counts of operations" in sentence for sentence in trace.warnings) == (name == "fvcore")
 
 
 def test_self_tests_of_computed_values_pass(tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.sandbox.overlay import Overlay
 
 
@@ -34,7 +35,8 @@ def patches(context: PatchContext) -> list[Patch]:
             for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer")
         ),
         Patch(
-            target="fvcore.nn.jit_analysis:JitModelAnalysis._analyze", replacement=_empty_statistics, wraps=True,
+            target="fvcore.nn.jit_analysis:JitModelAnalysis._analyze",
+            replacement=functools.partial(_empty_statistics, context.recorder), wraps=True,
             source="fvcore/nn/jit_analysis.py, `_get_scoped_trace_graph`", **common,
         ),
         Patch(
@@ -108,12 +110,16 @@ def _add_graph(self: Any, model: torch.nn.Module, input_to_model: Any = None, *_
         run_once(model, input_to_model)
 
 
-def _empty_statistics(original: Any) -> Any:
-    """Counts of 0 for every module."""
+def _empty_statistics(recorder: TraceRecorder, original: Any) -> Any:
+    """Counts of 0 for every module.
+
+    The graph of the meta device has no shapes: PyTorch's functions for it, in Python, fail under TorchScript's tracer.
+    """
 
     @functools.wraps(original)
     def analyze(self: Any) -> Any:
         if self._stats is None:
+            recorder.warn("fvcore's counts of operations and activations are 0 in a trace")
             run_once(self._model, self._inputs)
             names = set(self._aliases.values())
             module = original.__globals__
