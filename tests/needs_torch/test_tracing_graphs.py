@@ -39,6 +39,35 @@ def captured_bytes(trace):
     return [event.bytes for event in trace.events if event.action == "alloc" and event.stream < 0]
 
 
+MEMORY_POOL = """
+one = torch.ones(1, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([one], lr=0.1)
+pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    with torch.cuda.use_mem_pool(other):
+        buffer = torch.empty(1 << 20, device="cuda")
+    first = torch.empty(1 << 20, device="cuda")
+    del first
+    torch.cuda.empty_cache()
+    again = torch.empty(1 << 20, device="cuda")
+    twice = (again * one).sum()
+    twice.backward()
+after = torch.empty(1 << 20, device="cuda")
+optimizer.step()
+"""
+
+
+def test_tensors_of_a_memory_pool_have_segments_of_their_own(tmp_path):
+    """What another thread allocates, as a backward pass does, is not the pool's."""
+    trace = traced(tmp_path, HEAD + MEMORY_POOL)
+    large = [event for event in trace.events if event.action == "alloc" and event.bytes == 4 << 20]
+    assert [event.stream for event in large] == [-2, -1, -1, -1, 0, 0]
+    memory = [event for event in trace.events if event.action != "op"]
+    assert replay(memory, **KNOWN).peak_reserved_bytes == (2 + 2 + 3 * 20) << 20
+    gradients = [event for event in trace.events if event.action == "alloc" and event.category == "gradient"]
+    assert gradients and {event.stream for event in gradients} == {0}
+
+
 @pytest.mark.skipif(VERSION >= (2, 14), reason="torch 2.14 makes them with the first random operator")
 def test_a_capture_has_a_seed_and_an_offset_outside_of_its_pool(tmp_path):
     small = ("--width", "64", "--batch-size", "32")

@@ -25,6 +25,11 @@ QUESTIONS = {
         assert isinstance(torch.cuda.current_blas_handle(), int)
         stream = torch.cuda.Stream()
         assert torch.cuda.ExternalStream(stream.cuda_stream) == stream
+        assert isinstance(stream, torch.Stream) and isinstance(stream.record_event(), torch.Event)
+        assert isinstance(torch.cuda.ExternalStream(stream.cuda_stream), torch.cuda.ExternalStream)
+        with stream:
+            assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
         assert torch._C._cuda_getCurrentStream(0)[1:] == (0, 1)
     """,
     "raw memory": """

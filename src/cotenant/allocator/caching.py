@@ -33,8 +33,8 @@ class CachingAllocator:
     """Serves `malloc` and `free` of one process on one GPU.
 
     Source: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`.
-    Not modeled: private pools (CUDA graphs, `torch.cuda.MemPool`), callbacks that free memory, settings that change
-    during the run.
+    Not modeled: the release of private pools (CUDA graphs, `torch.cuda.MemPool`), callbacks that free memory, settings
+    that change during the run.
 
     Attributes:
         allocated_bytes, requested_bytes: see `AllocatorStats`; plain attributes, because a replay reads them after

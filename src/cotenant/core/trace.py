@@ -38,7 +38,7 @@ class MemoryEvent(NamedTuple):
         category: one of `CATEGORIES` for `alloc`; otherwise empty.
         phase: `load`, `forward`, `backward`, `step`, ...
         module: dotted name of the innermost module, or empty.
-        stream: CUDA stream; 0 is the default stream, a negative one the private pool of CUDA graphs.
+        stream: CUDA stream; 0 is the default stream, a negative one a private pool, as of CUDA graphs.
         device: index of the GPU, 0 for the first.
         op_id: for `op`, the index of the call in `MemoryTrace.ops`; otherwise -1.
     """

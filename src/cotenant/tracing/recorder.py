@@ -7,6 +7,7 @@ to the Python `UntypedStorage` reports its end: PyTorch keeps that object alive 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ class TraceRecorder:
         limit: called before a storage of so many bytes on a GPU; raises where it does not fit.
         phase: of the training loop: `load`, `forward`, `backward`, `step`, ...
         streams: the current stream of each GPU where it is not the default one.
+        pools: the negative number of the pool (`torch.cuda.MemPool`) that a thread allocates from, by GPU and thread.
         capture_stream: the stream that the script chose for the CUDA graph that it captures now.
         graph_seeds: allocates the seed and the offset of that graph, at its first random operator; None: not needed.
         warnings: sentences for the user; a dict, as an ordered set.
@@ -56,6 +58,7 @@ class TraceRecorder:
     def _begin(self) -> None:
         self.phase = "load"
         self.streams: dict[int, int] = {}
+        self.pools: dict[tuple[int, int], int] = {}
         self.capture_stream: int | None = None
         self.graph_seeds: Callable[[], None] | None = None
         self.warnings: dict[str, None] = {}
@@ -110,6 +113,8 @@ class TraceRecorder:
         self._bind(storage, storage_id)
         self._lines.add(storage_id, nbytes, self.phase, self._module())
         stream = self.streams.get(device, 0)
+        if self.pools:
+            stream = self.pools.get((device, threading.get_ident()), stream)
         self._actions.append(("alloc", storage_id, nbytes, self.phase, self._module(), stream, device))
 
     def _bind(self, storage: torch.UntypedStorage, storage_id: int) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.device import memory_pools
+from cotenant.tracing.device.memory_pools import PoolId
 from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
 
-_PoolId = tuple[int, int]
 SEEDS_WITH_FIRST_DRAW = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 """A graph has a seed and an offset from its first random operator on, not from its beginning: 2.13.0, 2.14.1 and 2.15.0
 on a null H100."""
@@ -30,10 +31,10 @@ _CAPTURE_WARNING = (
 
 
 def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
-    """What captures and replays graphs; `make_stream` gives the stream of a number."""
+    """What captures and replays graphs, and pools; `make_stream` gives the stream of a number."""
     numbers = itertools.count(1)
 
-    def new_pool() -> _PoolId:
+    def new_pool() -> PoolId:
         return (0, next(numbers))
 
     replaced = {
@@ -41,7 +42,7 @@ def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
         "graph": _capture_class(recorder),
         "graph_pool_handle": new_pool,
     }
-    return [
+    captured = [
         patch
         for module in ("torch.cuda", "torch.cuda.graphs")
         for patch in patch_attributes(
@@ -50,14 +51,15 @@ def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
             source="torch/cuda/graphs.py, `CUDAGraph`",
         )
     ]  # fmt: skip
+    return [*captured, *memory_pools.patches(recorder, new_pool)]
 
 
-def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], _PoolId]) -> type:
+def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], PoolId]) -> type:
     class Graph:
         """A CUDA graph whose replay does nothing."""
 
         def __init__(self, *_: object, **__: object) -> None:
-            self._pool: _PoolId | None = None
+            self._pool: PoolId | None = None
             self._before: Any = None
             self._seed_and_offset: list[torch.Tensor] = []
 
@@ -99,7 +101,7 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
         def debug_dump(self, path: str) -> None:
             """Nothing to show."""
 
-        def pool(self) -> _PoolId:
+        def pool(self) -> PoolId:
             """The pool's id."""
             self._pool = self._pool or new_pool()
             return self._pool
