@@ -96,3 +96,21 @@ step()
     large = [event for event in trace.events if event.bytes == 4 << 20]
     freed = {event.storage_id for event in trace.events if event.action == "free"}
     assert [event.storage_id in freed for event in large] == [False, True, True, False], "the last is `x.new_zeros`"
+
+
+def test_a_mask_that_is_read_back_selects_all(tmp_path):
+    """Rays that hit a box are chosen once for the whole training; flags of a batch are false as ever."""
+    traced(
+        tmp_path,
+        f"""{STEP}
+near, far = torch.randn(2, 512, 8, device="cuda") * model.weight.sum()
+hit = (near.amax(-1) < far.amin(-1)).cpu()
+inside = ((far > 0).view(8, 512).any(0) & (near > 0).view(8, 512).all(0)).cpu()
+assert not hit.any() and not inside.any(), "flags"
+near, far = torch.randn(2, 4096, 8, device="cuda") * model.weight.sum()
+chosen = torch.cat([(near.amax(-1) < far.amin(-1)).cpu(), (far > 0).any(-1).cpu()])
+rays = torch.randn(8192, 6)[chosen]
+assert rays.shape == (8192, 6)
+step()
+""",
+    )

@@ -24,6 +24,9 @@ from cotenant.tracing.operators.strides import copy_strides, is_non_overlapping_
 operators = OperatorTable()
 
 _MAX_ZEROED_NUMEL = 1 << 20
+_MIN_SELECTION = 1 << 10
+"""Elements from which on a comparison that is read back selects something: rays, points, pixels. Fewer are flags of a
+batch, such as of sequences that have ended, for which True would end a loop."""
 
 
 def is_cuda(tensor: Any) -> bool:
@@ -166,7 +169,8 @@ def broadcasts_to(source: torch.Tensor, target: torch.Tensor) -> bool:
 def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tensor:
     """Fill `target`, on the CPU, with the known values of `source`; without them, with 1 for a scalar, else zeros.
 
-    Indices of `topk` and `sort` are assumed to be distinct.
+    Indices of `topk` and `sort` are assumed to be distinct. A mask of many elements is all true, as the largest
+    selection; see `_is_all_true`.
 
     A source with gaps is copied on the GPU first.
 
@@ -178,7 +182,7 @@ def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tenso
     _note_read(ctx, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
         return target.copy_(value)
-    if target.dtype is torch.bool and booleans.assumed(source) in (True, "likely"):
+    if target.dtype is torch.bool and _is_all_true(source):
         return target.fill_(1)
     ranked = assumed_indices(source)
     if ranked is not None:
@@ -187,6 +191,12 @@ def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tenso
     if target.numel() > _MAX_ZEROED_NUMEL:
         return target
     return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
+
+
+def _is_all_true(mask: Any) -> bool:
+    """Whether unknown booleans are read as True: those of sound programs, and those that select, as `x[mask]` does."""
+    truth = booleans.assumed(mask)
+    return truth in (True, "likely") or (truth == "in range" and mask.numel() >= _MIN_SELECTION)
 
 
 def _empty_on_cpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
