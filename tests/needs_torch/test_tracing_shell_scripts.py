@@ -66,3 +66,9 @@ def test_an_answer_without_a_program_that_may_train_is_partial(estimated):
 def test_where_no_program_has_an_answer_the_error_is_of_one_that_may_train(estimated):
     with pytest.raises(TraceError, match="FileNotFoundError"):
         estimated("python prepare.py\npython train.py 8 resumed\n")
+
+
+def test_an_answer_for_four_of_six_programs_is_partial_and_says_so(estimated):
+    found = estimated("".join(f"python train.py {8 * size}\n" for size in range(1, 7)))
+    assert found.partial
+    assert "2 that were not traced (line 5 of `job.sh`, line 6 of `job.sh`)" in found.warnings[0]

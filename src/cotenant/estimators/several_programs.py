@@ -14,13 +14,14 @@ from cotenant.core.units import format_bytes
 from cotenant.estimators.traced_result import TracedResult
 from cotenant.tracing.process.shell_script import ResolvedCommand
 
+_MAX_LISTED = 3
 _NO_TRAINING = frozenset({"no-step", "no-cuda"})
 
 
 def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedCommand], TracedResult]) -> TracedResult:
     """The result with the largest bound, and a warning with what is known of the others.
 
-    It is partial if a program that may train has none.
+    It is partial if a program that may train has none, or was not traced.
 
     Raises:
         TraceError, UsageError: no program has a result; the error is of the first that may train.
@@ -29,7 +30,10 @@ def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedComm
         return explain(commands[0])
     results: dict[int, TracedResult] = {}
     errors: dict[int, CotenantError] = {}
+    untraced = [command.where for command in commands if not command.is_traced]
     for place, command in enumerate(commands):
+        if not command.is_traced:
+            continue
         try:
             results[place] = explain(command)
         except (TraceError, UsageError) as error:
@@ -41,8 +45,11 @@ def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedComm
     others = [
         f"{command.where} ({_outcome(results.get(place), errors.get(place))})"
         for place, command in enumerate(commands)
-        if place != best
+        if place != best and command.is_traced
     ]
+    if untraced:
+        listed = ", ".join([*untraced[:_MAX_LISTED], *(["..."] if len(untraced) > _MAX_LISTED else [])])
+        others.append(f"{len(untraced)} that were not traced ({listed})")
     note = (
         f"the answer is for {commands[best].where}, one of {len(commands)} programs; it does not count "
         f"{', '.join(others)}; for another, give its command in place of the script's, and add those that run at once"
@@ -51,7 +58,7 @@ def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedComm
     estimate = replace(
         found.estimate,
         warnings=(note, *found.estimate.warnings),
-        partial=found.estimate.partial or bool(failed),
+        partial=found.estimate.partial or bool(failed or untraced),
     )
     return replace(found, estimate=estimate)
 

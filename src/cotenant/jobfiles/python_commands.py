@@ -139,9 +139,9 @@ class _ScriptReader:
         if first := _FIRST_OF_LOOP.match(line):
             self._assign(first[1], [first[2]])
             line = line[first.end() :]
-        for words in shell_lines.commands(self._with_names(line)):
+        for join, words in shell_lines.joined_commands(self._with_names(line)):
             self._unknown = {}
-            self._command(number, words)
+            self._command(number, words, join)
 
     def _with_names(self, line: str) -> str:
         """A line with variables in the places of `$(( ... ))` and `$( ... )`, evaluated when its command is read."""
@@ -163,7 +163,7 @@ class _ScriptReader:
                 text += part
         return text
 
-    def _command(self, number: int, words: list[str]) -> None:
+    def _command(self, number: int, words: list[str], join: str) -> None:
         is_negated = False
         while words and words[0] in _KEYWORDS:
             if words[0] in _BRANCHES:
@@ -171,8 +171,9 @@ class _ScriptReader:
             is_negated |= words[0] == "!"
             words = words[1:]
         if words and self._branches.in_condition:
-            texts = self._texts(words)
-            self._branches.condition(None if self._unknown or is_negated else shell_conditions.truth(texts))
+            truth = shell_conditions.truth(self._texts(words))
+            is_known = truth is not None and not self._unknown
+            self._branches.condition(truth is not is_negated if is_known else None, join)
             self._unknown = {}
         if self._branches.is_excluded or self._cases.is_excluded:
             return

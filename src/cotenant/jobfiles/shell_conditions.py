@@ -1,8 +1,8 @@
 """Which branch of an `if` a shell script takes, as far as its variables tell. Pure, and nothing is run.
 
-Known are tests of texts and integers: `[ -n "$A" ]`, `[[ $A == b ]]`, `[[ $A =~ ^b ]]`, `test 1 -lt 2`, `true`. Of
-other conditions, such as tests of files, patterns, and several tests in one, neither branch is excluded. `Cases` does
-the same for `case`.
+Known are tests of texts and integers: `[ -n "$A" ]`, `[[ $A == b ]]`, `[[ $A =~ ^b ]]`, `test 1 -lt 2`, `true`, and
+those that `&&` and `||` join. Of other conditions, such as tests of files and patterns, neither branch is excluded.
+`Cases` does the same for `case`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _COMPARED = {
     "-gt": operator.gt,
     "-ge": operator.ge,
 }
+_DECIDING = {"&&": False, "||": True}
+"""The truth of one command that is the truth of both."""
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _REGULAR_EXPRESSION = re.compile(r"[\w^$.@%+/-]{1,80}", re.ASCII)  # in these, Python and a shell agree
 _CASE = re.compile(r"\s*case\s+(\S+|\"[^\"]*\")\s+in(?:\s+(.*)|\s*)")
@@ -29,7 +31,7 @@ _PATTERN = re.compile(r"\s*\(?([^()#]*)\)(.*)")
 
 def truth(words: Sequence[str]) -> bool | None:
     """What a test of known words gives; None: not known, or no test. An empty word: a variable that is empty."""
-    first, *words = words
+    first, *words = _completed(words)
     if first in ("true", "false", ":"):
         return first != "false"
     if first not in (*_BRACKETS, "test"):
@@ -39,6 +41,12 @@ def truth(words: Sequence[str]) -> bool | None:
     is_negated = words[:1] == ["!"]
     found = _truth(words[1:] if is_negated else words, has_patterns=first == "[[")
     return found if found is None or not is_negated else not found
+
+
+def _completed(words: Sequence[str]) -> list[str]:
+    """A test with its brackets: `[[ a && b ]]` is read as two commands."""
+    opened, closed = words[:1] == ["[["], words[-1:] == ["]]"]
+    return [*([] if opened or not closed else ["[["]), *words, *([] if closed or not opened else ["]]"])]
 
 
 def _truth(words: list[str], *, has_patterns: bool) -> bool | None:
@@ -84,9 +92,9 @@ class Branches:
         elif self._open:
             self._open[-1].keyword(word)
 
-    def condition(self, value: bool | None) -> None:
-        """A command of a condition was read, with its truth."""
-        self._open[-1].condition(value)
+    def condition(self, value: bool | None, join: str = ";") -> None:
+        """A command of a condition was read, with its truth, and what joins it to the one before."""
+        self._open[-1].condition(value, join)
 
 
 class _If:
@@ -94,20 +102,26 @@ class _If:
         self.in_condition = True
         self.is_excluded = False
         self._before: bool | None = False  # whether a branch before this one is taken
-        self._values: list[bool | None] = []
+        self._value: bool | None = None
 
     def keyword(self, word: str) -> None:
         if word == "then":
             self.in_condition = False
-            value = self._values[0] if len(self._values) == 1 else None  # `[ a ] && [ b ]` is two commands
+            value = self._value
             self.is_excluded = value is False or self._before is True
             self._before = True if True in (value, self._before) else False if value is self._before is False else None
         else:  # `elif`, `else`
-            self.in_condition, self._values = word == "elif", []
+            self.in_condition, self._value = word == "elif", None
             self.is_excluded = self._before is True
 
-    def condition(self, value: bool | None) -> None:
-        self._values.append(value)
+    def condition(self, value: bool | None, join: str) -> None:
+        """Of a list of commands the last one counts; `&&` and `||` bind alike, from the left."""
+        if join in _DECIDING:
+            deciding = _DECIDING[join]
+            either = (self._value, value)
+            self._value = deciding if deciding in either else None if None in either else not deciding
+        else:
+            self._value = value if join == ";" else None
 
 
 class Cases:

@@ -47,12 +47,19 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def commands(line: str) -> Iterator[list[str]]:
     """The simple commands of a line, as words with their quotes removed; redirections are left out."""
+    for _, words in joined_commands(line):
+        yield words
+
+
+def joined_commands(line: str) -> Iterator[tuple[str, list[str]]]:
+    """The same, each with what joins it to the one before it: `;`, `&&`, `||`, or others such as `|` and `(`."""
     line = _NAME_BEFORE_QUOTE.sub(r"${\1}", line)  # a quote ends the name in `$model'_'$length`
     line = _DESCRIPTOR.sub("", _PROCESS_SUBSTITUTION.sub("/dev/fd/63", line))
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True
     lexer.commenters = ""
     words: list[str] = []
+    join = ";"
     skips_next = False
     try:
         tokens = _without_comment(list(lexer))
@@ -63,14 +70,16 @@ def commands(line: str) -> Iterator[list[str]]:
             skips_next = True
         elif token and set(token) <= set(";&|()"):
             if words:
-                yield words
+                yield join, words
+                join = ""
+            join += token
             words, skips_next = [], False
         elif skips_next:
             skips_next = False
         else:
             words.append(token)
     if words:
-        yield words
+        yield join, words
 
 
 def _without_comment(tokens: list[str]) -> list[str]:

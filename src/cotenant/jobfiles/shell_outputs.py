@@ -49,7 +49,7 @@ def printed(command: str, folder: str) -> str | None:
     if command.lstrip().startswith("#"):  # a comment between the lines of a command
         return ""
     try:
-        words = shlex.split(command)
+        words = shlex.split(command.replace(";", " && "))
     except ValueError:  # an open quote
         return None
     if words[:1] == ["cd"] and len(words) >= 4 and words[-2:] == ["&&", "pwd"]:

@@ -150,14 +150,15 @@ def test_a_backslash_may_end_the_script():
 def test_what_well_known_commands_print_is_known():
     script = """
     here="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"
+    there=$(cd $(dirname $0)/..; pwd)
     run=`basename $1 .py`-$(date +%Y)
     PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\
-    torchrun --nproc_per_node=$2 $(dirname "$0")/train.py $1 `# a comment` --out $here/$run ${@:3} $EXTRA_ARGS
+    torchrun --nproc_per_node=$2 $(dirname "$0")/train.py $1 `# a comment` --out $here/$run --at $there ${@:3} $EXTRA_ARGS
     for seed in $(seq 3 5); do python eval.py --seed $seed --port $(shuf -i 29500-29999 -n 1); done
     """
     found = find_python_commands(script, {}, ["conf/a.py", "8", "--x", "1"], name="tools/dist.sh", workdir="/w")
     assert [" ".join(command.words) for command in found] == [
-        "torchrun --nproc_per_node=8 tools/train.py conf/a.py --out /w/tools/a-2026 --x 1",
+        "torchrun --nproc_per_node=8 tools/train.py conf/a.py --out /w/tools/a-2026 --at /w --x 1",
         "python eval.py --seed 3 --port 29500",
     ]
     assert found[0].env["PYTHONPATH"] == "tools/..:"

@@ -7,7 +7,7 @@ folder and with the variables that it sets.
 from __future__ import annotations
 
 import re
-import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from cotenant.jobfiles.python_commands import SHELLS, PythonCommand, find_python
 from cotenant.osutil.regular_files import read_regular_file
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_MAX_LISTED = 3
 _MAX_PROGRAMS = 4
 
 
@@ -28,22 +27,25 @@ class ResolvedCommand:
     """A command without a shell: its argv, folder and variables.
 
     `where`: its line of the shell script, as in "line 3 of `train.sh`"; empty: it stands in none.
+    `is_traced`: False for one of too many.
     """
 
     command: tuple[str, ...]
     workdir: str
     env: Mapping[str, str]
     where: str = ""
+    is_traced: bool = True
 
 
 def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> list[ResolvedCommand]:
     """`command` without the variables set before it; of a shell script, the Python programs that it starts.
 
-    A command that runs no shell script is returned as it is.
+    A command that runs no shell script is returned as it is. Of more than four programs four are to be traced: of each
+    Python file the first, then others.
 
     Raises:
-        UsageError: the script cannot be read; it runs no Python program or more than four; or one with a value that is
-            known only when it runs.
+        UsageError: the script cannot be read; it runs no Python program; or one with a value that is known only when it
+            runs.
     """
     words, env = list(command), dict(env)
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
@@ -59,10 +61,23 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
         return None if content is None else _decoded(content)
 
     programs = find_python_commands(text, env, arguments, name=name, workdir=str(Path(workdir).absolute()), read=read)
-    return [_in_environment(program, name, workdir, env) for program in _distinct(name, programs)]
+    distinct = _distinct(name, programs)
+    chosen = _chosen(distinct)
+    for program in chosen:
+        if program.unknown:
+            raise UsageError(
+                f"line {program.line} of `{name}`: the value of `{program.unknown[0]}` is known only when it runs",
+                hint="set it: `NAME=VALUE cotenant estimate ...`, or give the command: `-- python train.py ARGS`",
+            )
+    return [
+        _in_environment(program, name, workdir, env, is_traced=any(program is one for one in chosen))
+        for program in distinct
+    ]
 
 
-def _in_environment(program: PythonCommand, name: str, workdir: str, env: Mapping[str, str]) -> ResolvedCommand:
+def _in_environment(
+    program: PythonCommand, name: str, workdir: str, env: Mapping[str, str], *, is_traced: bool
+) -> ResolvedCommand:
     folders = [str(Path(workdir, Path(folder).expanduser())) for folder in program.bin_folders]
     path = {"PATH": ":".join([*folders, env.get("PATH", "")])} if folders else {}
     return ResolvedCommand(
@@ -70,6 +85,7 @@ def _in_environment(program: PythonCommand, name: str, workdir: str, env: Mappin
         workdir=str(Path(workdir, program.folder)),
         env={**env, **path, **program.env},
         where=f"line {program.line} of `{name}`",
+        is_traced=is_traced,
     )
 
 
@@ -107,16 +123,18 @@ def _distinct(name: str, found: Sequence[PythonCommand]) -> list[PythonCommand]:
             f"`{name}` starts no Python program that can be seen by reading it",
             hint="give the command that trains: `cotenant estimate -- python train.py ARGS`",
         )
-    if len(distinct) > _MAX_PROGRAMS:
-        lines = ", ".join(str(command.line) for command in distinct[:_MAX_LISTED])
-        raise UsageError(
-            f"`{name}` starts {len(distinct)} Python programs (lines {lines}, ...); at most {_MAX_PROGRAMS} are traced",
-            hint=f"give the one that needs most, e.g. `cotenant estimate -- {shlex.join(distinct[0].words)}`",
-        )
-    for command in distinct:
-        if command.unknown:
-            raise UsageError(
-                f"line {command.line} of `{name}`: the value of `{command.unknown[0]}` is known only when it runs",
-                hint="set it: `NAME=VALUE cotenant estimate ...`, or give the command: `-- python train.py ARGS`",
-            )
     return distinct
+
+
+def _chosen(programs: list[PythonCommand]) -> list[PythonCommand]:
+    """At most four, those with known values first: the first of each Python file, the second of each, and so on."""
+    if len(programs) <= _MAX_PROGRAMS:
+        return programs
+    files: Counter[str] = Counter()
+    ranked = []
+    for program in programs:
+        file = next((word for word in program.words if word.endswith(".py")), "")
+        ranked.append((bool(program.unknown), files[file], program.line))
+        files[file] += 1
+    places = sorted(range(len(programs)), key=lambda place: ranked[place])[:_MAX_PROGRAMS]
+    return [programs[place] for place in sorted(places)]

@@ -101,10 +101,6 @@ def test_what_runs_no_shell_script_stays_as_it_is(folder, command):
     ("text", "message", "hint"),
     [
         pytest.param("echo 1\n", "`train.sh` starts no Python program", "python train.py ARGS", id="none"),
-        pytest.param(
-            "".join(f"python train.py {number}\n" for number in range(5)),
-            r"starts 5 Python programs \(lines 1, 2, 3, ...\); at most 4", "-- python train.py 0", id="five",
-        ),
         pytest.param("python a.py\npython b.py $B\n", r"line 2 of `train.sh`: the value", "NAME=VALUE", id="one of 2"),
         pytest.param(
             "python train.py --port $(free_port)\n", r"line 1 of `train.sh`: the value of `\$\(...\)`",
@@ -141,3 +137,11 @@ def test_the_programs_of_a_script_are_found_with_their_lines(folder):
         ("train.py", "line 3 of `train.sh`", "2"),
     ]
     assert found[1].workdir == str(folder / "sub")
+
+
+def test_of_many_programs_the_first_of_each_file_are_traced(folder):
+    lines = ["python a.py 1", "python a.py 2", "python a.py 3", "python b.py $B", "python c.py 1", "python a.py 4"]
+    script(folder, "\n".join(lines) + "\n")
+    found = all_resolved(folder, "bash", "train.sh")
+    assert [int(program.where.split()[1]) for program in found if program.is_traced] == [1, 2, 3, 5]
+    assert [int(program.where.split()[1]) for program in found if not program.is_traced] == [4, 6]
