@@ -117,6 +117,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x, torch.cuda.LongTensor)
             assert torch.ones(2).type("torch.cuda.HalfTensor").dtype is torch.float16
             assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
+            edges = torch.cuda.LongTensor([[0, 1], [1, 0]])
+            graph = torch.cuda.sparse.FloatTensor(edges, torch.cuda.FloatTensor([1, 1]), torch.Size([2, 3]))
+            assert graph.is_cuda and torch.sparse.mm(graph, torch.ones(3, 4).cuda()).shape == (2, 4)
+            assert torch.cuda.sparse.DoubleTensor(2, 3).dtype is torch.float64
             """,
             id="old spellings",
         ),

@@ -1,4 +1,7 @@
-"""`torch.cuda.FloatTensor` and the other legacy tensor types: as constructors, in `.type()` and as the default."""
+"""`torch.cuda.FloatTensor` and the other legacy tensor types: as constructors, in `.type()` and as the default.
+
+Those of `torch.cuda.sparse` are constructors only.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,11 @@ def patches(context: PatchContext) -> list[Patch]:
 
     source = "torch/csrc/tensor/python_tensor.cpp, `set_default_tensor_type`"
     reason = "The types of a CPU build raise where they are used; those of a CUDA build allocate on the GPU."
+    sparse = {f"{name}Tensor": _sparse_type(name, dtype) for name, dtype in _DTYPES.items() if name != "Bool"}
     return [
+        *patch_attributes(
+            "torch.cuda.sparse", sparse, phase=Phase.DEVICE, reason=reason, source=source,
+        ),
         *patch_attributes(
             "torch.cuda", {cls.__name__: cls for cls in classes.values()},
             phase=Phase.DEVICE, reason=reason, source=source,
@@ -75,6 +82,19 @@ def patches(context: PatchContext) -> list[Patch]:
 
 def _tensor_type(name: str, dtype: torch.dtype) -> Any:
     return _TensorTypeMeta(f"{name}Tensor", (), {"dtype": dtype, "__new__": _construct, "__module__": "torch.cuda"})
+
+
+def _sparse_type(name: str, dtype: torch.dtype) -> Any:
+    def construct(_: Any, *args: Any, device: Any = None) -> torch.Tensor:
+        """(indices, values, size), (indices, values), or the size alone."""
+        place = torch.device(device or "cuda")
+        if args and isinstance(args[0], torch.Tensor):
+            indices, values, *size = args
+            return torch.sparse_coo_tensor(indices, values, *size, dtype=dtype, device=place)
+        shape = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+        return torch.sparse_coo_tensor(tuple(shape), dtype=dtype, device=place)
+
+    return type(f"{name}Tensor", (), {"dtype": dtype, "__new__": construct, "__module__": "torch.cuda.sparse"})
 
 
 def _tensor_new(kind: Any) -> Any:
