@@ -65,7 +65,8 @@ def test_tensors_of_a_memory_pool_have_segments_of_their_own(tmp_path):
     memory = [event for event in trace.events if event.action != "op"]
     assert replay(memory, **KNOWN).peak_reserved_bytes == (2 + 2 + 3 * 20) << 20
     gradients = [event for event in trace.events if event.action == "alloc" and event.category == "gradient"]
-    assert gradients and {event.stream for event in gradients} == {0}
+    assert gradients
+    assert {event.stream for event in gradients} == {0}
 
 
 @pytest.mark.skipif(VERSION >= (2, 14), reason="torch 2.14 makes them with the first random operator")

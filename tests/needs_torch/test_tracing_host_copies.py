@@ -114,3 +114,38 @@ assert rays.shape == (8192, 6)
 step()
 """,
     )
+
+
+SELECTING = """
+wrong = []
+for _ in range(3):
+    x = model(torch.randn(4096, 4, device="cuda"))
+    valid = (x > 0).all(-1)
+    if valid.any():
+        chosen = x[valid]
+    else:
+        wrong.append("nothing is selected")
+    if not valid.any():
+        wrong.append("nothing is selected")
+        continue
+    part = x[valid].mean() if valid.any() else 0
+    if not isinstance(part, torch.Tensor):
+        wrong.append("nothing is selected")
+    found = x.argmax(-1) == 3
+    if not found.sum() > 0:
+        wrong.append("a number of elements, which is 1 if it is read")
+    bad = torch.isnan(x)
+    if bad.any() or bad.sum() > 0 or bad.sum().item() > 0 or torch.count_nonzero(bad) > 0:
+        wrong.append("an accident")
+    if (x < 0).any():
+        wrong.append("another accident")
+    assert not wrong, wrong
+    part.backward()
+    optimizer.step()
+"""
+
+
+def test_a_branch_that_selects_by_a_mask_runs_and_one_for_accidents_does_not(tmp_path):
+    """As for rays that hit anything, or positive samples of a detector: what they need would not be counted."""
+    trace = traced(tmp_path, f"{STEP}{SELECTING}")
+    assert any("every element is found" in sentence for sentence in trace.warnings)

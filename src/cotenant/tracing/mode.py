@@ -225,6 +225,8 @@ class TraceMode(TorchDispatchMode):
         if isinstance(out, FakeTensor) and out.dtype in mask_counts.MASK_DTYPES:
             booleans.propagate(func, args, out)
             mask_counts.propagate(func, args, out, self.known_values.peek)
+        elif func._opname in booleans.COUNTS and isinstance(out, FakeTensor):
+            booleans.propagate_count(args, out)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)
         else:

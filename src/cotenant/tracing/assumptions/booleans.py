@@ -3,7 +3,7 @@
 `isfinite`, `isnan`, `x == x` and range checks guard against accidents, which a trace does not have. As unknown booleans
 they would read as False, and the first would end or skip the training. The comparison of one number with a Python
 number gives what the script would get by reading the number. A comparison of tensors alone says nothing: a sequence may
-have ended or not.
+have ended or not. Where all are false, so that their number is zero, `isnan(x).sum() > 0` is false as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from cotenant.tracing.assumptions import data_dependent_loops
 from cotenant.tracing.training import lbfgs
 
 _TRUTH_ATTRIBUTE = "_cotenant_truth"
-AssumedTruth = Literal[True, False, "in range", "likely", "unlikely"] | None
-"""Of every element. `in range`: of a range check, which counts only if the script requires all of a tensor; `likely`,
-`unlikely`: of the comparison of an assumed number, which does not end a loop (see `data_dependent_loops`)."""
+AssumedTruth = Literal[True, False, "in range", "selection", "likely", "unlikely"] | None
+"""Of every element. `in range`: of a range check, which counts only if the script requires all of a tensor; `selection`:
+whether any element of an unknown mask is true, which a branch that selects by the mask assumes (see `selections`);
+`likely`, `unlikely`: of the comparison of an assumed number, which does not end a loop (see `data_dependent_loops`)."""
 
 _ASSUMED_FALSE = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
 _COMPARISONS = frozenset({"ge", "gt", "le", "lt"})
@@ -68,6 +69,20 @@ def assume(tensor: torch.Tensor, value: bool) -> None:
     setattr(tensor, _TRUTH_ATTRIBUTE, value)
 
 
+COUNTS = frozenset({"sum", "count_nonzero"})
+
+
+def propagate_count(args: Any, out: torch.Tensor) -> None:
+    """Set that `out`, the number of true elements as one of `COUNTS` gives it, is zero where all are false."""
+    if assumed(args[0]) is False:
+        setattr(out, _TRUTH_ATTRIBUTE, False)
+
+
+def is_zero_count(tensor: Any) -> bool:
+    """Whether it is the number of true elements where all are assumed to be false."""
+    return tensor.dtype is torch.int64 and assumed(tensor) is False
+
+
 def propagate(func: OpOverload, args: Any, out: torch.Tensor) -> None:
     """Set what is assumed of `out`, booleans that `func` returned."""
     truth = _infer(func._opname, args)
@@ -87,8 +102,10 @@ def _infer(name: str, args: Any) -> AssumedTruth:
     if name == "any" and getattr(args[0], "_is_param", False):  # optimizers check whether a parameter is all zeros
         return True
     if name in _COMPARISONS:
-        return _compare_number(name, args[1]) if _is_number(args) else "in range"
+        return _compare_number(name, args) if _is_number(args) else "in range"
     first = assumed(args[0])
+    if name == "any" and len(args) == 1 and first in (None, "in range"):
+        return "selection"
     if name in ("all", "_is_all_true"):
         return True if first == "in range" else first
     if name in _SAME_ELEMENTS:
@@ -104,12 +121,14 @@ def _infer(name: str, args: Any) -> AssumedTruth:
 
 def _is_number(args: Any) -> bool:
     first, second = args[0], args[1]
-    return isinstance(second, (int, float)) and first.numel() == 1 and first.dtype.is_floating_point
+    return isinstance(second, (int, float)) and first.numel() == 1 and first.dtype is not torch.bool
 
 
-def _compare_number(name: str, limit: float) -> AssumedTruth:
+def _compare_number(name: str, args: Any) -> AssumedTruth:
     """How an unknown number compares: as the number that a script would read."""
-    return "likely" if getattr(operator, name)(data_dependent_loops.assumed_number(), limit) else "unlikely"
+    number, limit = args[:2]
+    value = data_dependent_loops.assumed_number() if number.dtype.is_floating_point else 1 - is_zero_count(number)
+    return "likely" if getattr(operator, name)(value, limit) else "unlikely"
 
 
 def _compare_equality(name: str, args: Any) -> AssumedTruth:
@@ -126,7 +145,7 @@ def _and(first: AssumedTruth, second: AssumedTruth) -> AssumedTruth:
         return False
     if first is None or second is None:
         return None
-    for truth in ("unlikely", "in range", "likely"):
+    for truth in ("selection", "unlikely", "in range", "likely"):
         if truth in (first, second):
             return truth
     return True

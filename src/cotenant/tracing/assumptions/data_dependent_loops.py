@@ -26,6 +26,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.assumptions.assertions import asserted_number, asserted_truth
+from cotenant.tracing.assumptions.selections import is_selecting
 
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
@@ -134,6 +135,11 @@ class DataDependentLoops:
         """The value with which an assertion that the script makes now passes; None: it makes none."""
         frame = script_frame()
         return None if frame is None else asserted_truth(frame.f_code.co_filename, frame.f_lineno)
+
+    def selects(self) -> bool:
+        """Whether the script asks now if a mask has any true element, to go on with those; see `selections`."""
+        frame = script_frame()
+        return frame is not None and is_selecting(frame.f_code.co_filename, frame.f_lineno)
 
     def number(self) -> float:
         """An unknown number that the script reads now."""

@@ -35,9 +35,7 @@ class FakeStream(_STREAM):  # type: ignore[misc]
 
     _next = 1
 
-    def __new__(
-        cls, device: object = None, priority: int = 0, *, number: int | None = None, **_: object
-    ) -> FakeStream:
+    def __new__(cls, device: object = None, priority: int = 0, *, number: int | None = None, **_: object) -> FakeStream:
         """A stream with `stream_id`, `device_index` and `device_type`, of which libraries make it again."""
         if number is None:
             number, FakeStream._next = FakeStream._next, FakeStream._next + 1

@@ -46,14 +46,16 @@ def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
         return value.item()
     if dtype is torch.bool:
         assumed = booleans.assumed(args[0])
-        return assumed if isinstance(assumed, bool) else ctx.loops.truth(likely=assumed == "likely")
+        if isinstance(assumed, bool):
+            return assumed
+        return ctx.loops.truth(likely=assumed == "likely" or (assumed == "selection" and ctx.loops.selects()))
     if dtype.is_complex:
         return complex(1.0)
     ranked = assumed_indices(args[0])
     if ranked is not None:
         ctx.warn_assumed(RANKED)
         return ranked.item()
-    return ctx.loops.number() if dtype.is_floating_point else 1
+    return ctx.loops.number() if dtype.is_floating_point else 1 - booleans.is_zero_count(args[0])
 
 
 @operators.shape_of("aten::_to_copy")
