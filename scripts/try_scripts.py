@@ -18,7 +18,6 @@ run by `--python`. An error that is not in the record is a failure until a perso
 from __future__ import annotations
 
 import argparse
-import compileall
 import fcntl
 import json
 import os

@@ -30,9 +30,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks._lib.results import add_write_option, today, version, write_result
-from benchmarks.scheduler.move_limits import MOVE_S, RULES, Outcome, outcome_of, policy_run
+from benchmarks.scheduler.move_limits import MOVE_S, RULES, outcome_of, policy_run
 from benchmarks.scheduler.quality import SEED
-from benchmarks.scheduler.reassignment import replay
+from benchmarks.scheduler.reassignment import Outcome, replay
 from benchmarks.scheduler.relaxed_schedule import BOUND, JobSets, RelaxedSchedule
 from cotenant.sim import cluster, traces
 from cotenant.sim.cluster import Cluster

@@ -53,7 +53,7 @@ class JobSets:
         self.copy = np.array(
             [members[:place].count(kind) for members in self.sets for place, kind in enumerate(members)]
         )
-        self.first = np.searchsorted(self.owner, np.arange(len(self.sets)))
+        self.first: Any = np.searchsorted(self.owner, np.arange(len(self.sets)))
         self.places_of = {kind: np.flatnonzero(self.kind == kind) for kind in kinds}
         self.slowest = {kind: float(self.speed[places].min()) for kind, places in self.places_of.items()}
 
@@ -62,7 +62,7 @@ class JobSets:
     ) -> tuple[float, list[list[tuple[int, float]]]]:
         """The highest value of a set, and the best sets as (job, speed); a job is worth work x speed - held."""
         value = np.full(len(self.kind), -np.inf)
-        chosen = np.zeros(len(self.kind), dtype=int)
+        chosen: Any = np.zeros(len(self.kind), dtype=int)
         for kind, numbers in jobs_of.items():
             places = self.places_of[kind]
             jobs = np.array(numbers)
@@ -78,8 +78,8 @@ class JobSets:
         columns = []
         for number in top[np.argsort(-totals[top])]:
             if totals[number] > 0.0:
-                places = range(self.first[number], self.first[number] + len(self.sets[number]))
-                columns.append([(int(chosen[place]), float(self.speed[place])) for place in places])
+                members = range(self.first[number], self.first[number] + len(self.sets[number]))
+                columns.append([(int(chosen[place]), float(self.speed[place])) for place in members])
         return max(0.0, float(totals.max())), columns
 
 

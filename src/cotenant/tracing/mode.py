@@ -222,11 +222,8 @@ class TraceMode(TorchDispatchMode):
         for assume in assumptions:
             assume(self, func, args, kwargs, out)
         self.known_values.propagate(func, args, kwargs, out)
-        if isinstance(out, FakeTensor) and out.dtype in mask_counts.MASK_DTYPES:
-            booleans.propagate(func, args, out)
-            mask_counts.propagate(func, args, out, self.known_values.peek)
-        elif func._opname in booleans.COUNTS and isinstance(out, FakeTensor):
-            booleans.propagate_count(args, out)
+        if isinstance(out, FakeTensor):
+            self._note_truth(func, args, out)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)
         else:
@@ -237,6 +234,13 @@ class TraceMode(TorchDispatchMode):
                 self.recorder.graph_seeds()
         self._operator_scratch.clear()
         return out
+
+    def _note_truth(self, func: OpOverload, args: Args, out: FakeTensor) -> None:
+        if out.dtype in mask_counts.MASK_DTYPES:
+            booleans.propagate(func, args, out)
+            mask_counts.propagate(func, args, out, self.known_values.peek)
+        elif func._opname in booleans.COUNTS:
+            booleans.propagate_count(args, out)
 
     def _count_kernels(self, func: OpOverload, args: Args, out: Any, device: torch.device) -> None:
         recorder = self.recorder

@@ -153,7 +153,8 @@ def test_what_well_known_commands_print_is_known():
     there=$(cd $(dirname $0)/..; pwd)
     run=`basename $1 .py`-$(date +%Y)
     PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\
-    torchrun --nproc_per_node=$2 $(dirname "$0")/train.py $1 `# a comment` --out $here/$run --at $there ${@:3} $EXTRA_ARGS
+    torchrun --nproc_per_node=$2 $(dirname "$0")/train.py $1 `# a comment` --out $here/$run \\
+    --at $there ${@:3} $EXTRA_ARGS
     for seed in $(seq 3 5); do python eval.py --seed $seed --port $(shuf -i 29500-29999 -n 1); done
     """
     found = find_python_commands(script, {}, ["conf/a.py", "8", "--x", "1"], name="tools/dist.sh", workdir="/w")

@@ -20,9 +20,10 @@ from cotenant.tracing.training import lbfgs
 
 _TRUTH_ATTRIBUTE = "_cotenant_truth"
 AssumedTruth = Literal[True, False, "in range", "selection", "likely", "unlikely"] | None
-"""Of every element. `in range`: of a range check, which counts only if the script requires all of a tensor; `selection`:
-whether any element of an unknown mask is true, which a branch that selects by the mask assumes (see `selections`);
-`likely`, `unlikely`: of the comparison of an assumed number, which does not end a loop (see `data_dependent_loops`)."""
+"""Of every element. `in range`: of a range check, which counts only if the script requires all of a tensor;
+`selection`: whether any element of an unknown mask is true, which a branch that selects by the mask assumes (see
+`selections`); `likely`, `unlikely`: of the comparison of an assumed number, which does not end a loop (see
+`data_dependent_loops`)."""
 
 _ASSUMED_FALSE = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
 _COMPARISONS = frozenset({"ge", "gt", "le", "lt"})
@@ -156,6 +157,7 @@ def _or(first: AssumedTruth, second: AssumedTruth) -> AssumedTruth:
         return True
     if None in (first, second) or "in range" in (first, second):
         return None
-    if "likely" in (first, second):
-        return "likely"
-    return "unlikely" if "unlikely" in (first, second) else False
+    for truth in ("likely", "selection", "unlikely"):
+        if truth in (first, second):
+            return truth
+    return False

@@ -64,8 +64,11 @@ class UnknownValues:
             return known
         frame = self._note_place()
         truth = booleans.assumed(tensor)
+        if isinstance(truth, bool):
+            return truth
         if truth is not None:
-            return truth if isinstance(truth, bool) else self._loops.truth(likely=truth == "likely")
+            likely = truth == "likely" or (truth == "selection" and self._loops.selects())
+            return self._loops.truth(likely=likely)
         if frame is None:
             return 0 if _reads_a_flag() else self._value(tensor.dtype, "")
         return self._value(tensor.dtype, _source_line(frame))

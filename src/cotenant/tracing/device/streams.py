@@ -30,7 +30,7 @@ _STREAM: Any = torch.Stream
 _EVENT: Any = getattr(torch, "Event", object)  # from torch 2.5 on
 
 
-class FakeStream(_STREAM):  # type: ignore[misc]
+class FakeStream(_STREAM):
     """Replaces `torch.cuda.Stream`. It orders nothing; the allocator has blocks of each stream, by `number`."""
 
     _next = 1
@@ -100,7 +100,7 @@ class _ExternalStream(FakeStream):
         super().__init__(device)
 
 
-class FakeEvent(_EVENT):  # type: ignore[misc]
+class FakeEvent(_EVENT):
     """Replaces `torch.cuda.Event`; it is always complete."""
 
     cuda_event = 0
