@@ -1,6 +1,6 @@
 """What no schedule beats: makespan, mean JCT and both at once, with the slowdown bound, arrivals and free moves.
 
-    python -m benchmarks.scheduler.relaxation [--quick] [--bootstraps 40] [--step 300] [--write]
+    python -m benchmarks.scheduler.relaxation [--quick] [--bootstraps 40] [--step 400] [--write]
 
 Bootstraps of t1 on 4 x A100-40GB as in `quality`, and a slowdown bound of 1.5.
 
@@ -13,9 +13,8 @@ the jobs at most 1.5 times their time alone on GPUs, where the exemption may be 
 A job ends no earlier than half of its work after the mean time of its work, and no earlier than it has been on its GPUs
 for as long as it was (`relaxed_schedule`). So no schedule has a lower mean JCT than the program. Sets are generated as
 they are priced in among all sets; what is left is subtracted from the dual, so that each figure is a bound even where
-the program was not solved to its end. With the makespan limited, the mean JCT is a bound for schedules that are no
-longer; a bootstrap whose least makespan is longer than the limit gets that instead. "Least makespan" is the larger of
-the program's and the latest of arrival plus run time of a job.
+the program was not solved to its end. The least mean JCT is that of schedules no longer than exclusive use. The least
+makespan is the larger of the program's and the latest of arrival plus run time of a job.
 
 The search is `reassignment`: it knows durations, memory and speeds of the jobs that have arrived, not those to come.
 """
@@ -43,7 +42,7 @@ from cotenant.sim.trace import Trace
 from cotenant.sim.traces.transforms import resampled
 
 GPUS = "4xA100-40GB"
-MAKESPANS = (0.0, -0.24)
+MAKESPANS = (0.0,)
 """Limits of makespan against exclusive use under which the least mean JCT is computed."""
 GOALS = (-0.24, -0.66)
 SEARCHES = [rule for rule in RULES if rule.hysteresis < 1.0]
@@ -57,7 +56,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(
-    trace: Trace, gpus: Cluster, base: SimMetrics, makespans: Sequence[float] = MAKESPANS, step_s: float = 300.0
+    trace: Trace, gpus: Cluster, base: SimMetrics, makespans: Sequence[float] = MAKESPANS, step_s: float = 400.0
 ) -> Limits:
     """The limits of one trace."""
     sets = JobSets(trace, gpus, standard())
@@ -86,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one bootstrap, in spans of 2,000 s")
     parser.add_argument("--bootstraps", type=int, default=40, help="number of bootstraps (default: %(default)s)")
-    parser.add_argument("--step", type=float, default=300.0, help="longest span in seconds (default: %(default)s)")
+    parser.add_argument("--step", type=float, default=400.0, help="longest span in seconds (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
     count, step_s = (1, 2000.0) if args.quick else (args.bootstraps, args.step)
@@ -105,7 +104,6 @@ def main() -> None:
         "| schedule | makespan | mean JCT | within 1.5 |",
         "| --- | ---: | ---: | ---: |",
         f"| no schedule beats | {least:+.1%} | {jct[0.0]:+.1%} | 95% |",
-        *[f"| the same, at most {change:+.0%} or the least | | {jct[change]:+.1%} | 95% |" for change in MAKESPANS[1:]],
         f"| the goal, all movable at {MOVE_S:.0f} s | {GOALS[0]:+.0%} | {GOALS[1]:+.0%} | 95% |",
         *[
             row(f"search, {rule.name}", [replay(trace, gpus, rule, BOUND) for trace in drawn], baseline)
