@@ -4,7 +4,8 @@ Only a job that can save its state is moved, and only for one of these gains, wh
 the GPUs of a job:
 
 - *Apart*: it and its neighbors are faster by `min_gain` in all if it goes to other GPUs.
-- *Room*: it leaves its GPUs, with room for it elsewhere or not, and a job that waits and lacks these GPUs starts.
+- *Room*: it leaves its GPUs, with room for it elsewhere or not, and a job that waits and lacks these GPUs starts. A job
+  of several GPUs leaves them to several jobs of one GPU at once, too: a single one gains less than it loses.
 - *Turn*: the same without a gain in speed, if the job that waits needs `turn_ratio` times less time, by history.
 
 The gain in speed, over the time that the job runs on, must be `hysteresis` times what the move costs on all of its
@@ -75,6 +76,7 @@ class _Waiting(NamedTuple):
     Attributes:
         admitted_by: numbers of the GPUs that admit it now; `by_server`: how many of them each server has.
         duration_s: time alone that it needs, by history, the upper end of the interval; None if not known.
+        count: how many jobs with this demand wait; `job` is the first of them.
     """
 
     job: Job
@@ -82,6 +84,7 @@ class _Waiting(NamedTuple):
     admitted_by: frozenset[int]
     by_server: Mapping[str, int]
     duration_s: float | None
+    count: int = 1
 
     @property
     def is_admitted(self) -> bool:
@@ -162,6 +165,7 @@ class MovePlanner:
             return None
         queue = self._queue(waiting, server, frozenset(reserved.values()), at_s)
         worths = [worth for leaver in leavers for worth in self._worths(leaver, server, queue, at_s)]
+        worths += [worth for leaver in leavers if (worth := self._room_for_several(leaver, server, queue, at_s))]
         return max(worths, key=lambda worth: worth.seconds).move if worths else None
 
     def is_movable(self, job: Job) -> bool:
@@ -202,7 +206,7 @@ class MovePlanner:
     def _queue(
         self, waiting: Sequence[Job], server: ServerSpeeds, reserved_for: Collection[int], at_s: float
     ) -> list[_Waiting]:
-        """The first jobs that wait for GPUs, and which of these they would get; of equal ones the first."""
+        """The first jobs that wait for GPUs, and which of these they would get; equal ones together."""
         history, pairing, places = self._history, self._pairing, server.places
         sizes = GpuSizes((place.view.snapshot.gpu for place in places), one_node=self._policy.one_node)
         first = sorted(waiting, key=lambda job: self._policy.order(job, history))[:MAX_WAITING]
@@ -212,6 +216,7 @@ class MovePlanner:
             demand = demand if pairing is None else replace(demand, profile=pairing.profile(job, history))
             key = (demand, job.id in reserved_for)
             if key in found:
+                found[key] = found[key]._replace(count=found[key].count + 1)
                 continue
             admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
             numbers = frozenset(place.number for place in admitting)
@@ -244,6 +249,35 @@ class MovePlanner:
                     continue
                 seconds = left_s - short_s - leaver.cost_s
             yield _Worth(seconds, Move(job_id, f"{MOVE_STOP}: room for job {waits.job.id}, {gain:+.2f} of speed"))
+
+    def _room_for_several(
+        self, leaver: _Leaver, server: ServerSpeeds, queue: Sequence[_Waiting], at_s: float
+    ) -> _Worth | None:
+        """What it is worth that a job of several GPUs leaves them to jobs of one GPU; None if too little."""
+        if leaver.demand.gpus == 1 or not queue:
+            return None
+        changed, started = dict(leaver.left), 0
+        views = {number: server.draft(number, leaver.job.id) for number in leaver.left}
+        for waits in queue:
+            demand = waits.demand
+            if demand.gpus > 1 or demand.exclusive or demand.bytes is None:
+                continue
+            for _ in range(waits.count):
+                admit = (n for n, view in views.items() if self._rules.admits(view, demand, waits.job.id, at_s))
+                number = next(admit, None)
+                if number is None:
+                    break
+                started += 1
+                stand_in = -started  # equal jobs are told apart by it
+                changed[number] = {**changed[number], stand_in: _co_runner(demand)}
+                server.join(views[number], stand_in, demand.bytes, changed[number], at_s)
+        if started < 2:
+            return None
+        gain = max(server.gain(changed), self._elsewhere(leaver, changed, server, at_s))
+        if gain < self.rule.min_gain or gain * leaver.left_s < leaver.cost_s:
+            return None
+        text = f"{MOVE_STOP}: room for {started} jobs that wait, {gain:+.2f} of speed"
+        return _Worth(gain * leaver.left_s, Move(leaver.job.id, text))
 
     def _elsewhere(self, leaver: _Leaver, changed: Mapping[int, Residents], server: ServerSpeeds, at_s: float) -> float:
         """Speed gained by `changed` residents and by the job on the best GPUs for it; -inf if there is no room."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from cotenant.core.gpu import GpuSnapshot, Sharing
-from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.pairing import CoRunner, class_of, co_runners_of
 from cotenant.scheduling.prediction.interference import InterferencePredictor
 
@@ -30,7 +31,7 @@ class SpeedPredictor:
 
     def __init__(self, predictor: InterferencePredictor, sharing: Sharing) -> None:
         self._predictor = predictor
-        self._sharing: Sharing = sharing
+        self.sharing: Sharing = sharing
         self._cached: dict[tuple[str | None, tuple[CoRunner, ...]], tuple[float, ...]] = {}
         self._version = -1
 
@@ -42,7 +43,7 @@ class SpeedPredictor:
             self._version = predictor.version
         found = self._cached.get((mig_profile, co_runners))
         if found is None:
-            slowdowns = predictor.slowdowns([co_runner.activity for co_runner in co_runners], self._sharing)
+            slowdowns = predictor.slowdowns([co_runner.activity for co_runner in co_runners], self.sharing)
             found = tuple(
                 [
                     self._slice_speed(co_runner, mig_profile) / slowdown
@@ -107,6 +108,20 @@ class ServerSpeeds:
             view.gpu_class = class_of(view, [*self.without(number, job_id).values()])
             self._vacated[number, job_id] = view
         return view
+
+    def draft(self, number: int, job_id: int) -> GpuView:
+        """As `vacated`, of one's own, for `join`."""
+        vacated = self.vacated(number, job_id)
+        view = GpuView(vacated.snapshot)
+        view.reserved_for, view.gpu_class = vacated.reserved_for, vacated.gpu_class
+        return view
+
+    def join(self, view: GpuView, job_id: int, promised_bytes: int, residents: Residents, at_s: float) -> None:
+        """Add a job to a draft, as it will be once it has warmed up; `residents` are those with it."""
+        resident = NewResident(job_id, promised_bytes, self._predictor.sharing, at_s)
+        resident.first_active_at_s = -math.inf
+        view.take(resident)
+        view.gpu_class = class_of(view, [*residents.values()])
 
     def gain(self, changed: Mapping[int, Residents]) -> float:
         """Speed gained if these GPUs had these residents, summed over jobs, times the GPUs of a job."""

@@ -120,6 +120,45 @@ def test_a_gang_stays_if_a_neighbor_keeps_one_of_the_gpus_that_it_would_free():
     assert plan((gpu(0, gang, resident(2, gib=25, smact=0.1)), *gpus[1:]), jobs, waiting) is None
 
 
+@pytest.mark.parametrize(
+    ("waiting", "started"),
+    [
+        pytest.param([a_job(number, 2) for number in range(9, 13)], 4, id="four alike"),
+        pytest.param([a_job(9, 2), a_job(11, 3), a_job(10, 2)], 3, id="of two sizes"),
+        pytest.param([a_job(number, 2) for number in range(9, 20)], 4, id="no more than their bounds allow"),
+        pytest.param([a_job(9, 2)], 0, id="one gains less than the gang loses"),
+        pytest.param([a_job(9, 30), a_job(10, 30)], 0, id="two that need a GPU each gain as much"),
+        pytest.param(
+            [a_job(9, 10, exclusive=True), a_job(10, 2), a_job(11, 2)], 0, id="exclusive jobs are not counted"
+        ),
+    ],
+)
+def test_a_gang_leaves_its_gpus_to_several_jobs_that_gain_more_together(waiting, started):
+    held = replace(GANG, sharing="exclusive")
+    move = plan((gpu(0, held), gpu(1, held)), [running(1, gpus=2)], waiting)
+    if not started:
+        assert move is None
+        return
+    assert move is not None
+    assert move.job_id == 1
+    assert move.reason.startswith(f"{MOVE_STOP}: room for {started} jobs that wait, +")
+
+
+@pytest.mark.parametrize(("left_s", "is_moved"), [(245.0, False), (400.0, True)])
+def test_what_several_jobs_gain_is_worth_the_cost_on_all_gpus_of_the_gang(left_s, is_moved):
+    held, waiting = replace(GANG, sharing="exclusive"), [a_job(number, 2) for number in range(9, 12)]
+    history = WorkloadHistory()
+    job = running(1, gpus=2, left_s=left_s, history=history)
+    assert (plan((gpu(0, held), gpu(1, held)), [job], waiting, history=history) is not None) == is_moved
+
+
+def test_gpus_of_a_gang_that_are_reserved_are_left_to_no_other():
+    held, waiting = replace(GANG, sharing="exclusive"), [a_job(number, 2) for number in range(9, 13)]
+    gpus = (gpu(0, held), gpu(1, held))
+    reserved = {found.gpu.uuid: 99 for found in gpus}
+    assert plan(gpus, [running(1, gpus=2)], waiting, reserved=reserved) is None
+
+
 def test_where_a_gang_must_be_on_one_host_the_gpus_that_it_frees_count_by_host():
     gang = resident(1, sharing="exclusive", gpus=2)
     apart = (gpu(0, gang, server="a"), gpu(1, gang, server="b"))
