@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode  # noqa: E402
 
 from apart import apart  # noqa: E402
-from cotenant.tracing.assumptions import booleans  # noqa: E402
+from cotenant.tracing.assumptions import booleans, known_values  # noqa: E402
 from cotenant.tracing.assumptions.known_values import may_have_values  # noqa: E402
 from cotenant.tracing.cuda_build.known_tensors import KnownTensors  # noqa: E402
 from cotenant.tracing.patches.registry import PatchTable  # noqa: E402
@@ -162,6 +162,17 @@ def test_tensor_that_wraps_another_has_no_memory_to_look_at():
     assert not KnownTensors.is_on_gpu(Wrapper())
     with FunctionalTensorMode():
         assert not may_have_values(FunctionalTensor.to_functional(torch.ones(3)))
+
+
+def test_address_may_have_values_as_long_as_the_storage_lives(known):
+    """At the same address a gradient may come next, which autograd adds in place if nothing has looked at it."""
+    before, tensor = set(known_values._ADDRESSES), torch.ones(4)
+    known._set(tensor, torch.ones(4))
+    view = tensor[1:]
+    del tensor
+    assert may_have_values(view)
+    del view
+    assert before == known_values._ADDRESSES
 
 
 @apart

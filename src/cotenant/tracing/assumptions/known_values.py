@@ -46,7 +46,8 @@ _ABSORBING = {
 }
 """The value of one operand that decides the result alone."""
 _ADDRESSES: set[int] = set()
-"""Of storages of real tensors that got values."""
+"""Of storages of real tensors that got values, as long as they live."""
+_ADDRESS_ATTRIBUTE = "_cotenant_address"
 
 _COMPUTE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
@@ -185,8 +186,8 @@ class KnownValues:
 
     def _set(self, tensor: FakeTensor, value: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        if not isinstance(tensor, FakeTensor):
-            _ADDRESSES.add(_address(tensor))
+        if not isinstance(tensor, FakeTensor) and not hasattr(storage, _ADDRESS_ATTRIBUTE):
+            setattr(storage, _ADDRESS_ATTRIBUTE, _LivingAddress(_address(tensor)))
         flat = torch.UntypedStorage(storage.nbytes())
         real = torch.empty(0, dtype=tensor.dtype).set_(flat, tensor.storage_offset(), tensor.shape, tensor.stride())
         real.copy_(value)
@@ -227,7 +228,7 @@ def assumption_of(tensor: Any) -> str:
 
 
 def may_have_values(tensor: torch.Tensor) -> bool:
-    """Whether values belong to its storage, or belonged to one at the same address.
+    """Whether values belong to its storage, or belonged to it.
 
     Where they did not, a real storage is not looked at: PyTorch adds gradients in place only if it holds the last
     reference (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), and a Python object would be one.
@@ -238,6 +239,17 @@ def may_have_values(tensor: torch.Tensor) -> bool:
         return _address(tensor) in _ADDRESSES
     except RuntimeError:  # it wraps another tensor and has no memory, as one of functionalization
         return False
+
+
+class _LivingAddress:
+    """An address in `_ADDRESSES`, as an attribute of the storage that is there: it goes with the storage."""
+
+    def __init__(self, address: int) -> None:
+        self._address, self._discard = address, _ADDRESSES.discard
+        _ADDRESSES.add(address)
+
+    def __del__(self) -> None:
+        self._discard(self._address)
 
 
 def _address(tensor: torch.Tensor) -> int:
