@@ -84,7 +84,8 @@ def wheels_in(folders: Sequence[Path], *, python: str) -> CudaWheels:
             f"torch of `{python}` has no CUDA libraries in wheels beside it: no {absent}",
             hint="install a CUDA build of torch 2.8 or newer by pip",
         )
-    major = int(libraries["cudart"].name.rsplit(".", 1)[1])
+    # `libcudart.so.13`, and `libcudart.so.11.0` in the wheels of CUDA 11.
+    major = int(libraries["cudart"].name.partition(".so.")[2].partition(".")[0])
     if major not in CUDA_MAJORS:
         raise NullGpuError(f"torch of `{python}` is built for CUDA {major}, wanted one of {list(CUDA_MAJORS)}")
     includes = tuple(sorted({path for folder in folders for path in folder.glob("*/include")}))

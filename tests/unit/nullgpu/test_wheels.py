@@ -49,7 +49,7 @@ def test_wheels_are_found_without_importing_torch(wheels, tmp_path):
         pytest.param({"libraries": (), "cudnn": ""}, "no libcudart, libcublas, libcublasLt, libcudnn", id="CPU build"),
         pytest.param({"libraries": ("libcudart.so.13",)}, "no libcublas, libcublasLt$", id="incomplete"),
         pytest.param(
-            {"libraries": ("libcudart.so.11", "libcublas.so.11", "libcublasLt.so.11")},
+            {"libraries": ("libcudart.so.11.0", "libcublas.so.11", "libcublasLt.so.11")},
             "built for CUDA 11, wanted one of \\[12, 13\\]",
             id="unknown CUDA",
         ),
