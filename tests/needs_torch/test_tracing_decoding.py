@@ -140,3 +140,91 @@ for _ in range(3):
     trace = traced(tmp_path, generate)
     assert not trace.partial
     assert 4 * 4 * 2 * 40 * 8 in allocations(trace)  # keys of 40 tokens, in fp32
+
+
+all_called = "assert len(forwards) == 100, len(forwards)"
+
+
+def by_value(trace):
+    """Events, with the parameters of library calls in place of their numbers."""
+    return [
+        (event.action, event.storage_id, event.bytes, event.category, event.phase, event.module, trace.ops[event.op_id])
+        if event.action == "op"
+        else (event.action, event.storage_id, event.bytes, event.category, event.phase, event.module)
+        for event in trace.events
+    ]
+
+
+OWN_CACHE = """
+import dataclasses
+import torch
+from torch import nn
+
+@dataclasses.dataclass
+class Cache:
+    parts: list
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(100, 128), nn.Linear(128, 100)
+        self.parts = nn.ModuleList([nn.Linear(128, 384), nn.Linear(128, 384)])
+
+    def forward(self, tokens, cache=None, start=0):
+        forwards.append(tokens.shape)
+        x, parts = self.table(tokens), []
+        for place, part in enumerate(self.parts):
+            q, k, v = part(x).chunk(3, dim=-1)
+            if cache is not None:
+                k = torch.cat([cache.parts[place][0], k], dim=1)
+                v = torch.cat([cache.parts[place][1], v], dim=1)
+            parts.append((k, v))
+            x = x + (q @ k.transpose(1, 2)).softmax(-1) @ v
+        {more}
+        return self.head(x), Cache(parts)
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    forwards, cache = [], None
+    tokens = torch.full((4, 8), 5, device="cuda")
+    model.eval()
+    with torch.no_grad():
+        for place in range(100):
+            scores, new = {model}(tokens if {whole} or cache is None else tokens[:, -1:], cache, place if cache else 0)
+            cache = None if {whole} else new
+            tokens = torch.cat([tokens, scores[:, -1].argmax(-1, keepdim=True)], dim=1)
+            assert scores.shape == (4, 8 + place if {whole} or place == 0 else 1, 100)
+    if cache is not None:
+        assert [tuple(part.shape) for pair in cache.parts for part in pair] == [(4, 107, 128)] * 4
+    {check}
+    model.train()
+    model(tokens)[0].sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("whole", "model"),
+    [
+        pytest.param("True", "model", id="texts that grow"),
+        pytest.param("False", "model", id="a cache in a dataclass"),
+        pytest.param("True", "model.forward", id="without the model's own call"),
+    ],
+)
+def test_of_calls_that_grow_evenly_one_of_16_is_traced(tmp_path, whole, model):
+    """The others have the events that they would have."""
+    check = "assert len(forwards) <= 20, forwards"
+    found = traced(tmp_path, OWN_CACHE.format(whole=whole, model=model, more="x.sum() == 0", check=check))
+    every = traced(tmp_path, OWN_CACHE.format(whole=whole, model=model, more="bool(x.sum() == 0)", check=all_called))
+    assert (found.partial, every.partial) == (False, False)
+    assert by_value(found) == by_value(every)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["self.kept = [*getattr(self, 'kept', []), x]", "x = x + x.sum().item()"],
+    ids=["a module that keeps what it made", "values that are read"],
+)
+def test_a_call_that_leaves_more_is_traced(tmp_path, more):
+    assert not traced(tmp_path, OWN_CACHE.format(whole="False", model="model", more=more, check=all_called)).partial

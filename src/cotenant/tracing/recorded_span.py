@@ -22,12 +22,16 @@ RecordedAction = tuple[Action, int, int, str, str, int, int]
 
 
 class RecordedSpan(NamedTuple):
-    """Events that can be recorded once more: of storages from `first` up to `end`, of which `left` live on."""
+    """Events that can be recorded once more: of storages from `first` up to `end`, of which `left` live on.
+
+    `sizes`: of these storages; None: those that they had.
+    """
 
     actions: list[RecordedAction]
     first: int
     end: int
     left: list[int]
+    sizes: list[int] | None = None
 
 
 class PausedSpan:

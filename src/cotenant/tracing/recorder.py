@@ -226,7 +226,7 @@ class TraceRecorder:
         Returns the latter.
         """
         shift = len(self._sizes) - span.first
-        self._sizes += self._sizes[span.first : span.end]
+        self._sizes += self._sizes[span.first : span.end] if span.sizes is None else span.sizes
         self._devices += self._devices[span.first : span.end]
         for number in range(span.first, span.end):
             if (category := self._category.get(number)) is not None:
@@ -298,13 +298,26 @@ class TraceRecorder:
 
     def record_call(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:
         """Record a library call whose workspace depends on the GPU; the parameters are those of `LibraryCall`."""
+        op_id = self._op_id(kind, thread, params)
+        if self._paused is None:
+            self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
+
+    def _op_id(self, kind: str, thread: str, params: Mapping[str, object]) -> int:
         key = (kind, thread, tuple(params.items()))
         op_id = self._op_ids.get(key)
         if op_id is None:
             op_id = self._op_ids[key] = len(self._ops)
             self._ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
-        if self._paused is None:
-            self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
+        return op_id
+
+    def library_call(self, op_id: int) -> LibraryCall:
+        """The library call with this number in the trace."""
+        return self._ops[op_id]
+
+    def like_call(self, op_id: int, params: Mapping[str, object]) -> int:
+        """The number of a library call that is like another one but for its parameters."""
+        call = self._ops[op_id]
+        return self._op_id(call.kind, call.thread, params)
 
     def note_runs_otherwise(self, kind: str) -> None:
         """On a GPU the script runs something of `kind` that the trace does not; see `TraceHeader.runs_otherwise`."""

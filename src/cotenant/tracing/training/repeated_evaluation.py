@@ -9,12 +9,17 @@ Replaced are calls without gradients: of a whole model in evaluation mode once t
 model in training mode, as in roll-outs, and of a part that another model's forward calls, as samplers do. Not replaced
 are calls that read values from the GPU, on which sizes may depend, return values that are known or a view, keep a
 storage for the next call, or free one of before.
+
+A model whose own method calls `self.forward(x)` is called without `Module.__call__`. It is noticed by the first module
+that such a call of it calls, and later ones are replaced in the same way.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +31,7 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training.call_signature import signature
+from cotenant.tracing.training.growing_calls import GrowingCalls
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.repeated_decoding import RepeatedDecoding
 
@@ -58,6 +64,7 @@ class RepeatedCalls:
         self._values = values
         self._batches = batches
         self._decoding = RepeatedDecoding(recorder, values)
+        self._growing = GrowingCalls(recorder, values)
         self._busy = False  # in a call that is compared, and whose parts are not
         self._alike: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
         self._parts: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Repetition]] = weakref.WeakKeyDictionary()
@@ -79,11 +86,47 @@ class RepeatedCalls:
                 return self._batches.call(original, module, args, kwargs)
             if self._recorder.is_paused:
                 return original(module, *args, **kwargs)
-            if not is_part and (layers := self._decoding.layers(kwargs)):
-                return self._decoding.call(original, module, args, kwargs, layers)
-            return self._compare(original, module, args, kwargs, is_part=is_part)
+            if not is_part:
+                self._notice_direct_call(sys._getframe(1))
+                return self._whole(original, module, args, kwargs)
+            return self._compare(original, module, args, kwargs, is_part=True)
 
         return call
+
+    def _whole(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a whole model without gradients, or make its result."""
+        if layers := self._decoding.layers(kwargs):
+            return self._decoding.call(original, module, args, kwargs, layers)
+
+        def compare(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            return self._compare(original, module, args, kwargs, is_part=False)
+
+        return self._growing.call(compare, module, args, kwargs)
+
+    def _notice_direct_call(self, caller: FrameType) -> None:
+        """Replace the `forward` of a model that was called without `Module.__call__`, and calls a module now."""
+        model = caller.f_locals.get("self")
+        if caller.f_code.co_name != "forward" or not isinstance(model, torch.nn.Module):
+            return
+        forward = vars(type(model)).get("forward")
+        if getattr(forward, "__code__", None) is not caller.f_code:  # a decorated one, or that of another class
+            return
+
+        @functools.wraps(forward)
+        def direct(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            is_usual = self._busy or self._recorder.in_module or self._recorder.is_paused or torch.is_grad_enabled()
+            if is_usual:
+                return forward(module, *args, **kwargs)
+            return self._whole(busy, module, args, kwargs)
+
+        def busy(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            self._busy = True
+            try:
+                return forward(module, *args, **kwargs)
+            finally:
+                self._busy = False
+
+        type(model).forward = direct
 
     def _compare(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any, *, is_part: bool) -> Any:
         """Call a module without gradients, or make its result. The parts of a whole model are compared, too."""
