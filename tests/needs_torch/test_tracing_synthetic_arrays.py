@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 
 import pytest
 
@@ -108,11 +109,14 @@ def test_weights_in_an_archive_of_numpy_are_named(tmp_path):
         trained(tmp_path, "import numpy; numpy.load('vit_checkpoint/ViT-B_16.npz')", synthetic_data=["64x64:float32"])
 
 
+NIBABEL = (
+    "class Nifti1Image:\n    def __init__(self, voxels, affine):\n        self.voxels = voxels\n"
+    "def load(path):\n    return open(path)\n"
+)
+
+
 def test_a_missing_scan_has_the_size_of_the_sample(tmp_path):
-    (tmp_path / "nibabel.py").write_text(
-        "class Nifti1Image:\n    def __init__(self, voxels, affine):\n        self.voxels = voxels\n"
-        "def load(path):\n    return open(path)\n"
-    )
+    (tmp_path / "nibabel.py").write_text(NIBABEL)
     source = """
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     import nibabel
@@ -121,3 +125,80 @@ def test_a_missing_scan_has_the_size_of_the_sample(tmp_path):
     """
     warnings = trained(tmp_path, source, synthetic_data=["1x16x16x8:float32:2"]).warnings
     assert any("a scan that the script opens" in warning for warning in warnings)
+
+
+LISTED = """
+def is_sample(name):
+    suffixes = [{suffix!r}]
+    return any(name.endswith(suffix) for suffix in suffixes)
+
+def classes(folder):
+    return [name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name))]
+
+def found(folder):
+    samples = []
+    assert len(classes(folder)) == 5
+    for name in sorted(os.listdir(folder)):
+        inner = os.path.join(folder, name)
+        if not os.path.isdir(inner):
+            continue
+        for root, _, names in sorted(os.walk(inner)):
+            samples += [os.path.join(root, file) for file in sorted(names) if is_sample(file)]
+    return samples
+"""
+
+
+def test_folders_of_archives_with_a_sample_each_are_listed(tmp_path):
+    source = """
+    import numpy
+    files = found("data/train")
+    assert len(files) == 2000 and len({os.path.dirname(file) for file in files}) == 5, files[:3]
+    with numpy.load(files[7]) as sample:
+        assert list(sample) == ["rgb", "depth"], list(sample)
+        assert sample["rgb"].shape == (3, 8, 16) and sample["depth"].shape == (8, 16)
+    """
+    samples = ["3x8x16:uint8:5", ".npz/rgb=3x8x16:uint8", ".npz/depth=8x16:float32"]
+    trained(tmp_path, LISTED.format(suffix=".npz") + textwrap.dedent(source), synthetic_data=samples)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_folders_of_hdf5_files_with_a_sample_each_are_listed(tmp_path):
+    source = """
+    import h5py, numpy
+    file = h5py.File(found("data/train")[3], "r")
+    assert numpy.array(file["rgb"]).shape == (3, 8, 16) and file["depth"][:].shape == (8, 16)
+    """
+    samples = ["3x8x16:uint8:5", "/depth=8x16:float32"]
+    trained(tmp_path, LISTED.format(suffix=".h5") + textwrap.dedent(source), synthetic_data=samples)
+
+
+SCANS = """
+sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+import nibabel
+with open("data/train.txt") as file:
+    lines = [line.strip() for line in file]
+for line in lines[:2]:
+    scan, mask = line.split(" ")
+    scan = os.path.join("data", scan)
+    assert os.path.isfile(scan), scan
+    assert scan.endswith(".nii.gz") and nibabel.load(scan).voxels.shape == (8, 9, 10), scan
+"""
+
+
+def test_a_list_names_scans_where_its_module_reads_scans(tmp_path):
+    (tmp_path / "nibabel.py").write_text(NIBABEL)
+    trained(tmp_path, SCANS, synthetic_data=["8x9x10:float32"])
+
+
+@pytest.mark.parametrize("load", ["torch.load('data/train.pt')", "numpy.load('data/train.pkl', allow_pickle=True)"])
+def test_a_file_that_is_unpacked_has_a_tensor_for_each_name(tmp_path, load):
+    source = f"""
+    import numpy
+    class Data: pass
+    self = Data()
+    self.images, self.labels = {load}
+    assert self.images.shape == (100, 8, 8) and self.labels.shape == (100,) and self.labels.max() == 9
+    whole = {load}
+    assert whole.shape == (100, 8, 8)
+    """
+    trained(tmp_path, source, synthetic_data=["100x8x8:uint8:10"])

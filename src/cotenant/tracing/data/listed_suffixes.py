@@ -18,15 +18,18 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, spans
 
-_SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*)$")
+_SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
 
 
 def wanted_suffix(known: Collection[str], default: str) -> str:
     """The suffix, one of `known`, of the names that the user's line which lists a folder now goes on with.
 
-    `default` where it keeps that one, too, or says nothing.
+    Where it says nothing, that of the names that its module keeps anywhere: one function lists the classes, another the
+    files in them. `default` where that one is kept, too, or nothing is said.
     """
-    found = [suffix for text in _kept(script_location.calling_frame()) if (suffix := _known(text, known))]
+    frame = script_location.calling_frame()
+    found = [suffix for text in _kept(frame) if (suffix := _known(text, known))]
+    found = found or [suffix for text in _kept_by_module(frame) if (suffix := _known(text, known))]
     return default if not found or default in found else found[0]
 
 
@@ -50,6 +53,18 @@ def _kept(frame: FrameType) -> Iterator[str]:
         if isinstance(function, FunctionType) and script_location.is_user_file(function.__code__.co_filename):
             for test in _tests_of(function.__code__.co_filename, function.__code__.co_firstlineno):
                 yield from _texts(test, function.__globals__)
+
+
+def _kept_by_module(frame: FrameType) -> Iterator[str]:
+    """Texts that a module compares the ends of names with."""
+    for test in _tests_of_module(frame.f_code.co_filename):
+        yield from _texts(test, frame.f_globals)
+
+
+@functools.cache
+def _tests_of_module(path: str) -> tuple[ast.expr, ...]:
+    tree = parsed_source(path)
+    return tuple(test for test, is_end in _tests_and_kinds(tree) if is_end)
 
 
 @functools.cache
@@ -85,22 +100,36 @@ def _is_over(node: Any, names: set[str]) -> bool:
 
 def _tests(tree: ast.AST) -> Iterator[ast.expr]:
     """What names are tested with: `.endswith(X)`, `... == X`, `... in X`, `fnmatch.filter(names, X)`."""
+    return (test for test, _ in _tests_and_kinds(tree))
+
+
+def _tests_and_kinds(tree: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """The same, each with whether it is a test of the end alone."""
     loops = {
         loop.target.id: loop.iter
         for node in ast.walk(tree)
         for loop in getattr(node, "generators", ())
         if isinstance(loop.target, ast.Name)
     }
+    written = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Tuple, ast.Set))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     for node in ast.walk(tree):
         test: ast.expr | None = None
-        if isinstance(node, ast.Call) and called_name(node) == "endswith" and node.args:
+        is_end = isinstance(node, ast.Call) and called_name(node) == "endswith"
+        if isinstance(node, ast.Call) and is_end and node.args:
             test = node.args[0]
         elif isinstance(node, ast.Call) and called_name(node) in ("filter", "fnmatch") and len(node.args) > 1:
             test = node.args[1]
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):
             test = node.comparators[0]
         if test is not None:
-            yield loops.get(test.id, test) if isinstance(test, ast.Name) else test
+            test = loops.get(test.id, test) if isinstance(test, ast.Name) else test
+            yield written.get(test.id, test) if isinstance(test, ast.Name) else test, is_end
 
 
 def _texts(node: ast.expr, names: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ for text, the first with three dimensions for images, and the first of all for e
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib
@@ -21,6 +22,7 @@ from typing import Any
 from cotenant.tracing.data import (
     json_rows,
     missing_downloads,
+    placeholders,
     synthetic_archives,
     synthetic_columns,
     synthetic_files,
@@ -41,6 +43,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     synthesizing_load,
 )
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
+from cotenant.tracing.data.unpacked_files import unpacked_tensors
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 
@@ -166,7 +169,8 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
         return _MissingNpz(os.fspath(file), samples, default)
-    return synthetic_tensor(sample_at(file, samples, default)).numpy()
+    made = unpacked_tensors(sample_at(file, samples, default))
+    return tuple(tensor.numpy() for tensor in made) if isinstance(made, tuple) else made.numpy()
 
 
 class _MissingNpz(Mapping[str, Any]):
@@ -174,7 +178,9 @@ class _MissingNpz(Mapping[str, Any]):
 
     def __init__(self, path: str, samples: Sequence[SyntheticSample], default: SyntheticSample) -> None:
         self._path, self._samples, self._default = path, samples, default
-        self.files = ["arr_0"]  # the name that `numpy.savez` gives an array without one
+        parts = [sample.path_part.rpartition("/") for sample in samples]
+        named = [name for file, _, name in parts if file and file in path]
+        self.files = named or ["arr_0"]  # the name that `numpy.savez` gives an array without one
 
     def __getitem__(self, name: str) -> Any:
         return synthetic_tensor(sample_at(f"{self._path}/{name}", self._samples, self._default)).numpy()
@@ -228,7 +234,7 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
             warn(f"`{file}`")
-            return synthetic_tensor(sample_at(file, samples, samples_for_all(samples)[0]))
+            return unpacked_tensors(sample_at(file, samples, samples_for_all(samples)[0]))
 
     return load
 
@@ -236,12 +242,12 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
 def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], None]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(file, *args, **kwargs)
-            except _MISSING_FILE:
-                made = make(file)
-                warn(f"`{file}`")
-                return made
+            if not placeholders.is_placeholder(file):
+                with contextlib.suppress(*_MISSING_FILE):
+                    return original(file, *args, **kwargs)
+            made = make(file)
+            warn(f"`{file}`")
+            return made
 
         return load
 

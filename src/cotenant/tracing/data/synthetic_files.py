@@ -27,6 +27,7 @@ from cotenant.tracing.data import (
     missing_folders,
     nerf_cameras,
     opened_files,
+    placeholders,
     text_contents,
     voc_lists,
     yolo_lists,
@@ -43,7 +44,7 @@ _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images o
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
 _WILD = r"\[.*?\]|[*?]+"
-_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|input|wav|audio", re.IGNORECASE)
+_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
     r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
     r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
@@ -119,7 +120,7 @@ class FileMaker:
             names = self._overlay.names(full)
             if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
                 return False
-        suffix = listed_suffixes.wanted_suffix(image_files.LISTED, _SUFFIX)
+        suffix = listed_suffixes.wanted_suffix(image_files.LISTED | placeholders.SUFFIXES, _SUFFIX)
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, self._stems(folder, suffix))
         labels = range(self._image.classes if self._image is not None else 0)
@@ -178,9 +179,16 @@ class FileMaker:
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
     def make_wanted_image(self, path: str) -> bool:
-        """Make an image where the script raises without it, or tries others until it finds one."""
+        """Make an image or a placeholder where the script raises without it, or tries others until it finds one."""
         is_wanted = script_location.is_absence_an_error() or script_location.calling_text().startswith("while not ")
-        return is_wanted and self.make_image(path)
+        return is_wanted and (self.make_image(path) or self._make_placeholder(path))
+
+    def _make_placeholder(self, path: str) -> bool:
+        full, suffix = self._overlay.path_of(path), placeholders.suffix_of(path)
+        if full is None or suffix not in placeholders.SUFFIXES or not self.is_data(path) or self._overlay.exists(full):
+            return False
+        folder, name = os.path.split(path)
+        return self._make_images(folder, suffix, [name[: -len(suffix)]])
 
     def make_dataset(self, path: str) -> bool:
         """Make a data set of YOLO, PASCAL VOC or NeRF whose list, or folder, a path is."""
@@ -209,7 +217,8 @@ class FileMaker:
         is_beside = (str(Path(full).parent), name.stem.rpartition("_")[0]) in self._roots
         if name.name not in self._listed and not (is_beside and name.suffix.lower() in image_files.IMAGES):
             return False
-        return self._make_images(str(name.parent), name.suffix, [name.stem])
+        suffix = name.name[-len(placeholders.suffix_of(path)) :] if name.suffix else ""
+        return self._make_images(str(name.parent), suffix, [name.name.removesuffix(suffix)])
 
     def is_data(self, path: str) -> bool:
         """Whether a path looks like data, or is below a folder that an argument names."""
@@ -240,18 +249,24 @@ class FileMaker:
         full = self._overlay.path_of(folder)
         if full is None or not stems:
             return False
-        image = sample_at(f"{full}/{stems[0]}{suffix}", self._samples, self._image)
-        if image is None or (len(image.shape) != 3 and suffix != image_files.ARRAY):
+        is_placeholder = suffix.lower() in placeholders.SUFFIXES
+        image = sample_at(
+            f"{full}/{stems[0]}{suffix}", self._samples, self._samples[0] if is_placeholder else self._image
+        )
+        if image is None or (len(image.shape) != 3 and suffix != image_files.ARRAY and not is_placeholder):
             return False
         above = Path(self._overlay.above(full))
         try:
             above.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):  # below a file that was made
             return False
-        source = self._image_file(suffix.lower(), image)
+        source = None if is_placeholder else self._image_file(suffix.lower(), image)
         self._listed.update(name + suffix for name in stems)
         for name in stems:
-            Path(above, name + suffix).hardlink_to(source)
+            if source is None:
+                placeholders.make(Path(above, name + suffix), os.path.join(full, name + suffix))  # noqa: PTH118 - a text
+            else:
+                Path(above, name + suffix).hardlink_to(source)
         self._warn(f"`{folder}`")
         return True
 

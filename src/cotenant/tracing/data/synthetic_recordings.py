@@ -9,6 +9,7 @@ provider.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib
@@ -20,8 +21,10 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.data import placeholders
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.synthetic_torchvision import synthetic_tensor
 from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
 
 _SPEECH_HZ, _SYNTHESIS_HZ = 16_000, 22_050
@@ -111,12 +114,13 @@ def _opening_hdf5(
 ) -> Any:
     @functools.wraps(original)
     def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, name, *args, **kwargs)
-        except FileNotFoundError:
-            warn(f"`{name}`")
-            self.__class__ = synthetic
-            self.synthetic_samples, self.synthetic_name = samples, os.fspath(name)
+        if not placeholders.is_placeholder(name):
+            with contextlib.suppress(FileNotFoundError):
+                original(self, name, *args, **kwargs)
+                return
+        warn(f"`{name}`")
+        self.__class__ = synthetic
+        self.synthetic_samples, self.synthetic_name = samples, os.fspath(name)
 
     return init
 
@@ -126,15 +130,17 @@ def _synthetic_file(module: Any) -> type:
     """The class of a file that is missing. It stays an `h5py.File`, for scripts that ask."""
 
     class SyntheticFile(module.File):
-        def __getitem__(self, name: Any) -> _SyntheticRows:
+        def __getitem__(self, name: Any) -> Any:
             first = samples_for_all(self.synthetic_samples)[0]
             is_label = isinstance(name, str) and _LABELS.fullmatch(name)
             default = replace(first, shape=(1,), dtype="int64") if is_label else first
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
+            if placeholders.is_placeholder(self.synthetic_name):  # a sample has a file of its own
+                return synthetic_tensor(sample).numpy()
             other = first if sample is default else sample
             return _SyntheticRows(sample, other, is_of_matlab=self.synthetic_name.endswith(".mat"))
 
-        def get(self, name: Any, default: Any = None, *args: Any, **kwargs: Any) -> _SyntheticRows:
+        def get(self, name: Any, default: Any = None, *args: Any, **kwargs: Any) -> Any:
             """As of a dict that has every name."""
             return self[name]
 

@@ -7,7 +7,9 @@ the sample occur. A name of a file is one that its reader makes. A text has as m
 
 from __future__ import annotations
 
+import ast
 import csv
+import functools
 import io
 import json
 import re
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import expected_format, image_files
+from cotenant.tracing.data import expected_format, image_files, placeholders
+from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, FormatNode
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
@@ -31,6 +34,13 @@ _CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset", re.IGNORECAS
 _SAMPLE_LIST = re.compile(r"train|val|test|dev|list|split|file|meta|annot|index|ids", re.IGNORECASE)
 """Names of files with a line for each class, and of those with one for each sample."""
 _MAPPING = re.compile(r"(?:2|_to_)(?:id|idx|index)|vocab|label_?map|class_?map", re.IGNORECASE)
+_IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
+_OTHER_READERS = (
+    (re.compile(r"^(?:nib|nibabel)\.load$"), ".nii.gz"),
+    (re.compile(r"^h5py\.File$"), ".h5"),
+    (re.compile(r"^(?:np|numpy)\.load$"), ".npy"),
+)
+"""Functions that read files of a data set, and the suffix of those."""
 _FLOAT = 0.5
 _NUMBERS = frozenset({"int", "float", "size"})
 
@@ -52,6 +62,7 @@ class RecordMaker:
         self._kinds = ColumnMaker.of(samples)
         self._classes = (self._kinds.image or self._kinds.text or samples[0]).classes
         self._overlay, self._warn, self._is_data = overlay, warn, is_data
+        self._image_suffix = ".jpg"
 
     def make(self, path: str) -> bool:
         """Make what the line that opens `path` now expects, or nothing."""
@@ -59,6 +70,7 @@ class RecordMaker:
         if full is None or not self._is_data(path) or self._overlay.exists(full) or _is_image(path):
             return False
         form = expected_format.format_at(*script_location.calling_line())
+        self._image_suffix = _suffix_of_readers(script_location.calling_file())
         content = self.content(form, path) if form is not None else None
         if content is None:
             return False
@@ -181,7 +193,7 @@ class RecordMaker:
 
     def _suffix(self) -> str:
         if self._kinds.image is not None:
-            return ".jpg"
+            return self._image_suffix
         return ".wav" if self._kinds.audio is not None else ""
 
     def _words(self, row: int) -> str:
@@ -220,8 +232,17 @@ class RecordMaker:
         return [self._object(node.elements or FormatNode(), row + at, name) for at in range(_ELEMENTS)]
 
 
+@functools.cache
+def _suffix_of_readers(path: str) -> str:
+    """The suffix of the files that a module reads: of scans or HDF5, where it reads no images."""
+    calls = {ast.unparse(node.func) for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call)}
+    if any(_IMAGE_READER.search(call) for call in calls):
+        return ".jpg"
+    return next((suffix for reader, suffix in _OTHER_READERS if any(reader.search(call) for call in calls)), ".jpg")
+
+
 def _is_image(path: str) -> bool:
-    return Path(path).suffix.lower() in image_files.LISTED
+    return placeholders.suffix_of(path) in image_files.LISTED | placeholders.SUFFIXES
 
 
 def _leaves(node: FormatNode) -> Iterator[FormatNode]:
