@@ -82,6 +82,8 @@ def test_ddp_answers_a_trainer_that_ends_with_an_error(tmp_path):
     [
         pytest.param("You requested gpu: [0, 1]\n But your machine only has: [0]", "`--gpus 2`", id="two"),
         pytest.param("You requested gpu: [3]\n But your machine only has: [0]", "`--gpus 4`", id="the fourth"),
+        pytest.param("Invalid device id", "`--gpus N`", id="a device"),
+        pytest.param("CUDA error: invalid device ordinal", "`--gpus N`", id="an ordinal"),
         pytest.param("You requested a raise", None, id="another"),
     ],
 )

@@ -179,3 +179,19 @@ def test_an_error_after_a_list_was_made_up_names_it(tmp_path):
     with pytest.raises(TraceError, match="KeyError") as caught:
         trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
     assert "`data/train_list.txt` had to be made up" in caught.value.hint
+
+
+@IMAGES
+def test_annotations_have_boxes_and_labels(tmp_path):
+    """A box has a size, since networks encode its logarithm."""
+    source = """
+    import json
+    with open("TRAIN_objects.json") as file:
+        objects = json.load(file)
+    for row in range(len(objects)):
+        found = objects[row]
+        boxes, labels = torch.FloatTensor(found["boxes"]), torch.LongTensor(found["labels"])
+        assert boxes.tolist() == [[0, 0, 15, 7]] * 3 and labels.shape == (3,) and labels.max() < 7
+        assert torch.ByteTensor(found["difficulties"]).shape == (3,)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

@@ -27,6 +27,11 @@ from cotenant.tracing.data.format_nodes import (
 
 NUMBERS = {"int": "int", "int32": "int", "int64": "int", "long": "int", "float": "float", "float32": "float"}
 """Names of functions and dtypes that read a number from a text."""
+_TENSORS = {
+    "FloatTensor": "float", "DoubleTensor": "float", "HalfTensor": "float", "LongTensor": "int", "IntTensor": "int",
+    "ByteTensor": "int",
+}  # fmt: skip
+"""Classes of tensors, made of a list of numbers."""
 _SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format"})
 _SAME_SEQUENCE = frozenset(
     {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
@@ -265,6 +270,14 @@ class ExpressionReader:
         if name in _SAME_SEQUENCE or name in _SAME_TEXT or name in NUMBERS:
             self._convert(first, name if name in NUMBERS else dtype_of(call))
             return first
+        if (
+            name in _TENSORS
+            and isinstance(first, FormatNode)
+            and self.format is not None
+            and self.format.kind == "json"
+        ):
+            first.element().uses.add(_TENSORS[name])
+            return None
         if name == "loads" and isinstance(first, FormatNode):
             first.uses.add("json")
             return first

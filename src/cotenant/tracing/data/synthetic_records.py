@@ -23,6 +23,7 @@ from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, FormatNode
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
+from cotenant.tracing.data.synthetic_torchvision import image_size
 from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_words
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -42,6 +43,7 @@ _OTHER_READERS = (
 )
 """Functions that read files of a data set, and the suffix of those."""
 _FLOAT = 0.5
+_BOXES = re.compile(r"(?:.*_)?b?box(?:es)?", re.IGNORECASE)
 _NUMBERS = frozenset({"int", "float", "size"})
 
 
@@ -63,6 +65,8 @@ class RecordMaker:
         self._classes = (self._kinds.image or self._kinds.text or samples[0]).classes
         self._overlay, self._warn, self._is_data = overlay, warn, is_data
         self._image_suffix = ".jpg"
+        _, height, width = image_size(self._kinds.image) if self._kinds.image is not None else (3, 2, 2)
+        self._box = (0, 0, width - 1, height - 1)
 
     def make(self, path: str) -> bool:
         """Make what the line that opens `path` now expects, or nothing."""
@@ -223,6 +227,8 @@ class RecordMaker:
         """A value of JSON."""
         if node.separator != "" or not (node.fields or node.elements):
             return self._value(node, row, name)
+        if node.elements is not None and "float" in node.elements.uses and _BOXES.fullmatch(name):
+            return [list(self._box) for _ in range(_ELEMENTS)]
         if any(isinstance(key, str) for key in node.fields):
             return {str(key): self._object(part, row, str(key)) for key, part in node.fields.items()}
         if node.fields:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
 """Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
+_ABSENT_GPU = re.compile(r"invalid device (?:id|ordinal)", re.IGNORECASE)
+"""Source: torch/cuda/__init__.py, `get_device_properties`; CUDA's text for `cudaErrorInvalidDevice`."""
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
 
 
@@ -25,6 +27,8 @@ def hint_for(error: BaseException) -> str | None:
     if found := _REQUESTED_GPUS.search(str(error)):
         count = 1 + max(map(int, found[1].split(",")))
         return f"the script wants {count} GPUs: give it so many with `--gpus {count}`"
+    if _ABSENT_GPU.search(str(error)):
+        return "the script names a GPU that it does not have: give it as many as it wants with `--gpus N`"
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return "a process that the script started has ended: `--show-output` shows its error"
     return None

@@ -298,9 +298,11 @@ def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> O
         sys.dont_write_bytecode = True
         writable = [str(answer.parent), "/proc", *restrictions.device_paths(), *cache_folders(os.environ)]
         has_landlock = restrictions.restrict_writes(writable)
-        restrictions.restrict_calls(programs=not has_landlock, network=not options.allow_network)
+        restrictions.restrict_calls(
+            programs=not has_landlock, network=not options.allow_network, has_synthetic_data=bool(options.synthetic_data)
+        )
     elif not options.allow_network:
-        restrictions.restrict_calls(programs=False, network=True)
+        restrictions.restrict_calls(programs=False, network=True, has_synthetic_data=bool(options.synthetic_data))
     null_packages.provide(options.null_packages)
     return overlay
 

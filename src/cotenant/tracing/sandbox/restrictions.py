@@ -82,8 +82,12 @@ def _allow(kernel: Any, rules: int, path: str, rights: int) -> None:
         os.close(folder)
 
 
-def restrict_calls(*, programs: bool, network: bool) -> None:
-    """Refuse to start programs, or to connect; the message says how to allow it. There is no way back."""
+def restrict_calls(*, programs: bool, network: bool, has_synthetic_data: bool = False) -> None:
+    """Refuse to start programs, or to connect; the message says how to allow it. There is no way back.
+
+    `has_synthetic_data`: the user gave some already.
+    """
+    instead = "make what it downloads available" if has_synthetic_data else "use `--synthetic-data SHAPE`"
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if programs and event in _PROGRAMS:
@@ -92,17 +96,17 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
                 "estimate with `--no-sandbox` to allow it"
             )
         if network and event in _CONNECTS and _is_remote(args):
-            raise ConnectionError(_no_network(str(args[-1])))
+            raise ConnectionError(_no_network(str(args[-1]), instead))
         if network and event == "socket.getaddrinfo" and not _is_local(args[0]):
-            raise ConnectionError(_no_network(str(args[0])))
+            raise ConnectionError(_no_network(str(args[0]), instead))
 
     sys.addaudithook(hook)
 
 
-def _no_network(where: str) -> str:
+def _no_network(where: str, instead: str) -> str:
     return (
-        f"`{where}` is out of reach: a script has no network during a trace; allow it with `--allow-network`, or use "
-        "`--synthetic-data SHAPE`"
+        f"`{where}` is out of reach: a script has no network during a trace; allow it with `--allow-network`, or "
+        f"{instead}"
     )
 
 

@@ -39,7 +39,7 @@ for name in ("null", "nvidiactl"):
 CALLS = """
 import socket, subprocess, sys
 from cotenant.tracing.sandbox.restrictions import restrict_calls
-restrict_calls(programs=True, network=True)
+restrict_calls(programs=True, network=True, has_synthetic_data=len(sys.argv) > 1)
 for act in (
     lambda: subprocess.run(["true"]),
     lambda: socket.create_connection(("192.0.2.1", 9), timeout=1),
@@ -96,3 +96,11 @@ def test_this_machine_is_local(host):
 )
 def test_names_and_addresses_of_other_machines_are_not_local(host):
     assert not restrictions._is_local(host)
+    assert "or use `--synthetic-data SHAPE`" in address
+
+
+def test_synthetic_data_are_not_asked_for_again():
+    command = [sys.executable, "-c", CALLS, "3x8x8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "--synthetic-data" not in done.stdout
+    assert "or make what it downloads available" in done.stdout
