@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.core.errors import TraceError
 from traced_scripts import failing, trained
 
 
@@ -202,3 +203,15 @@ def test_a_file_that_is_unpacked_has_a_tensor_for_each_name(tmp_path, load):
     assert whole.shape == (100, 8, 8)
     """
     trained(tmp_path, source, synthetic_data=["100x8x8:uint8:10"])
+
+
+def test_an_archive_that_was_made_up_is_described_by_its_names(tmp_path):
+    source = """
+    import numpy
+    archive = numpy.load("data/moving.npz")
+    data = {name: archive[name] for name in archive.keys()}
+    data["clips"]
+    """
+    with pytest.raises(TraceError) as caught:
+        trained(tmp_path, source, synthetic_data=["8x8:float32"])
+    assert "`--synthetic-data moving.npz/clips=SHAPE:DTYPE`" in caught.value.hint

@@ -493,3 +493,22 @@ def test_a_map_of_disparity_is_beside_its_image(tmp_path):
     assert len(glob.glob("data/sceneflow/disparity/*.pfm")) > 100
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])
+
+
+@pytest.mark.parametrize("name", ["create_reader", "create_parser"])
+def test_a_missing_folder_of_timm_has_images_of_all_classes(tmp_path, name):
+    """Readers are called parsers until timm 0.6."""
+    data = tmp_path / "timm" / "data"
+    data.mkdir(parents=True)
+    (tmp_path / "timm" / "__init__.py").touch()
+    (data / "__init__.py").touch()
+    (data / "dataset.py").write_text(f"def {name}(name, root, split='train'):\n    raise RuntimeError('0 images')\n")
+    source = f"""
+    from PIL import Image
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    from timm.data import dataset
+    found = dataset.{name}("", root="/path/to/cifar10", split="train")
+    file, label = found[9]
+    assert Image.open(file).size == (16, 8) and label == 2 and len(found.class_to_idx) == 7
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

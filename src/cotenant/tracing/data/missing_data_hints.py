@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Container, Sequence
+from pathlib import Path
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import synthetic_records
@@ -71,7 +72,15 @@ def _made_up_hint(error: BaseException) -> str | None:
     """What else may be the cause of an error of a lookup or a conversion: a file that was made up."""
     if not synthetic_records.made_up or not isinstance(error, (LookupError, ValueError, AssertionError, TypeError)):
         return None
-    files = ", ".join(f"`{path}`" for path in synthetic_records.made_up[:_NAMED_FILES])
+    made = list(dict.fromkeys(synthetic_records.made_up))[:_NAMED_FILES]
+    archive = next((path for path in made if path.endswith(".npz")), None)
+    if archive is not None and isinstance(error, LookupError):
+        name = error.args[0] if isinstance(error, KeyError) and error.args else "NAME"
+        return (
+            f"`{archive}` had to be made up: describe each of its arrays, as in "
+            f"`--synthetic-data {Path(archive).name}/{name}=SHAPE:DTYPE`, or make it available"
+        )
+    files = ", ".join(f"`{path}`" for path in made)
     return f"{files} had to be made up: if the script wants more of it, make it available, or a small one of its form"
 
 

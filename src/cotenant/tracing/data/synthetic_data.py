@@ -28,6 +28,7 @@ from cotenant.tracing.data import (
     synthetic_files,
     synthetic_graphs,
     synthetic_recordings,
+    synthetic_records,
     synthetic_tables,
     synthetic_timm,
     token_files,
@@ -234,6 +235,7 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
             warn(f"`{file}`")
+            synthetic_records.made_up.append(str(file))
             return unpacked_tensors(sample_at(file, samples, samples_for_all(samples)[0]))
 
     return load
@@ -247,6 +249,7 @@ def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], N
                     return original(file, *args, **kwargs)
             made = make(file)
             warn(f"`{file}`")
+            synthetic_records.made_up.append(str(file))
             return made
 
         return load

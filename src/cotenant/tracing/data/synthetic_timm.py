@@ -40,7 +40,7 @@ class _SyntheticReader:
 
 
 def patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]:
-    """The function that makes readers. Names of libraries (`hfds/...`) are left to those libraries."""
+    """The function that makes readers, parsers until timm 0.6. Names of libraries (`hfds/...`) are left to those."""
 
     def with_missing_folders(original: Any) -> Any:
         def create_reader(name: str, root: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -53,8 +53,12 @@ def patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]
 
     return [
         Patch(
-            target="timm.data.dataset:create_reader", phase=Phase.DATA, replacement=with_missing_folders, wraps=True,
-            reason="It raises where the folder or archive is missing.",
-            source="timm/data/readers/reader_factory.py, `create_reader`",
+            target=f"timm.data.dataset:{name}", phase=Phase.DATA, replacement=with_missing_folders, wraps=True,
+            reason="It raises where the folder or archive is missing.", source=source,
+            missing="other versions of timm",
+        )
+        for name, source in (
+            ("create_reader", "timm/data/readers/reader_factory.py, `create_reader`"),
+            ("create_parser", "timm/data/parsers/parser_factory.py, `create_parser`"),
         )
     ]  # fmt: skip

@@ -291,6 +291,7 @@ def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> O
     `scratch`: the folder for what the process writes; None: beside the answer.
     """
     folder = Path(scratch or answer.parent / "scratch")
+    has_synthetic_data = bool(options.synthetic_data)
     free = (*serialization.output_paths(answer), str(answer.with_name(UNINSTALLED)))
     overlay = Overlay(str(folder), captures_all=options.sandbox, free=free)
     if options.sandbox:
@@ -299,10 +300,12 @@ def enter_sandbox(options: TraceOptions, scratch: str | None, answer: Path) -> O
         writable = [str(answer.parent), "/proc", *restrictions.device_paths(), *cache_folders(os.environ)]
         has_landlock = restrictions.restrict_writes(writable)
         restrictions.restrict_calls(
-            programs=not has_landlock, network=not options.allow_network, has_synthetic_data=bool(options.synthetic_data)
+            programs=not has_landlock,
+            network=not options.allow_network,
+            has_synthetic_data=has_synthetic_data,
         )
     elif not options.allow_network:
-        restrictions.restrict_calls(programs=False, network=True, has_synthetic_data=bool(options.synthetic_data))
+        restrictions.restrict_calls(programs=False, network=True, has_synthetic_data=has_synthetic_data)
     null_packages.provide(options.null_packages)
     return overlay
 
