@@ -76,7 +76,7 @@ class _Waiting(NamedTuple):
     Attributes:
         admitted_by: numbers of the GPUs that admit it now; `by_server`: how many of them each server has.
         duration_s: time alone that it needs, by history, the upper end of the interval; None if not known.
-        count: how many jobs with this demand wait; `job` is the first of them.
+        jobs: how many jobs with this demand wait; `job` is the first of them.
     """
 
     job: Job
@@ -84,7 +84,7 @@ class _Waiting(NamedTuple):
     admitted_by: frozenset[int]
     by_server: Mapping[str, int]
     duration_s: float | None
-    count: int = 1
+    jobs: int = 1
 
     @property
     def is_admitted(self) -> bool:
@@ -216,7 +216,7 @@ class MovePlanner:
             demand = demand if pairing is None else replace(demand, profile=pairing.profile(job, history))
             key = (demand, job.id in reserved_for)
             if key in found:
-                found[key] = found[key]._replace(count=found[key].count + 1)
+                found[key] = found[key]._replace(jobs=found[key].jobs + 1)
                 continue
             admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
             numbers = frozenset(place.number for place in admitting)
@@ -262,7 +262,7 @@ class MovePlanner:
             demand = waits.demand
             if demand.gpus > 1 or demand.exclusive or demand.bytes is None:
                 continue
-            for _ in range(waits.count):
+            for _ in range(waits.jobs):
                 admit = (n for n, view in views.items() if self._rules.admits(view, demand, waits.job.id, at_s))
                 number = next(admit, None)
                 if number is None:
