@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 X = 50 * 77 * 4
 MASK = 50 * 77
+T = 9 * 77 * 4
 GRAD = "torch.autograd.grad(y, x, g)"
 CALLS = {
     "largest of all": ("x = made(50, 77); y = x.max(); g = torch.ones_like(y)", GRAD),
@@ -47,6 +48,14 @@ CALLS = {
          "g = torch.ones_like(y)"),
         "torch.autograd.grad(y, s, g)",
     ),
+    "largest of groups": (
+        ("i = torch.zeros(50, 77, dtype=torch.long, device='cuda'); t = made(9, 77)\n"
+         "y = t.scatter_reduce(0, i, x, 'amax'); g = torch.ones_like(y)"),
+        "torch.autograd.grad(y, (t, x), g)",
+    ),
+    "mean of groups": ("t = t.detach()", "t.scatter_reduce(0, i, x.detach(), 'mean')"),
+    "mean of rows": ("i = i[:, 0].contiguous()", "t.index_reduce(0, i, x.detach(), 'mean')"),
+    "mean of rows in place": ("", "t.index_reduce_(0, i, x.detach(), 'mean')"),
     "infinite": ("", "torch.isinf(x)"),
     "infinite integers": ("", "torch.isinf(torch.ones(50, 77, device='cuda', dtype=torch.long))"),
     "distance": ("z = made(50, 77)", "torch.dist(x, z)"),
@@ -77,6 +86,10 @@ WANTED = {
     "masked scatter": [*POSITIONS, 770 * 2 * 8, 1023, 770 * 4],
     "masked scatter of more": [*POSITIONS, 770 * 2 * 8, 1023, 770 * 4, 770 * 4, 1540 * 4],
     "masked scatter by unknown values": [*POSITIONS, 770 * 2 * 8, 1023, 770 * 4],
+    "largest of groups": [X, 693, T, MASK, X, T, T, 693, T, X, MASK, X],
+    "mean of groups": [T, X, T, 693],
+    "mean of rows": [T, T, X, 693],
+    "mean of rows in place": [T, X, 693],
     "infinite": [X, MASK],
     "infinite integers": [8 * MASK, MASK],
     "distance": [X, 4],

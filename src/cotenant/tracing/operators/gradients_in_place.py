@@ -29,6 +29,8 @@ _IN_PLACE = {
     "aten::masked_fill.Scalar": ("Atan2",),
 }
 """Operators that the gradients of these operators call in place on a result of their own."""
+_OUT_OF_PLACE = ("IndexReduce", "ScatterReduce")
+"""Operators whose gradient adds to what it needs again. Source: FunctionsManual.cpp, `scatter_reduce_backward`."""
 _FRAMES_TO_MODE = 4
 """From the function that counts them to the dispatch mode: itself, a shape function, and two of the mode."""
 
@@ -41,7 +43,9 @@ def is_called_by_autograd(nested: int = 0) -> bool:
 @operators.shape_of("aten::scatter_add", "aten::scatter.src", "aten::index_add", "aten::put")
 def _written_gradient(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The zeros themselves."""
-    return args[0] if isinstance(args[0], FakeTensor) and is_called_by_autograd() else NotImplemented
+    if not isinstance(args[0], FakeTensor) or not is_called_by_autograd() or _differentiated() in _OUT_OF_PLACE:
+        return NotImplemented
+    return args[0]
 
 
 @operators.shape_of(*_IN_PLACE)
@@ -53,6 +57,10 @@ def _written_temporary(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
     """
     if not isinstance(args[0], FakeTensor) or not is_called_by_autograd():
         return NotImplemented
+    return args[0] if _differentiated() in _IN_PLACE[func.name()] else NotImplemented
+
+
+def _differentiated() -> str:
+    """The operator whose gradient autograd computes now: `Clamp` in the node `ClampBackward1`; empty if none."""
     node = torch._C._current_autograd_node()
-    of = "" if node is None else node.name().partition("Backward")[0]
-    return args[0] if of in _IN_PLACE[func.name()] else NotImplemented
+    return "" if node is None else node.name().partition("Backward")[0]

@@ -313,6 +313,31 @@ def _roll(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
+@operators.recorder_of("aten::scatter_reduce.two", "aten::scatter_reduce_.two")
+def _scatter_mean(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Means divide by counts: ones to add, their sums, and a mask of the empty.
+
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `TORCH_IMPL_FUNC(scatter_reduce_two)`.
+    """
+    ctx.record(out)
+    if args[4] == "mean":
+        copies = [_copy_of(ctx, args[3]), _copy_of(ctx, out)]
+        ctx.keep_until_done([*copies, ctx.scratch(out.numel(), out.device)])
+
+
+@operators.recorder_of("aten::index_reduce", "aten::index_reduce_")
+def _index_mean(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """As of `scatter_reduce`; the ones are gone before the mask is made.
+
+    Source: ATen/native/cuda/Indexing.cu, `index_reduce_func_cuda_impl`.
+    """
+    ctx.record(out)
+    if args[4] == "mean":
+        counts, ones = _copy_of(ctx, out), _copy_of(ctx, args[3])
+        del ones
+        ctx.keep_until_done([counts, ctx.scratch(out.numel(), out.device)])
+
+
 @operators.recorder_of("aten::normal.Tensor_float")
 def _normal_around(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """A second tensor, made for its shape only. Source: ATen/native/DistributionTemplates.h, `normal_out_impl`."""
