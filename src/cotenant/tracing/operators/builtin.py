@@ -31,6 +31,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "library_calls": "cotenant.tracing.operators.library_calls:operators",
         "attention_scratch": "cotenant.tracing.operators.attention_scratch:operators",
         "flash_attention": "cotenant.tracing.patches.flash_attention:operators",
+        "fourier": "cotenant.tracing.operators.fourier:operators",
         "embeddings": "cotenant.tracing.operators.embeddings:operators",
         "kernel_scratch": "cotenant.tracing.operators.kernel_scratch:operators",
         "gradients_in_place": "cotenant.tracing.operators.gradients_in_place:operators",
