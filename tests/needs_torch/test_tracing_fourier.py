@@ -1,4 +1,4 @@
-"""Fourier transforms: copies of inputs, second results and work areas, by the source of PyTorch's CUDA build.
+"""Fourier transforms and factorizations: copies, second results and work areas, by the source of PyTorch's CUDA build.
 
 cuFFT makes no plan on a null GPU, so that these sizes are counted by hand.
 """
@@ -53,17 +53,27 @@ def test_transforms_allocate_what_the_cuda_build_allocates_around_them(requests_
     assert requests_of[name] == WANTED[name]
 
 
-@pytest.mark.parametrize(("length", "is_told"), [(64, False), (60, True)])
-def test_assumed_work_areas_are_told(tmp_path, length, is_told):
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("torch.fft.rfft(x[:, :60])", "work areas of cuFFT are assumed"),
+        ("torch.fft.rfft(x[:, :64])", ""),
+        ("torch.linalg.qr(x)[0]", "the work area of `linalg_qr` is not counted"),
+        ("torch.linalg.qr(x[:64, :64])[0]", ""),
+    ],
+)
+def test_work_areas_that_a_gpu_alone_knows_are_told(tmp_path, call, told):
     trace = traced(
         tmp_path,
         f"""
         import torch
-        x = torch.nn.Parameter(torch.ones(8, {length}, device="cuda"))
+        x = torch.nn.Parameter(torch.ones(256, 256, device="cuda"))
         optimizer = torch.optim.SGD([x], lr=0.1)
         for _ in range(4):
-            torch.fft.rfft(x).abs().sum().backward()
+            {call}.abs().sum().backward()
             optimizer.step()
         """,
     )
-    assert any("cuFFT" in warning for warning in trace.warnings) == is_told
+    of_work_areas = [warning for warning in trace.warnings if "work area" in warning]
+    assert len(of_work_areas) == bool(told)
+    assert all(told in warning for warning in of_work_areas)
