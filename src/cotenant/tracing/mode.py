@@ -33,7 +33,7 @@ from cotenant.tracing.assumptions.known_values import ALL_FOUND, GENERATED_TEXT,
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.kernel_work import COUNTED_STEPS
-from cotenant.tracing.operators import fast_paths, strides
+from cotenant.tracing.operators import custom_operators, fast_paths, strides
 from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
 from cotenant.tracing.operators.registry import Args, Assumption, CallRecorder, Kwargs, ShapeFunction
@@ -267,6 +267,8 @@ class TraceMode(TorchDispatchMode):
 
     def run_fake(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         """See `OpContext`."""
+        if func.namespace != "aten" and (out := custom_operators.run(self, func, args, kwargs)) is not NotImplemented:
+            return out
         if self.groups is not None and func.namespace in ("c10d", "_c10d_functional"):
             self.groups.used_by_operator(func.namespace, args)
         if "device" not in kwargs and self._has_usable_meta_kernel(func):
