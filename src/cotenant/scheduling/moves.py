@@ -87,6 +87,11 @@ class _Waiting(NamedTuple):
     jobs: int = 1
 
     @property
+    def is_small(self) -> bool:
+        """Whether it shares one GPU."""
+        return self.demand.gpus == 1 and not self.demand.exclusive and self.demand.bytes is not None
+
+    @property
     def is_admitted(self) -> bool:
         """Whether it finds all of its GPUs as things are."""
         most = max(self.by_server.values(), default=0) if self.demand.one_node else len(self.admitted_by)
@@ -165,7 +170,9 @@ class MovePlanner:
             return None
         queue = self._queue(waiting, server, frozenset(reserved.values()), at_s)
         worths = [worth for leaver in leavers for worth in self._worths(leaver, server, queue, at_s)]
-        worths += [worth for leaver in leavers if (worth := self._room_for_several(leaver, server, queue, at_s))]
+        several = [waits for waits in queue if waits.is_small]
+        if sum([waits.jobs for waits in several]) > 1:
+            worths += [worth for leaver in leavers if (worth := self._room_for_several(leaver, server, several, at_s))]
         return max(worths, key=lambda worth: worth.seconds).move if worths else None
 
     def is_movable(self, job: Job) -> bool:
@@ -254,14 +261,12 @@ class MovePlanner:
         self, leaver: _Leaver, server: ServerSpeeds, queue: Sequence[_Waiting], at_s: float
     ) -> _Worth | None:
         """What it is worth that a job of several GPUs leaves them to jobs of one GPU; None if too little."""
-        if leaver.demand.gpus == 1 or not queue:
+        if leaver.demand.gpus == 1:
             return None
         changed, started = dict(leaver.left), 0
         views = {number: server.draft(number, leaver.job.id) for number in leaver.left}
         for waits in queue:
-            demand = waits.demand
-            if demand.gpus > 1 or demand.exclusive or demand.bytes is None:
-                continue
+            demand, needed = waits.demand, waits.demand.bytes or 0
             for _ in range(waits.jobs):
                 admit = (n for n, view in views.items() if self._rules.admits(view, demand, waits.job.id, at_s))
                 number = next(admit, None)
@@ -270,7 +275,7 @@ class MovePlanner:
                 started += 1
                 stand_in = -started  # equal jobs are told apart by it
                 changed[number] = {**changed[number], stand_in: _co_runner(demand)}
-                server.join(views[number], stand_in, demand.bytes, changed[number], at_s)
+                server.join(views[number], stand_in, needed, changed[number], at_s)
         if started < 2:
             return None
         gain = max(server.gain(changed), self._elsewhere(leaver, changed, server, at_s))
