@@ -240,3 +240,33 @@ while True:
 """
     )
     assert traced(tmp_path, source).header.steps == 3
+
+
+GROWING = """
+class Field:
+    def upsample_volume_grid(self, size): ...
+    def upsample(self, image): ...
+field, stage, patch_size = Field(), 0, 0
+milestones, patch_sizes, batch_sizes = [2000, 4000], [128, 160, 192], [8, 8]
+for i in range(9999):
+    stage = sum(i > limit for limit in milestones)
+    patch_size = patch_sizes[stage]
+    batch_size = batch_sizes[stage]
+    STEP
+    if i in milestones:
+        field.upsample_volume_grid(2 * i)
+    if i % 1000 == 999:
+        field.upsample(model.weight)
+"""
+
+
+def test_sizes_that_grow_after_the_traced_steps_add_a_warning(tmp_path):
+    """As of a NeRF's grid, or of Gaussians that are split: the traced steps are those of the beginning."""
+    source = HEAD + RARE.format(loop=GROWING.replace("STEP", STEP))
+    calls, patches = traced(tmp_path, source).warnings
+    lines = source.splitlines()
+    at = [next(n for n, line in enumerate(lines, 1) if words in line) for words in ("= patch_s", "if i in")]
+    assert calls == (
+        f"`upsample_volume_grid` at train.py, line {at[1]}, may need more memory later in the training than was traced"
+    )
+    assert patches == f"`patch_size` at train.py, line {at[0]}, was 128 in the traced steps and grows to 192"

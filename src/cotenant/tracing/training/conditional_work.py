@@ -18,15 +18,14 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training
+from cotenant.tracing.training.growing_sizes import growing_sizes
 from cotenant.tracing.training.loop_counters import Counters, when_true
 from cotenant.tracing.training.model_calls import runs_model
+from cotenant.tracing.training.source_loops import conditions_in, loops_around
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
 _MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
-
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _is_user_file = functools.cache(script_location.is_user_file)
 
@@ -77,8 +76,10 @@ class ConditionalWork:
         return extra
 
     def save_pending(self) -> None:
-        """Remember what is still to come after the last step that is traced."""
+        """Remember what is still to come after the last step that is traced, and warn of sizes that will grow."""
         self._missing = list(self._pending())
+        for sentence in growing_sizes():
+            self._recorder.warn(sentence)
 
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
@@ -96,7 +97,7 @@ class ConditionalWork:
     def _pending(self) -> Iterator[PendingBranch]:
         innermost = True
         for frame in list(later_training.script_frames()):
-            loops = list(_loops_around(later_training.function_body(frame), frame.f_lineno))
+            loops = list(loops_around(later_training.function_body(frame), frame.f_lineno))
             names = script_location.visible_names(frame) if loops else {}
             for depth, loop in enumerate(reversed(loops)):
                 for branch in _branches(frame, loop, names, innermost=innermost and not depth):
@@ -110,7 +111,7 @@ def _branches(
 ) -> Iterator[PendingBranch]:
     """The branches of one loop that run a model and whose condition will be true."""
     line, counters = frame.f_lineno, Counters.of(loop, names)
-    for branch in _ifs(loop):
+    for branch in conditions_in(loop):
         if branch.lineno <= line <= (branch.end_lineno or branch.lineno):
             continue
         after = branch.lineno > line
@@ -118,22 +119,3 @@ def _branches(
         if rounds is not None and runs_model(branch.body, names):
             last = branch.body[-1].end_lineno or branch.body[-1].lineno
             yield PendingBranch(frame.f_code.co_filename, branch.body[0].lineno, last, rounds, after, innermost)
-
-
-def _loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
-    """Loops that contain the line, from the outermost inwards."""
-    for statement in body:
-        if statement.lineno <= line <= (statement.end_lineno or 0):
-            if isinstance(statement, _LOOPS):
-                yield statement
-            for name in ("body", "orelse", "finalbody"):
-                yield from _loops_around(getattr(statement, name, []), line)
-
-
-def _ifs(node: ast.AST) -> Iterator[ast.If]:
-    """Conditions in the statements of a loop, but not those of a loop or function inside it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If):
-            yield child
-        if not isinstance(child, (*_LOOPS, *_DEFINITIONS, ast.expr)):
-            yield from _ifs(child)

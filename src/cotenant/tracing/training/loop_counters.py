@@ -128,6 +128,9 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
         return _combined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
         return _combined(_COMPARISONS[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In):
+        member, among = _future_value(node.left, counters, names, used), _numbers(node.comparators[0], names)
+        return None if member is None or among is None else lambda rounds: member(rounds) in among
     known = number_of(node, names)
     if known is None:
         return None
@@ -149,6 +152,16 @@ def _combined(
     if first is None or second is None:
         return None
     return lambda rounds: operation(first(rounds), second(rounds))
+
+
+def _numbers(node: ast.expr, names: Mapping[str, Any]) -> frozenset[Any] | None:
+    """The numbers in a list or a tuple that an expression is or names; None for another expression."""
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        found = [number_of(element, names) for element in node.elts]
+    else:
+        value = value_of(node, names)
+        found = list(value) if type(value) in (list, tuple, set, range) else [None]
+    return frozenset(found) if found and all(isinstance(number, (int, float)) for number in found) else None
 
 
 def number_of(node: ast.expr, names: Mapping[str, Any]) -> int | float | None:

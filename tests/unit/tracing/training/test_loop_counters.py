@@ -18,6 +18,7 @@ NAMES = {
     "args": SimpleNamespace(every=4),
     "rank": 0,
     "s": "x",
+    "milestones": [20, 40],
 }
 
 
@@ -27,6 +28,10 @@ NAMES = {
         pytest.param("for i in range(99): pass", "i % n == 0", 14, id="every n"),
         pytest.param("for i in range(99): pass", "(i + 1) % args.every == 0", 1, id="an attribute"),
         pytest.param("for i in range(99): pass", "not i % 3", 1, id="a number as truth"),
+        pytest.param("for i in range(99): pass", "i in milestones", 18, id="one of a list"),
+        pytest.param("for i in range(99): pass", "i + 1 in (2, 8)", 5, id="one of these"),
+        pytest.param("for i in range(9): pass", "i in milestones", None, id="none of a list"),
+        pytest.param("for i in range(99): pass", "i in s", None, id="part of a text"),
         pytest.param("for i in range(99): pass", "i % n == 0 and rank == 0", 14, id="a known part"),
         pytest.param("for i in range(99): pass", "i % n == 0 and ready()", 14, id="an unknown part"),
         pytest.param("for i in range(0, 99, 2): pass", "i % n == 0", 7, id="a stride"),

@@ -1,0 +1,74 @@
+"""Sizes that grow later in a training: grids that are refined, points that are split, progressively larger patches.
+
+Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
+method with a name such as `upsample_volume_grid` or `densify_and_prune`; and a size that is taken from a list by an
+index, as in `patch = patch_sizes[stage]`, where the list has larger ones. What they need then is not known: a warning.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training import later_training
+from cotenant.tracing.training.loop_counters import Counters, value_of, when_true
+from cotenant.tracing.training.source_loops import conditions_in, loops_around
+
+_GROWING = re.compile(
+    r"(?:up_?sample|up_?scale|scale|refine|subdivide)_\w*(?:grid|volume|voxel|plane|mesh|resolution)\w*"
+    r"|densif\w*|grow\w*|(?:increase|raise|next|set|update)_(?:resolution|res|stage|level|patch_size|crop_size|seq_len"
+    r"|img_size|image_size)",
+    re.IGNORECASE,
+)
+_SIZE = re.compile(r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|lengths?|batch(?:es)?)", re.IGNORECASE)
+
+
+def growing_sizes() -> Iterator[str]:
+    """Sentences for the user about the loops that run now; call it right after an optimizer step."""
+    for frame in list(later_training.script_frames()):
+        loops = list(loops_around(later_training.function_body(frame), frame.f_lineno))
+        names = script_location.visible_names(frame) if loops else {}
+        for loop in loops:
+            yield from _later_calls(frame, loop, names)
+        if loops:
+            yield from _larger_sizes(frame, loops[0], names)
+
+
+def _later_calls(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> Iterator[str]:
+    counters = Counters.of(loop, names)
+    for branch in conditions_in(loop):
+        call = next((name for part in branch.body for name in _methods(part) if _GROWING.fullmatch(name)), None)
+        first = 0 if branch.lineno > frame.f_lineno else 1
+        if call is not None and when_true(branch.test, counters, names, first=first) is not None:
+            yield f"`{call}` at {_place(frame, branch)}, may need more memory later in the training than was traced"
+
+
+def _methods(tree: ast.AST) -> Iterator[str]:
+    """Names of methods that are called, but not of modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr
+
+
+def _larger_sizes(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> Iterator[str]:
+    for node in ast.walk(loop):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)):
+            continue
+        target, source = node.targets[0], node.value
+        name = getattr(target, "id", getattr(target, "attr", ""))
+        if isinstance(source.slice, (ast.Constant, ast.Slice)) or not _SIZE.fullmatch(name):
+            continue
+        sizes, now = value_of(source.value, names), value_of(target, names)
+        if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes) or not sizes:
+            continue
+        if isinstance(now, int) and now < max(sizes):
+            yield f"`{name}` at {_place(frame, node)}, was {now} in the traced steps and grows to {max(sizes)}"
+
+
+def _place(frame: FrameType, node: ast.stmt) -> str:
+    return f"{Path(frame.f_code.co_filename).name}, line {node.lineno}"
