@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from cotenant.core.trace import CompiledCode  # the codec reads the types of `TraceOptions`
+
 if TYPE_CHECKING:  # each traced script and each estimate would import all events and jobs, in 20 ms of CPU time
     from cotenant.core.estimate import Estimate
     from cotenant.core.events import AttemptExited, AttemptStarted, Journaled
@@ -13,7 +15,6 @@ if TYPE_CHECKING:  # each traced script and each estimate would import all event
     from cotenant.core.job import JobSpec
     from cotenant.core.placement import Placement
     from cotenant.core.snapshot import ManagerSnapshot
-    from cotenant.core.trace import CompiledCode
 
 
 class GpuBackend(Protocol):
