@@ -422,3 +422,19 @@ def test_gradients_are_added_in_place_in_a_script_that_compiles(tmp_path):
         for trace in (without, with_compiled)
     ]
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("constant", ["x.new_tensor(0.5)", "torch.tensor(0.5, device='cuda')"])
+def test_constants_on_the_gpu_are_computed_on_the_cpu(tmp_path, constant):
+    compiled = f"""
+    import torch
+    function = torch.compile(lambda x: x.sin().cos().sin() * {constant})
+    layer = torch.nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(4):
+        function(layer(torch.ones(1024, 256, device="cuda"))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    trace = traced(tmp_path, compiled, compiled_code="inductor")
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings

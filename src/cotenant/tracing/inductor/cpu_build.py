@@ -124,6 +124,11 @@ def _folding_patches(common: dict[str, Any]) -> list[Patch]:
             reason="It makes the results of products with zero on the GPU.",
             source="torch/_inductor/fx_passes/joint_graph.py, `_add_peephole_patterns`", **common,
         ),
+        Patch(
+            target="torch.fx.experimental.proxy_tensor:unset_fake_temporarily", replacement=_computing_on_cpu,
+            wraps=True, reason="It computes constants on the GPU, such as `torch.tensor(0.5, device='cuda')`.",
+            source="torch/fx/experimental/proxy_tensor.py, `proxy_call`", **common,
+        ),
     ]  # fmt: skip
 
 
@@ -152,6 +157,15 @@ def _folding_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
             return self.unknown_value  # a constant fake tensor: it stays in the graph
 
     return deduce
+
+
+def _computing_on_cpu(original: Callable[[], Any]) -> Callable[[], Any]:
+    @contextlib.contextmanager
+    def unset() -> Iterator[Any]:
+        with original() as before, _OnCpu():
+            yield before
+
+    return unset
 
 
 def _adding_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
