@@ -84,6 +84,14 @@ class KernelCounter:
         key = (kind, dtype, flops / kernels, (read + written) // kernels, results // kernels)
         self._steps.setdefault(step, Counter())[key] += kernels
 
+    def counted(self, step: int) -> Counter[Any]:
+        """What was counted in a step so far; to be subtracted from what will be."""
+        return Counter(self._steps.get(step, ()))
+
+    def count_again(self, step: int, kernels: Counter[Any]) -> None:
+        """Count kernels once more, of work that is not computed again."""
+        self._steps.setdefault(step, Counter()).update(kernels)
+
     def groups(self, steps: int) -> tuple[KernelGroup, ...]:
         """The kernels of the last counted step that is complete after `steps`, those with most bytes first."""
         found = self._steps.get(min(steps, COUNTED_STEPS) - 1) or self._steps.get(0) or Counter()

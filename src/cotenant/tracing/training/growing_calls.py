@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions.known_values import KnownValues, has_known_values
+from cotenant.tracing.kernel_work import COUNTED_STEPS
 from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 
@@ -60,8 +62,10 @@ class GrowingCalls:
         if row.count >= wanted and row.count % _TRACED_ONE_OF:
             row.count += 1
             return row.result(inputs, self._recorder)
-        before, reads = self._recorder.position(), self._values.reads
+        before, reads, step = self._recorder.position(), self._values.reads, self._recorder.steps
+        kernels = self._recorder.kernels.counted(step)
         result = original(module, *args, **kwargs)
+        row.kernels = self._recorder.kernels.counted(step) - kernels
         if self._values.reads != reads:
             row.begin(inputs)
         else:
@@ -161,6 +165,7 @@ class _GrowingRow:
     Attributes:
         count: alike ones among the last traced calls, and those that were replaced since.
         left: storages that the last traced call left beside its results.
+        kernels: of the last traced call.
     """
 
     def __init__(self) -> None:
@@ -170,6 +175,7 @@ class _GrowingRow:
         """The row begins behind this call."""
         self.count = 0
         self.left: set[int] = set()
+        self.kernels: Counter[Any] = Counter()
         self._inputs = None if inputs is None else (inputs.kind, inputs.sizes)
         self._growth: Sizes | None = None
         self._latest: list[_Traced] = []
@@ -228,6 +234,8 @@ class _GrowingRow:
         numbers = iter(self._foretold())
         sizes = list(itertools.islice(numbers, span.end - span.first))
         calls = [recorder.like_call(number, _with_numbers(kind, numbers)) for number, kind in self._calls]
+        if recorder.steps < COUNTED_STEPS and recorder.phase != "load":
+            recorder.kernels.count_again(recorder.steps, self.kernels)
         is_long = recorder.event_count > _MAX_EVENTS
         recorder.pause()
         result = make(inputs, numbers)
