@@ -58,6 +58,8 @@ def test_a_missing_lmdb_has_an_image_for_each_key(tmp_path, has_folder):
         assert Image.open(io.BytesIO(transaction.get(b"256:00007"))).size == (16, 8)
         assert count == len(list(transaction.cursor())) == pickle.loads(transaction.get(b"__len__")) == 2000
         assert len(pickle.loads(transaction.get(b"__keys__"))) == count
+        keys = list(transaction.cursor().iternext(keys=True, values=False))
+        assert keys == [key for key, _ in transaction.cursor().iternext()] and keys[0] == b"0", keys[:2]
     try:
         lmdb.open("written")
     except OSError:

@@ -174,6 +174,11 @@ class _SyntheticLmdb:
         is_side = side > 1 and not side & (side - 1)
         return _encoded(replace(self._sample, shape=(3, side, side)) if is_side else self._sample, "PNG")
 
+    def iternext(self, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        """Keys, values, or both. Source: lmdb/cffi.py, `Cursor.iternext`."""
+        for key, value in self:
+            yield (key, value) if keys and values else key if keys else value
+
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for index in range(IMAGES_OF_LMDB):
             yield str(index).encode(), _encoded(self._sample, "PNG")
