@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.core.errors import TraceError
 from traced_scripts import TRAINING, failing, traced, trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
@@ -512,3 +513,13 @@ def test_a_missing_folder_of_timm_has_images_of_all_classes(tmp_path, name):
     assert Image.open(file).size == (16, 8) and label == 2 and len(found.class_to_idx) == 7
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+def test_an_error_about_names_in_a_folder_that_was_made_up_names_it(tmp_path):
+    source = """
+    actions = {"walk": 0, "run": 1}
+    labels = [actions[name.split("_")[1]] for name in os.listdir("jpegs_256")]
+    """
+    with pytest.raises(TraceError, match="KeyError") as caught:
+        trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+    assert "`jpegs_256` had to be made up" in caught.value.hint

@@ -35,7 +35,7 @@ from cotenant.tracing.data import (
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
-from cotenant.tracing.data.synthetic_records import RecordMaker
+from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -268,6 +268,7 @@ class FileMaker:
             else:
                 Path(above, name + suffix).hardlink_to(source)
         self._warn(f"`{folder}`")
+        made_up.append(folder)
         return True
 
     @functools.cache  # noqa: B019 - one maker for each process
