@@ -210,7 +210,7 @@ data = [(torch.zeros(3), 0)] * 16
 """
 
 
-@pytest.mark.parametrize("classes", [80, 90, 91])
+@pytest.mark.parametrize("classes", [80, 81, 90, 91])
 def test_the_classes_of_coco_have_its_numbers(tmp_path, classes):
     package = tmp_path / "pycocotools"
     package.mkdir()

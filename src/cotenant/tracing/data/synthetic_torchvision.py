@@ -245,7 +245,7 @@ def _annotations(sample: SyntheticSample) -> dict[str, Any]:
 
 
 def _category_ids(classes: int) -> list[int]:
-    """From 1 on. COCO has 80 classes, whose numbers go to 90 (91 with the background): tables of models name those."""
-    if classes not in (_COCO_CLASSES, _COCO_LAST, _COCO_LAST + 1):
+    """From 1 on. COCO has 80 classes (81 with the background), whose numbers go to 90: tables of models name those."""
+    if classes not in (_COCO_CLASSES, _COCO_CLASSES + 1, _COCO_LAST, _COCO_LAST + 1):
         return list(range(1, 1 + classes))
     return [number for number in range(1, 1 + _COCO_LAST) if number not in _COCO_UNUSED]
