@@ -1,10 +1,9 @@
 """Finds the Python commands of a batch script, by reading it as a shell would, without running anything.
 
-Pure: text in, commands out. The reader follows variables, `shift`, `cd`, `source .../activate`, `conda activate`, the
-first value of a `for` loop, arrays, integers in `$(( ... ))`, the branches that the variables exclude, programs that
-start another (`srun`, `env`, `exec`, `time`, `nohup`, ...), and, where it may read them, the scripts that the script
-runs. It does not know functions, and the output of a few commands alone (`shell_outputs`); it lists a name of unknown
-value in `unknown`.
+Pure: text in, commands out. The reader follows variables (`shell_variables`), options (`shell_options`), `shift`, `cd`,
+`source .../activate`, `conda activate`, the first value of a `for` loop, the branches that the variables exclude,
+programs that start another (`srun`, `env`, `exec`, `time`, `nohup`, ...), and, where it may read them, the scripts that
+the script runs. It does not know functions; it lists a name of unknown value in `unknown`.
 """
 
 from __future__ import annotations
@@ -14,31 +13,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cotenant.jobfiles import (
-    shell_arithmetic,
-    shell_arrays,
-    shell_conditions,
-    shell_lines,
-    shell_outputs,
-    shell_parameters,
-    shell_runners,
-)
+from cotenant.jobfiles import shell_conditions, shell_lines, shell_options, shell_runners
+from cotenant.jobfiles.shell_variables import ShellVariables
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
 """Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
 _BRANCHES = frozenset(("if", "then", "elif", "else", "fi"))
 _KEYWORDS = frozenset(("do", "{", "!", "while", "until")) | _BRANCHES
-_VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(#?)(\w+|[@*#])([^{}]*)\}|\(+[^()]*\)+)|`[^`]*`")
-_SLICE = re.compile(r":\s*(\d{1,4})")
+_TESTS = frozenset(("[", "[[", "test", "true", "false"))
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
-_RANDOM = "12345"  # what `$RANDOM` is: a number of at most 32,767, of a port or a seed
-_ARITHMETIC = "cotenant_arithmetic_"
-_OUTPUT = "cotenant_output_"
-_MAY_BE_EMPTY = re.compile(r"\w*(PATH|ARGS?|OPTS|OPTIONS|FLAGS)", re.IGNORECASE)
-"""Names of variables that a script appends to or passes on, and that are often not set."""
 _MAX_SCRIPTS = 8
-_MAX_ROUNDS = 3
+_MAX_ROUNDS = 64  # of a loop over the arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +58,7 @@ def find_python_commands(
     name: str = "",
     workdir: str = "",
     read: Callable[[str], str | None] | None = None,
+    gpus: int = 1,
 ) -> list[PythonCommand]:
     """The Python commands of the shell script `text`, in their order.
 
@@ -83,10 +70,10 @@ def find_python_commands(
         workdir: the absolute folder where it starts; empty: not known.
         read: the text of a script at a path below `workdir`, or None if there is none; without it, the scripts that
             this one runs are not followed.
+        gpus: how many GPUs `nvidia-smi` lists.
     """
-    reader = _ScriptReader(env, arguments, name=name, workdir=workdir, read=read)
-    for number, line in shell_lines.logical_lines(text):
-        reader.read(number, line)
+    reader = _ScriptReader(env, arguments, name=name, workdir=workdir, read=read, gpus=gpus)
+    reader.read(list(shell_lines.logical_lines(text)))
     return reader.found
 
 
@@ -101,118 +88,150 @@ class _ScriptReader:
         name: str,
         workdir: str,
         read: Callable[[str], str | None] | None,
+        gpus: int,
     ) -> None:
         self.found: list[PythonCommand] = []
-        self._arguments = list(arguments)
-        self._name = name
+        self._variables = ShellVariables(env, arguments, name=name, gpus=gpus, where=self._where)
         self._workdir = workdir
         self._read_file = read
+        self._gpus = gpus
         self._scripts = 0  # that were read so far
-        self._env = {"RANDOM": _RANDOM, **env}
-        self._set: dict[str, str] = {}
         self._folder = ""
         self._bin_folders: tuple[str, ...] = ()
         self._conda_env = ""
-        self._unknown: dict[str, None] = {}
         self._branches = shell_conditions.Branches()
         self._cases = shell_conditions.Cases()
-        self._arrays = shell_arrays.Arrays()
-        self._arithmetic: list[str] = []  # expressions of the line
-        self._outputs: list[str] = []  # commands in `$(...)` of the line
-        self._not_evaluated: set[str] = set()  # variables that hold the value of one that is not known
+        self._getopts = shell_options.Getopts()
+        self._status: bool | None = None  # of the command before, in a list of them
+        self._has_left = False  # the loop, by `break`
 
-    def read(self, number: int, line: str) -> None:
-        """Read one line."""
+    def read(self, lines: Sequence[shell_options.Line]) -> None:
+        """Read lines, those of a loop over the arguments as often as it runs."""
+        place = 0
+        while place < len(lines) and not self._has_left:
+            loop = shell_options.argument_loop(lines, place)
+            if loop is None:
+                self._read_line(*lines[place])
+                place += 1
+            else:
+                self._repeat(loop)
+                place = loop.end + 1
+
+    def _repeat(self, loop: shell_options.ArgumentLoop) -> None:
+        arguments = list(self._variables.arguments)
+        branches, cases = self._branches.depth, self._cases.depth
+        for place in range(_MAX_ROUNDS):
+            goes_on: bool | None = place < len(arguments)
+            if loop.variable and goes_on:
+                self._variables.assign(loop.variable, [arguments[place]])
+            elif not loop.variable:
+                goes_on = self._goes_on(loop)
+            if goes_on is not False:
+                self.read(loop.body)
+                self._branches.leave(branches)
+                self._cases.leave(cases)
+            if self._has_left or not goes_on:
+                break
+        self._has_left = False
+
+    def _goes_on(self, loop: shell_options.ArgumentLoop) -> bool | None:
+        """Whether a `while` goes on; None: not known."""
+        truth: bool | None = None
+        for before, words in shell_lines.listed_commands(self._variables.with_names(loop.condition)):
+            self._variables.unknown = {}
+            if words[0] == "getopts" and len(words) > 2:
+                value: bool | None = self._next_option(words[1], words[2])
+            else:
+                texts = self._variables.texts(words)
+                value = None if self._variables.unknown else shell_conditions.truth(texts)
+            truth = shell_conditions.joined(truth, before, value)
+        return truth if truth is None or not loop.is_until else not truth
+
+    def _next_option(self, letters: str, name: str) -> bool:
+        found = self._getopts.read(letters, self._variables.arguments)
+        if found is not None:
+            self._variables.assign(name, [found[0]])
+            self._variables.assign("OPTARG", [found[1]])
+        self._variables.assign("OPTIND", [str(self._getopts.next_argument)])
+        return found is not None
+
+    def _read_line(self, number: int, line: str) -> None:
         for part in self._cases.commands(line, self._case_word):
             self._read_part(number, part)
 
     def _case_word(self, word: str) -> str | None:
         """The word that a `case` matches; None: not known. An argument that is not given is empty."""
-        self._unknown = {}
-        text = self._texts([word.strip("\"'")])[0]
-        return None if set(self._unknown) - {f"${place}" for place in range(1, 10)} else text
+        self._variables.unknown = {}
+        text = self._variables.texts([word.strip("\"'")])[0]
+        return None if set(self._variables.unknown) - {f"${place}" for place in range(1, 10)} else text
 
     def _read_part(self, number: int, line: str) -> None:
-        if self._arrays.assign(line, self._known):
+        if self._variables.assign_array(line):
             return
-        line = self._arrays.expanded(line, self._known)
         if first := _FIRST_OF_LOOP.match(line):
-            self._assign(first[1], [first[2]])
+            self._variables.assign(first[1], [first[2]])
             line = line[first.end() :]
-        for join, words in shell_lines.joined_commands(self._with_names(line)):
-            self._unknown = {}
-            self._command(number, words, join)
+        self._status = None
+        for before, words in shell_lines.listed_commands(self._variables.with_names(line)):
+            is_skipped = (before == "&&" and self._status is False) or (before == "||" and self._status is True)
+            if is_skipped and not set(words) & _KEYWORDS:
+                continue
+            self._variables.unknown = {}
+            self._command(number, words, before)
 
-    def _with_names(self, line: str) -> str:
-        """A line with variables in the places of `$(( ... ))` and `$( ... )`, evaluated when its command is read."""
-        self._arithmetic, self._outputs = [], []
-        text = ""
-        for part, is_expression in shell_arithmetic.parts(line):
-            text += f"${{{_ARITHMETIC}{len(self._arithmetic)}}}" if is_expression else part
-            self._arithmetic += [part] if is_expression else []
-        return self._without_outputs(text)
-
-    def _without_outputs(self, line: str, depth: int = 0) -> str:
-        text = ""
-        for part, is_command in shell_outputs.parts(line):
-            if is_command:
-                inner = self._without_outputs(part, depth + 1) if depth < _MAX_ROUNDS else part
-                text += f"${{{_OUTPUT}{len(self._outputs)}}}"
-                self._outputs.append(inner)
-            else:
-                text += part
-        return text
-
-    def _command(self, number: int, words: list[str], join: str) -> None:
+    def _command(self, number: int, words: list[str], before: str = "") -> None:
         is_negated = False
         while words and words[0] in _KEYWORDS:
             if words[0] in _BRANCHES:
                 self._branches.keyword(words[0])
             is_negated |= words[0] == "!"
             words = words[1:]
-        if words and self._branches.in_condition:
-            truth = shell_conditions.truth(self._texts(words))
-            is_known = truth is not None and not self._unknown
-            self._branches.condition(truth is not is_negated if is_known else None, join)
-            self._unknown = {}
-        if self._branches.is_excluded or self._cases.is_excluded:
+        is_certain = before not in ("&&", "||") or self._status is not None
+        self._status = None
+        if words and (words[0] in _TESTS or self._branches.in_condition):
+            texts = self._variables.texts(words)
+            truth = None if self._variables.unknown else shell_conditions.truth(texts)
+            self._status = not truth if is_negated and truth is not None else truth
+            if self._branches.in_condition:
+                self._branches.condition(self._status, before)
+            self._variables.unknown = {}
+        if self._branches.is_excluded or self._cases.is_excluded or self._has_left:
+            return
+        if words[:1] == ["break"]:
+            self._has_left = is_certain and self._branches.is_certain and self._cases.is_certain
             return
         if len(words) > 3 and words[0] == "for" and words[2] == "in":
-            self._assign(words[1], self._expanded([words[3]])[:1])
+            self._variables.assign(words[1], self._variables.expanded([words[3]])[:1])
             return
         env: dict[str, str] = {}
         while words and (match := shell_runners.ASSIGNMENT.fullmatch(words[0])):
-            env[match[1]] = " ".join(self._expanded([match[2]]))
+            env[match[1]] = " ".join(self._variables.expanded([match[2]]))
             words = words[1:]
         if not words:
             for name, value in env.items():
-                self._assign(name, [value])
-                if self._arithmetic and self._unknown:
-                    self._not_evaluated.add(name)
+                self._variables.assign(name, [value], is_computed=True)
             return
-        words = self._expanded(words)
+        words = self._variables.expanded(words)
         if words:
             self._run(number, words, env)
-
-    def _assign(self, name: str, words: Sequence[str]) -> None:
-        self._not_evaluated.discard(name)
-        self._set[name] = " ".join(words)
 
     def _run(self, number: int, words: list[str], env: dict[str, str]) -> None:
         name = words[0].rpartition("/")[2]
         if name in ("export", "declare", "typeset", "local"):
             for word in words[1:]:
                 if match := shell_runners.ASSIGNMENT.fullmatch(word):
-                    self._assign(match[1], [match[2]])
+                    self._variables.assign(match[1], [match[2]], is_computed=True)
         elif name in ("cd", "pushd") and len(words) > 1:
             self._folder = self._below(words[-1])
         elif name == "shift":
-            self._arguments = self._arguments[int(words[1]) if words[1:] and words[1].isdecimal() else 1 :]
+            self._variables.arguments = self._variables.arguments[
+                int(words[1]) if words[1:2] and words[1].isdecimal() else 1 :
+            ]
         elif name in ("source", ".") and len(words) > 1:
             self._source(number, words[1], words[2:])
         elif name == "eval":
             for inner in shell_lines.commands(" ".join(words[1:])):
-                self._run(number, inner, dict(env))
+                self._command(number, inner)
         elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
             self._conda_env = words[2] if len(words) > 2 else "base"
         else:
@@ -226,10 +245,10 @@ class _ScriptReader:
                         words=tuple(inner),
                         line=number,
                         folder=self._folder,
-                        env={**self._set, **env},
+                        env={**self._variables.assigned, **env},
                         bin_folders=self._bin_folders,
                         conda_env=self._conda_env,
-                        unknown=tuple(self._unknown),
+                        unknown=tuple(self._variables.unknown),
                     )
                 )
 
@@ -249,20 +268,23 @@ class _ScriptReader:
         text = self._script(words[0])
         if text is None:
             return
-        variables = {**self._env, **self._set, **env}
         inner = _ScriptReader(
-            variables, words[1:], name=words[0], workdir=self._where(), read=self._relative(self._folder)
+            {**self._variables.all_values(), **env},
+            words[1:],
+            name=words[0],
+            workdir=self._where(),
+            read=self._relative(self._folder),
+            gpus=self._gpus,
         )
         inner._scripts = self._scripts
-        for _, line in shell_lines.logical_lines(text):
-            inner.read(number, line)
+        inner.read([(number, line) for _, line in shell_lines.logical_lines(text)])
         self._scripts = inner._scripts
         for command in inner.found:
             self.found.append(
                 replace(
                     command,
                     folder=self._below(command.folder),
-                    env={**self._set, **env, **command.env},
+                    env={**self._variables.assigned, **env, **command.env},
                     bin_folders=(*map(self._below, command.bin_folders), *self._bin_folders),
                     conda_env=command.conda_env or self._conda_env,
                 )
@@ -285,111 +307,15 @@ class _ScriptReader:
 
     def _source(self, number: int, path: str, rest: Sequence[str]) -> None:
         folder, _, name = path.rpartition("/")
+        if name == "parse_options.sh":
+            options, self._variables.arguments = shell_options.kaldi_options(self._variables.arguments)
+            for option, value in options.items():
+                self._variables.assign(option, [value])
+            return
         if name != "activate":
-            text = self._script(path)
-            for _, line in shell_lines.logical_lines(text or ""):
-                self.read(number, line)
+            self.read([(number, line) for _, line in shell_lines.logical_lines(self._script(path) or "")])
             return
         if rest and folder.endswith("bin"):  # `source .../bin/activate NAME` is conda's
             self._conda_env = rest[0]
         elif folder:
             self._bin_folders = (self._below(folder), *self._bin_folders)
-
-    def _expanded(self, words: Sequence[str]) -> list[str]:
-        """`words` with the values of variables; one that is a variable and nothing else is split, as without quotes."""
-        expanded: list[str] = []
-        for word in words:
-            if word in ("$@", "$*", "${@}"):
-                expanded += self._arguments
-            elif match := re.fullmatch(r"\$\{@:(\d{1,4})\}", word):
-                expanded += self._arguments[max(int(match[1]) - 1, 0) :]
-            elif re.fullmatch(r"\$(\w+|\{\w+\}|\{\w+:?[-+][^{}]*\})", word):
-                expanded += self._texts([word])[0].split()
-            elif word.endswith("$"):  # what is in the brackets behind it was read as a command of its own
-                self._unknown["$(...)"] = None
-                expanded += self._texts([word[:-1]])
-            else:
-                expanded += self._texts([word])
-        return expanded
-
-    def _texts(self, words: Sequence[str]) -> list[str]:
-        """`words` with the values of variables in them, also of those in a default: `${A:-${B}}`."""
-        texts = []
-        for word in words:
-            text = _VARIABLE.sub(self._substitute, word)
-            for _ in range(_MAX_ROUNDS):
-                if "${" not in word or "${" not in text or (further := _VARIABLE.sub(self._substitute, text)) == text:
-                    break
-                text = further
-            texts.append(text)
-        return texts
-
-    def _substitute(self, match: re.Match[str]) -> str:
-        name, rest = match[1] or match[3], match[4] or ""
-        if name is None:
-            self._unknown[match[0]] = None
-            return ""
-        if name in ("@", "*"):
-            start = _SLICE.fullmatch(rest)
-            return " ".join(self._arguments[max(int(start[1]) - 1, 0) :] if start else self._arguments)
-        if match[2]:  # `${#NAME}`
-            return str(len(self._value(name, match[0])))
-        if not rest or name.startswith((_ARITHMETIC, _OUTPUT)):
-            return self._value(name, match[0])
-        return self._changed(name, match[0], rest)
-
-    def _changed(self, name: str, written: str, rest: str) -> str:
-        """The value of `${name` + `rest` + `}`."""
-        if name == "BASH_SOURCE":
-            return self._value("0", written)
-        found = shell_parameters.expanded(self._parameter(name), rest)
-        if name in self._not_evaluated or found is None:
-            self._unknown[written] = None
-            return ""
-        if "=" in rest[:2] and found:
-            self._assign(name, [found])
-        return _VARIABLE.sub(self._substitute, found) if found in rest else found
-
-    def _parameter(self, name: str) -> str | None:
-        """The value of a variable or of an argument; None: it is not set."""
-        if not name.isdigit():
-            return self._known(name)
-        place = int(name[:4]) - 1
-        if place < 0:
-            return self._name or None
-        return self._arguments[place] if place < len(self._arguments) else self._known(name)
-
-    def _known(self, name: str) -> str | None:
-        return self._set.get(name, self._env.get(name))
-
-    def _printed(self, place: int) -> str | None:
-        """What the command in a `$( ... )` of the line prints; None: not known."""
-        before, self._unknown = self._unknown, {}
-        text = self._texts([self._outputs[place]])[0]
-        is_known, self._unknown = not self._unknown, before
-        return shell_outputs.printed(text, self._where()) if is_known else None
-
-    def _value(self, name: str, written: str) -> str:
-        if name == "#":
-            return str(len(self._arguments))
-        key = name.removeprefix(_OUTPUT)
-        if key != name and key.isdecimal() and int(key[:4]) < len(self._outputs):
-            output = self._printed(int(key[:4]))
-            if output is None:
-                self._unknown["$(...)"] = None
-            return output or ""
-        if name == "BASH_SOURCE":
-            name = "0"
-        key = name.removeprefix(_ARITHMETIC)
-        if key != name and key.isdecimal() and int(key[:4]) < len(self._arithmetic):
-            expression = self._arithmetic[int(key[:4])]
-            number = shell_arithmetic.evaluate(expression, self._known)
-            if number is None:
-                self._unknown[f"$(({expression}))"] = None
-            return "" if number is None else str(number)
-        found = self._parameter(name)
-        if name == "PWD" and found is None:
-            found = self._where() or None
-        if name in self._not_evaluated or (found is None and not _MAY_BE_EMPTY.fullmatch(name)):
-            self._unknown[written] = None
-        return found or ""

@@ -1,7 +1,7 @@
 """Which branch of an `if` a shell script takes, as far as its variables tell. Pure, and nothing is run.
 
 Known are tests of texts and integers: `[ -n "$A" ]`, `[[ $A == b ]]`, `[[ $A =~ ^b ]]`, `test 1 -lt 2`, `true`, and
-those that `&&` and `||` join. Of other conditions, such as tests of files and patterns, neither branch is excluded.
+tests joined by `&&` and `||`. Of other conditions, such as tests of files and patterns, neither branch is excluded.
 `Cases` does the same for `case`.
 """
 
@@ -21,32 +21,42 @@ _COMPARED = {
     "-gt": operator.gt,
     "-ge": operator.ge,
 }
-_DECIDING = {"&&": False, "||": True}
-"""The truth of one command that is the truth of both."""
+_FINDERS = frozenset(("command", "hash", "type", "which"))
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _REGULAR_EXPRESSION = re.compile(r"[\w^$.@%+/-]{1,80}", re.ASCII)  # in these, Python and a shell agree
+_MAX_JOINED = 60  # words of a test that joins others
 _CASE = re.compile(r"\s*case\s+(\S+|\"[^\"]*\")\s+in(?:\s+(.*)|\s*)")
 _PATTERN = re.compile(r"\s*\(?([^()#]*)\)(.*)")
 
 
+def joined(first: bool | None, separator: str, second: bool | None) -> bool | None:
+    """The truth of two commands with `&&` or `||` between them; of other separators it is the second's."""
+    if separator == "&&":
+        return False if False in (first, second) else None if None in (first, second) else True
+    if separator == "||":
+        return True if True in (first, second) else None if None in (first, second) else False
+    return second
+
+
 def truth(words: Sequence[str]) -> bool | None:
     """What a test of known words gives; None: not known, or no test. An empty word: a variable that is empty."""
-    first, *words = _completed(words)
+    first, *words = words
     if first in ("true", "false", ":"):
         return first != "false"
+    if first in _FINDERS and words[-1:] == ["nvidia-smi"]:  # the script is for a machine with GPUs
+        return True
     if first not in (*_BRACKETS, "test"):
         return None
     if first in _BRACKETS and (not words or words.pop() != _BRACKETS[first]):
         return None
+    for separator in ("||", "&&") if first == "[[" else ():
+        if separator in words and len(words) < _MAX_JOINED:
+            place = len(words) - 1 - words[::-1].index(separator)
+            left, right = (["[[", *part, "]]"] for part in (words[:place], words[place + 1 :]))
+            return joined(truth(left), separator, truth(right))
     is_negated = words[:1] == ["!"]
     found = _truth(words[1:] if is_negated else words, has_patterns=first == "[[")
     return found if found is None or not is_negated else not found
-
-
-def _completed(words: Sequence[str]) -> list[str]:
-    """A test with its brackets: `[[ a && b ]]` is read as two commands."""
-    opened, closed = words[:1] == ["[["], words[-1:] == ["]]"]
-    return [*([] if opened or not closed else ["[["]), *words, *([] if closed or not opened else ["]]"])]
 
 
 def _truth(words: list[str], *, has_patterns: bool) -> bool | None:
@@ -62,6 +72,8 @@ def _truth(words: list[str], *, has_patterns: bool) -> bool | None:
         return bool(_COMPARED[how](int(left), int(right))) if both else None
     if how == "=~":
         return re.search(right, left) is not None if _REGULAR_EXPRESSION.fullmatch(right) else None
+    if how in ("<", ">"):
+        return left < right if how == "<" else left > right
     if how not in ("=", "==", "!=") or (has_patterns and set(right) & set("*?[")):
         return None
     return (left == right) == (how != "!=")
@@ -79,6 +91,20 @@ class Branches:
         return any(branch.is_excluded for branch in self._open)
 
     @property
+    def depth(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def leave(self, depth: int) -> None:
+        """Forget those that were opened since there were `depth`: a loop was left in them."""
+        del self._open[depth:]
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a command that is read now runs for sure."""
+        return all(branch.is_certain for branch in self._open)
+
+    @property
     def in_condition(self) -> bool:
         """Between `if` and `then`."""
         return bool(self._open) and self._open[-1].in_condition
@@ -92,36 +118,35 @@ class Branches:
         elif self._open:
             self._open[-1].keyword(word)
 
-    def condition(self, value: bool | None, join: str = ";") -> None:
-        """A command of a condition was read, with its truth, and what joins it to the one before."""
-        self._open[-1].condition(value, join)
+    def condition(self, value: bool | None, separator: str) -> None:
+        """A command of a condition was read, with its truth and what stands before it."""
+        self._open[-1].condition(value, separator)
 
 
 class _If:
     def __init__(self) -> None:
         self.in_condition = True
         self.is_excluded = False
+        self.is_certain = True
         self._before: bool | None = False  # whether a branch before this one is taken
-        self._value: bool | None = None
+        self._value: bool | None = True
+        self._is_first = True
 
     def keyword(self, word: str) -> None:
         if word == "then":
             self.in_condition = False
             value = self._value
             self.is_excluded = value is False or self._before is True
+            self.is_certain = value is True and self._before is False
             self._before = True if True in (value, self._before) else False if value is self._before is False else None
         else:  # `elif`, `else`
-            self.in_condition, self._value = word == "elif", None
+            self.in_condition, self._is_first = word == "elif", True
             self.is_excluded = self._before is True
+            self.is_certain = self._before is False
 
-    def condition(self, value: bool | None, join: str) -> None:
-        """Of a list of commands the last one counts; `&&` and `||` bind alike, from the left."""
-        if join in _DECIDING:
-            deciding = _DECIDING[join]
-            either = (self._value, value)
-            self._value = deciding if deciding in either else None if None in either else not deciding
-        else:
-            self._value = value if join == ";" else None
+    def condition(self, value: bool | None, separator: str) -> None:
+        self._value = value if self._is_first else joined(self._value, separator, value)
+        self._is_first = False
 
 
 class Cases:
@@ -134,6 +159,20 @@ class Cases:
     def is_excluded(self) -> bool:
         """Whether a command that is read now stands in an arm that is not taken."""
         return any(case.is_excluded for case in self._open)
+
+    @property
+    def depth(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def leave(self, depth: int) -> None:
+        """Forget those that were opened since there were `depth`: a loop was left in them."""
+        del self._open[depth:]
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the words of all of them are known."""
+        return all(case.is_certain for case in self._open)
 
     def commands(self, line: str, value: Callable[[str], str | None]) -> Iterator[str]:
         """The parts of a line that hold commands, without `case`, patterns, `;;` and `esac`.
@@ -169,6 +208,7 @@ class Cases:
 class _Case:
     def __init__(self, value: str | None) -> None:
         self._value = value
+        self.is_certain = value is not None
         self._is_taken = False  # whether an arm before this one is
         self.awaits_pattern = True
         self.is_excluded = False

@@ -14,76 +14,86 @@ MAX_JOINED_LINES = 100
 _NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
 _DESCRIPTOR = re.compile(r"(?<=\s)\d(?=[<>])")  # the 2 of `2>`, but not of `--seed 2 > log`
 _PROCESS_SUBSTITUTION = re.compile(r"[<>]\([^()]*\)")
+_QUOTED_OR_COMMENT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<open>['"])|(?<![^\s;&|()])#.*""", re.DOTALL)
 _HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the number of their first, continuations joined, here-documents left out."""
+    """Lines with the number of their first, continuations joined, here-documents and comments left out."""
     waiting: list[str] = []
     parts: list[str] = []
-    start = 0
+    open_string = ""  # begins in a line before
+    joined = start = 0
     for number, line in enumerate(text.split("\n")[:MAX_SCRIPT_LINES], start=1):
         if waiting:
             if line.strip() == waiting[0]:
                 waiting.pop(0)
             continue
         start = start or number
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            parts.append(line[:-1])
+        part = f"{open_string} {line}" if open_string else line
+        code, is_open = _code(part)
+        goes_on = line.endswith("\\") and not line.endswith("\\\\")
+        if is_open and joined < MAX_JOINED_LINES:
+            open_string, joined = part[:-1] if goes_on else part, joined + 1
             continue
-        code = line.partition(" #")[0] if shell_arrays.is_open(" ".join(parts)) else line
+        open_string = ""
+        if code == part and goes_on:
+            parts.append(part[:-1])
+            continue
         whole = " ".join([*parts, code])
-        is_open = whole.count('"') % 2 or whole.count("'") % 2  # a string may go on in the next line
-        is_open = is_open or shell_arrays.is_open(whole)
-        if is_open and not whole.lstrip().startswith("#") and len(parts) < MAX_JOINED_LINES:
-            parts.append(code)
+        if shell_arrays.is_open(whole) and joined < MAX_JOINED_LINES:
+            parts, joined = [whole], joined + 1
             continue
         waiting = [match[2] for match in _HEREDOC.finditer(whole)]
         yield start, whole
-        parts, start = [], 0
-    if parts:  # the last line ends with a backslash
-        yield start, " ".join(parts)
+        parts, joined, start = [], 0, 0
+    if parts or open_string:  # the last line ends with a backslash, or in a string
+        yield start, " ".join([*parts, open_string])
+
+
+def _code(line: str) -> tuple[str, bool]:
+    """A line without its comment, and whether a string in it goes on in the next line."""
+    for match in _QUOTED_OR_COMMENT.finditer(line):
+        if match[0][0] == "#":
+            return line[: match.start()], False
+        if match["open"]:
+            return line, True
+    return line, False
 
 
 def commands(line: str) -> Iterator[list[str]]:
     """The simple commands of a line, as words with their quotes removed; redirections are left out."""
-    for _, words in joined_commands(line):
+    for _, words in listed_commands(line):
         yield words
 
 
-def joined_commands(line: str) -> Iterator[tuple[str, list[str]]]:
-    """The same, each with what joins it to the one before it: `;`, `&&`, `||`, or others such as `|` and `(`."""
-    line = _NAME_BEFORE_QUOTE.sub(r"${\1}", line)  # a quote ends the name in `$model'_'$length`
+def listed_commands(line: str) -> Iterator[tuple[str, list[str]]]:
+    """The simple commands with what stands before each: `&&`, `||`, `|`, `;`, ...; at the beginning an empty text."""
+    line = _NAME_BEFORE_QUOTE.sub(r"${\1}", _code(line)[0])  # a quote ends the name in `$model'_'$length`
     line = _DESCRIPTOR.sub("", _PROCESS_SUBSTITUTION.sub("/dev/fd/63", line))
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True
     lexer.commenters = ""
     words: list[str] = []
-    join = ";"
+    before = ""
     skips_next = False
     try:
-        tokens = _without_comment(list(lexer))
+        tokens = list(lexer)
     except ValueError:  # an open quote
         return
     for token in tokens:
-        if set(token) <= set("<>&") and set(token) & set("<>"):
+        if "[[" in words and "]]" not in words:  # in these brackets, `<`, `>`, `&&` and `||` are part of the test
+            words.append(token)
+        elif set(token) <= set("<>&") and set(token) & set("<>"):
             skips_next = True
         elif token and set(token) <= set(";&|()"):
             if words:
-                yield join, words
-                join = ""
-            join += token
+                yield before, words
+            before = token if words or not before else before
             words, skips_next = [], False
         elif skips_next:
             skips_next = False
         else:
             words.append(token)
     if words:
-        yield join, words
-
-
-def _without_comment(tokens: list[str]) -> list[str]:
-    for place, token in enumerate(tokens):
-        if token.startswith("#"):
-            return tokens[:place]
-    return tokens
+        yield before, words

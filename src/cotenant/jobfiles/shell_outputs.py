@@ -8,13 +8,15 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator
+
+from cotenant.jobfiles import shell_arithmetic, shell_filters, shell_lines
 
 _MAX_CHARS = 400
 _MAX_NUMBERS = 1_000
 _NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 _NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
+_FOLDER = re.compile(r"cd\s+(?:--\s+)?(\S+|\"[^\"]+\")\s*(?:&?>+\s*/dev/null(?:\s+2>&1)?\s*)?(?:&&|;)\s*pwd(?:\s+-P)?")
 _RANGE = re.compile(r"(\d{1,9})-\d{1,9}")
 
 
@@ -44,23 +46,31 @@ def _end(line: str, start: int) -> int | None:
     return None
 
 
-def printed(command: str, folder: str) -> str | None:
-    """What a command prints whose variables have their values; None: not known. `folder`: where it runs."""
+def printed(command: str, folder: str, gpus: int = 1) -> str | None:
+    """What a command prints whose variables have their values; None: not known.
+
+    Args:
+        command: as it stands in the brackets.
+        folder: where it runs.
+        gpus: how many GPUs `nvidia-smi` lists.
+    """
     if command.lstrip().startswith("#"):  # a comment between the lines of a command
         return ""
-    try:
-        words = shlex.split(command.replace(";", " && "))
-    except ValueError:  # an open quote
+    if match := _FOLDER.fullmatch(command.strip()):
+        return posixpath.normpath(posixpath.join(folder, match[1].strip("\"'"))) if folder else None
+    parts = list(shell_lines.listed_commands(command))
+    if not parts or any(before not in ("", "|") for before, _ in parts):
         return None
-    if words[:1] == ["cd"] and len(words) >= 4 and words[-2:] == ["&&", "pwd"]:
-        return posixpath.normpath(posixpath.join(folder, words[1])) if folder else None
-    words = [word for word in words if word not in ("2>/dev/null", "--")]
-    if not words or set("|;&<>") & set("".join(words)):
+    words = [word for word in parts[0][1] if word not in ("2>/dev/null", "--")]
+    if not words:
         return None
-    return _printed(words[0].rpartition("/")[2], words[1:], folder)
+    text = _printed(words[0].rpartition("/")[2], words[1:], folder, gpus)
+    for _, filter_words in parts[1:]:
+        text = None if text is None else shell_filters.filtered(text, filter_words)
+    return text
 
 
-def _printed(name: str, words: list[str], folder: str) -> str | None:
+def _printed(name: str, words: list[str], folder: str, gpus: int) -> str | None:
     last = words[-1] if words else ""
     if name == "pwd":
         return folder or None
@@ -80,6 +90,13 @@ def _printed(name: str, words: list[str], folder: str) -> str | None:
         return last
     if name == "seq" and words and all(_NUMBER.fullmatch(word) for word in words):
         return _sequence([int(word) for word in words])
+    if name == "expr" and len(words) == 3:
+        number = shell_arithmetic.evaluate(" ".join(words).replace("\\", ""), lambda _: None)
+        return None if number is None else str(number)
+    if name == "awk" and len(words) == 1:
+        return shell_filters.computed(words[0])
+    if name == "nvidia-smi" and (words[:1] in (["-L"], ["--list-gpus"]) or "noheader" in last):
+        return "\n".join(f"GPU {place}" for place in range(gpus))
     if name == "shuf":
         match = next((found for word in words if (found := _RANGE.search(word))), None)
         return match[1] if match else None

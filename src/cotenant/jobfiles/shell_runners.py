@@ -31,6 +31,8 @@ RUN_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
     "uv": frozenset(("--with", "--python", "-p", "--extra", "--group", "--project", "--directory")),
 }
 """Programs whose subcommand `run` does the same."""
+_KALDI = frozenset(("queue.pl", "retry.pl", "run.pl", "slurm.pl", "ssh.pl", "stdout.pl"))
+"""Runners of Kaldi's recipes: `run.pl --gpu 1 JOB=1:4 exp/train.log COMMAND`; each option has a value."""
 _SRUN = {
     option.name: option
     for option in (
@@ -98,6 +100,13 @@ def runs_python(words: Sequence[str]) -> bool:
     return False
 
 
+def _after_log(words: list[str]) -> list[str]:
+    """The words after the options, the range of jobs and the log of a runner of Kaldi."""
+    while words and (words[0].startswith("-") or ASSIGNMENT.fullmatch(words[0])):
+        words = words[2 if words[0].startswith("-") else 1 :]
+    return words[1:]
+
+
 def without_runners(words: list[str], env: dict[str, str]) -> tuple[list[str], str]:
     """The command that `srun`, `env` and the like run, and the conda environment that one of them names, or ''.
 
@@ -123,6 +132,8 @@ def without_runners(words: list[str], env: dict[str, str]) -> tuple[list[str], s
                 pairs = dict(itertools.pairwise(words))
                 conda_env = pairs.get("-n", pairs.get("--name", pairs.get("-p", conda_env)))
             words = after_options(words[2:], RUN_SUBCOMMANDS[name])
+        elif name in _KALDI:
+            words = _after_log(words[1:])
         elif name in RUNNERS:
             words = after_options(words[1:], RUNNERS[name])
         else:

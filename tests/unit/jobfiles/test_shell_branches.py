@@ -111,6 +111,12 @@ python last.py
         pytest.param("[ $MODE = train ] | grep x", "else", "first second last", id="a pipe"),
         pytest.param("! [ $MODE = a ]", "else", "first last", id="negated"),
         pytest.param("! [ -d data ]", "else", "first second last", id="negated and not known"),
+        pytest.param("[ $MODE = a ] || [ $MODE = train ]", "else", "first last", id="the second of two"),
+        pytest.param("[ $MODE = train ] && [ $MODE = a ]", "else", "second last", id="one of two that are needed"),
+        pytest.param("[ $MODE = a ] && [ -d data ]", "else", "second last", id="false and a file"),
+        pytest.param("[[ $MODE = a || $MODE = train ]]", "else", "first last", id="in the same brackets"),
+        pytest.param("[[ 1 > 1 ]]", "else", "second last", id="no redirection"),
+        pytest.param("command -v nvidia-smi &> /dev/null", "else", "first last", id="a machine with GPUs"),
         pytest.param("[ $MODE = a ]", "  if [ -d data ]; then echo; fi", "last", id="an if within"),
     ],
 )
