@@ -103,7 +103,7 @@ class TracedEstimator:
             recorded, from_cache = self._trace(wanted, gpu, program.env, python)
             return replace(self.on(recorded, gpu, env=program.env), from_cache=from_cache)
 
-        commands = shell_script.resolve(request.command, workdir=request.workdir, env=env)
+        commands = shell_script.resolve(request.command, workdir=request.workdir, env=env, gpus=request.gpus)
         return several_programs.largest(commands, explain_one)
 
     def _trace(

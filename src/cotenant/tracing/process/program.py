@@ -57,6 +57,8 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
         raise UsageError("no command to estimate", hint="give a script: `cotenant estimate train.py`")
     first, rest = command[0], list(command[1:])
     if first.endswith(".py") and not _is_python(first):
+        if os.sep not in first and not Path(workdir, first).exists():  # recipes of Kaldi's kind put them on the PATH
+            first = shutil.which(first, path=env.get("PATH", os.defpath)) or first
         return _script(python, first, rest, workdir)
     if _is_python(first):
         if rest[:2] == SAVING_LAUNCHER:

@@ -16,6 +16,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES
 from cotenant.jobfiles.python_commands import SHELLS, PythonCommand, find_python_commands
+from cotenant.jobfiles.shell_runners import without_runners
 from cotenant.osutil.regular_files import read_regular_file
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -37,11 +38,11 @@ class ResolvedCommand:
     is_traced: bool = True
 
 
-def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> list[ResolvedCommand]:
-    """`command` without the variables set before it; of a shell script, the Python programs that it starts.
+def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str], gpus: int = 1) -> list[ResolvedCommand]:
+    """`command` without variables and runners (`uv run`, `srun`) before it; of a shell script, its Python programs.
 
     A command that runs no shell script is returned as it is. Of more than four programs four are to be traced: of each
-    Python file the first, then others.
+    Python file the first, then others. `gpus`: how many the script finds.
 
     Raises:
         UsageError: the script cannot be read; it runs no Python program; or one with a value that is known only when it
@@ -51,6 +52,7 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
         env[match[1]] = match[2]
         words.pop(0)
+    words, _ = without_runners(words, env)
     found = _script_of(words, workdir)
     if found is None:
         return [ResolvedCommand(command=tuple(words), workdir=workdir, env=env)]
@@ -60,7 +62,9 @@ def resolve(command: Sequence[str], *, workdir: str, env: Mapping[str, str]) -> 
         content = read_regular_file(Path(workdir, path), max_bytes=MAX_SCRIPT_BYTES)
         return None if content is None else _decoded(content)
 
-    programs = find_python_commands(text, env, arguments, name=name, workdir=str(Path(workdir).absolute()), read=read)
+    programs = find_python_commands(
+        text, env, arguments, name=name, workdir=str(Path(workdir).absolute()), read=read, gpus=gpus
+    )
     distinct = _distinct(name, programs)
     chosen = _chosen(distinct)
     for program in chosen:

@@ -98,3 +98,11 @@ def test_a_script_with_nearly_the_name_is_suggested(tmp_path):
     with pytest.raises(UsageError) as caught:
         find(tmp_path, "trian_gpt.py")
     assert caught.value.hint == "did you mean `train_gpt.py`?"
+
+
+def test_a_script_without_a_folder_is_also_looked_up_on_the_path(folder, tmp_path_factory):
+    tools = tmp_path_factory.mktemp("tools")
+    (tools / "train_asr.py").write_text("")
+    (tools / "train_asr.py").chmod(0o755)
+    found = find_program(["train_asr.py", "--x"], workdir=str(folder), env={"PATH": str(tools)}, python="/py")
+    assert (found.target, found.args, found.python) == (str(tools / "train_asr.py"), ("--x",), "/py")

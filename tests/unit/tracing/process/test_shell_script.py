@@ -145,3 +145,16 @@ def test_of_many_programs_the_first_of_each_file_are_traced(folder):
     found = all_resolved(folder, "bash", "train.sh")
     assert [int(program.where.split()[1]) for program in found if program.is_traced] == [1, 2, 3, 5]
     assert [int(program.where.split()[1]) for program in found if not program.is_traced] == [4, 6]
+
+
+def test_a_script_counts_the_gpus_of_the_estimate(folder):
+    script(folder, "torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py\n")
+    (found,) = resolve(["bash", "train.sh"], workdir=str(folder), env={}, gpus=4)
+    assert found.command == ("torchrun", "--nproc_per_node=4", "train.py")
+
+
+@pytest.mark.parametrize("runner", ["uv run", "poetry run", "srun -n 1", "nohup", "env A=1", "conda run -n x"])
+def test_programs_that_run_the_command_are_left_out(folder, runner):
+    found = resolved(folder, "B=2", *runner.split(), "python", "train.py", "-p")
+    assert (found.command, found.env["B"]) == (("python", "train.py", "-p"), "2")
+    assert found.env.get("A") == ("1" if "A=1" in runner else None)
