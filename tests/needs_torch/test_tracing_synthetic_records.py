@@ -195,3 +195,27 @@ def test_annotations_have_boxes_and_labels(tmp_path):
         assert torch.ByteTensor(found["difficulties"]).shape == (3,)
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+def test_a_table_beside_recordings_has_the_columns_that_are_read_by_number(tmp_path):
+    (tmp_path / "pandas.py").write_text(PANDAS)
+    source = """
+    import pandas as pd
+    table = pd.read_csv("metadata/sounds.csv")
+
+    def item(index):
+        return os.path.join("audio", f"fold{table.iloc[index, 5]}", table.iloc[index, 0]), int(table.iloc[index, 6])
+
+    assert len(table.rows[0]) == 7 and {item(index)[1] for index in range(20)} >= {0, 1}
+    """
+    trained(tmp_path, source, synthetic_data=["88200:float32"])
+
+
+def test_a_suffix_that_the_script_appends_is_not_in_the_list(tmp_path):
+    source = """
+    with open("filelists/train.txt") as file:
+        lines = file.read().split("\\n")
+    paths = [os.path.join("wavs", line.split("|")[0] + ".wav") for line in lines if len(line) > 0]
+    assert paths and all(path.count(".wav") == 1 for path in paths)
+    """
+    trained(tmp_path, source, synthetic_data=["16000:float32"])

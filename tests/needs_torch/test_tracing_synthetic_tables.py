@@ -8,6 +8,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.tracing.data import synthetic_hf_datasets
 from cotenant.tracing.data.data_options import parse_sample
+from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from traced_scripts import traced
 
 LIBRARY = """
@@ -192,3 +193,95 @@ def test_the_label_that_an_option_names_has_classes(tmp_path):
     more = "assert table.features['labels'].names[:2] == ['0', '1']\nlengths.add(64)"
     script = SCRIPT.replace("{more}", more)
     assert not traced(tmp_path, script, "--label_column_name", "labels", synthetic_data=["64:int64:30000"]).partial
+
+
+def test_an_answer_of_gsm8k_ends_as_scripts_split_it():
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "gsm8k", "main")
+    assert columns["answer"][0] == f"{' '.join(['word'] * 8)} #### 1"
+    assert columns["question"][0] == " ".join(["word"] * 8)
+
+
+@pytest.mark.parametrize(
+    ("samples", "name", "value"),
+    [
+        (["8:int64"], "num_terms", 1),
+        (["8:int64"], "similarity_score", 1.0),
+        (["4:int64", "3x8x8:uint8"], "texts", [{"user": "word word", "assistant": "word word"}]),
+        (["4:int64"], "texts", "word word word word"),
+    ],
+)
+def test_a_column_has_a_value_that_suits_its_name(samples, name, value):
+    assert ColumnMaker.of([parse_sample(text) for text in samples]).value(name) == value
+
+
+STREAM = """
+class IterableDataset:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        for row in self.rows:
+            yield dict(row)
+
+    def map(self, function=None, batched=False, input_columns=None):
+        rows = list(self.rows)
+        if batched:
+            found = function({name: [row[name] for row in rows] for name in rows[0]})
+            names = list(found)
+            return IterableDataset([dict(zip(names, values)) for values in zip(*(found[name] for name in names))])
+        return IterableDataset([function(dict(row)) for row in rows])
+
+    def filter(self, function=None):
+        return IterableDataset([row for row in self.rows if function(dict(row))])
+
+    def skip(self, n):
+        return IterableDataset(self.rows[n:])
+"""
+STREAMED = """
+from datasets.iterable_dataset import IterableDataset
+
+def to_stream(table):
+    return IterableDataset([{"text": value} for value in table.columns["text"]])
+
+Dataset.to_iterable_dataset = to_stream
+"""
+STREAMING = """
+stream = load_dataset("nothing", split="train", streaming=True)
+assert len(next(iter(stream))["prompt"].split()) == 64
+assert next(iter(stream)).get("prompt") is None
+assert next(iter(stream.map(lambda row: {"n": len(row["prompt"].split())})))["n"] == 64
+counted = stream.map(lambda rows: {"n": [len(text.split()) for text in rows["prompt"]]}, batched=True)
+assert [row["n"] for row in counted] == [64] * 1000
+assert sum(1 for _ in stream.filter(lambda row: row["num_turns"] < 3)) == 1000
+assert sum(1 for _ in stream.skip(50_000)) == 1000
+"""
+
+
+def test_streams_make_the_columns_and_rows_that_are_read(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
+    (tmp_path / "datasets" / "iterable_dataset.py").write_text(STREAM)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY + STREAMED)
+    traced(tmp_path, SCRIPT.replace("{more}", STREAMING), synthetic_data=["64:int64:30000"])
+
+
+EMPTY_STREAM = """
+class Empty(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+assert list(DataLoader(Empty(), batch_size=2)) == []
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"sequence_lengths": "longest"}])
+def test_a_stream_without_samples_has_no_batches(tmp_path, options):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    script = (
+        SCRIPT.replace("{more}", EMPTY_STREAM)
+        .replace('"prompt" not in rows[0]', "True")
+        .replace("assert lengths", "assert True or lengths")
+    )
+    traced(tmp_path, script, synthetic_data=["64:int64:30000"], **options)

@@ -182,6 +182,8 @@ class _FewSampleIterator:
 
     def _first_samples(self, indices: Sequence[Any] | None) -> list[Any]:
         samples = self._fetch(indices)
+        if not samples:  # of a stream that has ended
+            raise StopIteration
         if sample_lengths.lengths_vary(samples, self._loader.collate_fn):
             self._observer.recorder.warn(
                 f"samples vary in length, and batches are made of {len(samples)} of them: `--sequence-lengths longest` "
@@ -196,6 +198,8 @@ class _FewSampleIterator:
             samples = list(itertools.islice(dataset, sample_lengths.MAX_INSPECTED))
         else:
             samples = self._fetch(sample_lengths.evenly_spaced(len(dataset)), most=sample_lengths.MAX_INSPECTED)
+        if not samples:
+            raise StopIteration
         chosen, summary = sample_lengths.at_quantiles(samples, self._quantiles)
         if self._histogram is None and sample_lengths.lengths_vary(samples, self._loader.collate_fn):
             self._observer.recorder.warn(summary)

@@ -228,7 +228,7 @@ class ExpressionReader:
             is_last = node is right and isinstance(expression.op, (ast.Add, ast.Div))
             if isinstance(expression.op, ast.Div) or any("/" in text for text in texts) or (is_last and not texts):
                 node.uses.add("path")
-            if texts and Path(texts[-1].replace("%s", "x").replace("%d", "0")).suffix:
+            if texts and Path("x" + texts[-1].replace("%s", "x").replace("%d", "0")).suffix:
                 node.uses |= {"path", "suffix"}
         return left if isinstance(left, FormatNode) and not isinstance(expression.op, ast.Div) else None
 

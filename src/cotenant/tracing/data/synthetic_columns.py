@@ -28,9 +28,11 @@ _KINDS = (
     ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
     ("audio", {"audio", "speech", "wav", "waveform"}),
     ("chat", {"messages", "conversations", "conversation"}),
+    ("turns", {"texts"}),
     ("answers", {"answers"}),
     ("label", {"label", "labels", "class", "target", "fine", "coarse", "category"}),
     ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
+    ("count", {"num", "count", "duration", "difficulty"}),
     ("row", {"id", "idx", "index", "guid"}),
 )
 _COLUMN_NAME = re.compile(r"column|field", re.ASCII)
@@ -68,8 +70,10 @@ class ColumnMaker:
             return {"text": ["word"], "answer_start": [0]}
         if kind == "label":
             return 0
-        if kind == "number":
-            return 1.0
+        if kind == "turns" and self.image is not None:  # HuggingFaceM4/the_cauldron, `texts`
+            return [{"user": self.words(2), "assistant": self.words(2)}]
+        if kind in ("number", "count"):
+            return 1.0 if kind == "number" else 1
         return "0" if kind == "row" else self.words()
 
     def column(self, name: str, rows: int) -> list[Any]:
@@ -158,6 +162,8 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
             ("item", _item),
             ("items", _items),
             ("transform", _transforming),
+            ("stream", _iterating),
+            ("mapped", _mapping_stream),
         )
     }
     return [
@@ -176,6 +182,22 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
         Patch(
             target=f"{table}.__getitems__", replacement=wrap["items"],
             source="datasets/arrow_dataset.py, `Dataset.__getitems__`", **common,
+        ),
+        Patch(
+            target="datasets.iterable_dataset:IterableDataset.__iter__", replacement=wrap["stream"],
+            source="datasets/iterable_dataset.py, `IterableDataset.__iter__`", **common,
+        ),
+        *(
+            Patch(
+                target=f"datasets.iterable_dataset:IterableDataset.{name}", replacement=wrap["mapped"],
+                source=f"datasets/iterable_dataset.py, `IterableDataset.{name}`", **common,
+            )
+            for name in ("map", "filter")
+        ),
+        Patch(
+            target="datasets.iterable_dataset:IterableDataset.skip",
+            replacement=functools.partial(_skipping, only_synthetic),
+            source="datasets/iterable_dataset.py, `IterableDataset.skip`", **common,
         ),
         Patch(
             target=f"{table}.remove_columns", replacement=functools.partial(_removing_known, only_synthetic),
@@ -239,6 +261,42 @@ def _items(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any
         return [GrowingRow(row, maker.value) if type(row) is dict else row for row in rows]
 
     return getitems
+
+
+def _iterating(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def iterate(self: Any) -> Any:
+        for row in original(self):
+            yield GrowingRow(row, maker.value) if type(row) is dict and only_synthetic() else row
+
+    return iterate
+
+
+def _skipping(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def skip(self: Any, n: int) -> Any:
+        """All rows: they are alike, and the data set that the stream stands for has more than are skipped."""
+        return self if only_synthetic() else original(self, n)
+
+    return skip
+
+
+def _mapping_stream(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    """`map` and `filter` of a stream, whose function gets rows, or batches of them, as they come from the table."""
+
+    @functools.wraps(original)
+    def call(self: Any, function: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def of_row(row: Any, *others: Any) -> Any:
+            if type(row) is dict:
+                is_batch = bool(kwargs.get("batched"))
+                rows = len(next(iter(row.values()), ())) if is_batch else 0
+                make = functools.partial(maker.column, rows=rows) if is_batch else maker.value
+                row = GrowingRow(row, make)
+            return function(row, *others)
+
+        is_own = function is not None and not kwargs.get("input_columns") and only_synthetic()
+        return original(self, of_row if is_own else function, *args, **kwargs)
+
+    return call
 
 
 def _transforming(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:

@@ -58,6 +58,8 @@ _SUMMARIES = {
     "multi_news": ("document", "summary"),
     "gsm8k": ("question", "answer"),
 }
+_ENDINGS = {("gsm8k", "answer"): "#### 1"}
+"""What a text ends with that scripts split there. Source: openai/grade-school-math, README."""
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _SPLITS = ("train", "validation", "test")
@@ -246,11 +248,12 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         words = {column: _text_column(length // len(texts)) for column in texts}
         return {**words, "label": _label_column(classes), "idx": list(range(ROWS))}, classes
     if name in _SUMMARIES:
-        return {**{column: _text_column(length) for column in _SUMMARIES[name]}, "id": _id_column()}, 0
+        pair = {column: _text_column(length, _ENDINGS.get((name, column), "")) for column in _SUMMARIES[name]}
+        return {**pair, "id": _id_column()}, 0
     if name in _TRANSLATIONS:
         languages = part.split("-") if "-" in part else ("en", "de")
-        pair = {language: _text_column(length)[0] for language in languages}
-        return {"id": _id_column(), "translation": [pair] * ROWS}, 0
+        translation = {language: _text_column(length)[0] for language in languages}
+        return {"id": _id_column(), "translation": [translation] * ROWS}, 0
     if name in _QUESTIONS:
         answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
         question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
@@ -272,8 +275,8 @@ def _hours_since_2016() -> list[str]:
     return [f"{day} {hour:02}:00:00" for day in days for hour in range(24)][:TIME_STEPS]
 
 
-def _text_column(count: int) -> list[str]:
-    return [" ".join(["word"] * count)] * ROWS
+def _text_column(count: int, ending: str = "") -> list[str]:
+    return [" ".join([*["word"] * count, *ending.split()])] * ROWS
 
 
 def _label_column(classes: int) -> list[Any]:

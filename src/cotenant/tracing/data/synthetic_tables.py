@@ -3,7 +3,8 @@
 A synthetic sample of floating-point numbers and one dimension describes a row: `7:float32` has seven columns of
 numbers. A column of dates stands before them where the file that reads the table mentions dates or leaves columns out;
 the last is named `OT` as in the benchmarks of time series, and a column that the script reads by another name is made
-then. Without such a sample a table has as many columns as the script takes by their number, as in `table.iloc[7, 1]`.
+then. Without such a sample, and where it is as long as a recording, a table has as many columns as the script takes by
+their number, as in `table.iloc[7, 1]`.
 Source of the names: zhouhaoyi/ETDataset, ETT-small.
 """
 
@@ -21,7 +22,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
-from cotenant.tracing.data.synthetic_hf_datasets import TIME_STEPS
+from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES, TIME_STEPS
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
@@ -38,7 +39,7 @@ _COLUMN_OPTIONS = ("by", "subset", "keys", "columns", "item")
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """Readers of pandas. Without a sample that is a row, a table has those columns alone that the script reads."""
     lines = (sample for sample in samples if len(sample.shape) == 1)
-    row = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
+    row = next((line for line in lines if _is_row(line)), None)
     columns = 0 if row is None else row.shape[0]
     records = RecordMaker(samples, overlay, warn, lambda path: True)
     return [
@@ -52,6 +53,11 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             "read_hdf",
         )
     ]  # fmt: skip
+
+
+def _is_row(sample: SyntheticSample) -> bool:
+    """Whether a sample of one dimension is a row of numbers, and no recording."""
+    return getattr(torch, sample.dtype).is_floating_point and sample.shape[0] < MIN_AUDIO_SAMPLES
 
 
 def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Callable[[str], None], original: Any) -> Any:
