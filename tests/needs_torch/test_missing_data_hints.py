@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("torch", reason="the module imports torch")
 
+from cotenant.core.errors import TraceError
 from cotenant.tracing.data.data_options import parse_sample
 from cotenant.tracing.data.missing_data_hints import example, missing_data_hint
+from traced_scripts import traced
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,18 @@ def test_the_hint_says_what_synthetic_data_cannot_make():
     assert "its writer alone knows its content" in missing_data_hint(error, ["3x8x8"])
     assert "a small one of the same form" in missing_data_hint(FileNotFoundError("data/x.abc"), ["3x8x8"])
     assert missing_data_hint(ValueError("shapes differ"), []) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [
+        pytest.param("import torchaudio", "160000:float32", id="named"),
+        pytest.param("from torchaudio import load", "160000:float32", id="a function of it"),
+        pytest.param("__import__('torchaudio')", "3x224x224:uint8:1000` (for images;", id="loaded by others"),
+    ],
+)
+def test_libraries_count_that_the_script_itself_names(tmp_path, source, shape):
+    (tmp_path / "torchaudio.py").write_text("def load(path):\n    pass\n")
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, f"{source}\nopen('corpus/index')\n")
+    assert f"--synthetic-data {shape}" in caught.value.hint

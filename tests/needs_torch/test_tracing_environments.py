@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -14,6 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from cotenant.tracing.inductor.plain_torch import read_attributes
+from cotenant.tracing.patches import kernel_modules
 from cotenant.tracing.process import package_hints
 from cotenant.tracing.training import call_signature
 from traced_scripts import TRAINING, failing, traced
@@ -128,3 +131,49 @@ def test_items_of_a_subclass_are_read_from_synthetic_folders(tmp_path):
     train()
     """
     traced(tmp_path, TRAINING + textwrap.dedent(source), synthetic_data=["3x8x16:uint8:10"])
+
+
+def gym_error(module, name, words):
+    return type(name, (Exception,), {"__module__": module})(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("NameNotFound", "Environment `MiniGrid-DoorKey-5x5` doesn't exist.", "`minigrid` has such environments"),
+        ("NameNotFound", "Environment MsPacmanNoFrameskip doesn't exist.", "`ale-py` has such environments"),
+        ("NamespaceNotFound", "Namespace ALE not found. Have you installed it?", "`ale-py` has such environments"),
+        ("NameNotFound", "Environment `Mine` doesn't exist.", "a package of the job has `Mine`"),
+        ("DeprecatedEnv", "Environment version v0 for `Pendulum` is deprecated.", "is the script for another version"),
+        ("Error", "something", None),
+    ],
+)
+@pytest.mark.parametrize("library", ["gym", "gymnasium"])
+def test_the_package_of_an_environment_is_named(library, name, words, hint):
+    found = package_hints.hint_for(gym_error(f"{library}.error", name, words))
+    assert found is None if hint is None else hint in found
+
+
+def test_the_package_of_an_environment_may_be_there_and_not_imported(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "9.1")
+    found = package_hints.hint_for(
+        gym_error("gymnasium.error", "NameNotFound", "Environment `MiniGrid-X` doesn't exist.")
+    )
+    assert "`minigrid` is installed" in found
+    assert "`import minigrid` first" in found
+
+
+def test_a_module_that_its_package_lacks_may_have_to_be_built(tmp_path, monkeypatch):
+    package = types.ModuleType("sampler_package")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "sampler_package", package)
+    error = ModuleNotFoundError("No module named 'sampler_package.fast'", name="sampler_package.fast")
+    assert "is there without it" in package_hints.hint_for(error)
+    (tmp_path / "fast.pyx").write_text("")
+    assert f"`{tmp_path / 'fast.pyx'}` is not compiled" in package_hints.hint_for(error)
+
+
+def test_a_library_that_says_what_is_not_installed_is_understood():
+    words = "FlashAttention2 has been toggled on, but the package flash_attn seems to be not installed."
+    assert "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE" in kernel_modules.hint_for(ImportError(words))
+    assert kernel_modules.hint_for(ImportError("cannot import name 'flash_attn_2'")) is None

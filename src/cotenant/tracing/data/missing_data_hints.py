@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
+import types
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -39,8 +41,13 @@ _LIBRARIES = (
     (("transformers", "tokenizers", "tiktoken", "torchtext", "nltk", "jieba"), _KINDS[3]),
     (("pandas",), (None, "7:float32", "tables of 7 columns of numbers")),
 )
-"""Samples by the libraries that the script has loaded."""
-_DEFAULT = _KINDS[1]
+"""Samples by the libraries that the script's own files name."""
+_DEFAULT = (
+    None,
+    _KINDS[1][1],
+    f"for images; `{_KINDS[3][1]}` for {_KINDS[3][2]}, `{_KINDS[0][1]}` for {_KINDS[0][2]}, `7:float32` for a table",
+)
+"""Where nothing says which kind of data it is."""
 _NAMED_FILES = 3
 
 
@@ -64,8 +71,24 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
             "`--synthetic-data` replaces what well-known libraries load, and what the script's code says the form of, "
             f"not this file ({why}): make it available, or a small one of the same form"
         )
-    sample, what = example(words, sys.modules)
+    sample, what = example(words, _libraries_of_script(error))
     return f"are data missing on this machine? add `--synthetic-data {sample}` ({what}), with your samples' shape"
+
+
+def _libraries_of_script(error: BaseException) -> set[str]:
+    """Libraries that the script's own files name; what other libraries import says nothing of its data."""
+    spaces = [vars(module) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
+    spaces += [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]  # the main module's, too
+    found = set()
+    for space in spaces:
+        path = space.get("__file__")
+        if not isinstance(path, str) or not script_location.is_user_file(path):
+            continue
+        for value in list(space.values()):
+            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            if isinstance(name, str) and name != space.get("__name__"):
+                found.add(name.partition(".")[0])
+    return found
 
 
 def _made_up_hint(error: BaseException) -> str | None:

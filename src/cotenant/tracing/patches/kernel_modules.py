@@ -87,15 +87,17 @@ def provide(package: str, modules: Mapping[str, Functions]) -> Callable[[], None
 def hint_for(error: BaseException) -> str | None:
     """What to do about a compiled module that is missing, does not load, or reads a tensor's memory; else None."""
     if isinstance(error, ModuleNotFoundError):
-        command = _INSTALL.get((error.name or "").partition(".")[0])
-        return (
-            f"its Python part is enough: `{command}`; or name the job's Python with `--python PATH`"
-            if command
-            else None
-        )
+        return _install_hint((error.name or "").partition(".")[0])
+    if isinstance(error, ImportError) and "installed" in str(error):  # transformers, of a package that a model names
+        return next(filter(None, (_install_hint(name) for name in _INSTALL if name in str(error))), None)
     if isinstance(error, ImportError) and _CUDA_LIBRARY.match(str(error)):
         return "it is compiled for a CUDA build of torch: name a Python that has one with `--python PATH`"
     # From c10/core/StorageImpl.cpp, `throwNullDataPtrError` and `throw_data_ptr_access_error`.
     if isinstance(error, RuntimeError) and "data pointer" in str(error):
         return "a compiled extension read a tensor's memory, and a trace has none: estimate with `--backend null-gpu`"
     return None
+
+
+def _install_hint(package: str) -> str | None:
+    command = _INSTALL.get(package)
+    return f"its Python part is enough: `{command}`; or name the job's Python with `--python PATH`" if command else None

@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 import types
 from pathlib import Path
+
+from cotenant.tracing.process import simulator_hints
 
 _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
 """Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
 _ABSENT_GPU = re.compile(r"invalid device (?:id|ordinal)", re.IGNORECASE)
 """Source: torch/cuda/__init__.py, `get_device_properties`; CUDA's text for `cudaErrorInvalidDevice`."""
+_COMPILED = frozenset((".pyx", ".c", ".cc", ".cpp", ".cu", ".rs"))
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
 
 
 def hint_for(error: BaseException) -> str | None:
     """The hint; None for an error of another kind."""
     if isinstance(error, ModuleNotFoundError):
+        if hint := _submodule_hint(error.name or ""):
+            return hint
         own = _own_package(error.name or "")
         return own and f"`{own}` has it: install that (`pip install -e`), or set `PYTHONPATH` to its folder"
     if isinstance(error, (ImportError, AttributeError)):
         return _version_hint(error)
+    if hint := simulator_hints.hint_for(error):
+        return hint
     if found := _REQUESTED_GPUS.search(str(error)):
         count = 1 + max(map(int, found[1].split(",")))
         return f"the script wants {count} GPUs: give it so many with `--gpus {count}`"
@@ -32,6 +40,22 @@ def hint_for(error: BaseException) -> str | None:
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return "a process that the script started has ended: `--show-output` shows its error"
     return None
+
+
+def _submodule_hint(name: str) -> str | None:
+    """About a module that its package lacks; None where the package itself is missing."""
+    package, _, last = name.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", None) if package else None
+    if folders is None:
+        return None
+    source = next((path for folder in folders for path in Path(folder).glob(f"{last}.*")), None)
+    if source is not None and source.suffix in _COMPILED:
+        return (
+            f"`{source}` is not compiled: build it as its repository says, often `python setup.py build_ext --inplace`"
+        )
+    return (
+        f"`{package}` is there without it: is it made by a build, or is the script for another version of `{package}`?"
+    )
 
 
 def _own_package(name: str) -> str | None:
