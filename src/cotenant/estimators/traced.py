@@ -55,7 +55,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "15"
+    version = "16"
 
     def __init__(
         self,
