@@ -124,6 +124,13 @@ def test_products_have_their_gradients_under_transforms_and_twice(tmp_path):
         "counts = torch.ones(8, 6, dtype=torch.long, device='cuda')\n"
         "assert counts.prod().dtype is counts.cumprod(0).dtype is torch.long\n"
         "assert counts.prod(0, dtype=torch.float64).dtype is torch.float64\n"
+        "assert (counts == 1).prod(0, dtype=torch.uint8).dtype is torch.uint8\n"
+        "assert (counts == 1).cumprod(0, dtype=torch.uint8).dtype is torch.uint8\n"
+        "half = made(8, 6, dtype=torch.bfloat16)\n"
+        "for y in (half.prod(0, dtype=torch.float32), half.prod(dtype=torch.float32), half.cumprod(0, dtype=torch.float32)):\n"
+        "    assert y.dtype is torch.float32\n"
+        "    assert torch.autograd.grad(y.sum(), half)[0].dtype is torch.bfloat16\n"
+        "assert torch.func.vmap(torch.prod)(counts).shape == (8,)\n"
         "one.sum().backward()\noptimizer.step()"
     )
     assert not traced(tmp_path, source).partial

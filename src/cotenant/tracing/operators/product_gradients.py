@@ -39,9 +39,12 @@ class _Product(torch.autograd.Function):
     """The product over all elements, or over dimension `dim`."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int | None, keepdim: bool) -> torch.Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            out: torch.Tensor = _aten.prod.default(x) if dim is None else _aten.prod.dim_int(x, dim, keepdim)
+    def forward(ctx: Any, x: torch.Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
+        out: torch.Tensor = (
+            _below_autograd(_aten.prod.default, x, dtype=dtype)
+            if dim is None
+            else _below_autograd(_aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
+        )
         ctx.save_for_backward(x, out)
         ctx.dim, ctx.keepdim = dim, keepdim
         return out
@@ -49,8 +52,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         x, out = ctx.saved_tensors
+        x = x.to(grad.dtype)
         if not x.dim():
-            return grad.clone(), None, None
+            return grad.clone(), None, None, None
         is_zero = x == 0
         if ctx.dim is None:
             del is_zero  # PyTorch looks for the positions of zeros, and finds none
@@ -59,14 +63,13 @@ class _Product(torch.autograd.Function):
             zeros.sum()
             if not ctx.keepdim:
                 grad, out = grad.unsqueeze(ctx.dim), out.unsqueeze(ctx.dim)
-        return grad * (out / x).conj(), None, None
+        return grad * (out / x).conj(), None, None, None
 
 
 class _CumulativeProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            out: torch.Tensor = _aten.cumprod.default(x, dim)
+    def forward(ctx: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+        out: torch.Tensor = _below_autograd(_aten.cumprod.default, x, dim, dtype=dtype)
         ctx.save_for_backward(x, out)
         ctx.dim = dim
         return out
@@ -74,9 +77,9 @@ class _CumulativeProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         x, out = ctx.saved_tensors
-        dim = ctx.dim
+        dim, grad = ctx.dim, grad.to(x.dtype)
         if x.numel() <= 1 or x.shape[dim] == 1:
-            return grad, None
+            return grad, None, None
         weighted = out.conj() * grad
         is_zero = x == 0
         is_zero.any()
@@ -84,22 +87,30 @@ class _CumulativeProduct(torch.autograd.Function):
         summed = flipped.cumsum(dim)
         total = summed.flip(dim)
         del summed, flipped
-        return total.div(x.conj()), None
+        return total.div(x.conj()), None, None
 
 
 def _prod(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Any:
-    x = x if dtype is None else x.to(dtype)
-    return x.log().sum().exp() if _is_transformed() else _Product.apply(x, None, False)
+    if not x.requires_grad:
+        return _below_autograd(_aten.prod.default, x, dtype=dtype)
+    return x.to(dtype).log().sum().exp() if _is_transformed() else _Product.apply(x, None, False, dtype)
 
 
 def _prod_dim(x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    x = x if dtype is None else x.to(dtype)
-    return x.log().sum(dim, keepdim).exp() if _is_transformed() else _Product.apply(x, dim, keepdim)
+    if not x.requires_grad:
+        return _below_autograd(_aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
+    return x.to(dtype).log().sum(dim, keepdim).exp() if _is_transformed() else _Product.apply(x, dim, keepdim, dtype)
 
 
 def _cumprod(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    x = x if dtype is None else x.to(dtype)
-    return x.log().cumsum(dim).exp() if _is_transformed() else _CumulativeProduct.apply(x, dim)
+    if not x.requires_grad:
+        return _below_autograd(_aten.cumprod.default, x, dim, dtype=dtype)
+    return x.to(dtype).log().cumsum(dim).exp() if _is_transformed() else _CumulativeProduct.apply(x, dim, dtype)
+
+
+def _below_autograd(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args, **kwargs)
 
 
 def _is_transformed() -> bool:
