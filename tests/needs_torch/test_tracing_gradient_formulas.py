@@ -56,6 +56,15 @@ CALLS = {
     "mean of groups": ("t = t.detach()", "t.scatter_reduce(0, i, x.detach(), 'mean')"),
     "mean of rows": ("i = i[:, 0].contiguous()", "t.index_reduce(0, i, x.detach(), 'mean')"),
     "mean of rows in place": ("", "t.index_reduce_(0, i, x.detach(), 'mean')"),
+    "CTC": (
+        ("p = torch.randn(50, 4, 20, device='cuda').log_softmax(2).requires_grad_()\n"
+         "n = torch.tensor([30, 20, 10, 5]); t = torch.ones(4, 30, dtype=torch.long, device='cuda')"),
+        "F.ctc_loss(p, t, torch.full((4,), 50), n, reduction='none')",
+    ),
+    "gradient of CTC": (
+        "y = F.ctc_loss(p, t, torch.full((4,), 50), n, reduction='sum'); g = torch.ones_like(y)",
+        "torch.autograd.grad(y, p, g)",
+    ),
     "infinite": ("", "torch.isinf(x)"),
     "infinite integers": ("", "torch.isinf(torch.ones(50, 77, device='cuda', dtype=torch.long))"),
     "distance": ("z = made(50, 77)", "torch.dist(x, z)"),
@@ -90,6 +99,8 @@ WANTED = {
     "mean of groups": [T, X, T, 693],
     "mean of rows": [T, T, X, 693],
     "mean of rows in place": [T, X, 693],
+    "CTC": [32, 32, 32, 4 * 50 * 61 * 4, 16],
+    "gradient of CTC": [32, 32, 32, 4 * 50 * 61 * 4, 50 * 4 * 20 * 4],
     "infinite": [X, MASK],
     "infinite integers": [8 * MASK, MASK],
     "distance": [X, 4],
@@ -132,6 +143,20 @@ def test_products_have_their_gradients_under_transforms_and_twice(tmp_path):
         "    assert y.dtype is torch.float32\n"
         "    assert torch.autograd.grad(y.sum(), half)[0].dtype is torch.bfloat16\n"
         "assert torch.func.vmap(torch.prod)(counts).shape == (8,)\n"
+        "one.sum().backward()\noptimizer.step()"
+    )
+    assert not traced(tmp_path, source).partial
+
+
+def test_backward_variables_of_ctc_live_beside_its_gradient(tmp_path):
+    source = HEAD.replace("MARK", str(MARK)) + (
+        "p = torch.randn(50, 4, 20, device='cuda').log_softmax(2).requires_grad_()\n"
+        "t = torch.ones(4, 30, dtype=torch.long, device='cuda')\n"
+        "loss = F.ctc_loss(p, t, torch.full((4,), 50), torch.full((4,), 30), reduction='sum')\n"
+        "before = torch.cuda.memory_allocated()\ntorch.cuda.reset_peak_memory_stats()\n"
+        "torch.autograd.grad(loss, p)\n"
+        "peak = torch.cuda.max_memory_allocated() - before\n"
+        "assert peak == 49_152 + 16_384 + 4 * 512, peak\n"
         "one.sum().backward()\noptimizer.step()"
     )
     assert not traced(tmp_path, source).partial

@@ -17,6 +17,7 @@ operators = OperatorTable()
 _aten = torch.ops.aten
 _ROW_ALIGNMENT_BYTES = 16
 _MEAN = 1
+_INDEX_BYTES = 8
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _binary_loss_op = _aten.binary_cross_entropy_with_logits.default
 
@@ -109,17 +110,29 @@ def _ctc(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     # Lengths that the model computed are not known, and were read as 0 above: then the padded length counts.
     max_length = (int(known.max()) if known is not None and known.numel() else 0) or targets.shape[-1]
     steps, batch = (log_probs.shape[0], log_probs.shape[1]) if log_probs.dim() == 3 else (log_probs.shape[0], 1)
-    loss = ctx.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device)
-    alpha = (batch, steps, 2 * max_length + 1)
-    return loss, ctx.empty_strided(alpha, contiguous_strides(alpha), log_probs.dtype, log_probs.device)
+    _lengths_on_gpu(ctx, batch, log_probs.device)
+    shape = (batch, steps, 2 * max_length + 1)
+    alpha = ctx.empty_strided(shape, contiguous_strides(shape), log_probs.dtype, log_probs.device)
+    ctx.record(alpha)
+    return ctx.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device), alpha
+
+
+def _lengths_on_gpu(ctx: OpContext, batch: int, device: torch.device) -> None:
+    """Offsets of targets, and the lengths of targets and inputs, as int64."""
+    ctx.keep_until_done([ctx.scratch(batch * _INDEX_BYTES, device) for _ in ("offsets", "targets", "inputs")])
 
 
 @operators.shape_of("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor")
 def _ctc_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """The gradient; the kernel allocates backward variables of the size of the forward ones."""
+    """The gradient, beside backward variables of the size of the forward ones.
+
+    Source: ATen/native/cuda/LossCTC.cu, `ctc_loss_backward_gpu_template`.
+    """
     log_probs, log_alpha = args[1], args[6]
+    _lengths_on_gpu(ctx, log_alpha.shape[0], log_probs.device)
     beta = ctx.empty_like(log_alpha)
     ctx.record(beta)
+    ctx.keep_until_done([beta])
     shape = tuple(log_probs.shape)
     return ctx.empty_strided(shape, contiguous_strides(shape), log_probs.dtype, log_probs.device)
 
