@@ -200,6 +200,7 @@ def main() -> int:
     parser.add_argument("--golden", action="store_true", help=f"write {GOLDEN.relative_to(ROOT)}")
     add_write_option(parser)
     options = parser.parse_args()
+    judged = commit()  # before the golden changes the tree
     names = [operator_calls.name_of(operator) for operator in operator_calls.operator_database()]
     verdicts, rows, golden = judge(options.python, options.parts, names)
     lines = report(verdicts, rows, len(names))
@@ -208,7 +209,7 @@ def main() -> int:
         write_golden(golden)
     if options.write:
         head = (
-            f"# Allocations of PyTorch's operators, {today()}\n\nCommit {commit()}. Repeat with `python -m "
+            f"# Allocations of PyTorch's operators, {today()}\n\nCommit {judged}. Repeat with `python -m "
             f"benchmarks.estimator.operators --python PYTHON --write`.\n"
         )
         write_result("operators", "\n".join([head, *lines]))
