@@ -11,6 +11,7 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 _BRACKETS = {"[": "]", "[[": "]]"}
 _COMPARED = {
@@ -79,16 +80,31 @@ def _truth(words: list[str], *, has_patterns: bool) -> bool | None:
     return (left == right) == (how != "!=")
 
 
-class Branches:
-    """The `if`s around the command that is read."""
+class _Alternatives(Protocol):
+    """One `if` or `case`: whether the part that is read does not run, and whether it runs for sure."""
+
+    is_excluded: bool
+    is_certain: bool
+
+
+_Kind = TypeVar("_Kind", bound=_Alternatives)
+
+
+class _Nested(Generic[_Kind]):
+    """Those that are open around the command that is read, the innermost last."""
 
     def __init__(self) -> None:
-        self._open: list[_If] = []
+        self._open: list[_Kind] = []
 
     @property
     def is_excluded(self) -> bool:
         """Whether a command that is read now does not run."""
-        return any(branch.is_excluded for branch in self._open)
+        return any(opened.is_excluded for opened in self._open)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a command that is read now runs for sure."""
+        return all(opened.is_certain for opened in self._open)
 
     @property
     def depth(self) -> int:
@@ -99,10 +115,9 @@ class Branches:
         """Forget those that were opened since there were `depth`: a loop was left in them."""
         del self._open[depth:]
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether a command that is read now runs for sure."""
-        return all(branch.is_certain for branch in self._open)
+
+class Branches(_Nested["_If"]):
+    """The `if`s around the command that is read."""
 
     @property
     def in_condition(self) -> bool:
@@ -149,30 +164,8 @@ class _If:
         self._is_first = False
 
 
-class Cases:
+class Cases(_Nested["_Case"]):
     """The `case`s around the command that is read: the arms that their words exclude."""
-
-    def __init__(self) -> None:
-        self._open: list[_Case] = []
-
-    @property
-    def is_excluded(self) -> bool:
-        """Whether a command that is read now stands in an arm that is not taken."""
-        return any(case.is_excluded for case in self._open)
-
-    @property
-    def depth(self) -> int:
-        """How many are open."""
-        return len(self._open)
-
-    def leave(self, depth: int) -> None:
-        """Forget those that were opened since there were `depth`: a loop was left in them."""
-        del self._open[depth:]
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the words of all of them are known."""
-        return all(case.is_certain for case in self._open)
 
     def commands(self, line: str, value: Callable[[str], str | None]) -> Iterator[str]:
         """The parts of a line that hold commands, without `case`, patterns, `;;` and `esac`.
