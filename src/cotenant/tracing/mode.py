@@ -325,8 +325,6 @@ class TraceMode(TorchDispatchMode):
             return type(out)([self._wrap_outputs(item, device) for item in out])
         return out
 
-    # -- threads ----------------------------------------------------------------------------------------------
-
     # -- recording --------------------------------------------------------------------------------------------
 
     def record(self, out: Any) -> None:
