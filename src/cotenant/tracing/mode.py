@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -35,8 +35,9 @@ from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.kernel_work import COUNTED_STEPS
 from cotenant.tracing.operators import custom_operators, fast_paths, strides
 from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
+from cotenant.tracing.operators.dispatch_plan import DispatchPlan, plan_of
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
-from cotenant.tracing.operators.registry import Args, Assumption, CallRecorder, Kwargs, ShapeFunction
+from cotenant.tracing.operators.registry import Args, Kwargs
 from cotenant.tracing.patches import initializations
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import module_to_device
@@ -49,29 +50,6 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _active_dispatch_mode = torch._C._get_dispatch_mode
 
 _COMPOSITE_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-_COMPOSITE_KEYS = (_COMPOSITE_EXPLICIT, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional)
-
-
-class _DispatchPlan(NamedTuple):
-    """How one operator is answered; depends on the operator alone, so it is looked up once.
-
-    Attributes:
-        is_composite: it calls other operators, and `torch.inference_mode` leaves the division to the mode.
-        decomposed_by: the dispatch key of the implementation to run in its place, whose operators come here.
-        shape: its shape function.
-        sparse_shape: the same, for calls with a sparse argument.
-        is_factory: it makes a tensor without tensor arguments.
-        assumptions: what is assumed about the values of its result.
-        recorder: records the result and the library call; None: the result alone.
-    """
-
-    is_composite: bool
-    decomposed_by: Any
-    shape: ShapeFunction | None
-    sparse_shape: ShapeFunction | None
-    is_factory: bool
-    assumptions: tuple[Assumption, ...]
-    recorder: CallRecorder | None
 
 
 class TraceMode(TorchDispatchMode):
@@ -111,7 +89,7 @@ class TraceMode(TorchDispatchMode):
         self._operator_scratch: list[FakeTensor] = []
         self._plain_classes: set[type] = {torch.Tensor}
         self._library_subclasses: set[type] = set()
-        self._plans: dict[OpOverload, _DispatchPlan] = {}
+        self._plans: dict[OpOverload, DispatchPlan] = {}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -202,7 +180,7 @@ class TraceMode(TorchDispatchMode):
     def _on_cuda(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         plan = self._plans.get(func)
         if plan is None:
-            plan = self._plans[func] = self._plan_for(func)
+            plan = self._plans[func] = plan_of(func, self._operators)
         is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder = plan
         if is_composite:
             with self:
@@ -246,24 +224,6 @@ class TraceMode(TorchDispatchMode):
         recorder = self.recorder
         if recorder.steps < COUNTED_STEPS and recorder.phase != "load" and not device.index:
             recorder.kernels.count(recorder.steps, func, args, out)
-
-    def _plan_for(self, func: OpOverload) -> _DispatchPlan:
-        name, operators = func.name(), self._operators
-        is_registered = name in operators.shapes or name in operators.assumptions
-        has_parts = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-        decomposed_by = None
-        if name in operators.decomposed:
-            kernels = (key for key in _COMPOSITE_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key.name))
-            decomposed_by = next(kernels, None)
-        return _DispatchPlan(
-            is_composite=has_parts and not is_registered,
-            decomposed_by=decomposed_by,
-            shape=operators.shape(func),
-            sparse_shape=operators.sparse_shapes.get(name),
-            is_factory=func._opname in fast_paths.FACTORIES and func.namespace == "aten",
-            assumptions=operators.assumptions.get(name, ()),
-            recorder=operators.recorders.get(name),
-        )
 
     def run_fake(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         """See `OpContext`."""

@@ -6,7 +6,6 @@ to the Python `UntypedStorage` reports its end: PyTorch keeps that object alive 
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections import Counter
@@ -17,9 +16,11 @@ from typing import Any
 import torch
 
 from cotenant.allocator.rounding import block_bytes
-from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.core.trace import LayerCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.tracing.allocation_lines import AllocationLines
 from cotenant.tracing.kernel_work import KernelCounter
+from cotenant.tracing.library_call_table import LibraryCallTable
+from cotenant.tracing.module_stack import ModuleStack
 from cotenant.tracing.process.garbage_collection import collect_as_usual
 from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
 
@@ -43,6 +44,8 @@ class TraceRecorder:
         live_bytes, peak_bytes: of the blocks of live storages, now and at most, by GPU.
         layers: calls of layers, by the optimizer steps before them.
         kernels: those of the first optimizer steps.
+        modules: those whose forward runs.
+        library_calls: the distinct ones so far.
     """
 
     def __init__(self) -> None:
@@ -68,19 +71,17 @@ class TraceRecorder:
         self.peak_bytes: Counter[int] = Counter()
         self.layers: dict[int, list[LayerCall]] = {}
         self.kernels = KernelCounter()
+        self.modules = ModuleStack()
+        self.library_calls = LibraryCallTable()
         self._actions: list[RecordedAction] = []
         self._ids: dict[int, int] = {}  # of live storages, by address
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._devices: list[int] = []  # these three by id
         self._sizes: list[int] = []
         self._category: dict[int, str] = {}
-        self._ops: list[LibraryCall] = []
-        self._op_ids: dict[object, int] = {}
-        self._modules: list[str] = []
         self._lines = AllocationLines()
         self._paused: PausedSpan | None = None
         self._carried: list[CarriedStorage] = []  # after the last pause
-        self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
 
     # -- storages ---------------------------------------------------------------------------------------------
 
@@ -111,19 +112,20 @@ class TraceRecorder:
         self.live_bytes[device] += _block_bytes(nbytes)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._bind(storage, storage_id)
-        self._lines.add(storage_id, nbytes, self.phase, self._module())
+        module = self.modules.innermost
+        self._lines.add(storage_id, nbytes, self.phase, module)
         stream = self.streams.get(device, 0)
         if self.pools:
             stream = self.pools.get((device, threading.get_ident()), stream)
-        self._actions.append(("alloc", storage_id, nbytes, self.phase, self._module(), stream, device))
+        self._actions.append(("alloc", storage_id, nbytes, self.phase, module, stream, device))
 
     def _bind(self, storage: torch.UntypedStorage, storage_id: int) -> None:
-        address = storage._cdata
-        self._ids[address] = storage_id
-        self._refs[address] = weakref.ref(storage, functools.partial(self._storage_freed, address))
+        self._ids[storage._cdata] = storage_id
+        self._watch(storage)
 
-    def _storage_freed(self, address: int, _: object) -> None:
-        self._record_free(address)
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        address = storage._cdata
+        self._refs[address] = weakref.ref(storage, lambda _: self._record_free(address))
 
     def _record_free(self, address: int) -> None:
         storage_id = self._ids.pop(address, None)
@@ -298,26 +300,10 @@ class TraceRecorder:
 
     def record_call(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:
         """Record a library call whose workspace depends on the GPU; the parameters are those of `LibraryCall`."""
-        op_id = self._op_id(kind, thread, params)
+        number = self.library_calls.number(kind, thread, params)
         if self._paused is None:
-            self._actions.append(("op", op_id, 0, self.phase, self._module(), self.streams.get(device, 0), device))
-
-    def _op_id(self, kind: str, thread: str, params: Mapping[str, object]) -> int:
-        key = (kind, thread, tuple(params.items()))
-        op_id = self._op_ids.get(key)
-        if op_id is None:
-            op_id = self._op_ids[key] = len(self._ops)
-            self._ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
-        return op_id
-
-    def library_call(self, op_id: int) -> LibraryCall:
-        """The library call with this number in the trace."""
-        return self._ops[op_id]
-
-    def like_call(self, op_id: int, params: Mapping[str, object]) -> int:
-        """The number of a library call that is like another one but for its parameters."""
-        call = self._ops[op_id]
-        return self._op_id(call.kind, call.thread, params)
+            stream = self.streams.get(device, 0)
+            self._actions.append(("op", number, 0, self.phase, self.modules.innermost, stream, device))
 
     def note_runs_otherwise(self, kind: str) -> None:
         """On a GPU the script runs something of `kind` that the trace does not; see `TraceHeader.runs_otherwise`."""
@@ -345,31 +331,6 @@ class TraceRecorder:
         """Add a sentence for the user, unless it was added before."""
         self.warnings.setdefault(sentence)
 
-    # -- modules ----------------------------------------------------------------------------------------------
-
-    def enter_module(self, module: torch.nn.Module) -> None:
-        """A module's forward begins."""
-        name = self._names.get(module)
-        if name is None:
-            if not self._modules:
-                for submodule_name, submodule in module.named_modules():
-                    self._names.setdefault(submodule, submodule_name)
-            name = self._names.setdefault(module, type(module).__name__)
-        self._modules.append(name)
-
-    def leave_module(self) -> None:
-        """The innermost module's forward ended."""
-        if self._modules:
-            self._modules.pop()
-
-    @property
-    def in_module(self) -> bool:
-        """Whether a module's forward runs."""
-        return bool(self._modules)
-
-    def _module(self) -> str:
-        return self._modules[-1] if self._modules else ""
-
     # -- the result -------------------------------------------------------------------------------------------
 
     @property
@@ -396,7 +357,7 @@ class TraceRecorder:
         layers = self.layers.get(1) or self.layers.get(0, [])
         return MemoryTrace(
             events=tuple(events),
-            ops=tuple(self._ops),
+            ops=self.library_calls.all(),
             header=replace(
                 self.header,
                 steps=self.steps,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -66,7 +65,7 @@ class AllocatingRecorder(TraceRecorder):
         device = tensor.device.index or 0
         self.cuda_used = True
         self._blocks[key] = (device, self._take(device, storage.nbytes()))
-        self._refs[key] = weakref.ref(storage, functools.partial(self._storage_freed, key))
+        self._watch(storage)
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
         """Replace the block of a known storage."""
@@ -76,7 +75,7 @@ class AllocatingRecorder(TraceRecorder):
         device, _ = self._blocks[key]
         self._record_free(key)
         self._blocks[key] = (device, self._take(device, storage.nbytes()))
-        self._refs[key] = weakref.ref(storage, functools.partial(self._storage_freed, key))
+        self._watch(storage)
 
     def classify(self, tensor: object, category: str, *, again: bool = True) -> None:
         """Ignored: a GPU does not know what its memory is for."""

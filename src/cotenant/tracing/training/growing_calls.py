@@ -233,7 +233,7 @@ class _GrowingRow:
         assert make is not None
         numbers = iter(self._foretold())
         sizes = list(itertools.islice(numbers, span.end - span.first))
-        calls = [recorder.like_call(number, _with_numbers(kind, numbers)) for number, kind in self._calls]
+        calls = [recorder.library_calls.alike(number, _with_numbers(kind, numbers)) for number, kind in self._calls]
         if recorder.steps < COUNTED_STEPS and recorder.phase != "load":
             recorder.kernels.count_again(recorder.steps, self.kernels)
         is_long = recorder.event_count > _MAX_EVENTS
@@ -260,7 +260,7 @@ def _describe(
     calls: list[tuple[int, object]] = []
     for action, number, *_ in span.actions:
         if action == "op":
-            found = recorder.library_call(number)
+            found = recorder.library_calls[number]
             calls.append((number, _without_numbers(found.params, numbers)))
             kinds.append((found.kind, found.thread, calls[-1][1]))
     places = [

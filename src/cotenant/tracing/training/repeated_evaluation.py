@@ -77,7 +77,7 @@ class RepeatedCalls:
         def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if self._busy:
                 return original(module, *args, **kwargs)
-            is_part = self._recorder.in_module
+            is_part = not self._recorder.modules.is_empty
             if not is_part and self._parts:
                 self._parts.clear()
             if torch.is_grad_enabled():
@@ -114,7 +114,8 @@ class RepeatedCalls:
 
         @functools.wraps(forward)
         def direct(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            is_usual = self._busy or self._recorder.in_module or self._recorder.is_paused or torch.is_grad_enabled()
+            is_part = not self._recorder.modules.is_empty
+            is_usual = self._busy or is_part or self._recorder.is_paused or torch.is_grad_enabled()
             if is_usual:
                 return forward(module, *args, **kwargs)
             return self._whole(busy, module, args, kwargs)

@@ -128,12 +128,12 @@ class TrainingObserver:
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         if self.recorder.phase == "load" and self.recorder.cuda_used:
             self.recorder.enter_phase("forward")
-        if not self.recorder.in_module:
+        if self.recorder.modules.is_empty:
             self.conditional_work.record_call()
-        self.recorder.enter_module(module)
+        self.recorder.modules.enter(module)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self.recorder.leave_module()
+        self.recorder.modules.leave()
         self.layer_log.record(module, output)
 
     def _steps_wanted(self) -> int:

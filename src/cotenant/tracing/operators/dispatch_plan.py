@@ -1,0 +1,58 @@
+"""How `mode` answers an operator. A module of its own: a plan depends on the operator and the registry alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from cotenant.tracing.operators import fast_paths
+from cotenant.tracing.operators.registry import Assumption, CallRecorder, OperatorTable, ShapeFunction
+
+_COMPOSITE_KEYS = (
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
+
+
+class DispatchPlan(NamedTuple):
+    """How one operator is answered.
+
+    Attributes:
+        is_composite: it calls other operators, and `torch.inference_mode` leaves the division to the mode.
+        decomposed_by: the dispatch key of the implementation to run in its place, whose operators come to the mode.
+        shape: its shape function.
+        sparse_shape: the same, for calls with a sparse argument.
+        is_factory: it makes a tensor without tensor arguments.
+        assumptions: what is assumed about the values of its result.
+        recorder: records the result and the library call; None: the result alone.
+    """
+
+    is_composite: bool
+    decomposed_by: Any
+    shape: ShapeFunction | None
+    sparse_shape: ShapeFunction | None
+    is_factory: bool
+    assumptions: tuple[Assumption, ...]
+    recorder: CallRecorder | None
+
+
+def plan_of(func: OpOverload, operators: OperatorTable) -> DispatchPlan:
+    """The plan of an operator; look it up once and keep it."""
+    name = func.name()
+    is_registered = name in operators.shapes or name in operators.assumptions
+    has_parts = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    decomposed_by = None
+    if name in operators.decomposed:
+        kernels = (key for key in _COMPOSITE_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key.name))
+        decomposed_by = next(kernels, None)
+    return DispatchPlan(
+        is_composite=has_parts and not is_registered,
+        decomposed_by=decomposed_by,
+        shape=operators.shape(func),
+        sparse_shape=operators.sparse_shapes.get(name),
+        is_factory=func._opname in fast_paths.FACTORIES and func.namespace == "aten",
+        assumptions=operators.assumptions.get(name, ()),
+        recorder=operators.recorders.get(name),
+    )
