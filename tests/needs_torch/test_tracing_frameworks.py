@@ -233,6 +233,61 @@ def test_loaders_and_optimizers_of_fastai_are_observed(tmp_path):
     assert sum(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc") == 2
 
 
+KERAS_OPTIMIZER = """
+class BaseOptimizer:
+    def __init__(self):
+        self._trainable_variables, self.variables = [], []
+
+    def apply(self, grads, trainable_variables=None):
+        if not self.variables:
+            self._trainable_variables = list(trainable_variables)
+            self.variables = [Variable(grad.new_zeros(grad.shape)) for grad in grads]
+        for moment, grad in zip(self.variables, grads):
+            moment.value.add_(grad)
+
+class Variable:
+    def __init__(self, value):
+        self.value = value
+"""
+KERAS_SCRIPT = """
+from torch.utils.data import DataLoader
+from keras.src.optimizers.base_optimizer import BaseOptimizer, Variable
+
+class Arrays:
+    def __init__(self, arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(self.arrays[0])
+
+    def __getitems__(self, indices):
+        return tuple(array[indices] for array in self.arrays)
+
+loader = DataLoader(Arrays((torch.randn(300, 64), torch.randn(300, 1))), batch_size=128, collate_fn=lambda batch: batch)
+weights = [Variable(parameter) for parameter in model.parameters()]
+optimizer = BaseOptimizer()
+for epoch in range(1000):
+    for x, y in loader:
+        assert len(x) == len(y)
+        (model(x.cuda()).sum() + y.cuda().sum()).backward()
+        optimizer.apply([weight.value.grad for weight in weights], weights if GIVEN or not epoch else None)
+        model.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_arrays_and_optimizers_of_keras_are_observed(tmp_path, given):
+    (tmp_path / "keras" / "src" / "optimizers").mkdir(parents=True)
+    (tmp_path / "keras" / "src" / "optimizers" / "base_optimizer.py").write_text(KERAS_OPTIMIZER)
+    trace = traced(tmp_path, HEAD + KERAS_SCRIPT.replace("GIVEN", str(given)))
+    assert not trace.partial
+    assert not trace.warnings
+    assert trace.header.steps == 3
+    assert by_category(trace)["optimizer state"] == by_category(trace)["parameter"] == BODY + TOP
+    inputs = [event.bytes for event in trace.events if event.action == "alloc" and event.category == "input"]
+    assert inputs[:6] == [128 * 64 * 4, 128 * 4, 128 * 64 * 4, 128 * 4, 44 * 64 * 4, 44 * 4]
+
+
 def test_archives_written_by_a_script_can_be_opened(tmp_path):
     checks = """
 import bz2

@@ -120,6 +120,7 @@ class _FewSampleIterator:
         self._batches_made = 0
         self._cache: dict[tuple[int, int], Any] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
+        self._makes_batches: bool | None = None
         self._sizes = self._batch_sizes()
         self._partial_size = self._last_size()
         self._small_data_warning = self._warning_of_small_data()
@@ -159,6 +160,10 @@ class _FewSampleIterator:
             raise
 
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
+        if self._makes_batches is None:
+            self._makes_batches = indices is not None and self._dataset_makes_batches(indices)
+        if self._makes_batches and indices is not None:
+            return self._loader.collate_fn(self._loader.dataset.__getitems__(list(indices[:size])))
         if not self._samples:
             self._samples = self._samples_at_quantiles() if self._quantiles else [self._first_samples(indices)]
         kinds = len(self._samples) if self._histogram is None else 2  # of usual lengths, then with the longest
@@ -167,6 +172,15 @@ class _FewSampleIterator:
         if (size, kind) not in self._cache:
             self._cache[size, kind] = self._loader.collate_fn(self._samples_of_batch(size, kind))
         return _copy_containers(self._cache[size, kind])
+
+    def _dataset_makes_batches(self, indices: Sequence[Any]) -> bool:
+        """Whether `__getitems__` gives a whole batch in place of a list of samples, as that of Keras's arrays."""
+        fetch_many = getattr(self._loader.dataset, "__getitems__", None)
+        if fetch_many is None:
+            return False
+        wanted = list(indices[:_REAL_SAMPLES])
+        samples = fetch_many(wanted)
+        return not (isinstance(samples, list) and len(samples) == len(wanted))
 
     def _samples_of_batch(self, size: int, kind: int) -> list[Any]:
         if self._histogram is None:

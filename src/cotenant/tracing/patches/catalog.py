@@ -37,6 +37,7 @@ _PROVIDERS = (
     "training.deepcopy",
     "training.autograd_thread",
     "training.training_observer",
+    "training.library_optimizers",
     "training.lbfgs",
     "training.repeated_evaluation",
     "training.module_to_device",

@@ -76,12 +76,12 @@ class TrainingObserver:
             ),
             HookPatch(
                 target="torch.optim.optimizer:register_optimizer_step_pre_hook", phase=Phase.TRAINING,
-                register=lambda: optimizers.register_optimizer_step_pre_hook(self._before_step),
+                register=lambda: optimizers.register_optimizer_step_pre_hook(self.before_step),
                 reason="Parameters and gradients are classified, and the phase changes.", source=step_hooks,
             ),
             HookPatch(
                 target="torch.optim.optimizer:register_optimizer_step_post_hook", phase=Phase.TRAINING,
-                register=lambda: optimizers.register_optimizer_step_post_hook(self._after_step),
+                register=lambda: optimizers.register_optimizer_step_post_hook(self.after_step),
                 reason="Optimizer states are classified, and steps are counted.", source=step_hooks,
             ),
             HookPatch(
@@ -106,22 +106,7 @@ class TrainingObserver:
                 for name in ("backward", "grad")
             ),
             *self.schedule.patches(),
-            Patch(
-                target="fastai.optimizer:Optimizer.step", phase=Phase.LIBRARIES, replacement=self._fastai_step,
-                wraps=True, reason="fastai's optimizers are no subclass of PyTorch's, so step hooks miss them.",
-                source="fastai/optimizer.py, `Optimizer.step`",
-            ),
         ]  # fmt: skip
-
-    def _fastai_step(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before_step(optimizer, args, kwargs)
-            result = original(optimizer, *args, **kwargs)
-            self._after_step(optimizer, args, kwargs)
-            return result
-
-        return step
 
     # -- modules ----------------------------------------------------------------------------------------------
 
@@ -199,7 +184,8 @@ class TrainingObserver:
         if counts:
             self._count_step(optimizer)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        """A step of an optimizer begins: PyTorch's, or one with its `param_groups` and `state`."""
         if self.batches is not None:
             self.batches.close()
         if not self._in_parts:
@@ -211,7 +197,8 @@ class TrainingObserver:
                 self.recorder.classify(parameter, "parameter")
                 self.recorder.classify(parameter.grad, "gradient")
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def after_step(self, optimizer: Any, *_: Any) -> None:
+        """A step of an optimizer ended; its states are classified, and steps are counted."""
         for state in optimizer.state.values():
             values = state.values() if isinstance(state, dict) else ()
             for value in values:
