@@ -93,6 +93,26 @@ batch = {{"input_ids": tokenizer(["one two"], return_tensors="pt")["input_ids"]}
     assert by_category(traced(tmp_path, source + TRAIN))["parameter"]
 
 
+def test_a_made_tokenizer_has_the_options_of_the_call(tmp_path):
+    # The longest length decides how long a batch is; a script's own tokens are one token each, wherever they stand.
+    cache(tmp_path, "someone/tiny", {"config.json": BERT})
+    script = f"""
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(
+    "someone/tiny", cache_dir="hub", model_max_length=16, padding_side="left", pad_token="<nothing>",
+    additional_special_tokens=["<own>"], chat_template="{{{{ messages[0]['content'] }}}}",
+)
+assert tokenizer.pad_token == "<nothing>" and len(tokenizer("<own><own>", add_special_tokens=False)["input_ids"]) == 2
+assert tokenizer.apply_chat_template([{{"role": "user", "content": "hello"}}], tokenize=False) == "hello"
+model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="hub", vocab_size=len(tokenizer))
+batch = tokenizer(["one two three"], padding="max_length", truncation=True, return_tensors="pt")
+assert batch["input_ids"].shape == (1, 16) and batch["input_ids"][0, 0] == tokenizer.pad_token_id
+{TRAIN}
+"""
+    assert not traced(tmp_path, script).partial
+
+
 def test_a_tokenizer_without_a_vocabulary_is_replaced(tmp_path):
     """transformers 5 makes one of special tokens alone where the files are missing: a text then has no tokens."""
     tokenizer = {

@@ -1,8 +1,9 @@
 """Tokenizers and processors that are not on this machine, of models whose configuration is.
 
-A tokenizer has the model's number of tokens, one token for each word, and its special tokens; which tokens it gives
-does not change memory, but how many does, so a warning says that real ones give more. A processor has the defaults of
-its class and the size of the configuration's images.
+A tokenizer has the model's number of tokens, one token for each word, its special tokens, and the options of the call
+(the longest length, tokens of the script's own); which tokens it gives does not change memory, but how many does, so a
+warning says that real ones give more. A processor has the defaults of its class and the size of the configuration's
+images.
 Source: transformers/models/auto/{tokenization_auto,image_processing_auto,feature_extraction_auto}.py.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from cotenant.tracing.patches.media_processors import (
@@ -34,6 +36,11 @@ _BERT_LIKE = ("bert", "electra", "mpnet")
 _MADE = "_cotenant_made"
 """Attribute of tokenizers that were made from a configuration."""
 _WHERE = ("cache_dir", "revision", "token", "trust_remote_code")
+_OPTIONS = (
+    "model_max_length", "padding_side", "truncation_side", "chat_template", "additional_special_tokens",
+    "extra_special_tokens", "unk_token", *(f"{which}_token" for which in _SPECIAL),
+)  # fmt: skip
+"""Options that every tokenizer has. Source: transformers/tokenization_utils_base.py, `PreTrainedTokenizerBase`."""
 
 
 def patches(context: AbsenceContext) -> list[Patch]:
@@ -81,12 +88,13 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
             found = original(cls, name, *args, **kwargs)
         except Exception:  # each class and version has another for missing files
             config = _config(name, kwargs)
-            made = make(config, cls.__name__) if config is not None else None
+            made = make(config, cls.__name__, kwargs) if config is not None else None
             if made is None:
                 raise
         else:
             config = _config(name, kwargs) if _may_lack_vocabulary(found) else None
-            made = make(config, cls.__name__) if config is not None and _lacks_vocabulary(found, config) else None
+            lacks = config is not None and _lacks_vocabulary(found, config)
+            made = make(config, cls.__name__, kwargs) if lacks else None
             if made is None:
                 return found
         recorder.warn(
@@ -145,8 +153,11 @@ def _config(name: Any, kwargs: dict[str, Any]) -> Any:
     return None
 
 
-def make_tokenizer(config: Any, kind: str) -> Any:
-    """A tokenizer of words with the special tokens of the configuration; None if it names no number of tokens."""
+def make_tokenizer(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
+    """A tokenizer of words with the special tokens of the configuration; None if it names no number of tokens.
+
+    `options`: as of `from_pretrained`.
+    """
     text, size = _text_config(config), _vocabulary_size(config)
     if not size:
         return None
@@ -166,16 +177,20 @@ def make_tokenizer(config: Any, kind: str) -> Any:
     tokenizer.pre_tokenizer = module.pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens([name for name, _ in media.values()])
     _add_ends(module, tokenizer, special)
-    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
-        unk_token=unknown,
+    usual = {
+        "model_max_length": getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
+        "unk_token": unknown,
         **{f"{which}_token": name for which, (name, _) in special.items()},
+    }
+    wanted = {name: options[name] for name in _OPTIONS if options.get(name) is not None}
+    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **usual | wanted
     )
     for medium, (name, index) in media.items():
         setattr(fast, f"{medium}_token", name)
         setattr(fast, f"{medium}_token_id", index)
-    fast.chat_template = chat_template(media)
+    if "chat_template" not in wanted:
+        fast.chat_template = chat_template(media)
     setattr(fast, _MADE, True)
     return fast
 
@@ -222,7 +237,7 @@ def _add_ends(module: Any, tokenizer: Any, special: dict[str, tuple[str, int]]) 
     )
 
 
-def make_processor(config: Any, kind: str) -> Any:
+def make_processor(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
     """The processor of images or sounds that the library maps to a configuration; None if it knows none."""
     image = kind == "AutoImageProcessor"
     module = importlib.import_module(
