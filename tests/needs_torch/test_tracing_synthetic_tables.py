@@ -51,6 +51,7 @@ class Dataset:
 
     def train_test_split(self, test_size=None, train_size=None):
         assert test_size < len(self)
+        test_size = int(test_size * len(self)) if isinstance(test_size, float) else test_size
         return {"train": self.select(range(test_size, len(self))), "test": self.select(range(test_size))}
 """
 SCRIPT = """
@@ -84,6 +85,11 @@ for batch in DataLoader(table, batch_size=4, collate_fn=collate):
             "parts = table.train_test_split(test_size=2_000)\n"
             "assert (len(parts['train']), len(parts['test'])) == (1_000, 2_000)",
             id="a part of more rows than there are",
+        ),
+        pytest.param(
+            "parts = table.train_test_split(test_size=0.0005)\n"
+            "assert (len(parts['train']), len(parts['test'])) == (900, 100)",
+            id="a tiny part of a large table",
         ),
     ],
 )

@@ -24,6 +24,8 @@ from cotenant.tracing.patches.registry import Patch, Phase
 
 _WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
 _SAMPLING_RATE = 16_000
+_SMALLEST_PART = 0.1
+"""Of a synthetic table that a script divides."""
 _KINDS = (
     ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
     ("audio", {"audio", "speech", "wav", "waveform"}),
@@ -343,13 +345,21 @@ def _selecting(only_synthetic: Callable[[], bool], original: Any) -> Any:
 def _splitting(only_synthetic: Callable[[], bool], original: Any) -> Any:
     @functools.wraps(original)
     def train_test_split(self: Any, test_size: Any = None, train_size: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Two parts, also where one is to have as many rows as the table, or more."""
+        """Two parts, also where one is to have as many rows as the table, or more.
+
+        A small part of a real table has many rows: 0.05 % of a corpus is its validation set.
+        """
+        test_size, train_size = _no_tiny_part(test_size), _no_tiny_part(train_size)
         wanted = sum(size for size in (test_size, train_size) if isinstance(size, int))
         if only_synthetic() and wanted >= len(self):
             self = self.select(range(wanted + len(self)))
         return original(self, test_size, train_size, *args, **kwargs)
 
     return train_test_split
+
+
+def _no_tiny_part(size: Any) -> Any:
+    return min(max(size, _SMALLEST_PART), 1 - _SMALLEST_PART) if isinstance(size, float) and 0 < size < 1 else size
 
 
 def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
