@@ -32,6 +32,7 @@ from cotenant.tracing.data import (
     voc_lists,
     yolo_lists,
 )
+from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
@@ -282,6 +283,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
     maker = FileMaker(samples, overlay, warn)
     records = RecordMaker(samples, overlay, warn, maker.is_data)
+    vocabulary = CharacterVocabulary(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
@@ -289,7 +291,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
 
     for_asking = (
         maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
-        maker.make_counterpart, maker.make_wanted_image,
+        maker.make_counterpart, maker.make_wanted_image, vocabulary.make,
     )  # fmt: skip
     asking = before(*for_asking, named=maker.is_yolo)
     return [
@@ -321,7 +323,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             for name in ("glob", "rglob")
         ),
         *opened_files.patches(
-            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image),
+            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image, vocabulary.make),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text,
         ),
     ]  # fmt: skip
