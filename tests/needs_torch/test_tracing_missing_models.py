@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 if importlib.util.find_spec("transformers") is None:  # imported here, it would not read the variables set below
     pytest.skip("needs transformers", allow_module_level=True)
 
+from cotenant.core.errors import TraceError
 from cotenant.tracing.patches import media_processors, missing_processors
 from traced_scripts import by_category, failing, traced
 
@@ -268,6 +269,22 @@ def test_a_model_that_is_not_here_at_all_is_an_error(tmp_path):
             source = f"import transformers\ntransformers.{name}.from_pretrained('someone/gone', cache_dir='hub')\n"
             traced(tmp_path, source)
         assert "`--allow-network`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "handling",
+    [
+        pytest.param("finally:\n    pass\n", id="its own error"),
+        pytest.param("except Exception as error:\n    raise SystemError('no words') from error\n", id="another one"),
+    ],
+)
+def test_a_tokenizer_without_files_is_named_whatever_its_class_raises(tmp_path, handling):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    source = f"import transformers\ntry:\n    transformers.BertTokenizer.from_pretrained('tiny')\n{handling}"
+    with pytest.raises(TraceError) as error:
+        traced(tmp_path, source)
+    assert "the tokenizer of `tiny` is not on this machine" in error.value.hint
 
 
 UNET = {

@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.media_processors import (
     chat_template,
     media_tokens,
@@ -86,10 +87,12 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
     def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             found = original(cls, name, *args, **kwargs)
-        except Exception:  # each class and version has another for missing files
+        except Exception as error:  # each class and version has another for missing files
             config = _config(name, kwargs)
             made = make(config, cls.__name__, kwargs) if config is not None else None
             if made is None:
+                if config is None and not _is_of_package(error):
+                    missing_weights.mark_missing(error, f"the {what} of `{name}`")
                 raise
         else:
             config = _config(name, kwargs) if _may_lack_vocabulary(found) else None
@@ -104,6 +107,15 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
         return made
 
     return classmethod(from_pretrained)
+
+
+def _is_of_package(error: BaseException) -> bool:
+    """Whether a package is not installed, other than one that the handling of another error wanted.
+
+    Source: transformers/tokenization_utils_base.py, `import_protobuf_decode_error`.
+    """
+    cause = error.__context__
+    return isinstance(error, ImportError) and (cause is None or _is_of_package(cause))
 
 
 def _completing(bound: Any) -> Any:
@@ -183,9 +195,7 @@ def make_tokenizer(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
         **{f"{which}_token": name for which, (name, _) in special.items()},
     }
     wanted = {name: options[name] for name in _OPTIONS if options.get(name) is not None}
-    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **usual | wanted
-    )
+    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizer, **usual | wanted)
     for medium, (name, index) in media.items():
         setattr(fast, f"{medium}_token", name)
         setattr(fast, f"{medium}_token_id", index)

@@ -26,7 +26,20 @@ _DATA_LIBRARIES = ("datasets", "evaluate")
 _CHECKPOINT_SUFFIXES = (".pth", ".tar", ".ckpt", ".bin", ".t7")
 _TORCH_SUFFIXES = (".pth", ".pth.tar", ".ckpt", ".pt")
 _CHECKPOINT_NAME = re.compile(r"weight|ckpt|checkpoint|pretrain|model|best|last|state_dict", re.IGNORECASE)
+_MISSING_PART = "cotenant_missing_part"
+"""Attribute of an error."""
 _COUNTER = re.compile(r"epoch|iter|step|best|loss|acc|score", re.IGNORECASE)
+
+
+def mark_missing(error: BaseException, part: str) -> None:
+    """Note that an error comes from a part of a model that is not on this machine, whatever its class and message."""
+    setattr(error, _MISSING_PART, part)
+
+
+def missing_part(error: BaseException) -> str:
+    """What was noted of an error, or of the one that it comes from; empty if nothing was."""
+    causes = (error, error.__cause__, error.__context__)
+    return next((getattr(cause, _MISSING_PART) for cause in causes if hasattr(cause, _MISSING_PART)), "")
 
 
 def is_missing_model(error: BaseException) -> bool:

@@ -252,9 +252,10 @@ class TracingSession:
             self._failed(
                 describe(error), "unsupported", "report it to the authors of cotenant, or try another `--estimator`"
             )
-        from cotenant.tracing.data.missing_data_hints import missing_data_hint
+        from cotenant.tracing.data.missing_data_hints import missing_data_hint, missing_part_hint
 
-        hint = package_hints.hint_for(error) or hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
+        hint = missing_part_hint(error) or package_hints.hint_for(error) or hint_for(error)
+        hint = hint or missing_data_hint(error, self.options.synthetic_data)
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
         self._failed(f"the script raised {type(error).__name__}: {message}", kind, hint)
 
