@@ -177,3 +177,20 @@ def test_a_library_that_says_what_is_not_installed_is_understood():
     words = "FlashAttention2 has been toggled on, but the package flash_attn seems to be not installed."
     assert "FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE" in kernel_modules.hint_for(ImportError(words))
     assert kernel_modules.hint_for(ImportError("cannot import name 'flash_attn_2'")) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "is_of_torch"),
+    [
+        pytest.param("torch.optim.SGD(model.parameters(), lr=0.1, pace=2)", True, id="a class of a package"),
+        pytest.param("class Own(torch.optim.SGD): pass\nOwn(model.parameters(), pace=2)", True, id="a subclass of it"),
+        pytest.param("torch.load('x', pace=2)", False, id="any keywords"),
+        pytest.param("def step(lr): pass\nstep(pace=2)", False, id="a function of the script"),
+    ],
+)
+def test_an_argument_that_a_package_does_not_know_is_of_another_version(tmp_path, call, is_of_torch):
+    source = "import torch\nfrom torch import optim\nSGD = optim.SGD\nmodel = torch.nn.Linear(2, 2)\n"
+    with failing("raised") as caught:
+        traced(tmp_path, f"{source}{call}\n")
+    hint = f"torch {torch.__version__} is installed: is the script for another version?"
+    assert (hint in caught.value.hint) == is_of_torch

@@ -523,3 +523,40 @@ def test_an_error_about_names_in_a_folder_that_was_made_up_names_it(tmp_path):
     with pytest.raises(TraceError, match="KeyError") as caught:
         trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
     assert "`jpegs_256` had to be made up" in caught.value.hint
+
+
+def test_rows_that_a_script_leaves_out_are_too_long(tmp_path):
+    source = """
+    import json
+    from torch.utils.data import DataLoader
+    with open("data/questions.jsonl") as file:
+        questions = [row for row in map(json.loads, file) if len(row["question"]) < 128]
+    DataLoader(questions, shuffle=True)
+    """
+    with pytest.raises(TraceError, match="num_samples=0") as caught:
+        trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+    assert "`data/questions.jsonl` had to be made up, and the script keeps none of its rows" in caught.value.hint
+    trained(tmp_path, source, synthetic_data=["16:int64:3001"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("requests") is None, reason="needs requests")
+def test_texts_of_the_network_are_made_for_the_script_alone(tmp_path):
+    # A library fetches the vocabulary of a model, for which no text will do.
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "vocabularies.py").write_text("import requests\nget = lambda url: requests.get(url, stream=True)\n")
+    source = """
+    import sys
+    import requests
+    words = b"".join(requests.get("https://example.org/poems.txt", stream=True).iter_content(1024)).split()
+    assert len(set(words)) == 3001
+    sys.path.append("site-packages")
+    import vocabularies
+    for get, url in ((vocabularies.get, "https://example.org/a.txt"), (requests.get, "https://example.org/vocab.txt")):
+        try:
+            get(url)
+        except OSError:
+            continue
+        raise AssertionError(url)
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])

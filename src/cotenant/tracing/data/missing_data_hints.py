@@ -49,6 +49,15 @@ _DEFAULT = (
 )
 """Where nothing says which kind of data it is."""
 _NAMED_FILES = 3
+_NOTHING_KEPT = "num_samples=0"
+"""Of the message of a loader without samples. Source: torch/utils/data/sampler.py, `RandomSampler.__init__`."""
+
+
+def missing_part_hint(error: BaseException) -> str | None:
+    """What to do about an error that a part of a model made that is not here; None for another error."""
+    part = missing_weights.missing_part(error)
+    how = "fetch it once with `--allow-network`, or name a folder of this machine that has it"
+    return f"{part} is not on this machine, nor is a configuration of it: {how}" if part else None
 
 
 def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:
@@ -65,6 +74,11 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
     if other is not None:
         return f"{other} is not on this machine: install it, or fetch it as for the job"
+    if synthetic_data and synthetic_records.made_up and _NOTHING_KEPT in words:
+        return (
+            f"{_made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long ones? "
+            "`--synthetic-data` with a shorter sample makes shorter ones; or make it available, or a small one of its form"
+        )
     if synthetic_data:
         why = "its writer alone knows its content" if _PICKLES.search(words) else "its form is not known"
         return (
@@ -93,18 +107,23 @@ def _libraries_of_script(error: BaseException) -> set[str]:
 
 def _made_up_hint(error: BaseException) -> str | None:
     """What else may be the cause of an error of a lookup or a conversion: a file that was made up."""
-    if not synthetic_records.made_up or not isinstance(error, (LookupError, ValueError, AssertionError, TypeError)):
+    kinds = (LookupError, ValueError, AssertionError, TypeError, ArithmeticError)
+    if not synthetic_records.made_up or not isinstance(error, kinds):
         return None
-    made = list(dict.fromkeys(synthetic_records.made_up))[:_NAMED_FILES]
-    archive = next((path for path in made if path.endswith(".npz")), None)
+    archive = next((path for path in synthetic_records.made_up if path.endswith(".npz")), None)
     if archive is not None and isinstance(error, LookupError):
         name = error.args[0] if isinstance(error, KeyError) and error.args else "NAME"
         return (
             f"`{archive}` had to be made up: describe each of its arrays, as in "
             f"`--synthetic-data {Path(archive).name}/{name}=SHAPE:DTYPE`, or make it available"
         )
-    files = ", ".join(f"`{path}`" for path in made)
-    return f"{files} had to be made up: if the script wants more of it, make it available, or a small one of its form"
+    wanted = "if the script wants more of it, make it available, or a small one of its form"
+    return f"{_made_up_files()} had to be made up: {wanted}"
+
+
+def _made_up_files() -> str:
+    made = list(dict.fromkeys(synthetic_records.made_up))[:_NAMED_FILES]
+    return ", ".join(f"`{path}`" for path in made)
 
 
 def example(words: str, loaded: Container[str]) -> tuple[str, str]:

@@ -165,6 +165,7 @@ class FileMaker:
         target, reader = Path(self._overlay.above(full)), script_location.opening_frame()
         text_contents.write(target, path, vocabulary, columns, reader)
         self._texts.add(full)
+        made_up.append(path)
         self._warn(f"`{path}`")
         return True
 

@@ -42,6 +42,7 @@ _OTHER_READERS = (
     (re.compile(r"^(?:np|numpy)\.load$"), ".npy"),
 )
 """Functions that read files of a data set, and the suffix of those."""
+_JSON_LINES = ".jsonl"
 _FLOAT = 0.5
 _BOXES = re.compile(r"(?:.*_)?b?box(?:es)?", re.IGNORECASE)
 _NUMBERS = frozenset({"int", "float", "size"})
@@ -112,6 +113,8 @@ class RecordMaker:
             return None
         if form.kind == "json":
             return self._json(node, rows, path)
+        if path.endswith(_JSON_LINES) and not any("json" in leaf.uses for leaf in (node, *_leaves(node))):
+            return None  # parsed in a way that the code does not show, as by `map(json.loads, file)`
         names = [name for name in node.fields if isinstance(name, str)]
         if names and "json" not in node.uses:
             return self._table(node.fields, names, rows)

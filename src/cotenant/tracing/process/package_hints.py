@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
+import traceback
 import types
 from pathlib import Path
 
@@ -17,6 +18,7 @@ _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
 """Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
 _ABSENT_GPU = re.compile(r"invalid device (?:id|ordinal)", re.IGNORECASE)
 """Source: torch/cuda/__init__.py, `get_device_properties`; CUDA's text for `cudaErrorInvalidDevice`."""
+_UNKNOWN_ARGUMENT = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '\w+'")
 _COMPILED = frozenset((".pyx", ".c", ".cc", ".cpp", ".cu", ".rs"))
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
 
@@ -30,6 +32,8 @@ def hint_for(error: BaseException) -> str | None:
         return own and f"`{own}` has it: install that (`pip install -e`), or set `PYTHONPATH` to its folder"
     if isinstance(error, (ImportError, AttributeError)):
         return _version_hint(error)
+    if isinstance(error, TypeError) and (found := _UNKNOWN_ARGUMENT.search(str(error))):
+        return _argument_hint(error, found[1])
     if hint := simulator_hints.hint_for(error):
         return hint
     if found := _REQUESTED_GPUS.search(str(error)):
@@ -74,7 +78,27 @@ def _version_hint(error: ImportError | AttributeError) -> str | None:
     module = error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
     package = (module or "").partition(".")[0]
     is_module = isinstance(error, ImportError) or isinstance(error.obj, types.ModuleType)
-    names = importlib.metadata.packages_distributions().get(package, []) if package and is_module else []
+    return _installed(package) if package and is_module else None
+
+
+def _argument_hint(error: TypeError, function: str) -> str | None:
+    """Which version of a package is installed whose function lacks an argument; None for a function of the script.
+
+    `function`: its qualified name; the innermost frame is the one that calls it.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    owner = function.partition(".")[0]
+    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+        named = value.__mro__ if isinstance(value, type) else (value,) if isinstance(value, types.FunctionType) else ()
+        found = next((item for item in named if item.__name__ == owner), None)
+        if found is not None:
+            return _installed(str(found.__module__).partition(".")[0])
+    return None
+
+
+def _installed(package: str) -> str | None:
+    """The hint that names the installed version of a package; None where it is not one."""
+    names = importlib.metadata.packages_distributions().get(package, [])
     if not names:
         return None
     version = importlib.metadata.version(names[0])
