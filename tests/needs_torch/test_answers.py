@@ -262,4 +262,18 @@ def test_explain_reuses_the_cached_trace(job):
     assert (first.from_cache, second.from_cache) == (False, True)
     assert first.estimate == second.estimate
     assert not explain("train.py", cache=False).from_cache
+    explain("train.py", python=sys.executable)  # its folder is first on the PATH, which a script may read
     assert explain("train.py", python=sys.executable).from_cache
+
+
+@pytest.mark.parametrize("words", [["python", "train.py"], ["bash", "run.sh"]], ids=["command", "shell script"])
+def test_the_chosen_interpreter_runs_what_says_python(job, tmp_path, monkeypatch, words):
+    # As where cotenant is not installed in the environment of the job: the `python` on the PATH has no torch.
+    (job / "run.sh").write_text("torchrun --nproc_per_node 1 train.py\n")
+    other = tmp_path / "bin"
+    other.mkdir()
+    for name in ("python", "torchrun"):
+        (other / name).write_text("#!/bin/sh\nexit 9\n")
+        (other / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other}{os.pathsep}{os.environ['PATH']}")
+    assert explain(words[0], words[1:], python=sys.executable, cache=False).estimate.peak_reserved_bytes > 16 * MiB

@@ -95,8 +95,9 @@ class TracedEstimator:
         gpu = gpu_spec(request.gpu)
         env: Mapping[str, str] = dict(request.env) or dict(os.environ)
         python = sys.executable
-        if self._python is not None:
+        if self._python is not None:  # as if its environment were activated: `torchrun` and `pip`'s tools are beside it
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
+            env = {**env, "PATH": f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"}
 
         def explain_one(program: shell_script.ResolvedCommand) -> TracedResult:
             wanted = replace(request, command=program.command, workdir=program.workdir)
@@ -109,8 +110,9 @@ class TracedEstimator:
     def _trace(
         self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str], python: str
     ) -> tuple[MemoryTrace, bool]:
-        """The trace, and whether it comes from the cache. `python` runs a script that names no interpreter."""
-        program = find_program(request.command, workdir=request.workdir, env=env, python=python)
+        """The trace, and whether it comes from the cache. `python` runs a script that names no interpreter by a path."""
+        is_chosen = self._python is not None
+        program = find_program(request.command, workdir=request.workdir, env=env, python=python, is_chosen=is_chosen)
         if self._backend == "null-gpu":
             return self._run_on_null_gpu(program, request, gpu, env)
         try:

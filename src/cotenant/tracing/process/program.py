@@ -42,13 +42,16 @@ class Program:
         return {"kind": self.kind, "target": self.target, "args": list(self.args), "folder": self.folder}
 
 
-def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str], python: str) -> Program:
+def find_program(
+    command: Sequence[str], *, workdir: str, env: Mapping[str, str], python: str, is_chosen: bool = False
+) -> Program:
     """The Python program of `command`: `train.py --epochs 3`, `python -u train.py`, `python -m package.train`.
 
     Or a command-line tool that is a Python file, such as `trl`, or one of these behind a launcher of several processes,
     as in `torchrun --nproc-per-node 4 train.py`, or a notebook: `train.ipynb`, `papermill train.ipynb out.ipynb`.
 
-    A script without an interpreter is run by `python`.
+    A script without an interpreter is run by `python`; where that `is_chosen`, so is `python train.py`, whatever a
+    `python` without a folder is on the PATH.
 
     Raises:
         UsageError: the command runs no Python program that can be seen, or its script does not exist.
@@ -62,15 +65,16 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
         return _script(python, first, rest, workdir)
     if _is_python(first):
         if rest[:2] == SAVING_LAUNCHER:
-            return find_program(rest[2:], workdir=workdir, env=env, python=python)
-        return _of_python(find_interpreter(first, workdir=workdir, env=env), rest, workdir)
+            return find_program(rest[2:], workdir=workdir, env=env, python=python, is_chosen=is_chosen)
+        is_replaced = is_chosen and os.sep not in first
+        return _of_python(python if is_replaced else find_interpreter(first, workdir=workdir, env=env), rest, workdir)
     launcher = Path(first).name
     notebook_run = notebook_commands.find_notebook(command)
     if notebook_run is not None:
         return _notebook(_beside(first, env) or python, notebook_run, workdir)
     if launcher in launchers.MPI:  # starts any program, also `python train.py`
         options, _, words = launchers.split(launcher, rest)
-        found = find_program(words, workdir=workdir, env=env, python=python)
+        found = find_program(words, workdir=workdir, env=env, python=python, is_chosen=is_chosen)
         return found if found.launcher else replace(found, launcher=(launcher, *options))
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)

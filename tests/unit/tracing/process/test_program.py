@@ -37,6 +37,19 @@ def test_the_program_of_a_command_is_found(folder, command, kind, target, args):
 
 
 @pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        pytest.param(["python3", "-u", "train.py"], "/the/python", id="a name"),
+        pytest.param(["mpirun", "-n", "2", "python3", "train.py"], "/the/python", id="behind mpirun"),
+        pytest.param([sys.executable, "train.py"], sys.executable, id="a path"),
+    ],
+)
+def test_a_chosen_interpreter_runs_what_names_none_by_a_path(folder, command, python):
+    found = find_program(command, workdir=str(folder), env={"PATH": "/usr/bin"}, python="/the/python", is_chosen=True)
+    assert (found.python, found.target) == (python, "train.py")
+
+
+@pytest.mark.parametrize(
     ("head", "python"),
     [
         pytest.param(f"#!{sys.executable} -s\n", sys.executable, id="pip"),
