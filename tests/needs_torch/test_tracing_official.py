@@ -227,6 +227,7 @@ def test_the_classes_of_coco_have_its_numbers(tmp_path, classes):
         pytest.param("imdb", "", {"text": 64}, 2, id="reviews"),
         pytest.param("cnn_dailymail", "3.0.0", {"article": 64, "highlights": 64}, 0, id="summaries"),
         pytest.param("squad", "", {"context": 64, "question": 4}, 0, id="questions"),
+        pytest.param("swag", "regular", {"sent1": 21, "sent2": 21, "ending3": 21}, 4, id="choices"),
         pytest.param("nothing", "", {"text": 64, "sentence": 64}, 2, id="one nobody knows"),
     ],
 )

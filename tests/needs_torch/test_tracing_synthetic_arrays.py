@@ -64,6 +64,18 @@ def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_a_file_of_tokens_is_one_long_text(tmp_path):
+    source = """
+    import h5py
+    with h5py.File("data/train.h5", "r") as file:
+        tokens, rows = file["tokens"], file["input_ids"]
+        assert tokens.shape == (100_000_000,) and len(rows) == 2000
+        assert tokens[5_000:5_065].shape == rows[7].shape == (65,) and int(tokens[3]) == 0
+    """
+    trained(tmp_path, source, synthetic_data=["65:int64:3001"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
 def test_a_missing_hdf5_file_has_rows_of_the_sample(tmp_path):
     source = """
     import h5py

@@ -17,7 +17,7 @@ _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _MISSING_WORDS = (
     "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
     "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
-    "cannot connect to host",
+    "cannot connect to host", "empty 'data_files'",
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
 _OTHER_FILES = (
@@ -76,8 +76,8 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
         return f"{other} is not on this machine: install it, or fetch it as for the job"
     if synthetic_data and synthetic_records.made_up and _NOTHING_KEPT in words:
         return (
-            f"{_made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long ones? "
-            "`--synthetic-data` with a shorter sample makes shorter ones; or make it available, or a small one of its form"
+            f"{_made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long "
+            "ones? a shorter sample of `--synthetic-data` makes shorter ones; or make a small one of its form available"
         )
     if synthetic_data:
         why = "its writer alone knows its content" if _PICKLES.search(words) else "its form is not known"

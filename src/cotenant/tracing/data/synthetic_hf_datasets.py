@@ -50,6 +50,8 @@ _CLASSIFICATION: Mapping[str, tuple[tuple[str, ...], int]] = {
     "dbpedia_14": (("title", "content"), 14),
 }
 """Columns of text and classes, 0 for a number; by the name of the data set or, of a collection, that of its part."""
+_CHOICES, _ENDINGS_OF_CHOICES = "swag", tuple(f"ending{number}" for number in range(4))
+"""A sentence, the begin of another, and four endings of which one follows: a sequence has three of these texts."""
 _SUMMARIES = {
     "cnn_dailymail": ("article", "highlights"),
     "xsum": ("document", "summary"),
@@ -247,6 +249,9 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         texts, classes = _CLASSIFICATION[known_name]
         words = {column: _text_column(length // len(texts)) for column in texts}
         return {**words, "label": _label_column(classes), "idx": list(range(ROWS))}, classes
+    if name == _CHOICES:
+        words = {column: _text_column(max(1, length // 3)) for column in ("sent1", "sent2", *_ENDINGS_OF_CHOICES)}
+        return {**words, "label": _label_column(len(_ENDINGS_OF_CHOICES))}, len(_ENDINGS_OF_CHOICES)
     if name in _SUMMARIES:
         pair = {column: _text_column(length, _ENDINGS.get((name, column), "")) for column in _SUMMARIES[name]}
         return {**pair, "id": _id_column()}, 0

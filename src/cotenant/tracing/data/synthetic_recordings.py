@@ -3,8 +3,8 @@
 A synthetic sample of floating-point numbers and one dimension is a recording: `32000:float32` has as many numbers. Its
 sampling rate is the requested one, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
 other readers. An HDF5 file holds the first sample under every name and every index, and one class under those that are
-common for labels; `pid=2048:int64:50` describes what has another name. Source of the names: charlesq34/pointnet,
-provider.py.
+common for labels; `pid=2048:int64:50` describes what has another name. Where samples are texts, `tokens` are those of
+all texts, one after another. Source of the names: charlesq34/pointnet, provider.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from cotenant.tracing.data import placeholders
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_torchvision import synthetic_tensor
+from cotenant.tracing.data.token_files import TOKENS
 from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
 
 _SPEECH_HZ, _SYNTHESIS_HZ = 16_000, 22_050
 _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
+_STREAMS = ("tokens",)
+"""Names of the tokens of all texts, one after another."""
 _REASON = "It raises where the file is missing."
 
 
@@ -134,6 +137,9 @@ def _synthetic_file(module: Any) -> type:
             first = samples_for_all(self.synthetic_samples)[0]
             is_label = isinstance(name, str) and _LABELS.fullmatch(name)
             default = replace(first, shape=(1,), dtype="int64") if is_label else first
+            is_stream = name in _STREAMS and len(first.shape) == 1 and not getattr(torch, first.dtype).is_floating_point
+            if is_stream:  # of a whole corpus
+                default = replace(first, shape=())
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
             if placeholders.is_placeholder(self.synthetic_name):  # a sample has a file of its own
                 return synthetic_tensor(sample).numpy()
@@ -192,7 +198,7 @@ def _synthetic_file(module: Any) -> type:
 
 
 class _SyntheticRows:
-    """A data set of rows that are all alike, or a group of them by name.
+    """A data set of rows that are all alike, or a group of them by name; of single numbers, a text of tokens.
 
     Labels of classes are numbers; they are like `other` for a reader who takes more of their dimensions, as files for
     super-resolution have images in `data` and `label`. A file of MATLAB has its dimensions in the other order, so the
@@ -204,7 +210,7 @@ class _SyntheticRows:
         numpy = importlib.import_module("numpy")
         self._sample, self._other, self._is_of_matlab = sample, other, is_of_matlab
         row = numpy.zeros(sample.shape, sample.dtype)
-        rows = numpy.broadcast_to(row, (_ROWS, *sample.shape))
+        rows = numpy.broadcast_to(row, (_ROWS if sample.shape else TOKENS, *sample.shape))
         self._rows = rows.transpose() if is_of_matlab else rows
         self.shape, self.dtype, self.ndim = self._rows.shape, self._rows.dtype, self._rows.ndim
 
