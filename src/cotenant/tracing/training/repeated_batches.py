@@ -107,7 +107,9 @@ class RepeatedBatches:
             return original(module, *args, **kwargs)
         key = (key, module.training, getattr(module, "require_backward_grad_sync", None), _cpu_values(inputs))
         live = {gpu: nbytes for gpu, nbytes in self._recorder.live_bytes.items() if nbytes}
-        batch = _Batch(key, live, self._recorder.position(), tuple(self._describe(tensor) for tensor in inputs))
+        batch = _Batch(
+            key, live, self._recorder.position(), tuple(describe_values(tensor, self._values) for tensor in inputs)
+        )
         if self._alike is not None and self._repeats(batch, self._alike) and self._has_gradients(module):
             return self._replace(self._alike)
         self._settle()
@@ -247,13 +249,14 @@ class RepeatedBatches:
             usable = self._usable[module] = _is_plain(module) and not max(self._recorder.streams.values(), default=0)
         return usable
 
-    def _describe(self, tensor: torch.Tensor) -> tuple[bool, bytes | None]:
-        """(whether it may be a mask, digest of its known values)."""
-        known = self._values.peek(tensor) if isinstance(tensor, FakeTensor) else None
-        if known is None:
-            return False, None
-        is_mask = known.dtype in _MASK_DTYPES and not bool(((known != 0) & (known != 1)).any())
-        return is_mask, digest(known)
+
+def describe_values(tensor: torch.Tensor, values: KnownValues) -> tuple[bool, bytes | None]:
+    """(whether it may be a mask, digest of its known values)."""
+    known = values.peek(tensor) if isinstance(tensor, FakeTensor) else None
+    if known is None:
+        return False, None
+    is_mask = known.dtype in _MASK_DTYPES and not bool(((known != 0) & (known != 1)).any())
+    return is_mask, digest(known)
 
 
 _UNKNOWN = _Batch(None, {}, (0, 0), ())

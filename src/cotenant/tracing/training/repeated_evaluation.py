@@ -7,8 +7,11 @@ before: then their events are recorded once more, which takes no computing.
 
 Replaced are calls without gradients: of a whole model in evaluation mode once three were alike; once 16 were, of a
 model in training mode, as in roll-outs, and of a part that another model's forward calls, as samplers do. Not replaced
-are calls that read values from the GPU, on which sizes may depend, return values that are known or a view, keep a
-storage for the next call, or free one of before.
+are calls that return values that are known or a view, keep a storage for the next call, or free one of before.
+
+Sizes may depend on values that a call reads from the GPU, as of routers to experts. Calls that read are alike if they
+read the same; of the inputs of another one, values that are known must be the same, but for those that differed among
+alike calls. Parts, and models in training mode, must not read.
 
 A model whose own method calls `self.forward(x)` is called without `Module.__call__`. It is noticed by the first module
 that such a call of it calls, and later ones are replaced in the same way.
@@ -32,7 +35,7 @@ from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training.call_signature import signature
 from cotenant.tracing.training.growing_calls import GrowingCalls
-from cotenant.tracing.training.repeated_batches import RepeatedBatches
+from cotenant.tracing.training.repeated_batches import RepeatedBatches, describe_values
 from cotenant.tracing.training.repeated_decoding import RepeatedDecoding
 
 _MIN_ALIKE = 3
@@ -139,20 +142,33 @@ class RepeatedCalls:
         if self._recorder.any_live(known.left):
             known.forget()
         if known.output is not None:
-            return known.repeat(self._recorder)
+            is_like = not known.reads or known.has_like_values(self._input_values(args, kwargs))
+            return known.repeat(self._recorder) if is_like else original(module, *args, **kwargs)
         before, reads = self._recorder.position(), self._values.reads
         live = dict(self._recorder.live_bytes)
+        outer, self._values.read_log = self._values.read_log, []
         self._busy = is_part
         try:
             result = original(module, *args, **kwargs)
         finally:
             self._busy = False
+            log, self._values.read_log = self._values.read_log, outer
+            if outer is not None:
+                outer.extend(log or ())
         events, left = self._recorder.events_since(before)
-        is_usable = self._values.reads == reads and (not is_part or len(events or ()) >= _MIN_EVENTS_INSIDE)
+        may_read = not is_part and not module.training
+        is_usable = self._values.reads == reads or may_read
+        is_usable = is_usable and (not is_part or len(events or ()) >= _MIN_EVENTS_INSIDE)
+        if log or known.reads:
+            known.note_reads(log or [], self._input_values(args, kwargs))
         wanted = _MIN_ALIKE_ELSEWHERE if is_part or module.training else _MIN_ALIKE
         if known.add(events if is_usable else None, result, left, self._recorder, wanted):
             known.span, known.live = self._recorder.span_since(before), live
         return result
+
+    def _input_values(self, args: Any, kwargs: Any) -> list[tuple[bool, bytes | None]]:
+        inputs = (leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        return [describe_values(tensor, self._values) for tensor in inputs]
 
 
 class _Repetition:
@@ -168,7 +184,25 @@ class _Repetition:
         self.left: set[int] = set()  # storages that the last call left beside its results, such as casts of autocast
         self.span: RecordedSpan | None = None  # of the last call
         self.live: dict[int, int] = {}  # bytes allocated around it, by GPU
+        self.reads: list[bytes | None] = []  # values that the last call read
+        self._inputs: list[tuple[bool, bytes | None]] = []  # known values of its inputs, where it read any
+        self._varied: list[bool] = []  # inputs, but masks, whose values differed among alike calls
         self._events: object = None
+
+    def note_reads(self, reads: list[bytes | None], inputs: list[tuple[bool, bytes | None]]) -> None:
+        """Record what a call has read, before it is added: calls that read other values are not alike."""
+        if reads != self.reads or len(inputs) != len(self._inputs):
+            self.count = 0
+            self._varied = [False] * len(inputs)
+        else:
+            pairs = zip(self._inputs, inputs, self._varied, strict=True)
+            self._varied = [known or (before != now and not now[0]) for before, now, known in pairs]
+        self.reads, self._inputs = reads, inputs
+
+    def has_like_values(self, inputs: list[tuple[bool, bytes | None]]) -> bool:
+        """Whether the known values of a call's inputs decide nothing: they are the last one's, or were seen to vary."""
+        pairs = zip(self._inputs, inputs, self._varied, strict=True)
+        return all(before == now or varied for before, now, varied in pairs)
 
     def add(self, events: object | None, result: Any, left: set[int], recorder: TraceRecorder, wanted: int) -> bool:
         """Record a call, its `events` and its result; `left`: new storages that live after it.

@@ -1,0 +1,67 @@
+"""Evaluations whose model reads values from the GPU: alike calls are replaced, others are not."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import allocations, traced
+
+SCRIPT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.router = nn.Embedding(65, 32), nn.Linear(32, 4)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, tokens):
+        {first}
+        x = self.embedding(tokens).flatten(0, 1)
+        chosen = self.router(x).topk(2, -1).indices
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            mask = (chosen == index).any(-1)
+            if mask.any():
+                out[mask] += expert(x[mask])
+        return out.sum()
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval()
+with torch.no_grad():
+    for turn in range({turns}):
+        tokens = torch.full((8, 16), {token}).cuda()
+        model(tokens).item()
+model.train()
+for _ in range(4):
+    model(torch.zeros(8, 16, dtype=torch.long).cuda()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(tmp_path, *, turns, token="turn % 65", first="pass"):
+    return traced(tmp_path, SCRIPT.format(turns=turns, token=token, first=first))
+
+
+def test_long_evaluations_of_experts_are_not_traced_to_their_end(tmp_path):
+    short, long = run(tmp_path, turns=4), run(tmp_path, turns=60)
+    assert not long.partial
+    assert len(long.events) < 1.5 * len(short.events)
+    assert max(allocations(long)) == max(allocations(short))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param("64 * (turn == 9)", id="alike before"),
+        pytest.param("min(turn, 9) + 55 * (turn == 9)", id="all differ"),
+    ],
+)
+def test_a_size_that_is_read_from_the_inputs_is_traced(tmp_path, token):
+    first = "torch.empty(1000 * (1 + int(tokens.max())), device='cuda')"
+    assert 4 * 1000 * 65 in allocations(run(tmp_path, turns=12, token=token, first=first))
