@@ -239,6 +239,13 @@ def test_synthetic_tables_have_the_columns_that_examples_read(name, part, texts,
     assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
+def test_synthetic_sets_of_named_entities_have_a_tag_for_each_word():
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("64:int64:30000")], "conll2003", "")
+    assert columns["tokens"][0] == ["word"] * 64
+    assert set(columns["ner_tags"][0]) == set(range(9))
+    assert len(columns["ner_tags"][0]) == len(columns["pos_tags"][0]) == 64
+
+
 def test_synthetic_translations_have_the_requested_languages():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "wmt16", "ro-en")
     assert columns["translation"][0] == {"ro": " ".join(["word"] * 8), "en": " ".join(["word"] * 8)}

@@ -110,7 +110,7 @@ class TracedEstimator:
     def _trace(
         self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str], python: str
     ) -> tuple[MemoryTrace, bool]:
-        """The trace, and whether it comes from the cache. `python` runs a script that names no interpreter by a path."""
+        """The trace, and whether it comes from the cache. `python` runs what names no interpreter by a path."""
         is_chosen = self._python is not None
         program = find_program(request.command, workdir=request.workdir, env=env, python=python, is_chosen=is_chosen)
         if self._backend == "null-gpu":

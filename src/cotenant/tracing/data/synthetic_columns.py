@@ -36,6 +36,8 @@ _KINDS = (
     ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
     ("count", {"num", "count", "duration", "difficulty"}),
     ("row", {"id", "idx", "index", "guid"}),
+    ("tags", {"tags", "tag", "ner", "pos", "chunk"}),
+    ("words", {"tokens", "words"}),
 )
 _COLUMN_NAME = re.compile(r"column|field", re.ASCII)
 _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
@@ -76,6 +78,9 @@ class ColumnMaker:
             return [{"user": self.words(2), "assistant": self.words(2)}]
         if kind in ("number", "count"):
             return 1.0 if kind == "number" else 1
+        if kind in ("words", "tags"):  # of each word, as in CoNLL's sets of named entities
+            words = self.words().split()
+            return words if kind == "words" else [index % CLASSES for index in range(len(words))]
         return "0" if kind == "row" else self.words()
 
     def column(self, name: str, rows: int) -> list[Any]:

@@ -62,6 +62,15 @@ _SUMMARIES = {
 }
 _ENDINGS = {("gsm8k", "answer"): "#### 1"}
 """What a text ends with that scripts split there. Source: openai/grade-school-math, README."""
+_TAGS: Mapping[str, Mapping[str, int]] = {
+    "conll2003": {"pos_tags": 47, "chunk_tags": 23, "ner_tags": 9},
+    "conllpp": {"pos_tags": 47, "chunk_tags": 23, "ner_tags": 9},
+    "wnut_17": {"ner_tags": 13},
+    "ncbi_disease": {"ner_tags": 3},
+    "wikiann": {"ner_tags": 7},
+    "few-nerd": {"ner_tags": 9, "fine_ner_tags": 67},
+}
+"""Columns of tags, of which each word of the column `tokens` has one, and how many tags differ."""
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _SPLITS = ("train", "validation", "test")
@@ -179,6 +188,9 @@ def _dataset(module: Any, known: Sequence[SyntheticSample], name: str, part: str
             if kind_of(column) == "label" and isinstance(values[0], int):
                 names = [str(label) for label in range(max(classes if column == "label" else 0, max(values) + 1))]
                 table = table.cast_column(column, module.ClassLabel(names=names))
+    for column, count in _TAGS.get(name.rpartition("/")[2], {}).items():
+        names = [str(tag) for tag in range(count)]
+        table = table.cast_column(column, module.Sequence(module.ClassLabel(names=names)))
     return table
 
 
@@ -249,6 +261,9 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         texts, classes = _CLASSIFICATION[known_name]
         words = {column: _text_column(length // len(texts)) for column in texts}
         return {**words, "label": _label_column(classes), "idx": list(range(ROWS))}, classes
+    if name in _TAGS:
+        tags = {column: [[index % count for index in range(length)]] * ROWS for column, count in _TAGS[name].items()}
+        return {"id": _id_column(), "tokens": [["word"] * length] * ROWS, **tags}, 0
     if name == _CHOICES:
         words = {column: _text_column(max(1, length // 3)) for column in ("sent1", "sent2", *_ENDINGS_OF_CHOICES)}
         return {**words, "label": _label_column(len(_ENDINGS_OF_CHOICES))}, len(_ENDINGS_OF_CHOICES)
