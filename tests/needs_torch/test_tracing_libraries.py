@@ -377,3 +377,20 @@ def test_triplets_of_labels_found_by_nonzero_add_a_warning(tmp_path):
     """
     warning = "the size that `nonzero` gives depends on the data; assumed: as many are found as were set"
     assert traced(tmp_path, textwrap.dedent(source) + TRAIN).warnings == (warning,)
+
+
+def test_a_trainer_that_reports_to_a_tracker_trains_without_it(tmp_path):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("needs transformers")
+    source = """
+import torch
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_callback import CallbackHandler
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+handler = CallbackHandler(get_reporting_integration_callbacks(["wandb"]), model, None, optimizer, None)
+for _ in range(3):
+    model(torch.zeros(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    assert not traced(tmp_path, source).partial

@@ -121,6 +121,34 @@ assert saved("saved", num_proc=3) == ("saved", {"num_proc": None, "num_shards": 
 assert saved("saved", num_shards=2) == ("saved", {"num_proc": None, "num_shards": 2})
 assert saved("saved") == ("saved", {"num_proc": None})
 """
+MAPPING = """
+assert table.map(len, num_proc=3) == {"num_proc": None} and table.map(len) == {}
+from datasets.arrow_dataset import fingerprint_of
+assert len({fingerprint_of("of a table", len, {"function": model}) for _ in range(3)}) == 3
+"""
+MAP = """
+    def map(self, function, **kwargs):
+        return kwargs
+
+from datasets.fingerprint import update_fingerprint
+
+def fingerprint_of(*args):
+    return update_fingerprint(*args)
+"""
+FINGERPRINT = """
+def update_fingerprint(fingerprint, transform, transform_args):
+    raise SystemExit("pickles the model")
+"""
+
+
+def test_rows_are_mapped_in_this_process_without_pickling_what_the_function_refers_to(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE + MAP)
+    (tmp_path / "datasets" / "fingerprint.py").write_text(FINGERPRINT)
+    (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    traced(tmp_path, SCRIPT.replace("{more}", MAPPING), synthetic_data=["64:int64:30000"])
+
+
 SAVE = """
     def save_to_disk(self, path, **kwargs):
         Dataset.saved = (path, kwargs)

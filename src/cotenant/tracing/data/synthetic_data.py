@@ -40,8 +40,10 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     LoadedTables,
     existing_at_hub,
     image_sample,
+    mapping_in_this_process,
     saving_in_this_process,
     synthesizing_load,
+    without_hashing,
 )
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
 from cotenant.tracing.data.unpacked_files import unpacked_tensors
@@ -125,6 +127,21 @@ def _hugging_face_patches(
             replacement=saving_in_this_process,
             reason="A process of its own would write to the real folder, which a script made in the overlay.",
             source="datasets/arrow_dataset.py, `Dataset.save_to_disk`",
+        ),
+        *(
+            Patch(
+                target=f"datasets.arrow_dataset:Dataset.{name}", phase=Phase.DATA, wraps=True,
+                replacement=functools.partial(mapping_in_this_process, tables),
+                reason="Each process would get a copy of what the function refers to, often the model.",
+                source=f"datasets/arrow_dataset.py, `Dataset.{name}`",
+            )
+            for name in ("map", "filter")
+        ),
+        Patch(
+            target="datasets.fingerprint:update_fingerprint", phase=Phase.DATA, wraps=True, also_in="datasets",
+            replacement=functools.partial(without_hashing, tables),
+            reason="It pickles what a function refers to, often the model, to find rows of earlier runs.",
+            source="datasets/fingerprint.py, `update_fingerprint`",
         ),
     ]  # fmt: skip
 

@@ -168,6 +168,31 @@ def saving_in_this_process(original: Any) -> Any:
     return save_to_disk
 
 
+def mapping_in_this_process(tables: LoadedTables, original: Any) -> Any:
+    """`Dataset.map` or `filter`, which starts no other processes for synthetic rows."""
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tables.only_synthetic() and kwargs.get("num_proc"):
+            kwargs["num_proc"] = None
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def without_hashing(tables: LoadedTables, original: Any) -> Any:
+    """`update_fingerprint`, which names a table that is made of synthetic ones by a number: no run has made it before."""
+    numbers = itertools.count()
+
+    @functools.wraps(original)
+    def update_fingerprint(fingerprint: Any, transform: Any, transform_args: Any) -> Any:
+        if not tables.only_synthetic():
+            return original(fingerprint, transform, transform_args)
+        return f"synthetic{next(numbers):07x}"
+
+    return update_fingerprint
+
+
 def _splits(module: Any, table: Any, part: str, kwargs: Mapping[str, Any]) -> Any:
     dataset = table.to_iterable_dataset() if kwargs.get("streaming") else table
     split = kwargs.get("split")

@@ -48,6 +48,13 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It requires a CUDA build of torch; the simulated GPU decides.",
             source="transformers/utils/import_utils.py, `is_torch_tf32_available`",
         ),
+        Patch(
+            target="transformers.integrations.integration_utils:get_reporting_integration_callbacks",
+            phase=Phase.LIBRARIES, replacement=lambda report_to: [], also_in="transformers",
+            missing="transformers before 4.34",
+            reason="Trackers are off in a trace, and the callback of one that is off raises.",
+            source="transformers/integrations/integration_utils.py, `WandbCallback.__init__`",
+        ),
         *patch_attributes(
             "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
             phase=Phase.LIBRARIES, reason="Fake tensors have no data to write.",
