@@ -195,6 +195,40 @@ def test_the_class_of_a_processor_is_found_in_every_kind_of_mapping(entry):
     assert missing_processors._processor_class(module, ()) is None
 
 
+WHISPER = {
+    "model_type": "whisper",
+    "num_mel_bins": 128,
+    "vocab_size": 1000,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "decoder_start_token_id": 3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+
+
+def test_a_processor_that_the_script_names_by_its_class_suits_the_model(tmp_path):
+    cache(tmp_path, "someone/hears", {"config.json": WHISPER})
+    source = """
+import torch
+from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+listener = WhisperFeatureExtractor.from_pretrained("someone/hears", cache_dir="hub")
+model = WhisperForConditionalGeneration.from_pretrained("someone/hears", cache_dir="hub")
+batch = listener(torch.zeros(16000).numpy(), sampling_rate=16000, return_tensors="pt")
+assert batch["input_features"].shape == (1, 128, 3000)
+batch = {"input_features": batch["input_features"], "labels": torch.ones(1, 4, dtype=torch.long)}
+"""
+    trace = traced(tmp_path, source + TRAIN)
+    assert not trace.partial
+    assert any("the processor of `someone/hears`" in warning for warning in trace.warnings)
+
+
 LLAVA = {
     "model_type": "llava",
     "image_token_index": 999,

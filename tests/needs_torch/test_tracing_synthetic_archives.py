@@ -105,6 +105,7 @@ def test_a_missing_shard_has_images_captions_and_classes(tmp_path):
     ("check", "is_made"),
     [
         pytest.param("assert os.path.isdir(root), root", True, id="assert"),
+        pytest.param("assert not root or os.path.isdir(root)", True, id="assert unless empty"),
         pytest.param("if not os.path.exists(root):\n        raise RuntimeError(root)", True, id="raise"),
         pytest.param("if not os.path.exists(root):\n        os.makedirs(root)", False, id="makes it itself"),
         pytest.param("assert not os.path.exists(root)", False, id="asserts that there is none"),

@@ -16,6 +16,7 @@ from typing import Any
 
 _MESSAGE = re.compile(r",\s*[frbFRB]*[\"']")  # where that of an `assert` begins
 
+_UNLESS_EMPTY = re.compile(r"\bnot [\w.]+ or ")  # of a path that an option may leave out
 _OPENERS = re.compile(r"/(?:gzip|bz2|lzma|pathlib(?:/\w+)?)\.py$")
 
 PACKAGE_DIR = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -137,13 +138,14 @@ def calling_frame() -> FrameType:
 def is_absence_an_error() -> bool:
     """Whether the user's line that calls this raises where it finds nothing.
 
-    It is an `assert` without a `not` in its condition, or an `if not ...:` whose first statement raises or exits.
+    It is an `assert` without a `not` in its condition, but for `not path or exists(path)`, or an `if not ...:` whose
+    first statement raises or exits.
     """
     for path, line in _callers(sys._getframe(1)):
         if not path.startswith(PACKAGE_DIR):
             text, following = linecache.getline(path, line).strip(), linecache.getline(path, line + 1).strip()
             raises = re.match(r"if not .*:$", text) and re.match(r"raise\b|sys\.exit|exit\(", following)
-            condition = _MESSAGE.split(text)[0]
+            condition = _UNLESS_EMPTY.sub("", _MESSAGE.split(text)[0])
             return bool(raises or (condition.startswith("assert ") and not re.search(r"\bnot\b", condition)))
     return False
 

@@ -129,6 +129,10 @@ def _growing(pandas: Any) -> Any:
     """The class of a table that makes a column that it lacks."""
 
     class GrowingTable(pandas.DataFrame):
+        @property
+        def _constructor(self) -> Any:  # of what methods return: `fillna`, `reset_index`, a part by rows
+            return GrowingTable
+
         def with_maker(self, make: Callable[[str], Any]) -> Any:
             self.attrs["cotenant_column"] = make
             return self
@@ -163,5 +167,7 @@ def _with_columns(original: Any) -> Any:
 
 def _add_columns(table: Any, key: Any) -> None:
     for name in [key] if isinstance(key, str) else key if isinstance(key, list) else ():
-        if isinstance(name, str) and name not in table.columns:
-            table[name] = table.attrs["cotenant_column"](name)
+        if isinstance(name, str) and name not in table.columns and (make := table.attrs.get("cotenant_column")):
+            values = make(name)
+            if len(values) >= len(table):  # a part of the table has fewer rows
+                table[name] = values[: len(table)]

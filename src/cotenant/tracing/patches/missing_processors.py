@@ -54,6 +54,7 @@ def patches(context: AbsenceContext) -> list[Patch]:
     auto = "transformers.models.auto"
     tokenizer = functools.partial(_loading, context.recorder, "tokenizer", make_tokenizer)
     processor = functools.partial(_loading, context.recorder, "processor", make_processor)
+    own_processor = functools.partial(_loading, context.recorder, "processor", make_own_processor)
     return [
         Patch(
             target=f"{auto}.tokenization_auto:AutoTokenizer.from_pretrained", replacement=tokenizer,
@@ -78,6 +79,16 @@ def patches(context: AbsenceContext) -> list[Patch]:
                 ("feature_extraction_auto", "AutoFeatureExtractor"),
             )
         ),
+        *(
+            Patch(
+                target=f"transformers.{module}:{name}.from_pretrained", replacement=own_processor,
+                source=f"transformers/{module}.py, `{name}.from_pretrained`", **common,
+            )
+            for module, name in (
+                ("image_processing_utils", "BaseImageProcessor"),
+                ("feature_extraction_utils", "FeatureExtractionMixin"),
+            )
+        ),
     ]  # fmt: skip
 
 
@@ -89,7 +100,7 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
             found = original(cls, name, *args, **kwargs)
         except Exception as error:  # each class and version has another for missing files
             config = _config(name, kwargs)
-            made = make(config, cls.__name__, kwargs) if config is not None else None
+            made = make(config, cls, kwargs) if config is not None else None
             if made is None:
                 if config is None and not _is_of_package(error):
                     missing_weights.mark_missing(error, f"the {what} of `{name}`")
@@ -97,7 +108,7 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
         else:
             config = _config(name, kwargs) if _may_lack_vocabulary(found) else None
             lacks = config is not None and _lacks_vocabulary(found, config)
-            made = make(config, cls.__name__, kwargs) if lacks else None
+            made = make(config, cls, kwargs) if lacks else None
             if made is None:
                 return found
         recorder.warn(
@@ -165,7 +176,7 @@ def _config(name: Any, kwargs: dict[str, Any]) -> Any:
     return None
 
 
-def make_tokenizer(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
+def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     """A tokenizer of words with the special tokens of the configuration; None if it names no number of tokens.
 
     `options`: as of `from_pretrained`.
@@ -247,9 +258,9 @@ def _add_ends(module: Any, tokenizer: Any, special: dict[str, tuple[str, int]]) 
     )
 
 
-def make_processor(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
+def make_processor(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     """The processor of images or sounds that the library maps to a configuration; None if it knows none."""
-    image = kind == "AutoImageProcessor"
+    image = cls.__name__ == "AutoImageProcessor"
     module = importlib.import_module(
         f"transformers.models.auto.{'image_processing_auto' if image else 'feature_extraction_auto'}"
     )
@@ -259,11 +270,18 @@ def make_processor(config: Any, kind: str, options: Mapping[str, Any]) -> Any:
     except KeyError:
         return None
     kind_of_processor = _processor_class(module, found)
-    if kind_of_processor is None:
-        return None
-    made = kind_of_processor()
-    if image:
-        set_image_sizes(made, config)
+    return None if kind_of_processor is None else make_own_processor(config, kind_of_processor, options)
+
+
+def make_own_processor(config: Any, cls: Any, options: Mapping[str, Any]) -> Any:
+    """A processor of the class `cls` with what the configuration says of images and sounds."""
+    made = cls()
+    bands = getattr(config, "num_mel_bins", None)
+    if isinstance(bands, int):  # a raw waveform has one feature
+        own = {name: getattr(made, name, None) for name in ("feature_size", "num_mel_bins")}
+        wanted = {name: bands for name, value in own.items() if isinstance(value, int) and value > 1}
+        made = cls(**wanted) if wanted else made
+    set_image_sizes(made, config)
     return made
 
 
