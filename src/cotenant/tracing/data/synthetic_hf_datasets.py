@@ -181,7 +181,7 @@ def mapping_in_this_process(tables: LoadedTables, original: Any) -> Any:
 
 
 def without_hashing(tables: LoadedTables, original: Any) -> Any:
-    """`update_fingerprint`, which names a table that is made of synthetic ones by a number: no run has made it before."""
+    """`update_fingerprint`, which gives a table that is made of synthetic ones a number: no run has made it before."""
     numbers = itertools.count()
 
     @functools.wraps(original)
