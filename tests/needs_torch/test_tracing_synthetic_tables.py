@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.tracing.data import synthetic_hf_datasets
+from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import parse_sample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from traced_scripts import traced
 
 LIBRARY = """
@@ -16,13 +18,17 @@ class ClassLabel:
     def __init__(self, names):
         self.names = names
 
-class DatasetDict(dict):
-    pass
+from datasets.dataset_dict import DatasetDict
 
 def load_dataset(path, name=None, **kwargs):
     raise FileNotFoundError(path)
 
 from datasets.arrow_dataset import Dataset
+"""
+SPLITS = """
+class DatasetDict(dict):
+    def __getitem__(self, name):
+        return super().__getitem__(name)
 """
 TABLE = """
 class Dataset:
@@ -87,6 +93,11 @@ for batch in DataLoader(table, batch_size=4, collate_fn=collate):
             id="a part of more rows than there are",
         ),
         pytest.param(
+            "splits = load_dataset('nothing')\n"
+            "assert 'dev' not in splits and len(splits['dev']) == len(splits['train'])",
+            id="a split of another name",
+        ),
+        pytest.param(
             "parts = table.train_test_split(test_size=0.0005)\n"
             "assert (len(parts['train']), len(parts['test'])) == (900, 100)",
             id="a tiny part of a large table",
@@ -97,6 +108,7 @@ def test_tables_make_the_columns_and_rows_that_are_read(tmp_path, more):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     assert not traced(tmp_path, SCRIPT.replace("{more}", more), synthetic_data=["64:int64:30000"]).partial
 
 
@@ -146,6 +158,7 @@ def test_rows_are_mapped_in_this_process_without_pickling_what_the_function_refe
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE + MAP)
     (tmp_path / "datasets" / "fingerprint.py").write_text(FINGERPRINT)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     traced(tmp_path, SCRIPT.replace("{more}", MAPPING), synthetic_data=["64:int64:30000"])
 
 
@@ -159,6 +172,7 @@ def test_a_data_set_exists_at_the_hub_and_is_saved_by_this_process(tmp_path):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE + SAVE)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     (tmp_path / "huggingface_hub.py").write_text(HUB)
     traced(tmp_path, SCRIPT.replace("{more}", ASKING), synthetic_data=["64:int64:30000"])
 
@@ -203,6 +217,7 @@ def test_columns_that_a_scripts_parsed_options_name_by_default_are_there(tmp_pat
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     before = """
 import argparse, dataclasses
 parser = argparse.ArgumentParser()
@@ -224,6 +239,7 @@ def test_the_label_that_an_option_names_has_classes(tmp_path):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     more = "assert table.features['labels'].names[:2] == ['0', '1']\nlengths.add(64)"
     script = SCRIPT.replace("{more}", more)
     assert not traced(tmp_path, script, "--label_column_name", "labels", synthetic_data=["64:int64:30000"]).partial
@@ -246,6 +262,17 @@ def test_an_answer_of_gsm8k_ends_as_scripts_split_it():
 )
 def test_a_column_has_a_value_that_suits_its_name(samples, name, value):
     assert ColumnMaker.of([parse_sample(text) for text in samples]).value(name) == value
+
+
+def test_texts_of_rows_differ():
+    """Samplers of batches without duplicates would give batches of one row."""
+    made = ColumnMaker.of([parse_sample("8:int64")])
+    for column in (made.column("text", 1000), [json.dumps(chat) for chat in made.column("messages", 1000)]):
+        assert len(set(column)) == 1000
+    assert {len(text.split()) for text in made.column("text", 1000)} == {8}
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "all-nli", "triplet")
+    assert list(columns) == ["anchor", "positive", "negative"]
+    assert all(len(set(texts)) == 1000 for texts in columns.values())
 
 
 STREAM = """
@@ -296,6 +323,7 @@ def test_streams_make_the_columns_and_rows_that_are_read(tmp_path):
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
     (tmp_path / "datasets" / "iterable_dataset.py").write_text(STREAM)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY + STREAMED)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     traced(tmp_path, SCRIPT.replace("{more}", STREAMING), synthetic_data=["64:int64:30000"])
 
 
@@ -313,6 +341,7 @@ def test_a_stream_without_samples_has_no_batches(tmp_path, options):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "arrow_dataset.py").write_text(TABLE)
     (tmp_path / "datasets" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "datasets" / "dataset_dict.py").write_text(SPLITS)
     script = (
         SCRIPT.replace("{more}", EMPTY_STREAM)
         .replace('"prompt" not in rows[0]', "True")

@@ -11,7 +11,8 @@ import functools
 import json
 from typing import Any
 
-from cotenant.tracing.data.synthetic_columns import ColumnMaker, GrowingRow, kind_of
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of
+from cotenant.tracing.data.synthetic_columns import GrowingRow
 from cotenant.tracing.patches.registry import Patch, Phase
 
 ROWS = 1000
@@ -48,9 +49,11 @@ def patches(maker: ColumnMaker) -> list[Patch]:
 class _JsonRow(GrowingRow):
     """A row that also has the common keys while it has not been asked for them."""
 
-    def __init__(self, values: Any = (), maker: ColumnMaker | None = None) -> None:
+    def __init__(self, values: Any = (), maker: ColumnMaker | None = None, number: int = 0) -> None:
         self._maker: ColumnMaker | None = maker or getattr(values, "_maker", None)
-        super().__init__(values, None if self._maker is None else functools.partial(_value, self._maker))
+        self._number: int = getattr(values, "_number", number)
+        make = None if self._maker is None else functools.partial(_value, self._maker, self._number)
+        super().__init__(values, make)
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name) or self._maker is None or not isinstance(name, str):
@@ -66,14 +69,15 @@ class _JsonRow(GrowingRow):
         return self[name]  # which makes it
 
 
-def _value(maker: ColumnMaker, name: str) -> Any:
+def _value(maker: ColumnMaker, row: int, name: str) -> Any:
     kind = kind_of(name)
     if kind in ("image", "audio"):
         return f"0.{'jpg' if kind == 'image' else 'wav'}"
     if kind != "chat":
-        return maker.value(name)
+        return maker.value(name, row)
     begin = f"{_IMAGE_MARK}\n" if maker.image is not None else ""
-    return [_message("user", "human", begin + maker.words(2)), _message("assistant", "gpt", maker.words(2))]
+    words = maker.words(2, row)
+    return [_message("user", "human", begin + words), _message("assistant", "gpt", words)]
 
 
 def _message(role: str, sender: str, content: str) -> dict[str, str]:
@@ -86,11 +90,11 @@ def _parsing(maker: ColumnMaker, original: Any) -> Any:
     def loads(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
         if type(found) is list and found and _is_mark(found[0]):
-            return [_JsonRow((), maker) for _ in found]
-        return _JsonRow((), maker) if _is_mark(found) else found
+            return [_JsonRow((), maker, number) for number in range(len(found))]
+        return _JsonRow((), maker, found[_MARK]) if _is_mark(found) else found
 
     return loads
 
 
 def _is_mark(found: Any) -> bool:
-    return isinstance(found, dict) and _MARK in found
+    return isinstance(found, dict) and isinstance(found.get(_MARK), int)

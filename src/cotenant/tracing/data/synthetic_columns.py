@@ -12,94 +12,16 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import torch
-
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import blank_image
+from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.patches.registry import Patch, Phase
 
-_WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
-_SAMPLING_RATE = 16_000
 _SMALLEST_PART = 0.1
 """Of a synthetic table that a script divides."""
-_KINDS = (
-    ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
-    ("audio", {"audio", "speech", "wav", "waveform"}),
-    ("chat", {"messages", "conversations", "conversation"}),
-    ("turns", {"texts"}),
-    ("answers", {"answers"}),
-    ("label", {"label", "labels", "class", "target", "fine", "coarse", "category"}),
-    ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
-    ("count", {"num", "count", "duration", "difficulty"}),
-    ("row", {"id", "idx", "index", "guid"}),
-    ("tags", {"tags", "tag", "ner", "pos", "chunk"}),
-    ("words", {"tokens", "words"}),
-)
 _COLUMN_NAME = re.compile(r"column|field", re.ASCII)
 _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnMaker:
-    """Values for columns, of the given samples: `image` for images, `text` for tokens, `audio` for waveforms."""
-
-    image: SyntheticSample | None
-    text: SyntheticSample | None
-    audio: SyntheticSample | None
-
-    @classmethod
-    def of(cls, samples: Sequence[SyntheticSample]) -> ColumnMaker:
-        """The first sample that suits each kind of data."""
-        lines = [sample for sample in samples if len(sample.shape) == 1]
-        integers = [sample for sample in lines if not getattr(torch, sample.dtype).is_floating_point]
-        floats = [sample for sample in lines if getattr(torch, sample.dtype).is_floating_point]
-        images = [sample for sample in samples if len(sample.shape) == 3]
-        first = [found[0] if found else None for found in (images, integers, floats)]
-        return cls(*first)
-
-    def value(self, name: str) -> Any:
-        """One value of the column `name`."""
-        kind = kind_of(name)
-        if kind == "image" and self.image is not None:
-            return blank_image(self.image)
-        if kind == "audio" and self.audio is not None:
-            return {"array": [0.0] * self.audio.shape[0], "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
-        if kind == "chat":
-            return [{"role": "user", "content": self.words(2)}, {"role": "assistant", "content": self.words(2)}]
-        if kind == "answers":
-            return {"text": ["word"], "answer_start": [0]}
-        if kind == "label":
-            return 0
-        if kind == "turns" and self.image is not None:  # HuggingFaceM4/the_cauldron, `texts`
-            return [{"user": self.words(2), "assistant": self.words(2)}]
-        if kind in ("number", "count"):
-            return 1.0 if kind == "number" else 1
-        if kind in ("words", "tags"):  # of each word, as in CoNLL's sets of named entities
-            words = self.words().split()
-            return words if kind == "words" else [index % CLASSES for index in range(len(words))]
-        return "0" if kind == "row" else self.words()
-
-    def column(self, name: str, rows: int) -> list[Any]:
-        """A column of so many values; labels count up to the number of classes."""
-        if kind_of(name) == "label":
-            classes = (self.image or self.text or SyntheticSample(shape=(1,))).classes if self.image else CLASSES
-            return [row % classes for row in range(rows)]
-        return [self.value(name)] * rows
-
-    def words(self, parts: int = 1) -> str:
-        """Text of as many words as the sample of tokens has numbers, divided by `parts`."""
-        count = self.text.shape[0] if self.text is not None else _WORDS_BESIDE_OTHER_DATA
-        return " ".join(["word"] * max(1, count // parts))
-
-
-def kind_of(name: str) -> str:
-    """What a column holds, by the words of its name; `text` where they say nothing."""
-    words = set(re.split(r"[^a-z]+", name.lower()))
-    return next((kind for kind, known in _KINDS if words & known), "text")
 
 
 def columns_of_options(arguments: Sequence[str]) -> list[str]:
@@ -206,6 +128,14 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
             replacement=functools.partial(_skipping, only_synthetic),
             source="datasets/iterable_dataset.py, `IterableDataset.skip`", **common,
         ),
+        *(
+            Patch(
+                target=f"datasets.dataset_dict:{name}.__getitem__",
+                replacement=functools.partial(_split_by_any_name, only_synthetic),
+                source=f"datasets/dataset_dict.py, `{name}`", **common,
+            )
+            for name in ("DatasetDict", "IterableDatasetDict")
+        ),
         Patch(
             target=f"{table}.remove_columns", replacement=functools.partial(_removing_known, only_synthetic),
             source="datasets/arrow_dataset.py, `Dataset.remove_columns`", **common,
@@ -226,6 +156,17 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
             source="datasets/arrow_dataset.py, `Dataset.train_test_split`", **common,
         ),
     ]  # fmt: skip
+
+
+def _split_by_any_name(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    """The splits of a synthetic data set are alike, and the script knows what they are called."""
+
+    @functools.wraps(original)
+    def getitem(self: Any, key: Any) -> Any:
+        is_other = isinstance(key, str) and key not in self and "train" in self and only_synthetic()
+        return original(self, "train" if is_other else key)
+
+    return getitem
 
 
 def _lazy_item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
@@ -252,7 +193,7 @@ def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any)
         if type(found) is not dict:
             return found
         if isinstance(key, int):
-            return GrowingRow(found, maker.value)
+            return GrowingRow(found, functools.partial(maker.value, row=key))
         rows = len(next(iter(found.values()), ()))
         return GrowingRow(found, lambda name: maker.column(name, rows))
 
@@ -354,7 +295,8 @@ def _splitting(only_synthetic: Callable[[], bool], original: Any) -> Any:
 
         A small part of a real table has many rows: 0.05 % of a corpus is its validation set.
         """
-        test_size, train_size = _no_tiny_part(test_size), _no_tiny_part(train_size)
+        if only_synthetic():
+            test_size, train_size = _no_tiny_part(test_size), _no_tiny_part(train_size)
         wanted = sum(size for size in (test_size, train_size) if isinstance(size, int))
         if only_synthetic() and wanted >= len(self):
             self = self.select(range(wanted + len(self)))

@@ -33,9 +33,9 @@ from cotenant.tracing.data import (
     synthetic_timm,
     token_files,
 )
+from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_columns import ColumnMaker
 from cotenant.tracing.data.synthetic_hf_datasets import (
     LoadedTables,
     existing_at_hub,

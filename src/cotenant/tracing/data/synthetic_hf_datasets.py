@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker, columns_of_options, columns_of_parsed_options, kind_of
+from cotenant.tracing.data.synthetic_columns import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.synthetic_torchvision import blank_image
 
 ROWS = 1000
@@ -74,6 +75,8 @@ _TAGS: Mapping[str, Mapping[str, int]] = {
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _SPLITS = ("train", "validation", "test")
+_EMBEDDED = {"pair": ("anchor", "positive"), "triplet": ("anchor", "positive", "negative")}
+"""Texts to embed: by the part of a data set of sentence-transformers, whose trainers take each column for an input."""
 _BY_PURPOSE = (
     (("vsft", "llava", "vlm"), ("messages", "images")),
     (("rlaif-v",), ("prompt", "chosen", "rejected", "images")),
@@ -232,24 +235,27 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
         if column not in columns:
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
             shares = column in purpose and _ANSWERS & set(purpose)
-            columns[column] = [maker.words(2)] * ROWS if shares else maker.column(column, ROWS)
+            columns[column] = _halves(maker) if shares else maker.column(column, ROWS)
     if any(word in lowered for word in _CHAT_PROMPTS):
-        columns["prompt"] = [[{"role": "user", "content": maker.words()}]] * ROWS
+        columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(ROWS)]
     return columns, classes
 
 
 def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Chats with one image each, as trainers of vision-language models read them."""
+    images = [blank_image(maker.image)] if maker.image is not None else []
 
-    def said(role: str, parts: int) -> dict[str, str]:
-        return {"role": role, "content": maker.words(parts)}
+    def value(column: str, row: int) -> Any:
+        words = maker.words(2, row)
+        asked, answered = {"role": "user", "content": words}, {"role": "assistant", "content": words}
+        known = {"messages": [asked, answered], "prompt": [asked], "images": images}
+        return known.get(column, [answered])
 
-    values = {
-        "messages": [said("user", 2), said("assistant", 2)],
-        "prompt": [said("user", 2)],
-        "images": [blank_image(maker.image)] if maker.image is not None else [],
-    }
-    return {column: [values.get(column, [said("assistant", 2)])] * ROWS for column in columns}
+    return {column: [value(column, row) for row in range(ROWS)] for column in columns}
+
+
+def _halves(maker: ColumnMaker) -> list[str]:
+    return [maker.words(2, row) for row in range(ROWS)]
 
 
 def _purpose_columns(name: str) -> tuple[str, ...]:
@@ -272,7 +278,7 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
     maker = ColumnMaker.of(known)
     if len(image_sample(known).shape) == 3:
         image, classes = blank_image(image_sample(known)), image_sample(known).classes
-        captions = dict.fromkeys(("text", "caption"), [maker.words()] * ROWS)
+        captions = dict.fromkeys(("text", "caption"), maker.column("text", ROWS))
         return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": _label_column(classes)}, classes
     if text_sample(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
         audio = {column: maker.column(column, ROWS) for column in ("audio", "text", "sentence")}
@@ -297,12 +303,14 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         return {**pair, "id": _id_column()}, 0
     if name in _TRANSLATIONS:
         languages = part.split("-") if "-" in part else ("en", "de")
-        translation = {language: _text_column(length)[0] for language in languages}
-        return {"id": _id_column(), "translation": [translation] * ROWS}, 0
+        translations = [dict.fromkeys(languages, text) for text in _text_column(length)]
+        return {"id": _id_column(), "translation": translations}, 0
     if name in _QUESTIONS:
         answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
         question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
         return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
+    if part in _EMBEDDED or part.startswith("triplet-"):
+        return {column: _text_column(length) for column in _EMBEDDED[part.partition("-")[0]]}, 0
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
 
 
@@ -321,7 +329,7 @@ def _hours_since_2016() -> list[str]:
 
 
 def _text_column(count: int, ending: str = "") -> list[str]:
-    return [" ".join([*["word"] * count, *ending.split()])] * ROWS
+    return [" ".join([words_of_row(count, row), *ending.split()]) for row in range(ROWS)]
 
 
 def _label_column(classes: int) -> list[Any]:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import ColumnMaker, kind_of
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES, TIME_STEPS
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.patches.registry import Patch, Phase

@@ -1,0 +1,114 @@
+"""Values of synthetic Hugging Face tables, by what the name of their column says: texts, chats, images, labels."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.synthetic_torchvision import blank_image
+
+_WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
+_SAMPLING_RATE = 16_000
+_LAST_WORDS = (
+    "word", "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
+    "state", "family", "group", "country", "part", "place", "case", "week", "work", "question", "night", "point",
+    "home", "water", "room", "mother", "money",
+)  # fmt: skip
+_KINDS = (
+    ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
+    ("audio", {"audio", "speech", "wav", "waveform"}),
+    ("chat", {"messages", "conversations", "conversation"}),
+    ("turns", {"texts"}),
+    ("answers", {"answers"}),
+    ("label", {"label", "labels", "class", "target", "fine", "coarse", "category"}),
+    ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
+    ("count", {"num", "count", "duration", "difficulty"}),
+    ("row", {"id", "idx", "index", "guid"}),
+    ("tags", {"tags", "tag", "ner", "pos", "chunk"}),
+    ("words", {"tokens", "words"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMaker:
+    """Values for columns, of the given samples: `image` for images, `text` for tokens, `audio` for waveforms."""
+
+    image: SyntheticSample | None
+    text: SyntheticSample | None
+    audio: SyntheticSample | None
+
+    @classmethod
+    def of(cls, samples: Sequence[SyntheticSample]) -> ColumnMaker:
+        """The first sample that suits each kind of data."""
+        lines = [sample for sample in samples if len(sample.shape) == 1]
+        integers = [sample for sample in lines if not getattr(torch, sample.dtype).is_floating_point]
+        floats = [sample for sample in lines if getattr(torch, sample.dtype).is_floating_point]
+        images = [sample for sample in samples if len(sample.shape) == 3]
+        first = [found[0] if found else None for found in (images, integers, floats)]
+        return cls(*first)
+
+    def value(self, name: str, row: int = 0) -> Any:
+        """The value of the column `name` in a row."""
+        kind = kind_of(name)
+        if kind == "image" and self.image is not None:
+            return blank_image(self.image)
+        if kind == "audio" and self.audio is not None:
+            return {"array": [0.0] * self.audio.shape[0], "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
+        if kind == "chat":
+            content = self.words(2, row)
+            return [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
+        if kind == "answers":
+            return {"text": ["word"], "answer_start": [0]}
+        if kind == "label":
+            return 0
+        if kind == "turns" and self.image is not None:  # HuggingFaceM4/the_cauldron, `texts`
+            return [{"user": self.words(2, row), "assistant": self.words(2, row)}]
+        if kind in ("number", "count"):
+            return 1.0 if kind == "number" else 1
+        if kind in ("words", "tags"):  # of each word, as in CoNLL's sets of named entities
+            words = self.words(row=row).split()
+            return words if kind == "words" else [index % CLASSES for index in range(len(words))]
+        return "0" if kind == "row" else self.words(row=row)
+
+    def column(self, name: str, rows: int) -> list[Any]:
+        """A column of so many values; labels count up to the number of classes."""
+        if kind_of(name) == "label":
+            classes = (self.image or self.text or SyntheticSample(shape=(1,))).classes if self.image else CLASSES
+            return [row % classes for row in range(rows)]
+        if kind_of(name) in ("text", "chat", "turns", "words"):
+            return [self.value(name, row) for row in range(rows)]
+        return [self.value(name)] * rows
+
+    def words(self, parts: int = 1, row: int = 0) -> str:
+        """Text of as many words as the sample of tokens has numbers, divided by `parts`."""
+        count = self.text.shape[0] if self.text is not None else _WORDS_BESIDE_OTHER_DATA
+        return words_of_row(max(1, count // parts), row)
+
+
+def words_of_row(count: int, row: int) -> str:
+    """Text of `count` words, of which the last three tell rows apart: a batch may have each text only once.
+
+    Each word is one token of common tokenizers. Of one word there are 30 texts, of two 900, of more 27,000.
+    """
+    digits = []
+    for _ in range(min(3, count)):
+        row, digit = divmod(row, len(_LAST_WORDS))
+        digits.append(_LAST_WORDS[digit])
+    return _first_words(count - len(digits)) + " ".join(reversed(digits))
+
+
+@functools.lru_cache(maxsize=16)
+def _first_words(count: int) -> str:
+    return "word " * count
+
+
+def kind_of(name: str) -> str:
+    """What a column holds, by the words of its name; `text` where they say nothing."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    return next((kind for kind, known in _KINDS if words & known), "text")
