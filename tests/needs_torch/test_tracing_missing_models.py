@@ -305,6 +305,50 @@ def test_a_model_that_is_not_here_at_all_is_an_error(tmp_path):
         assert "`--allow-network`" in caught.value.hint
 
 
+HUB = """
+import torch
+from huggingface_hub import hf_hub_download
+from safetensors.torch import load_file
+model = torch.nn.Linear(8, 4).cuda()
+"""
+USE = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    model(torch.ones(2, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        'load_file(hf_hub_download("someone/gone", "model.safetensors"), device="cpu")',
+        'torch.load(hf_hub_download(repo_id="someone/gone", filename="weights/model.pth"))["model"]',
+    ],
+)
+def test_weights_that_a_script_fetches_from_the_hub_are_replaced(tmp_path, loading):
+    trace = traced(tmp_path, f"{HUB}model.load_state_dict({loading})\n{USE}")
+    assert by_category(trace)["parameter"] == 4 * (8 * 4 + 4)
+    assert ["someone/gone" in warning for warning in trace.warnings] == [True]
+
+
+@pytest.mark.parametrize("name", ["config.json", "training_args.bin"])
+def test_other_files_of_the_hub_are_missing(tmp_path, name):
+    with failing("raised", "the script raised LocalEntryNotFoundError"):
+        traced(tmp_path, f"{HUB}hf_hub_download('someone/gone', {name!r})\n{USE}")
+
+
+def test_a_file_for_the_statistics_of_the_hub_is_no_error(tmp_path):
+    package = tmp_path / "segmentation_models_pytorch"
+    package.mkdir()
+    package.joinpath("__init__.py").write_text(
+        "from huggingface_hub import hf_hub_download\n"
+        "def fetch(): return [hf_hub_download('a/b', name) for name in ('config.json', 'model.safetensors')][1]\n"
+    )
+    source = "import segmentation_models_pytorch as library\nmodel.load_state_dict(load_file(library.fetch()))\n"
+    assert len(traced(tmp_path, HUB + source + USE).warnings) == 1
+
+
 @pytest.mark.parametrize(
     "handling",
     [
