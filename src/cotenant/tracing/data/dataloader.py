@@ -117,6 +117,7 @@ class _FewSampleIterator:
         self._quantiles = quantiles
         self._histogram = histogram
         self._position = 0  # in the epoch
+        self._epoch: tuple[object, ...] = ()
         self._batches_made = 0
         self._cache: dict[tuple[int, int], Any] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
@@ -137,6 +138,10 @@ class _FewSampleIterator:
         observer = self._observer
         if self._small_data_warning and observer.recorder.steps > self._steps_before:  # the script trains on it
             observer.recorder.warn(self._small_data_warning)
+        if not self._position:
+            self._epoch = observer.rounds.epoch(self._loader.dataset)
+            if observer.draining and observer.rounds.epoch_passes(self._epoch):
+                raise StopIteration
         if observer.ending_epoch and self._position >= _DRAIN_BATCHES:
             self._position = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
@@ -149,6 +154,7 @@ class _FewSampleIterator:
                 size, self._position = self._partial_size, _DRAIN_BATCHES
             batch = self._batch(size, indices)
         self._position += 1
+        observer.rounds.batch_read(self._epoch)
         return batch
 
     def _next_size(self, sizes: Iterator[tuple[int, Sequence[Any] | None]]) -> tuple[int, Sequence[Any] | None]:

@@ -234,6 +234,8 @@ class TracingSession:
         mark_uninstalled(error, self.answer)
         print_script_traceback(error)
         message = f"{describe(error)}{self.mode.host_reads.suspect(error)}"
+        if self.observer.draining:
+            self.observer.warn_untraced_rounds(error)
         if self.observer.draining and isinstance(error, StopIteration):
             self._answer(partial=False)  # from a loader whose epoch was ended
         if self.observer.draining:

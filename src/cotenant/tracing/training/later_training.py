@@ -18,7 +18,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training.loop_counters import Counters
 
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
-_TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
+TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
 
 
 def warn_later_training(recorder: Any) -> None:
@@ -51,7 +51,7 @@ def _later_training() -> Iterator[tuple[FrameType, ast.stmt]]:
 def script_frames() -> Iterator[FrameType]:
     """Frames of the script, from the innermost outwards, up to the tracing session."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _TRACER:
+    while frame is not None and frame.f_code.co_filename != TRACER:
         if script_location.is_user_file(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not st
 class OptimizerSchedule:
     """The optimizers of one script, and the number of steps to trace."""
 
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
+    def __init__(self, steps: int, made: Callable[[torch.optim.Optimizer], None]) -> None:
+        """`made`: is called with each optimizer that the script makes."""
+        self._steps = self._of_one_training = steps
+        self._made = made
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sizes: set[int] = set()  # elements that each optimizer which stepped trains
@@ -53,7 +56,9 @@ class OptimizerSchedule:
             self.has_optimizer = True
             self._known.add(optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
-                self._steps = max(self._steps, lbfgs.steps_to_fill(optimizer))
+                self._of_one_training = max(self._of_one_training, lbfgs.steps_to_fill(optimizer))
+                self._steps = max(self._steps, self._of_one_training)
+            self._made(optimizer)
 
         return init
 
@@ -76,7 +81,7 @@ class OptimizerSchedule:
 
     def extend(self, steps: int) -> None:
         """Trace as many steps again after `steps`, where another training begins."""
-        self._steps += steps
+        self._steps = steps + self._of_one_training
 
     def continue_until(self, steps: int) -> None:
         """Trace `steps` in all, or more."""

@@ -4,7 +4,8 @@ The last of `steps` optimizer steps (more with several optimizers: see `optimize
 epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
 Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
 again or ends; at once, if the script has no data loader. Where an optimizer of another size begins, such as that of a
-student after its teacher, as many of its steps are traced.
+student after its teacher, as many of its steps are traced; so are the rounds of a loop that trains a new model in each:
+see `training_rounds`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
 from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
+from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
@@ -37,8 +39,9 @@ class TrainingObserver:
     def __init__(self, recorder: TraceRecorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
         self.layer_log = LayerLog(recorder)
-        self.schedule = OptimizerSchedule(steps)
+        self.schedule = OptimizerSchedule(steps, self._optimizer_made)
         self.conditional_work = ConditionalWork(recorder)
+        self.rounds = TrainingRounds()
         self.finish = finish
         self.draining = False  # all wanted steps were traced
         self.compiling = False  # the compiler calls functions, and no work of the script is done
@@ -208,17 +211,28 @@ class TrainingObserver:
         if not self._in_parts:
             self._count_step(optimizer)
 
+    def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.rounds.optimizer_made(optimizer) and self.draining:
+            self.rounds.begin()
+            self._trace_more()
+
+    def _trace_more(self) -> None:
+        self.draining = self.ending_epoch = False
+        self.schedule.extend(self.recorder.steps)
+
     def _end_if_complete(self, optimizer: torch.optim.Optimizer) -> None:
         """Finish before a step of a training that was traced; go on where another one begins."""
         if not self.draining:
             return
         if not self.schedule.is_new_training(optimizer):
+            if self.rounds.step_passes():
+                return
             self._finish()
-        self.draining = self.ending_epoch = False
-        self.schedule.extend(self.recorder.steps)
+        self._trace_more()
 
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.recorder.steps += 1
+        self.rounds.stepped()
         if self.batches is not None:
             self.batches.end_step()
         self.schedule.stepped(optimizer, self.recorder.steps)
@@ -244,8 +258,14 @@ class TrainingObserver:
         self.schedule.continue_for_rounds(self.recorder.steps, rounds + 1)
         return True
 
+    def warn_untraced_rounds(self, error: BaseException | None = None) -> None:
+        """Say which rounds come after the script's present place, or the one that raised `error`."""
+        if sentence := self.rounds.warning(error):
+            self.recorder.warn(sentence)
+
     def _finish(self) -> None:
         later_training.warn_later_training(self.recorder)
+        self.warn_untraced_rounds()
         self.finish()
 
 

@@ -1,0 +1,137 @@
+"""Loops each round of which trains a new model: a search over sizes, a cross-validation, an ensemble.
+
+Such a loop is known by where the optimizer was made: within a round of a `for` loop that goes on around the training.
+After the traced steps of a round, loaders that the script has trained on are empty, so that its other epochs pass
+without work and the next round begins; others give a few batches. Where an empty epoch is an error of the script, the
+trace ends there, with a warning.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+import traceback
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training.later_training import TRACER, function_body
+from cotenant.tracing.training.loop_counters import Counters
+
+_MAX_ROUNDS = 8
+_MAX_EMPTY_EPOCHS = 200  # of one round; those of Lightning take 10 ms each
+_BATCHES_AHEAD = 1
+"""Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
+
+
+class TrainingRounds:
+    """The rounds of one script."""
+
+    def __init__(self) -> None:
+        self._passing = False  # the other epochs of a round, without work
+        self._rounds = 1
+        self._empty_epochs = self._late_steps = 0
+        self._made_at: list[tuple[int, CodeType, int]] = []  # frames (by address) and lines where the last one was made
+        self._first_parameters: list[weakref.ref[Any]] = []
+        self._trained_on: set[object] = set()  # epochs, by what `epoch` gives
+        self._read: tuple[object, ...] = ()  # the epoch that gave the last batch
+
+    def optimizer_made(self, optimizer: Any) -> bool:
+        """Note where an optimizer is made; whether a new round begins with it."""
+        parameter = next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
+        is_known = any(ref() is parameter for ref in self._first_parameters)
+        begins = not is_known and self._rounds < _MAX_ROUNDS and self._loop() is not None
+        self._made_at = [(id(frame), frame.f_code, frame.f_lineno) for frame in _frames()]
+        if parameter is not None and not is_known:
+            self._first_parameters.append(weakref.ref(parameter))
+        return begins
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._rounds += 1
+        self._empty_epochs, self._late_steps, self._passing = 0, 0, False
+
+    def epoch(self, dataset: object) -> tuple[object, ...]:
+        """What an epoch that begins now is known by: the calls that begin it, and the data set with gradients on.
+
+        Either tells the epochs of one training loop from those of its validation. Scripts make loaders and subsets anew
+        in each epoch, and libraries begin the first elsewhere.
+        """
+        calls = tuple((frame.f_code, frame.f_lineno) for frame in _frames())
+        return (calls, id(dataset)) if torch.is_grad_enabled() else (calls,)
+
+    def batch_read(self, epoch: tuple[object, ...]) -> None:
+        """A loader gives a batch of this epoch."""
+        self._read = epoch
+
+    def stepped(self) -> None:
+        """An optimizer stepped."""
+        self._trained_on.update(self._read)
+
+    def epoch_passes(self, epoch: tuple[object, ...]) -> bool:
+        """Whether an epoch that begins after the traced steps is to be empty."""
+        if self._trained_on.isdisjoint(epoch) or self._rounds >= _MAX_ROUNDS or self._empty_epochs > _MAX_EMPTY_EPOCHS:
+            return False
+        self._passing = self._passing or self._loop() is not None
+        self._empty_epochs += self._passing
+        return self._passing
+
+    def step_passes(self) -> bool:
+        """Whether a step after the traced ones belongs to their epoch: a loader may have read a batch ahead."""
+        self._late_steps += 1
+        return self._late_steps <= _BATCHES_AHEAD and self._rounds < _MAX_ROUNDS and self._loop() is not None
+
+    def warning(self, error: BaseException | None = None) -> str | None:
+        """What to say of rounds that are not traced; None if there are none. `error`: what the script raised."""
+        found = self._loop(None if error is None else [frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+        if found is None:
+            return None
+        frame, loop = found
+        names = {**frame.f_globals, **frame.f_locals}
+        if Counters.of(loop, names).rounds_left == 0 or self._rounds >= _length(loop.iter, names):
+            return None
+        place = f"{Path(frame.f_code.co_filename).name}, line {loop.lineno}"
+        rounds = "the first is" if self._rounds == 1 else f"the first {self._rounds} are"
+        return f"each round of the loop at {place}, trains anew; {rounds} traced"
+
+    def _loop(self, frames: Sequence[FrameType] | None = None) -> tuple[FrameType, ast.For] | None:
+        """The innermost loop that goes on now, and in one of whose rounds the last optimizer was made; with its frame.
+
+        `frames`: outermost first; by default those of the present call.
+        """
+        for frame in _frames() if frames is None else reversed(frames):
+            lines = [line for address, code, line in self._made_at if address == id(frame) and code is frame.f_code]
+            if not lines:
+                continue
+            loops = [node for part in function_body(frame) for node in ast.walk(part) if isinstance(node, ast.For)]
+            around = [
+                loop
+                for loop in loops
+                if all(loop.body[0].lineno <= line <= (loop.end_lineno or 0) for line in (frame.f_lineno, *lines))
+            ]
+            if around:
+                return frame, around[-1]
+        return None
+
+
+def _length(iterated: ast.expr, names: Mapping[str, Any]) -> float:
+    """Rounds of a loop over a display or a variable; infinite where they are not known."""
+    if isinstance(iterated, (ast.Tuple, ast.List)) and not any(isinstance(part, ast.Starred) for part in iterated.elts):
+        return len(iterated.elts)
+    value = names.get(iterated.id) if isinstance(iterated, ast.Name) else None
+    return len(value) if isinstance(value, (list, tuple, set, dict, range)) else math.inf
+
+
+def _frames() -> Iterator[FrameType]:
+    """Frames of the script and of libraries, from the innermost outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != TRACER:
+        if not frame.f_code.co_filename.startswith(script_location.PACKAGE_DIR):
+            yield frame
+        frame = frame.f_back

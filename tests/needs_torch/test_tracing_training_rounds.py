@@ -1,0 +1,138 @@
+"""Loops of a script each round of which trains a new model."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import traced
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(400, 64))
+held_out = TensorDataset(torch.randn(100, 64))
+
+def net(width):
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 1)).cuda()
+
+def train(width, epochs=5):
+    model = net(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        for (x,) in DataLoader(data, batch_size=50):
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        total = 0
+        with torch.no_grad():
+            for (x,) in DataLoader(held_out, batch_size=50):
+                total += len(model(x.cuda()))
+        accuracy = 1 / total
+"""
+ROUNDS = """
+for width in {widths}:
+    train(width)
+"""
+
+
+def warning(source, rounds):
+    """The one of a script whose last loop at the left margin has untraced rounds."""
+    line = max(number for number, text in enumerate(source.splitlines(), 1) if text.startswith("for "))
+    return f"each round of the loop at train.py, line {line}, trains anew; {rounds} traced"
+
+
+def test_each_round_of_a_search_is_traced(tmp_path):
+    trace = traced(tmp_path, HEAD + ROUNDS.format(widths=(32, 128, 4096)))
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
+    assert trace.header.steps == 9
+    assert not trace.warnings
+
+
+def test_rounds_that_are_alike_are_traced_until_there_are_too_many(tmp_path):
+    alike = traced(tmp_path, HEAD + ROUNDS.format(widths=[32] * 5))
+    assert alike.header.steps == 15
+    assert not alike.warnings
+    short = traced(tmp_path, (HEAD + ROUNDS.format(widths=[32] * 20)).replace("epochs=5", "epochs=1"))
+    assert short.header.steps == 24
+    source = HEAD + ROUNDS.format(widths=[32] * 20)
+    many = traced(tmp_path, source)
+    assert many.header.steps == 24
+    assert many.warnings == (warning(source, "the first 8 are"),)
+
+
+READS_AHEAD = """
+def ahead(loader):
+    present = None
+    for batch in loader:
+        if present is not None:
+            yield present
+        present = batch
+    if present is not None:
+        yield present
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(
+            "in DataLoader(data, batch_size=50)", "in ahead(DataLoader(data, batch_size=50))", id="reads ahead"
+        ),
+        pytest.param("DataLoader(data,", "DataLoader(torch.utils.data.Subset(data, range(400)),", id="a set per epoch"),
+        pytest.param("DataLoader(held_out,", "DataLoader(data,", id="validates on the same data"),
+    ],
+)
+def test_epochs_of_a_round_are_known_by_their_loop(tmp_path, old, new):
+    assert old in HEAD
+    source = READS_AHEAD + HEAD.replace(old, new) + ROUNDS.format(widths=(32, 4096))
+    trace = traced(tmp_path, source)
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
+    assert trace.header.steps == (8 if "ahead" in new else 6)
+    assert not trace.warnings
+
+
+def test_a_round_ends_where_the_script_fails_without_work(tmp_path):
+    body = HEAD.replace("        total = 0", "        mean = 1 / len(seen)\n        total = 0")
+    body = body.replace("        for (x,) in DataLoader(data", "        seen = []\n        for (x,) in DataLoader(data")
+    body = body.replace("            optimizer.step()", "            optimizer.step()\n            seen.append(1)")
+    source = body + ROUNDS.format(widths=(32, 4096))
+    trace = traced(tmp_path, source)
+    assert trace.header.steps == 3
+    first, second = sorted(trace.warnings)
+    assert first == warning(source, "the first is")
+    assert "ZeroDivisionError" in second
+
+
+def test_a_round_without_loaders_is_told(tmp_path):
+    rounds = """
+for width in (32, 4096):
+    model = net(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100):
+        model(torch.randn(8, 64).cuda()).sum().backward()
+        optimizer.step()
+"""
+    assert traced(tmp_path, HEAD + rounds).warnings == (warning(HEAD + rounds, "the first is"),)
+    assert not traced(tmp_path, HEAD + rounds.replace("(32, 4096)", "(32,)")).warnings
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        pytest.param("model = net(32)\nfor epoch in range(100):\n    step(model)\n", id="an optimizer in each epoch"),
+        pytest.param("model = net(32)\nstep(model)\n", id="a function"),
+    ],
+)
+def test_a_new_optimizer_of_the_same_model_is_no_new_training(tmp_path, epochs):
+    step = """
+def step(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in DataLoader(data, batch_size=50):
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
+    trace = traced(tmp_path, HEAD + step + epochs)
+    assert trace.header.steps == 3
