@@ -36,7 +36,16 @@ from cotenant.demo.examples import find_examples
 from cotenant.demo.published import measured_scripts
 from cotenant.estimators.api import explain
 from cotenant.estimators.learned.utilization import utilization_of
-from cotenant.estimators.roofline import FITTED, Machine, roofline_smact
+from cotenant.estimators.roofline import (
+    BANDWIDTH_BYTES_HZ,
+    FITTED,
+    PRODUCT_FLOPS_HZ,
+    SMS,
+    STEEPNESS,
+    VECTOR_FLOPS_HZ,
+    Machine,
+    roofline_smact,
+)
 from cotenant.estimators.trace_features import features_of
 from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
 from cotenant.gpu_specs import gpu_spec
@@ -116,25 +125,53 @@ def _job(title: str, network: str, smact: float, bound_bytes: int, trace: Memory
     return Job(title=title, network=network, smact=smact, bound_bytes=bound_bytes, learned=learned, kernels=kernels)
 
 
+class KernelTable:
+    """The kernels of all jobs as columns, so that a fit judges all jobs by a few operations."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        import numpy as np
+
+        rows = [(number, kernel) for number, job in enumerate(jobs) for kernel in job.kernels]
+        self._jobs = len(jobs)
+        self._job = np.array([number for number, _ in rows])
+        self._product = np.array([kernel[0] == "product" for _, kernel in rows])
+        self._rate = np.array([PRODUCT_FLOPS_HZ.get(kernel[1], VECTOR_FLOPS_HZ) for _, kernel in rows])
+        self._count, self._flops, self._bytes, self._results = np.array([kernel[2:] for _, kernel in rows], float).T
+
+    def smacts(self, machine: Machine) -> Any:
+        """What `roofline_smact` says of each job, as an array; 0 of a job without kernels."""
+        import numpy as np
+
+        work = np.where(self._product, self._flops / machine.flops_per_sm, self._results / machine.results_per_sm)
+        filled = np.clip(work, 1.0, SMS) / SMS
+        rate = machine.product_efficiency * self._rate * np.where(self._product, filled, 1.0)
+        bandwidth = machine.bandwidth_efficiency * BANDWIDTH_BYTES_HZ
+        seconds = np.maximum(np.maximum(self._flops / rate, self._bytes / bandwidth), machine.launch_s) * self._count
+        busy_s, active_s, host_s = (
+            np.bincount(self._job, weights=values, minlength=self._jobs)
+            for values in (seconds, seconds * filled, self._count * machine.host_s)
+        )
+        step_s = (busy_s**STEEPNESS + host_s**STEEPNESS) ** (1.0 / STEEPNESS)
+        return np.minimum(1.0, active_s / (machine.waiting * np.maximum(step_s, 1e-30)))
+
+
 def fitted(jobs: Sequence[Job]) -> Machine:
     """The constants that fit these jobs best; each network counts as at most `MAX_JOBS`."""
+    import numpy as np
     from scipy.optimize import minimize
 
     names = [field.name for field in fields(Machine)]
     start = [math.log(getattr(GUESS, name)) for name in names]
-    weights = weights_of(jobs)
+    table, weights = KernelTable(jobs), np.array(weights_of(jobs))
+    measured = np.array([job.smact for job in jobs])
 
     def machine(logs: Sequence[float]) -> Machine:
         return Machine(**{name: math.exp(value) for name, value in zip(names, logs, strict=True)})
 
     def loss(logs: Any) -> float:
-        found = machine(logs)
-        errors = [
-            weight * (((roofline_smact(job.kernels, found) or 0.0) - job.smact) / 0.08) ** 2
-            for job, weight in zip(jobs, weights, strict=True)
-        ]
+        errors = weights * ((table.smacts(machine(logs)) - measured) / 0.08) ** 2
         off = [((value - first) / std) ** 2 for value, first, std in zip(logs, start, PRIOR_STD, strict=True)]
-        return sum(errors) + sum(off)
+        return float(errors.sum()) + sum(off)
 
     return machine(
         minimize(loss, start, method="Nelder-Mead", options={"maxiter": 400, "xatol": 0.02, "fatol": 0.05}).x

@@ -34,7 +34,7 @@ matrix products do not, unless the script allows it. `VECTOR_FLOPS_HZ` is for al
 REACH_BELOW, REACH_ABOVE = 0.07, 0.10
 """How far the interval reaches beyond its parts: on networks left out, 90 % of the jobs are inside on each side."""
 
-_STEEPNESS = 4.0
+STEEPNESS = 4.0
 """The longer of two times, smoothed: launches and kernels overlap, but not where the step waits for a result."""
 
 
@@ -79,7 +79,7 @@ def roofline_smact(kernels: Sequence[KernelGroup], machine: Machine = FITTED) ->
         host_s += count * machine.host_s
     if not busy_s:
         return None
-    step_s = math.hypot(busy_s ** (_STEEPNESS / 2), host_s ** (_STEEPNESS / 2)) ** (2 / _STEEPNESS)
+    step_s = math.hypot(busy_s ** (STEEPNESS / 2), host_s ** (STEEPNESS / 2)) ** (2 / STEEPNESS)
     return min(1.0, float(active_s / (machine.waiting * step_s)))
 
 
