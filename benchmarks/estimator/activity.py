@@ -1,6 +1,6 @@
 """How well is the SM activity of unknown work predicted, by memory, by a roofline, by both, and by what interval?
 
-    python -m benchmarks.estimator.activity [--rows 110] [--quick] [--write] [--data FOLDER]
+    python -m benchmarks.estimator.activity [--rows 40] [--quick] [--write] [--data FOLDER]
 
 Measured: 40 jobs of AEGIS that an example repeats, alone on an A100-40GB, mean over the run; and `--rows` random
 networks each of GPUMemNet's MLPs and CNNs, mean of the samples above zero. Each is traced here. One network at a time
@@ -284,7 +284,7 @@ def report(found: Sequence[Prediction]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=110, help="rows of each of GPUMemNet's sets (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=40, help="rows of each of GPUMemNet's sets (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="four jobs of AEGIS, 2 rows of each set")
     parser.add_argument("--data", type=Path, default=DATA / "gpumemnet", help="folder of realworld_measured.csv")
     add_write_option(parser)

@@ -55,11 +55,11 @@ MAX_CACHED = 100_000
 
 QueueOrder = Literal["oldest", "shortest", "least-work", "due"]
 
-SLOWDOWN_WEIGHTS = {(2, False): 0.8, (2, True): 1.0, (3, False): 1.0, (3, True): 1.35}
+SLOWDOWN_WEIGHTS = {(2, False): 0.8, (2, True): 1.0, (3, False): 0.9, (3, True): 1.2}
 """Weight of a predicted slowdown over the whole run: by the number of jobs that would share (3 stands for more), and
 whether the activity of one of them is guessed."""
 
-UPPER_WEIGHTS = {2: 0.7, 3: 1.0}
+UPPER_WEIGHTS = {2: 0.7, 3: 0.8}
 """The same for a resident where an activity is guessed, whose slowdown is predicted with the upper end of that."""
 
 PATIENCE = 3.0

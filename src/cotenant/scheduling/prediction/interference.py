@@ -3,7 +3,8 @@
 The prior uses solo activity: the slowdown of a job is 1 plus, for each partner, 0.868 x SMACT^2.565 x (fifths of the
 GPU's memory)^0.791 of that partner, or 1.94 x SMACT^4.44 where its memory is not known (fitted on 218 pairs of jobs on
 an A100-40GB, where the activity of the victim has little effect). If the speeds would need more than all SMs, all are
-reduced by the same factor. For more than two jobs the sum is an extrapolation without measurements.
+reduced by the same factor. For more than two jobs the sum is an extrapolation; time-sliced ones are reduced to the
+largest sum of speeds that was measured.
 
 The posterior adds two effects per workload in log slowdown, learned from observed co-runs: its sensitivity as a victim
 and its pressure as an aggressor. On the 218 pairs they explain most of the variance that SM activity leaves; a sum of
@@ -34,6 +35,10 @@ Fitted to the same pairs. Partners of a family left out: R2 of the speed 0.65, w
 AGGRESSIVENESS_UNIT_SHARE = 0.2
 ASSUMED_GPU_MEMORY_BYTES = 40 * GiB
 """Memory assumed for a GPU of unknown size: that of the GPU the prior was fitted on."""
+
+MAX_TOTAL_SPEED = 2.8
+"""Most that time-sliced jobs on one GPU do together, as a multiple of one alone: the best of four or five that were
+measured did 2.72 (AEGIS, progressive admission); seven small ones 2.8 to 3.5 under MPS (thesis, chapter 4)."""
 
 ASSUMED_SMACT = 0.5
 """SM activity assumed for a job without any data, as in the replays of the CARMA traces that the policies come from."""
@@ -124,17 +129,25 @@ def limit_to_all_sms(slowdowns: Sequence[float], smacts: Sequence[float]) -> tup
     return tuple([max(1.0, slowdown * stretch) for slowdown in slowdowns])
 
 
+def limit_total_speed(slowdowns: tuple[float, ...], sharing: Sharing) -> tuple[float, ...]:
+    """`slowdowns` of at least 1, raised until time-sliced jobs do `MAX_TOTAL_SPEED` times what one does alone."""
+    if len(slowdowns) <= MAX_TOTAL_SPEED or sharing != "time-sliced":
+        return slowdowns
+    stretch = sum([1.0 / slowdown for slowdown in slowdowns]) / MAX_TOTAL_SPEED
+    return slowdowns if stretch <= 1.0 else tuple([slowdown * stretch for slowdown in slowdowns])
+
+
 class PriorInterference:
     """Predicts from SM activity and memory alone."""
 
     version = 0
 
-    def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- one model for all ways to share, until MPS pairs are measured
-        """Slowdowns by activity and memory alone."""
+    def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
+        """Slowdowns by activity and memory alone; pairs under MPS were not measured, and count as time-sliced ones."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
-        return limit_to_all_sms(prior_slowdowns(activities, smacts), smacts)
+        return limit_total_speed(limit_to_all_sms(prior_slowdowns(activities, smacts), smacts), sharing)
 
     def slice_speed(self, workload: str | None, profile: str) -> float | None:  # noqa: ARG002 -- it measured nothing
         """None."""
@@ -175,7 +188,9 @@ class LearnedInterference:
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
-        return limit_to_all_sms(self._learned(activities, smacts, sharing), smacts)
+        found = limit_to_all_sms(self._learned(activities, smacts, sharing), smacts)
+        measured = None if self.table is None else self.table.way(sharing)
+        return found if measured is not None and measured.group_factors else limit_total_speed(found, sharing)
 
     def slice_speed(self, workload: str | None, profile: str) -> float | None:
         """As the table has it; None without one."""

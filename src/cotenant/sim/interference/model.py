@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from cotenant.core.gpu import Sharing
+from cotenant.scheduling.prediction.interference import MAX_TOTAL_SPEED
 
 DEFAULT_GPU = "A100-40GB"
 
@@ -22,10 +23,6 @@ Ceiling = Literal["multiprocessors", "line"]
 # Summed speed of 218 pairs on an A100-40GB against their summed SM activity: 2.26 - 0.63 x sum, R2 0.78.
 LINE_START = 2.26
 LINE_SLOPE = -0.63
-
-# Seven small jobs are together 2.8 to 3.5 times as fast as one under MPS, slower when time-sliced (thesis, chapter 4);
-# the best of four or five time-sliced jobs was 2.72 (AEGIS, progressive admission).
-MAX_TOTAL_SPEED = 2.8
 
 MAX_CACHED_PAIRS = 100_000
 

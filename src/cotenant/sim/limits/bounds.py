@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.errors import CotenantError, UsageError
+from cotenant.scheduling.prediction.interference import MAX_TOTAL_SPEED
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.speeds import activity_of
 from cotenant.sim.interference import Interference, standard
-from cotenant.sim.interference.model import MAX_TOTAL_SPEED
 from cotenant.sim.trace import JobProfile, Trace
 
 MAX_SET_SIZE = 4  # larger sets are bounded, not enumerated

@@ -10,13 +10,16 @@ import pytest
 from cotenant.core.units import GiB, MiB
 from cotenant.scheduling.prediction.interference import (
     ASSUMED_SMACT,
+    MAX_TOTAL_SPEED,
     MEASUREMENT_STD,
     GpuActivity,
     LearnedInterference,
     PriorInterference,
     expected_smact,
     limit_to_all_sms,
+    prior_slowdowns,
 )
+from cotenant.scheduling.prediction.interference_table import InterferenceTable, SharingTable
 from cotenant.sim.traces.carma import measured_a100
 from shared_data import SHARED_DATA
 
@@ -33,7 +36,7 @@ def a(smact, workload=None):
         pytest.param([], [], id="nobody"),
         pytest.param([0.9], [1.0], id="alone"),
         pytest.param([0.1, 0.5], [1.0894, 1.0001], id="the partner's activity counts, not one's own"),
-        pytest.param([0.2, 0.3, 0.3], [1.0185, 1.0108, 1.0108], id="three add up"),
+        pytest.param([0.2, 0.3, 0.3], [1.0769, 1.0687, 1.0687], id="three, up to the most that was measured"),
         pytest.param([0.1, None], [1.0894, 1.0001], id="unknown is taken for one half"),
         pytest.param([1.0, 1.0], [2.94, 2.94], id="two that fill all SMs"),
     ],
@@ -86,6 +89,41 @@ def test_slowdowns_are_raised_until_the_sms_suffice():
     slowed = limit_to_all_sms([1.1, 1.1], [0.9, 0.9])
     assert sum(0.9 / slowdown for slowdown in slowed) == pytest.approx(1.0)
     assert limit_to_all_sms([1.1, 1.0], [0.3, 0.3]) == (1.1, 1.0)
+
+
+def test_costs_of_two_neighbors_add_up():
+    assert prior_slowdowns([a(0.2), a(0.3), a(0.3)], [0.2, 0.3, 0.3]) == pytest.approx(
+        [1.0185, 1.0108, 1.0108], abs=2e-4
+    )
+
+
+@pytest.mark.parametrize("predictor", [PriorInterference(), LearnedInterference()])
+def test_small_jobs_are_together_no_faster_than_any_were_measured(predictor):
+    def total(count, sharing="time-sliced"):
+        return sum(1.0 / slowdown for slowdown in predictor.slowdowns([a(0.05)] * count, sharing))
+
+    assert total(2) == pytest.approx(2.0, abs=0.01)
+    assert total(4) == pytest.approx(MAX_TOTAL_SPEED)
+    assert total(7) == pytest.approx(MAX_TOTAL_SPEED)
+    assert total(4, "mps") > 3.9, "measured of time-sliced jobs only"
+
+
+def test_a_job_that_is_hit_harder_stays_slower_below_the_most_that_jobs_do_together():
+    known = LearnedInterference()
+    known.learn([a(0.1, "fragile"), a(0.1, "tough")], [1.6, 1.0], spread=0.01)
+    found = known.slowdowns([a(0.1, "fragile"), *[a(0.1, "other")] * 3])
+    assert sum(1.0 / slowdown for slowdown in found) == pytest.approx(MAX_TOTAL_SPEED)
+    assert found[0] > 1.2 * found[1]
+
+
+def test_measured_groups_count_more_than_the_most_that_others_did():
+    ways = {
+        "time-sliced": SharingTable(
+            effects={}, pair_speeds={}, group_factors={3: 1.0}, median_error=0.0, p90_error=0.0, rows=9
+        )
+    }
+    table = InterferenceTable(gpu="GPU", is_simulated=False, provenance={}, workloads={}, ways=ways)
+    assert sum(1.0 / s for s in LearnedInterference(table).slowdowns([a(0.05)] * 4)) > 3.9
 
 
 def test_an_observed_slowdown_updates_sensitivity_and_aggressiveness():
