@@ -71,6 +71,12 @@ def main() -> None:
 
 def window_of(virtual_cluster: str, count: int) -> Trace:
     """The representative window of the virtual cluster, with workloads assigned."""
+    trace = trace_of(virtual_cluster)
+    return transforms.assign(transforms.window(trace, min(count, len(trace))), seed=0)
+
+
+def trace_of(virtual_cluster: str) -> Trace:
+    """All jobs of the virtual cluster."""
     with gzip.open(SHARED, "rt", newline="") as file:
         titles, *rows = csv.reader(file)
     selected = [row for row in rows if virtual_cluster in (ALL, row[titles.index("vc")])]
@@ -78,8 +84,7 @@ def window_of(virtual_cluster: str, count: int) -> Trace:
         path = Path(folder) / f"philly-{virtual_cluster}.csv"
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *selected])
-        trace = traces.load(str(path))
-    return transforms.assign(transforms.window(trace, min(count, len(trace))), seed=0)
+        return traces.load(str(path))
 
 
 def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
