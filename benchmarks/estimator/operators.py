@@ -2,9 +2,10 @@
 
     python -m benchmarks.estimator.operators --python VENV/bin/python [--parts N] [--golden] [--write]
 
-VENV has a CUDA build of the torch that is installed here. `jobs/operator_calls.py` calls each operator on its largest
-samples and differentiates it. Compared are the blocks that a call allocates, in their order, and its peak. `--golden`
-writes what the null GPU counted for the calls that agree, where a test holds the tracer to it.
+VENV has a CUDA build of torch. If it is of the version that is installed here, the trace runs here, else in VENV, which
+needs NumPy then. `jobs/operator_calls.py` calls each operator on its largest samples and differentiates it. Compared
+are the blocks that a call allocates, in their order, and its peak. `--golden` writes what the null GPU counted for the
+calls that agree, where a test holds the tracer to it.
 
 Left out: convolutions, whose workspaces `oracle` judges, and calls that raise on the null GPU, as cuSOLVER, cuFFT and
 cuSPARSE do there.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +29,7 @@ from benchmarks.estimator.jobs import operator_calls
 from benchmarks.estimator.jobs.operator_calls import END, FAILED, START, UNIT_BYTES, call_of
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.api import explain
+from cotenant.estimators.replay_input import ReplayInput
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import build_libraries, find_wheels, run_script
 
@@ -88,7 +91,7 @@ def calls_in(events: Iterable[int]) -> dict[int, Allocations]:
     return found
 
 
-def events_of(trace: MemoryTrace) -> list[int]:
+def events_of(trace: MemoryTrace | ReplayInput) -> list[int]:
     """A trace's allocations and frees as in `nullgpu.RequestHistory`."""
     events: list[int] = []
     numbers: dict[int, int] = {}
@@ -111,10 +114,19 @@ def on_null_gpu(python: str, part: int, parts: int) -> dict[int, Allocations]:
     return calls_in(run.history.events)
 
 
-def in_trace(part: int, parts: int) -> dict[int, Allocations]:
-    """What the tracer says it allocates."""
-    result = explain(SCRIPT, [str(part), str(parts)], gpu=GPU, timeout_s=TIMEOUT_S, cache=False)
-    return calls_in(events_of(result.trace))
+def in_trace(part: int, parts: int, python: str | None) -> dict[int, Allocations]:
+    """What the tracer says it allocates, in the environment of `python` or in this one."""
+    result = explain(SCRIPT, [str(part), str(parts)], gpu=GPU, python=python, timeout_s=TIMEOUT_S, cache=False)
+    return calls_in(events_of(result.replay_input))  # with the workspaces of cuBLAS, which versions of torch differ in
+
+
+def operators_of(python: str) -> tuple[str, list[str]]:
+    """(Version of torch without its build, name of each operator in its database), in the environment of `python`."""
+    code = "import json, torch, operator_calls as calls; names = map(calls.name_of, calls.operator_database()); "
+    code += "print(json.dumps([torch.__version__, [*names]]))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=SCRIPT.parent)
+    torch_version, names = json.loads(found.stdout)
+    return torch_version.partition("+")[0], names
 
 
 def verdict(name: str, ours: Allocations | None, theirs: Allocations) -> str:
@@ -132,7 +144,9 @@ def verdict(name: str, ours: Allocations | None, theirs: Allocations) -> str:
     return "equal peak, another order" if ours.peak == theirs.peak else "differs"
 
 
-def judge(python: str, parts: int, names: Sequence[str]) -> tuple[Counter[str], list[str], dict[str, list[int]]]:
+def judge(
+    python: str, parts: int, names: Sequence[str], *, trace_python: str | None = None
+) -> tuple[Counter[str], list[str], dict[str, list[int]]]:
     """(Calls by verdict, a row for each operator and phase that differs, blocks and peak of the calls that agree)."""
     verdicts: Counter[str] = Counter()
     largest: dict[tuple[str, str], tuple[float, str]] = {}
@@ -140,7 +154,7 @@ def judge(python: str, parts: int, names: Sequence[str]) -> tuple[Counter[str], 
     golden: dict[str, list[int]] = {}
     for part in range(parts):
         with ThreadPoolExecutor(max_workers=2) as pool:
-            sides = pool.submit(on_null_gpu, python, part, parts), pool.submit(in_trace, part, parts)
+            sides = pool.submit(on_null_gpu, python, part, parts), pool.submit(in_trace, part, parts, trace_python)
             theirs, ours = (side.result() for side in sides)
         print(f"part {part + 1} of {parts}: {len(theirs)} calls", file=sys.stderr, flush=True)
         for number, wanted in theirs.items():
@@ -163,11 +177,11 @@ def judge(python: str, parts: int, names: Sequence[str]) -> tuple[Counter[str], 
     return verdicts, rows, golden
 
 
-def report(verdicts: Mapping[str, int], rows: Sequence[str], operators: int) -> list[str]:
+def report(verdicts: Mapping[str, int], rows: Sequence[str], operators: int, torch_version: str) -> list[str]:
     """The page below its title."""
     judged = sum(count for name, count in verdicts.items() if not name.startswith("not judged"))
     return [
-        f"torch {version('torch')}, {GPU}. {operators} operators and variants; {judged} calls are judged.",
+        f"torch {torch_version}, {GPU}. {operators} operators and variants; {judged} calls are judged.",
         "",
         "| call | calls | share of the judged |",
         "| --- | ---: | ---: |",
@@ -201,9 +215,13 @@ def main() -> int:
     add_write_option(parser)
     options = parser.parse_args()
     judged = commit()  # before the golden changes the tree
-    names = [operator_calls.name_of(operator) for operator in operator_calls.operator_database()]
-    verdicts, rows, golden = judge(options.python, options.parts, names)
-    lines = report(verdicts, rows, len(names))
+    torch_version, names = operators_of(options.python)
+    here = version("torch").partition("+")[0] == torch_version
+    if options.golden and not here:
+        parser.error(f"the golden is of the torch that is installed here; `--python` has {torch_version}")
+    trace_python = None if here else options.python
+    verdicts, rows, golden = judge(options.python, options.parts, names, trace_python=trace_python)
+    lines = report(verdicts, rows, len(names), version("torch") if here else torch_version)
     print("\n".join(lines))
     if options.golden:
         write_golden(golden)
@@ -212,7 +230,7 @@ def main() -> int:
             f"# Allocations of PyTorch's operators, {today()}\n\nCommit {judged}. Repeat with `python -m "
             f"benchmarks.estimator.operators --python PYTHON --write`.\n"
         )
-        write_result("operators", "\n".join([head, *lines]))
+        write_result("operators" if here else f"operators-torch-{torch_version}", "\n".join([head, *lines]))
     return 0
 
 
