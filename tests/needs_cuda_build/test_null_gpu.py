@@ -91,6 +91,23 @@ for _ in range(3):
     assert followed.peak_reserved_bytes == plain.peak_reserved_bytes
 
 
+def test_values_of_factories_are_known_to_its_prelude(libraries, tmp_path):
+    """As transformers asks whether positions are packed; torch 2.8 has no `get_kernel`."""
+    text = """
+import torch
+positions = torch.arange(7, device="cuda").unsqueeze(0)
+assert (positions.diff(dim=-1) != 1).cumsum(-1)[:, -1].eq(0).all().item()
+assert torch.arange(2, 9, device="cuda").sum().item() == 35 and torch.arange(0, 9, 2, device="cuda").sum().item() == 20
+assert torch.full((3,), 7, device="cuda").sum().item() == 21
+assert torch.ones(3, 3, dtype=torch.bool, device="cuda").all().item()
+assert torch.rand(3, device="cuda").sum().item() == 0, "not computed"
+"""
+    env = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
+    known = "cotenant.tracing.cuda_build.known_tensors:install"
+    run = run_script(libraries, gpu_spec("A100-40GB"), [a_script(tmp_path, text)], env=env, prelude=known)
+    assert (run.ended, run.error) == ("script", "")
+
+
 def test_expandable_segments_grow_instead_of_piling_up(libraries, tmp_path):
     text = "import torch\nfor mib in range(20, 220, 20):\n    torch.empty(mib << 20, dtype=torch.int8, device='cuda')\n"
     command = [a_script(tmp_path, text)]

@@ -33,6 +33,7 @@ from cotenant.tracing.cuda_build.driver import null_driver
 from cotenant.tracing.patches.registry import KernelPatch, PatchTable, Phase
 
 _BELOW_AUTOGRAD = "ADInplaceOrView"
+_EVERY_DEVICE = torch._C.DispatchKey.CompositeExplicitAutograd
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _AFTER = torch._C._after_ADInplaceOrView_keyset
 _NOT_AFTER = torch._C._dispatch_keyset_full() - _AFTER
@@ -69,6 +70,9 @@ _INNER = (
     "bitwise_xor", "cumsum", "eq", "ge", "gt", "le", "lt", "ne",
 )  # fmt: skip
 """Computed operators that others call below autograd, or that pass over `ADInplaceOrView` (seen with torch 2.13)."""
+
+_FACTORIES = ("arange", "full", "ones", "zeros")
+"""Factories that are followed themselves where kernels are not seen."""
 
 _READ = torch.ops.aten._local_scalar_dense.default
 _ARANGE, _NONZERO = torch.ops.aten.arange.start_out, torch.ops.aten.nonzero.default
@@ -110,7 +114,7 @@ class KnownTensors(KnownValues):
 
     def patches(self) -> list[KernelPatch]:
         """Kernels for the operators of which results are known; with `get_kernel` of newer versions of torch also for
-        those that factories call, and for `nonzero`.
+        those that factories call, and for `nonzero`; in older ones for factories themselves.
         """
         below_autograd = [
             *((func, self._computing(func)) for name in _COMPUTED for func in _overloads(name)),
@@ -127,6 +131,12 @@ class KnownTensors(KnownValues):
             found.append(_patch(_REPEAT, self._repeating(_REPEAT), "CUDA"))
             found.append(_patch(_ARANGE, self._ranging(_ARANGE), "CUDA"))
             found.append(_patch(_NONZERO, self._counting(_NONZERO), "CUDA"))
+        else:
+            found += [
+                _patch(func, self._making(func), "CUDA")
+                for name in _FACTORIES
+                for func in _overloads(name, factories=True)
+            ]
         return found
 
     def _computing(self, func: OpOverload) -> Callable[..., Any]:
@@ -136,6 +146,17 @@ class KnownTensors(KnownValues):
                 self._follow(func, args, kwargs, out)
             elif func._opname == "_to_copy":
                 self._copy_to_host(args[0], out)
+            return out
+
+        return call
+
+    def _making(self, func: OpOverload) -> Callable[..., Any]:
+        """Of a factory that has one implementation for all devices, which can be called by its key."""
+
+        def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            out = func._op_dk(_EVERY_DEVICE, *args, **kwargs)
+            if self.is_on_gpu(out):
+                self._follow(func, args, kwargs, out)
             return out
 
         return call
@@ -300,15 +321,18 @@ class KnownTensors(KnownValues):
 def install() -> None:
     """Give this process the values that are known; others stay what PyTorch reads from the null GPU, zeros."""
     tensors = KnownTensors(null_driver())
-    read = torch.library.get_kernel(_READ, "CUDA")
+    sees_kernels = hasattr(torch.library, "get_kernel")
+    kernel = torch.library.get_kernel(_READ, "CUDA") if sees_kernels else None
 
     def item(keyset: Any, tensor: torch.Tensor) -> Any:
         known = tensors.item(tensor)
         if known is None and isinstance(booleans.assumed(tensor), bool):
             return booleans.assumed(tensor)
-        return read.call_boxed(keyset, tensor) if known is None else known
+        if known is not None:
+            return known
+        return _redispatch(_READ, keyset, (tensor,), {}) if kernel is None else kernel.call_boxed(keyset, tensor)
 
-    table = PatchTable([*tensors.patches(), _patch(_READ, item, "CUDA")])
+    table = PatchTable([*tensors.patches(), _patch(_READ, item, "CUDA" if sees_kernels else _BELOW_AUTOGRAD)])
     table.apply()
     _installed.append(table)
 
@@ -349,18 +373,19 @@ def _redispatch(func: OpOverload, keyset: Any, args: tuple[Any, ...], kwargs: di
     return func.redispatch(keyset & _AFTER, *args, **kwargs)
 
 
-def _overloads(operator: str) -> list[OpOverload]:
-    """Overloads of tensors that this version has, without those that write to `out` or are about names."""
+def _overloads(operator: str, *, factories: bool = False) -> list[OpOverload]:
+    """Overloads of tensors, or `factories`, that this version has; not those that write to `out` or are about names."""
     packet = getattr(torch.ops.aten, operator, None)
     found = [getattr(packet, name) for name in (packet.overloads() if packet is not None else ())]
     # TorchScript has more than the dispatcher.
-    return [func for func in found if torch._C._dispatch_has_kernel(func.name()) and _is_followed(func._schema)]
+    known = (func for func in found if torch._C._dispatch_has_kernel(func.name()))
+    return [func for func in known if _is_followed(func._schema, factories=factories)]
 
 
-def _is_followed(schema: Any) -> bool:
+def _is_followed(schema: Any, *, factories: bool) -> bool:
     types = [str(argument.type) for argument in schema.arguments]
     if any(argument.is_out for argument in schema.arguments) or any(
         "Dimname" in name or name == "str" for name in types
     ):
         return False
-    return any(name in ("Tensor", "List[Tensor]") for name in types[:1])
+    return factories or any(name in ("Tensor", "List[Tensor]") for name in types[:1])
