@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
+from cotenant.tracing.data.kept_by_batches import KeptByBatches
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.training.training_observer import TrainingObserver
 
@@ -118,6 +119,7 @@ class _FewSampleIterator:
         self._histogram = histogram
         self._position = 0  # in the epoch
         self._epoch: tuple[object, ...] = ()
+        self._kept = KeptByBatches(observer.recorder)
         self._batches_made = 0
         self._cache: dict[tuple[int, int], Any] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
@@ -139,10 +141,14 @@ class _FewSampleIterator:
         if self._small_data_warning and observer.recorder.steps > self._steps_before:  # the script trains on it
             observer.recorder.warn(self._small_data_warning)
         if not self._position:
+            observer.epoch_begins()
+            self._kept = KeptByBatches(observer.recorder)
             self._epoch = observer.rounds.epoch(self._loader.dataset)
             if observer.draining and observer.rounds.epoch_passes(self._epoch):
                 raise StopIteration
+        self._kept.before_batch()
         if observer.ending_epoch and self._position >= _DRAIN_BATCHES:
+            self._kept.end(self._batch_count())
             self._position = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         if self._sizes is None:
@@ -153,6 +159,7 @@ class _FewSampleIterator:
                 observer.ending_epoch = True
                 size, self._position = self._partial_size, _DRAIN_BATCHES
             batch = self._batch(size, indices)
+            self._kept.gives(size)
         self._position += 1
         observer.rounds.batch_read(self._epoch)
         return batch
@@ -266,6 +273,13 @@ class _FewSampleIterator:
         is_dropped = getattr(self._loader.batch_sampler, "drop_last", True)
         what = "is dropped (`drop_last`)" if is_dropped else "and its memory are smaller than with enough data"
         return f"a data set has {count} samples for batches of {size}: the only batch {what}"
+
+    def _batch_count(self) -> int:
+        """Batches of an epoch; 0 if they are not known."""
+        try:
+            return len(self._loader)
+        except (TypeError, AttributeError, NotImplementedError):
+            return 0
 
     def _counts(self) -> tuple[int, int]:
         """Samples of an epoch and of a full batch; (0, 0) if they are not known."""

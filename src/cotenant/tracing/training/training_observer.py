@@ -30,6 +30,8 @@ from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
+_BATCHES_AHEAD = 1
+"""Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 
 
@@ -53,6 +55,7 @@ class TrainingObserver:
         self._phase_around_step = "forward"
         self._warmup_loops = 0  # that were traced to their end
         self._is_training = True  # backward passes are counted
+        self._batches_ahead = 0  # that a loader may have read before its epoch was ended
         self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
 
     @property
@@ -225,7 +228,8 @@ class TrainingObserver:
         if not self.draining:
             return
         if not self.schedule.is_new_training(optimizer):
-            if self.rounds.step_passes():
+            if self._batches_ahead:
+                self._batches_ahead -= 1
                 return
             self._finish()
         self._trace_more()
@@ -248,6 +252,11 @@ class TrainingObserver:
             if not self.loaders:
                 self._finish()
             self.draining = self.ending_epoch = True
+            self._batches_ahead = _BATCHES_AHEAD
+
+    def epoch_begins(self) -> None:
+        """A loader is asked for its first batch: batches of the epoch before are used up."""
+        self._batches_ahead = 0
 
     def _goes_on(self) -> bool:
         """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""

@@ -26,8 +26,6 @@ from cotenant.tracing.training.loop_counters import Counters
 
 _MAX_ROUNDS = 8
 _MAX_EMPTY_EPOCHS = 200  # of one round; those of Lightning take 10 ms each
-_BATCHES_AHEAD = 1
-"""Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
 
 
 class TrainingRounds:
@@ -36,7 +34,7 @@ class TrainingRounds:
     def __init__(self) -> None:
         self._passing = False  # the other epochs of a round, without work
         self._rounds = 1
-        self._empty_epochs = self._late_steps = 0
+        self._empty_epochs = 0
         self._made_at: list[tuple[int, CodeType, int]] = []  # frames (by address) and lines where the last one was made
         self._first_parameters: list[weakref.ref[Any]] = []
         self._trained_on: set[object] = set()  # epochs, by what `epoch` gives
@@ -55,7 +53,7 @@ class TrainingRounds:
     def begin(self) -> None:
         """A round begins."""
         self._rounds += 1
-        self._empty_epochs, self._late_steps, self._passing = 0, 0, False
+        self._empty_epochs, self._passing = 0, False
 
     def epoch(self, dataset: object) -> tuple[object, ...]:
         """What an epoch that begins now is known by: the calls that begin it, and the data set with gradients on.
@@ -81,11 +79,6 @@ class TrainingRounds:
         self._passing = self._passing or self._loop() is not None
         self._empty_epochs += self._passing
         return self._passing
-
-    def step_passes(self) -> bool:
-        """Whether a step after the traced ones belongs to their epoch: a loader may have read a batch ahead."""
-        self._late_steps += 1
-        return self._late_steps <= _BATCHES_AHEAD and self._rounds < _MAX_ROUNDS and self._loop() is not None
 
     def warning(self, error: BaseException | None = None) -> str | None:
         """What to say of rounds that are not traced; None if there are none. `error`: what the script raised."""

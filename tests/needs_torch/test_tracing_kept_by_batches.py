@@ -1,0 +1,84 @@
+"""What loops over loaders keep on the GPU for each batch, of which few are traced."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import traced
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data, held_out = TensorDataset(torch.randn(800, 8)), TensorDataset(torch.randn({held_out}, 8))
+model = nn.Linear(8, 50_000).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def ahead(loader):
+    present = None
+    for batch in loader:
+        if present is not None:
+            yield present
+        present = batch
+    yield present
+
+"""
+LOOP = """
+losses, outputs = [], []
+for epoch in range(5):
+    for (x,) in DataLoader(data, batch_size=50):
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        for (x,) in DataLoader(held_out, batch_size=50):
+            model(x.cuda()).sum()
+"""
+LATE = """optimizer.step()
+        losses.append(None)
+        if len(losses) == {batch}:
+            late = torch.ones(20_000_000).cuda()"""
+KEEPS_OUTPUTS = LOOP.replace("            model(x.cuda()).sum()", "            outputs.append(model(x.cuda()))")
+
+
+@pytest.mark.parametrize("held_out", [500, pytest.param(460, id="a smaller last batch")])
+def test_outputs_that_an_evaluation_collects_are_told(tmp_path, held_out):
+    (warning,) = traced(tmp_path, HEAD.format(held_out=held_out) + KEEPS_OUTPUTS).warnings
+    assert "keeps 9.5 MiB on the GPU for each batch: its 10 batches keep 95.4 MiB" in warning
+    assert warning.startswith("the loop at train.py, line ")
+
+
+def test_the_evaluation_after_batches_that_were_read_ahead_is_traced(tmp_path):
+    script = KEEPS_OUTPUTS.replace("in DataLoader(data, batch_size=50)", "in ahead(DataLoader(data, batch_size=50))")
+    assert "ahead(" in script
+    trace = traced(tmp_path, HEAD.format(held_out=500) + script)
+    assert trace.header.steps == 4
+    assert len(trace.warnings) == 1
+
+
+def test_graphs_that_a_training_loop_keeps_are_told(tmp_path):
+    kept = LOOP.replace(
+        "optimizer.zero_grad()", "optimizer.zero_grad()\n        losses.append(model(x.cuda()).exp().sum())"
+    )
+    (warning,) = traced(tmp_path, HEAD.format(held_out=500) + kept).warnings
+    assert "its 16 batches keep" in warning
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("optimizer.zero_grad()", "optimizer.zero_grad()\n        losses.append(loss)", id="numbers"),
+        pytest.param(".sum()\n", ".sum()\n            outputs = model(x.cuda())\n", id="a variable"),
+        pytest.param("        optimizer.zero_grad()\n", "", id="gradients"),
+        pytest.param("optimizer.step()", LATE.format(batch=2), id="once, after two batches"),
+        pytest.param("optimizer.step()", LATE.format(batch=3), id="once, after three batches"),
+    ],
+)
+def test_loops_that_keep_little_are_not(tmp_path, old, new):
+    head, _, validation = LOOP.rpartition("    with")
+    script = LOOP.replace(old, new) if "outputs" not in new else f"{head}    with{validation.replace(old, new)}"
+    assert not traced(tmp_path, HEAD.format(held_out=500) + script).warnings
