@@ -1,6 +1,7 @@
 """Memory that a loop over a loader keeps for each batch: predictions in a list, losses with their graphs.
 
 Few batches are traced, so what all of them keep is computed from the growth between two of them, and told.
+A module of its own: it is about epochs, and the loader's iterator about their batches.
 """
 
 from __future__ import annotations
