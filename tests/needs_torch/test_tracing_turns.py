@@ -270,3 +270,33 @@ def test_sizes_that_grow_after_the_traced_steps_add_a_warning(tmp_path):
         f"`upsample_volume_grid` at train.py, line {at[1]}, may need more memory later in the training than was traced"
     )
     assert patches == f"`patch_size` at train.py, line {at[0]}, was 128 in the traced steps and grows to 192"
+
+
+UNFREEZING = """
+bias = model.bias.requires_grad_(False)
+def unfreeze_last(layer):
+    for parameter in layer.parameters():
+        parameter.requires_grad = True
+for epoch in range(20):
+    if epoch == 5:
+        CALL
+    for i in range(10):
+        STEP
+"""
+
+
+@pytest.mark.parametrize("call", ["unfreeze_last(model)", "bias.requires_grad_()", "bias.requires_grad = True"])
+def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call):
+    source = HEAD + RARE.format(loop=UNFREEZING.replace("STEP", STEP).replace("CALL", call))
+    line = source.splitlines().index("    if epoch == 5:") + 1
+    (warning,) = traced(tmp_path, source).warnings
+    assert warning.startswith(f"parameters are unfrozen at train.py, line {line}, after the traced steps;")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("CALL", "bias.requires_grad_(False)"), ("CALL", "bias.requires_grad = False"), ("epoch == 5", "epoch == 50")],
+)
+def test_parameters_that_stay_frozen_add_none(tmp_path, old, new):
+    loop = UNFREEZING.replace(old, new).replace("CALL", "bias.requires_grad_()")
+    assert not traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP))).warnings

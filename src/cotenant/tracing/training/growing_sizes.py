@@ -2,7 +2,8 @@
 
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
 method with a name such as `upsample_volume_grid` or `densify_and_prune`; and a size that is taken from a list by an
-index, as in `patch = patch_sizes[stage]`, where the list has larger ones. What they need then is not known: a warning.
+index, as in `patch = patch_sizes[stage]`, where the list has larger ones; and parameters that such an `if` unfreezes.
+What they need then is not known: a warning.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _GROWING = re.compile(
     r"|img_size|image_size)",
     re.IGNORECASE,
 )
+_UNFREEZING = re.compile(r"_*(?:un_?freeze|thaw)\w*", re.IGNORECASE)
+_ROUNDS_TRACED = 1  # that come after the present one: a second epoch with more parameters is traced
 _SIZE = re.compile(r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|lengths?|batch(?:es)?)", re.IGNORECASE)
 
 
@@ -46,6 +49,31 @@ def _later_calls(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> 
         first = 0 if branch.lineno > frame.f_lineno else 1
         if call is not None and when_true(branch.test, counters, names, first=first) is not None:
             yield f"`{call}` at {_place(frame, branch)}, may need more memory later in the training than was traced"
+        if any(_unfreezes(node) for part in branch.body for node in ast.walk(part)):
+            rounds = when_true(branch.test, counters, names, first=first)
+            if rounds is not None and rounds > _ROUNDS_TRACED:
+                yield (
+                    f"parameters are unfrozen at {_place(frame, branch)}, after the traced steps; their gradients and "
+                    "optimizer states are not included"
+                )
+
+
+def _unfreezes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Assign):
+        is_flag = any(isinstance(target, ast.Attribute) and target.attr == "requires_grad" for target in node.targets)
+        return is_flag and _constant(node.value) is True
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if name == "requires_grad_":
+        return all(_constant(value) is True for value in given)
+    return bool(_UNFREEZING.fullmatch(name))
+
+
+def _constant(expression: ast.expr) -> Any:
+    """The value of a constant; None for another expression."""
+    return expression.value if isinstance(expression, ast.Constant) else None
 
 
 def _methods(tree: ast.AST) -> Iterator[str]:
