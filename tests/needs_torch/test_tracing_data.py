@@ -156,6 +156,51 @@ def test_varying_lengths_add_a_warning(tmp_path):
     assert traced(tmp_path, TRAIN.format(data=same, more=more)).warnings == ()
 
 
+IMAGES = """
+import torch
+from torch.utils.data import DataLoader
+
+class Graph:
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    def to_dict(self):
+        return {{"x": torch.ones(self.nodes, 3), "y": torch.ones(1)}}
+
+def smallest(images):
+    return torch.stack([image[:, :8] for image in images])
+
+data = [{image} for index in range(100)]
+model = torch.nn.Conv2d(3, 64, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for image in DataLoader(data, batch_size={size}, collate_fn={collate}):
+    model(image.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("image", "size", "collate", "warnings"),
+    [
+        pytest.param("torch.ones(3, 8 + index, 8)", 1, "torch.stack", 1, id="images one by one"),
+        pytest.param("torch.ones(3, 8 + index, 8)", 4, "smallest", 0, id="images cut to one size"),
+        pytest.param("torch.ones(3, 8, 8)", 1, "torch.stack", 0, id="images of one size"),
+        pytest.param("Graph(8 + index)", 2, "lambda x: torch.ones(1, 3, x[0].nodes, 8)", 1, id="graphs"),
+    ],
+)
+def test_varying_sizes_add_a_warning_where_batches_vary(tmp_path, image, size, collate, warnings):
+    source = IMAGES.format(image=image, size=size, collate=collate)
+    assert ["vary in length" in warning for warning in traced(tmp_path, source).warnings] == [True] * warnings
+
+
+def test_batches_have_the_samples_of_most_elements(tmp_path):
+    source = IMAGES.format(image="torch.ones(3, 8 + index, 8)", size=1, collate="torch.stack")
+    trace = traced(tmp_path, source, sequence_lengths="longest")
+    assert 4 * 3 * 107 * 8 in allocations(trace, category="input")
+    (warning,) = trace.warnings
+    assert warning.startswith("batches are made of samples of 2568 elements; of 100 samples inspected: shortest 192,")
+
+
 WORDS = """
 def tokens(rows):
     longest = {longest}

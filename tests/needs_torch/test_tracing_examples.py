@@ -49,7 +49,8 @@ def test_remaining_examples_are_traced(tmp_path, words):
     name, *args = words.split()
     needs(*NEEDED.get(name, ()))
     trace = example(tmp_path, name, *args)
-    assert (trace.partial, trace.header.steps) == (False, 3)
+    reads_ahead = name in ("hf_trainer_bf16.py", "xlnet.py")  # transformers' Trainer
+    assert (trace.partial, trace.header.steps) == (False, 4 if reads_ahead else 3)
 
 
 def test_the_decoder_example_on_several_gpus_is_traced(tmp_path):

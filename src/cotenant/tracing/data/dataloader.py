@@ -211,12 +211,21 @@ class _FewSampleIterator:
         samples = self._fetch(indices)
         if not samples:  # of a stream that has ended
             raise StopIteration
-        if sample_lengths.lengths_vary(samples, self._loader.collate_fn):
+        if sample_lengths.lengths_vary([*samples, *self._more_samples(len(samples))], self._loader.collate_fn):
             self._observer.recorder.warn(
                 f"samples vary in length, and batches are made of {len(samples)} of them: `--sequence-lengths longest` "
                 f"takes the longest of {sample_lengths.MAX_INSPECTED}, `--sequence-lengths p95` one that few exceed"
             )
         return samples
+
+    def _more_samples(self, count: int) -> list[Any]:
+        """Samples beside those of a small batch, for comparison: from all over the data set."""
+        dataset = self._loader.dataset
+        try:
+            size = 0 if sample_lengths.is_stream(dataset) else len(dataset)
+            return self._fetch([place * size // _REAL_SAMPLES for place in range(count, _REAL_SAMPLES)]) if size else []
+        except Exception:  # noqa: BLE001 - a data set need have no length, and take no indices but its sampler's
+            return []
 
     def _samples_at_quantiles(self) -> list[list[Any]]:
         """For each quantile of length one sample, among samples from all over the data set."""
