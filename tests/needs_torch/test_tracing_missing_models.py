@@ -68,6 +68,7 @@ tokenizer = AutoTokenizer.from_pretrained("someone/tiny", cache_dir="hub")
 model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="hub")
 assert len(tokenizer) == 1000 and tokenizer.model_max_length == 64 and tokenizer.pad_token_id == 0
 batch = tokenizer(["one two three", "one"], padding=True, return_tensors="pt")
+assert [*batch] == ["input_ids", "token_type_ids", "attention_mask"]
 assert batch["input_ids"].shape == (2, 5) and batch["attention_mask"].sum() == 8
 assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "user hello "
 batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -193,6 +194,43 @@ def test_the_class_of_a_processor_is_found_in_every_kind_of_mapping(entry):
     module = SimpleNamespace(_load_class_with_fallback=load)
     assert missing_processors._processor_class(module, entry) is dict
     assert missing_processors._processor_class(module, ()) is None
+
+
+def test_a_made_tokenizer_gives_what_the_model_takes(tmp_path):
+    config = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 1000, "n_positions": 64}
+    cache(tmp_path, "someone/writes", {"config.json": config})
+    source = """
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("someone/writes", cache_dir="hub")
+model = AutoModelForCausalLM.from_pretrained("someone/writes", cache_dir="hub").cuda()
+batch = tokenizer("one two", return_tensors="pt")
+assert [*batch] == ["input_ids", "attention_mask"]
+model.generate(**{name: value.cuda() for name, value in batch.items()}, max_new_tokens=2)
+"""
+    assert not traced(tmp_path, source + TRAIN).partial
+
+
+def test_weights_that_a_script_reads_from_the_hub_by_itself_are_replaced(tmp_path):
+    source = """
+import torch
+from huggingface_hub import hf_hub_download
+from safetensors import safe_open
+from safetensors.torch import load_file
+model = torch.nn.Linear(8, 8)
+path = hf_hub_download(repo_id="someone/gone", filename="model.safetensors", cache_dir="hub")
+model.load_state_dict(load_file(path))
+with safe_open(filename=path, framework="pt", device="cpu") as file:
+    assert [*file.keys()] == []
+model.load_state_dict(torch.load(hf_hub_download("someone/gone", "pytorch_model.bin", cache_dir="hub")))
+try:
+    hf_hub_download("someone/gone", "config.json", cache_dir="hub")
+except OSError:
+    batch = {"input": torch.zeros(2, 8)}
+"""
+    train = TRAIN.replace("output[0].float()", "output")
+    warnings = traced(tmp_path, source + train).warnings
+    assert any("`someone/gone/model.safetensors` are not on this machine" in warning for warning in warnings)
 
 
 WHISPER = {

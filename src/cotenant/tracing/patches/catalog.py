@@ -56,7 +56,7 @@ _PROVIDERS = (
     "patches.xformers",
     "patches.own_kernels",
     "patches.missing_weights",
-    "patches.hub_weights",
+    "patches.missing_hub_weights",
     "patches.hf_pretrained",
     "patches.diffusers_pretrained",
     "patches.missing_processors",
@@ -76,7 +76,7 @@ _PROVIDERS = (
 
 _ABSENCE_PROVIDERS = (
     "patches.missing_weights",
-    "patches.hub_weights",
+    "patches.missing_hub_weights",
     "patches.hf_pretrained",
     "patches.diffusers_pretrained",
     "patches.missing_processors",

@@ -31,28 +31,36 @@ def patches(context: AbsenceContext) -> list[Patch]:
             reason="It downloads weights, and a trace has no network.",
             source="transformers/modeling_utils.py, `PreTrainedModel.from_pretrained`",
         ),
-        Patch(
-            target="transformers.utils.hub:cached_files", phase=Phase.LIBRARIES, wraps=True,
-            replacement=_from_usual_cache, missing="transformers before 4.50",
-            reason="A script may name a cache of its own, to be filled at its first run, and a trace has no network.",
-            source="transformers/utils/hub.py, `cached_files`",
+        *(
+            Patch(
+                target=f"transformers.utils.hub:{name}", phase=Phase.LIBRARIES, wraps=True, also_in="transformers",
+                replacement=_from_usual_cache, missing="transformers before 4.50",
+                reason="A script may name a cache of its own, filled at its first run, and a trace has no network.",
+                source=f"transformers/utils/hub.py, `{name}`",
+            )
+            for name in ("cached_files", "cached_file")
         ),
     ]  # fmt: skip
 
 
 def _from_usual_cache(original: Any) -> Any:
     @functools.wraps(original)
-    def cached_files(path_or_repo_id: Any, filenames: Any, cache_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def cached_files(path_or_repo_id: Any, wanted: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Files of a model from the hub's cache of this machine where the given cache lacks them."""
+        cache_dir = kwargs.pop("cache_dir", args[0] if args else None)
+
+        def look(where: Any) -> Any:
+            if wanted is None:  # `filenames`, or `filename`, is a keyword
+                return original(path_or_repo_id, cache_dir=where, **kwargs)
+            return original(path_or_repo_id, wanted, where, *args[1:], **kwargs)
+
         try:
-            found = original(path_or_repo_id, filenames, cache_dir, *args, **kwargs)
+            found = look(cache_dir)
         except OSError:
             if cache_dir is None:
                 raise
             found = None
-        if found is None and cache_dir is not None:
-            found = original(path_or_repo_id, filenames, None, *args, **kwargs)
-        return found
+        return look(None) if found is None and cache_dir is not None else found
 
     return cached_files
 

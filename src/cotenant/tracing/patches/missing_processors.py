@@ -33,6 +33,8 @@ _NAMED_BY_SCRIPTS = (
     "<|padding|>", "<end_of_turn>", "<start_of_turn>", "<s>", "</s>", "<unk>", "<pad>", "[PAD]",
 )  # fmt: skip
 """Special tokens of well-known models: options such as TRL's `--eos_token` name them, and must find them."""
+_SENTENCE_IDS = ("token_type_ids",)
+"""What a tokenizer gives for the kinds of sentences."""
 _BERT_LIKE = ("bert", "electra", "mpnet")
 _MADE = "_cotenant_made"
 """Attribute of tokenizers that were made from a configuration."""
@@ -169,11 +171,25 @@ def _config(name: Any, kwargs: dict[str, Any]) -> Any:
     subfolder = kwargs.get("subfolder")
     places = [""] if subfolder is None else [str(subfolder).replace("tokenizer", "text_encoder"), ""]
     for place in places:
+        at = {**where, **({"subfolder": place} if place else {})}
         try:
-            return auto.from_pretrained(name, **where, **({"subfolder": place} if place else {}))
-        except (OSError, ValueError):
+            return auto.from_pretrained(name, **at)
+        except ValueError:  # a part of a model that this version has no class of configurations for
+            if found := _plain_config(name, at):
+                return found
+        except OSError:
             continue
     return None
+
+
+def _plain_config(name: Any, where: dict[str, Any]) -> Any:
+    """A configuration as it is in the file."""
+    base = importlib.import_module("transformers.configuration_utils").PretrainedConfig
+    try:
+        values, _ = base.get_config_dict(name, **where)
+    except (OSError, ValueError):
+        return None
+    return base.from_dict(values) if values else None
 
 
 def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
@@ -203,6 +219,7 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     usual = {
         "model_max_length": getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
         "unk_token": unknown,
+        "model_input_names": ["input_ids", *_SENTENCE_IDS[: _sentence_kinds(text) > 1], "attention_mask"],
         **{f"{which}_token": name for which, (name, _) in special.items()},
     }
     wanted = {name: options[name] for name in _OPTIONS if options.get(name) is not None}
@@ -214,6 +231,11 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
         fast.chat_template = chat_template(media)
     setattr(fast, _MADE, True)
     return fast
+
+
+def _sentence_kinds(text: Any) -> int:
+    """Kinds of sentences that a model tells apart, as BERT does; 0 where it knows none, as generative models."""
+    return getattr(text, "type_vocab_size", 0) or 0
 
 
 def _text_config(config: Any) -> Any:

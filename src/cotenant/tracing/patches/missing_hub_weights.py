@@ -1,0 +1,88 @@
+"""Files of weights that a script's own code takes from the hub and reads, and that are not on this machine.
+
+As `model.load_state_dict(load_file(hf_hub_download(name, "model.safetensors")))`, or one tensor after another from
+`safe_open`: the model keeps its initial weights. Libraries that download weights have patches of their own.
+A module of its own: two libraries and their files, apart from `torch.load` and `torch.hub` in `missing_weights`.
+Source: huggingface_hub/file_download.py, `hf_hub_download`; safetensors/torch.py, `load_file`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.patches.missing_weights import MissingStateDict, warn_missing
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+
+
+def patches(context: AbsenceContext) -> list[Patch]:
+    """What fetches such files, and what reads them."""
+    common: dict[str, Any] = {"phase": Phase.LIBRARIES, "wraps": True}
+    return [
+        Patch(
+            target="huggingface_hub:hf_hub_download", replacement=functools.partial(_fetching, context.recorder),
+            reason="It downloads a file, and a trace has no network.",
+            source="huggingface_hub/file_download.py, `hf_hub_download`", **common,
+        ),
+        Patch(
+            target="safetensors.torch:load_file", replacement=functools.partial(_reading, MissingStateDict),
+            reason="Weights that were not downloaded are missing.", source="safetensors/torch.py, `load_file`",
+            also_in="safetensors", **common,
+        ),
+        Patch(
+            target="safetensors:safe_open", replacement=functools.partial(_reading, _NoTensors),
+            reason="Weights that were not downloaded are missing.", source="safetensors/torch.py, `safe_open`",
+            also_in="safetensors", **common,
+        ),
+    ]  # fmt: skip
+
+
+class _NoTensors:
+    """An open file of tensors that has none."""
+
+    def __enter__(self) -> _NoTensors:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        return
+
+    def keys(self) -> list[str]:
+        """Names of its tensors."""
+        return []
+
+    def metadata(self) -> dict[str, str]:
+        """As of a file without any."""
+        return {}
+
+
+def _fetching(recorder: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def hf_hub_download(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(repo_id, filename, *args, **kwargs)
+        except (OSError, ValueError):  # `LocalEntryNotFoundError` is both
+            if not str(filename).endswith(_WEIGHTS) or not script_location.is_called_by_user():
+                raise
+        warn_missing(recorder, f"{repo_id}/{filename}")
+        path = os.path.realpath(Path(tempfile.gettempdir(), "cotenant-missing", repo_id, filename))
+        MissingStateDict.files.add(path)
+        return path
+
+    return hf_hub_download
+
+
+def _reading(make: Callable[[], Any], original: Any) -> Any:
+    @functools.wraps(original)
+    def read(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(filename, (str, os.PathLike)) and os.path.realpath(filename) in MissingStateDict.files:
+            return make()
+        return original(filename, *args, **kwargs)
+
+    return read
