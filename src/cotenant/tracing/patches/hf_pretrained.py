@@ -50,9 +50,10 @@ def _from_usual_cache(original: Any) -> Any:
         cache_dir = kwargs.pop("cache_dir", args[0] if args else None)
 
         def look(where: Any) -> Any:
-            if wanted is None:  # `filenames`, or `filename`, is a keyword
-                return original(path_or_repo_id, cache_dir=where, **kwargs)
-            return original(path_or_repo_id, wanted, where, *args[1:], **kwargs)
+            names = () if wanted is None else (wanted,)  # `filenames`, or `filename`, may be a keyword
+            if len(args) > 1:
+                return original(path_or_repo_id, *names, where, *args[1:], **kwargs)
+            return original(path_or_repo_id, *names, cache_dir=where, **kwargs)
 
         try:
             found = look(cache_dir)
