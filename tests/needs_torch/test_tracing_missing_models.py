@@ -211,6 +211,18 @@ model.generate(**{name: value.cuda() for name, value in batch.items()}, max_new_
     assert not traced(tmp_path, source + TRAIN).partial
 
 
+def test_a_script_that_logs_in_asks_nobody(tmp_path):
+    source = """
+import torch
+from huggingface_hub import interpreter_login, login, notebook_login
+login()
+login(token="hf_none")
+notebook_login(), interpreter_login()
+model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
+"""
+    assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial
+
+
 def test_weights_that_a_script_reads_from_the_hub_by_itself_are_replaced(tmp_path):
     source = """
 import torch
@@ -255,7 +267,14 @@ def test_a_processor_that_the_script_names_by_its_class_suits_the_model(tmp_path
     cache(tmp_path, "someone/hears", {"config.json": WHISPER})
     source = """
 import torch
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperProcessor, WhisperTokenizer
+processor = WhisperProcessor.from_pretrained("someone/hears", cache_dir="hub", language="Hindi", task="transcribe")
+assert isinstance(WhisperTokenizer.from_pretrained("someone/hears", cache_dir="hub"), WhisperTokenizer)
+assert len(processor.tokenizer) == 1000
+processor.tokenizer.set_prefix_tokens(language="Hindi", task="transcribe")
+assert processor(text="word word").input_ids == processor.tokenizer("word word").input_ids
+padded = processor.tokenizer.pad([{"input_ids": [5, 6]}, {"input_ids": [7]}], return_tensors="pt")
+assert padded["input_ids"].shape == (2, 2)
 listener = WhisperFeatureExtractor.from_pretrained("someone/hears", cache_dir="hub")
 model = WhisperForConditionalGeneration.from_pretrained("someone/hears", cache_dir="hub")
 batch = listener(torch.zeros(16000).numpy(), sampling_rate=16000, return_tensors="pt")

@@ -135,6 +135,7 @@ assert saved("saved") == ("saved", {"num_proc": None})
 """
 MAPPING = """
 assert table.map(len, num_proc=3) == {"num_proc": None} and table.map(len) == {}
+assert table.map(len, remove_columns=["text", "meta"]) == {"remove_columns": ["text"]}
 from datasets.arrow_dataset import fingerprint_of
 assert len({fingerprint_of("of a table", len, {"function": model}) for _ in range(3)}) == 3
 """

@@ -172,12 +172,16 @@ def saving_in_this_process(original: Any) -> Any:
 
 
 def mapping_in_this_process(tables: LoadedTables, original: Any) -> Any:
-    """`Dataset.map` or `filter`, which starts no other processes for synthetic rows."""
+    """`Dataset.map` or `filter`, which starts no other processes for synthetic rows, and removes columns they have."""
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if tables.only_synthetic() and kwargs.get("num_proc"):
             kwargs["num_proc"] = None
+        removed = kwargs.get("remove_columns")
+        if tables.only_synthetic() and isinstance(removed, (str, list)):
+            wanted = [removed] if isinstance(removed, str) else removed
+            kwargs["remove_columns"] = [name for name in wanted if name in self.column_names]
         return original(self, *args, **kwargs)
 
     return call

@@ -33,6 +33,7 @@ _NAMED_BY_SCRIPTS = (
     "<|padding|>", "<end_of_turn>", "<start_of_turn>", "<s>", "</s>", "<unk>", "<pad>", "[PAD]",
 )  # fmt: skip
 """Special tokens of well-known models: options such as TRL's `--eos_token` name them, and must find them."""
+_PREFIX_SETTERS = ("set_prefix_tokens", "set_src_lang_special_tokens", "set_tgt_lang_special_tokens")
 _SENTENCE_IDS = ("token_type_ids",)
 """What a tokenizer gives for the kinds of sentences."""
 _BERT_LIKE = ("bert", "electra", "mpnet")
@@ -70,6 +71,11 @@ def patches(context: AbsenceContext) -> list[Patch]:
         Patch(
             target="transformers.processing_utils:ProcessorMixin.from_pretrained", replacement=_completing,
             source="transformers/processing_utils.py, `ProcessorMixin.from_pretrained`", **common,
+        ),
+        Patch(
+            target="transformers.processing_utils:ProcessorMixin.check_argument_for_proper_class",
+            replacement=_accepting_made, missing="transformers before 4.50",
+            source="transformers/processing_utils.py, `ProcessorMixin.check_argument_for_proper_class`", **common,
         ),
         *(
             Patch(
@@ -120,6 +126,15 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
         return made
 
     return classmethod(from_pretrained)
+
+
+def _accepting_made(original: Any) -> Any:
+    @functools.wraps(original)
+    def check(self: Any, argument_name: str, argument: Any) -> Any:
+        """The class of a part of a processor, of which a made tokenizer has none."""
+        return type(argument) if getattr(argument, _MADE, False) else original(self, argument_name, argument)
+
+    return check
 
 
 def _is_of_package(error: BaseException) -> bool:
@@ -231,6 +246,24 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
         fast.chat_template = chat_template(media)
     setattr(fast, _MADE, True)
     return fast
+
+
+@functools.cache
+def _tokenizer_class(cls: type, has_prefixes: bool) -> Any:
+    """The class of a tokenizer that stands for one of `cls`, for which processors before 4.50 test.
+
+    Source: transformers/processing_utils.py, `ProcessorMixin.__init__` (4.38).
+    """
+    library = importlib.import_module("transformers")
+    base = library.PreTrainedTokenizerFast
+    own: dict[str, Any] = dict.fromkeys(_PREFIX_SETTERS, _setting_no_prefix) if has_prefixes else {}
+    if issubclass(cls, library.PreTrainedTokenizerBase) and not issubclass(base, cls):
+        own["__class__"] = property(lambda self: cls)
+    return type("MadeTokenizer", (base,), own) if own else base
+
+
+def _setting_no_prefix(self: Any, *args: Any, **kwargs: Any) -> None:
+    """As of Whisper's tokenizer, whose language and task are tokens before the text: here, no text has any."""
 
 
 def _sentence_kinds(text: Any) -> int:

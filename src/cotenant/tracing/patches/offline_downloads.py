@@ -1,4 +1,4 @@
-"""Small downloads that scripts make before they train: lists of a hub, encodings of tiktoken, and fonts.
+"""What scripts do with a network before they train: log in, fetch lists of a hub, encodings of tiktoken, and fonts.
 
 An encoding that is not on this machine is replaced by one of bytes, with the special tokens and so the number of tokens
 of the real one. A text has about four times as many tokens, which matters only where its length is not fixed. A font is
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
+from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase, patch_attributes
 
 _END, _PREFIX, _MIDDLE, _SUFFIX = "<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"
 _ENCODINGS: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -39,6 +39,11 @@ _FONT = "fonts/ttf/DejaVuSans.ttf"
 def patches(context: AbsenceContext) -> list[Patch]:
     """Functions that download them."""
     return [
+        *patch_attributes(
+            "huggingface_hub", dict.fromkeys(("login", "notebook_login", "interpreter_login"), lambda *_, **__: None),
+            phase=Phase.LIBRARIES, reason="They ask for a token, and a trace has neither a network nor a terminal.",
+            source="huggingface_hub/_login.py, `login`",
+        ),
         Patch(
             target="tiktoken.registry:get_encoding", phase=Phase.LIBRARIES, wraps=True, also_in="tiktoken",
             replacement=functools.partial(_with_missing_encodings, context.recorder),
