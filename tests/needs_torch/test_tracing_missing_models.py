@@ -243,6 +243,9 @@ except OSError:
     train = TRAIN.replace("output[0].float()", "output")
     warnings = traced(tmp_path, source + train).warnings
     assert any("`someone/gone/model.safetensors` are not on this machine" in warning for warning in warnings)
+    with failing("raised", "no tensor `a`") as caught:
+        traced(tmp_path, source.replace("[*file.keys()] == []", "file.get_tensor('a')"))
+    assert "the file of weights `model.safetensors` is not on this machine" in caught.value.hint
 
 
 WHISPER = {

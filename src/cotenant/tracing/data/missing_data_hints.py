@@ -57,7 +57,7 @@ def missing_part_hint(error: BaseException) -> str | None:
     """What to do about an error that a part of a model made that is not here; None for another error."""
     part = missing_weights.missing_part(error)
     how = "fetch it once with `--allow-network`, or name a folder of this machine that has it"
-    return f"{part} is not on this machine, nor is a configuration of it: {how}" if part else None
+    return f"{part} is not on this machine: {how}" if part else None
 
 
 def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:

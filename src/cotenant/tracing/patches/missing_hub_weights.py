@@ -8,6 +8,7 @@ Source: huggingface_hub/file_download.py, `hf_hub_download`; safetensors/torch.p
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.patches.missing_weights import MissingStateDict, warn_missing
+from cotenant.tracing.patches.missing_weights import MissingStateDict, mark_missing, warn_missing
 from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -32,7 +33,7 @@ def patches(context: AbsenceContext) -> list[Patch]:
             source="huggingface_hub/file_download.py, `hf_hub_download`", **common,
         ),
         Patch(
-            target="safetensors.torch:load_file", replacement=functools.partial(_reading, MissingStateDict),
+            target="safetensors.torch:load_file", replacement=functools.partial(_reading, lambda path: MissingStateDict()),
             reason="Weights that were not downloaded are missing.", source="safetensors/torch.py, `load_file`",
             also_in="safetensors", **common,
         ),
@@ -45,7 +46,10 @@ def patches(context: AbsenceContext) -> list[Patch]:
 
 
 class _NoTensors:
-    """An open file of tensors that has none."""
+    """An open file of tensors that has none. `path`: its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
 
     def __enter__(self) -> _NoTensors:
         return self
@@ -56,6 +60,16 @@ class _NoTensors:
     def keys(self) -> list[str]:
         """Names of its tensors."""
         return []
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor by its name.
+
+        Raises:
+            FileNotFoundError: always; its shape is not known.
+        """
+        error = FileNotFoundError(errno.ENOENT, f"no tensor `{name}`", self._path)
+        mark_missing(error, f"the file of weights `{Path(self._path).name}`")
+        raise error
 
     def metadata(self) -> dict[str, str]:
         """As of a file without any."""
@@ -78,11 +92,11 @@ def _fetching(recorder: Any, original: Any) -> Any:
     return hf_hub_download
 
 
-def _reading(make: Callable[[], Any], original: Any) -> Any:
+def _reading(make: Callable[[str], Any], original: Any) -> Any:
     @functools.wraps(original)
     def read(filename: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(filename, (str, os.PathLike)) and os.path.realpath(filename) in MissingStateDict.files:
-            return make()
+            return make(os.fspath(filename))
         return original(filename, *args, **kwargs)
 
     return read

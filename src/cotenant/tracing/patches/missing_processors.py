@@ -238,7 +238,8 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
         **{f"{which}_token": name for which, (name, _) in special.items()},
     }
     wanted = {name: options[name] for name in _OPTIONS if options.get(name) is not None}
-    fast = importlib.import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizer, **usual | wanted)
+    kind = _tokenizer_class(cls, bool(getattr(config, "is_encoder_decoder", False)))
+    fast = kind(tokenizer_object=tokenizer, **usual | wanted)
     for medium, (name, index) in media.items():
         setattr(fast, f"{medium}_token", name)
         setattr(fast, f"{medium}_token_id", index)
