@@ -133,6 +133,7 @@ def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
     assert table[["date", "OT"]].shape == (60_000, 2) and table["price"].mean() == 1
     assert pandas.read_csv("a.csv", header=None).shape == (60_000, 3)
     assert [*pandas.read_csv("a.csv", names=["x", "y"]).columns] == ["x", "y"]
+    assert pandas.read_csv("https://example.org/a.csv", header=None).shape == (60_000, 3)
     part = pandas.read_csv("a.csv").fillna(0).iloc[:5].reset_index(drop=True)
     assert len(part.price) == len(part["sentiment"]) == 5
     assert pandas.read_csv("dataset/ETTh1.csv", index_col="date").shape == (60_000, 3)

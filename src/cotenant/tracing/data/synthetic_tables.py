@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import torch
 
@@ -65,7 +66,7 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, *args, **kwargs)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, URLError):  # a file, or one of the network
             warn(f"`{file}`")
         rows = records.positional_rows() if not columns and kwargs.get("names") is None else []
         if rows:

@@ -40,6 +40,7 @@ _PROVIDERS = (
     "training.library_optimizers",
     "training.lbfgs",
     "training.repeated_evaluation",
+    "training.repeated_generation",
     "training.module_to_device",
     "distributed.process_groups",
     "patches.torch_functions",

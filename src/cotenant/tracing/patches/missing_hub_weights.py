@@ -33,7 +33,7 @@ def patches(context: AbsenceContext) -> list[Patch]:
             source="huggingface_hub/file_download.py, `hf_hub_download`", **common,
         ),
         Patch(
-            target="safetensors.torch:load_file", replacement=functools.partial(_reading, lambda path: MissingStateDict()),
+            target="safetensors.torch:load_file", replacement=functools.partial(_reading, _without_entries),
             reason="Weights that were not downloaded are missing.", source="safetensors/torch.py, `load_file`",
             also_in="safetensors", **common,
         ),
@@ -74,6 +74,10 @@ class _NoTensors:
     def metadata(self) -> dict[str, str]:
         """As of a file without any."""
         return {}
+
+
+def _without_entries(path: str) -> MissingStateDict:
+    return MissingStateDict()
 
 
 def _fetching(recorder: Any, original: Any) -> Any:

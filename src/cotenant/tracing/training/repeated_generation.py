@@ -1,0 +1,128 @@
+"""Texts that a model generates one after another, as roll-outs do: once two were alike, no more are traced.
+
+A call of `generate` repeats the last two if they had the same inputs but for values, the same settings, and recorded
+the same events; they leave nothing but their result. Its result has the tokens of the last one. Where more is allocated
+around it than around the traced one, the events of that are recorded once more.
+Source: transformers/generation/utils.py, `GenerationMixin.generate` (4.38 to 5.23).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, KnownValues
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+from cotenant.tracing.recorded_span import RecordedSpan
+from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.training.call_signature import signature
+
+_MAX_EVENTS = 100_000  # of the trace, from which on texts leave events only where much more is allocated
+_MUCH_MORE = 1 / 64
+
+
+def patches(context: PatchContext) -> list[Patch]:
+    """The method that generates."""
+    texts = RepeatedGeneration(context.recorder, context.mode.known_values)
+    return [
+        Patch(
+            target="transformers.generation.utils:GenerationMixin.generate", phase=Phase.TRAINING, wraps=True,
+            replacement=texts.replacing,
+            reason="A roll-out of dozens of texts, a token at a time, takes longer than any training step.",
+            source="transformers/generation/utils.py, `GenerationMixin.generate`",
+        )
+    ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Generation:
+    """The latest alike calls of a model.
+
+    Attributes:
+        events: of the last one.
+        result: its shape, dtype and device, once two were alike.
+        tokens: what is known of its values.
+        live: bytes allocated around it, by GPU.
+    """
+
+    events: object = None
+    result: tuple[tuple[int, ...], torch.dtype, torch.device] | None = None
+    tokens: torch.Tensor | None = None
+    span: RecordedSpan | None = None
+    live: dict[int, int] = field(default_factory=dict)
+
+
+class RepeatedGeneration:
+    """The latest texts, by model and inputs."""
+
+    def __init__(self, recorder: TraceRecorder, values: KnownValues) -> None:
+        self._recorder = recorder
+        self._values = values
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, _Generation]] = weakref.WeakKeyDictionary()
+
+    def replacing(self, original: Any) -> Any:
+        """`generate`, which returns the result of earlier calls where this one would be alike."""
+
+        @functools.wraps(original)
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            key = None if self._recorder.is_paused else _key(model, args, kwargs)
+            if key is None:
+                return original(model, *args, **kwargs)
+            known = self._known.setdefault(model, {}).setdefault(key, _Generation())
+            if known.result is not None:
+                return self._repeat(known)
+            before, live = self._recorder.position(), dict(self._recorder.live_bytes)
+            result = original(model, *args, **kwargs)
+            self._add(known, result, before, live)
+            return result
+
+        return generate
+
+    def _add(self, known: _Generation, result: Any, before: Any, live: dict[int, int]) -> None:
+        events, left = self._recorder.events_since(before)
+        is_alike = events is not None and events == known.events
+        known.events = events
+        if not is_alike or not isinstance(result, FakeTensor) or left != {self._recorder.storage_id(result)}:
+            return
+        known.result = tuple(result.shape), result.dtype, result.device
+        tokens = self._values.peek(result)
+        known.tokens = None if tokens is None else tokens.clone()
+        known.span, known.live, known.events = self._recorder.span_since(before), live, None
+
+    def _repeat(self, known: _Generation) -> Any:
+        assert known.result is not None
+        least = 1 + _MUCH_MORE if self._recorder.event_count > _MAX_EVENTS else 1
+        is_more = any(nbytes > least * known.live.get(gpu, 0) for gpu, nbytes in self._recorder.live_bytes.items())
+        if is_more:
+            known.live = dict(self._recorder.live_bytes)
+            self._recorder.pause()
+        shape, dtype, device = known.result
+        made = torch.empty(shape, dtype=dtype, device=device)
+        if is_more:
+            self._recorder.resume(known.span)
+        if known.tokens is not None:
+            self._values.assume(made, known.tokens.clone(), GENERATED_TEXT)
+        return made
+
+
+def _key(model: Any, args: Any, kwargs: dict[str, Any]) -> object | None:
+    """Inputs without values, and settings; None where one of them is of another type, such as a stopping criterion."""
+    settings = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
+    texts = [_settings_text(setting) for setting in settings]
+    plain = {name: value for name, value in kwargs.items() if name != "generation_config" and value is not None}
+    inputs = signature(model, args, plain)
+    return None if None in texts or inputs is None else (inputs, model.training, *texts)
+
+
+def _settings_text(settings: Any) -> str | None:
+    if settings is None:
+        return ""
+    try:
+        return str(settings.to_json_string(use_diff=False))
+    except (AttributeError, TypeError, ValueError):
+        return None

@@ -1,0 +1,55 @@
+"""Roll-outs of a language model: of many alike texts the first are generated in the trace."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+if importlib.util.find_spec("transformers") is None:
+    pytest.skip("needs transformers", allow_module_level=True)
+
+from traced_scripts import allocations, traced
+
+SCRIPT = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=100)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+texts, calls, prepare = [], 0, model.prepare_inputs_for_generation
+
+def counting(*args, **kwargs):
+    global calls
+    calls += 1
+    return prepare(*args, **kwargs)
+
+model.prepare_inputs_for_generation = counting
+for turn in range({turns}):
+    prompt = torch.randint(5, 100, (2, {length})).cuda()
+    mask = torch.ones_like(prompt)
+    texts.append(model.generate(prompt, attention_mask=mask, max_new_tokens=24, do_sample=True, pad_token_id=0{more}))
+    assert texts[-1].shape == (2, {length} + 24) and (texts[-1][:, -1] > 5).all()
+assert calls {traced}, calls
+for _ in range(3):
+    model(input_ids=texts[-1], labels=texts[-1]).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(tmp_path, turns, *, traced_calls, length="10", more=""):
+    return traced(tmp_path, SCRIPT.format(turns=turns, length=length, more=more, traced=traced_calls))
+
+
+def test_of_many_texts_the_first_are_traced(tmp_path):
+    few, many = run(tmp_path, 2, traced_calls="== 48"), run(tmp_path, 20, traced_calls="<= 5 * 24")
+    assert not many.partial
+    assert max(allocations(many)) == max(allocations(few))
+
+
+def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):
+    longer = run(tmp_path, 12, traced_calls="<= 7 * 24", length="(60 if turn == 11 else 10)")
+    assert 2 * 2 * 8 * 4 * (60 + 23) in allocations(longer)  # its cache: 2 texts, 2 heads of 8 numbers
+    own = ", stopping_criteria=[lambda tokens, scores, **_: torch.zeros(2, dtype=torch.bool, device='cuda')]"
+    run(tmp_path, 8, traced_calls="== 8 * 24", more=own)
