@@ -211,13 +211,17 @@ model.generate(**{name: value.cuda() for name, value in batch.items()}, max_new_
     assert not traced(tmp_path, source + TRAIN).partial
 
 
-def test_a_script_that_logs_in_asks_nobody(tmp_path):
+def test_a_script_that_logs_in_and_pushes_to_the_hub_asks_nobody(tmp_path):
     source = """
 import torch
 from huggingface_hub import interpreter_login, login, notebook_login
 login()
 login(token="hf_none")
 notebook_login(), interpreter_login()
+from huggingface_hub import HfApi, create_repo, upload_folder, whoami
+assert create_repo("someone/mine", exist_ok=True).repo_id == "someone/mine"
+assert HfApi().create_repo(repo_id="mine").repo_id.endswith("/mine") and whoami()["name"]
+upload_folder(repo_id="someone/mine", folder_path=".")
 model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
 """
     assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial

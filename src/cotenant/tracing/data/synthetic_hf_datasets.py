@@ -74,6 +74,8 @@ _TAGS: Mapping[str, Mapping[str, int]] = {
 """Columns of tags, of which each word of the column `tokens` has one, and how many tags differ."""
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
+_PLAIN_OWNER = "SetFit/"
+"""Its copies of well-known sets have the columns `text` and `label`."""
 _SPLITS = ("train", "validation", "test")
 _EMBEDDED = {"pair": ("anchor", "positive"), "triplet": ("anchor", "positive", "negative")}
 """Texts to embed: by the part of a data set of sentence-transformers, whose trainers take each column for an input."""
@@ -133,6 +135,7 @@ def synthesizing_load(
                 raise
             name, part = [*(str(arg) for arg in args[:2]), "", ""][:2]
             name, part = name or str(kwargs.get("path", "")), part or str(kwargs.get("name", ""))
+            name = name.replace(_PLAIN_OWNER, "setfit-")
             warn(f"the data set `{name}`")
             tables.synthetic += 1
             module = sys.modules["datasets"]

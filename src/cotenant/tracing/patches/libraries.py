@@ -90,6 +90,11 @@ def _metric_patches(context: PatchContext) -> list[Entry]:
             reason="A metric of `evaluate` is a script that is downloaded from the hub.",
             source="evaluate/loading.py, `load`",
         ),
+        Patch(
+            target="datasets:load_metric", phase=Phase.LIBRARIES, missing="datasets from 3 on",
+            replacement=functools.partial(_with_missing_metrics, context.recorder), wraps=True,
+            reason="A metric is a script that is downloaded.", source="datasets/load.py, `load_metric` (2.18)",
+        ),
         *(
             Patch(
                 target=f"sklearn.metrics.{target}", phase=Phase.LIBRARIES, wraps=True, also_in="sklearn",

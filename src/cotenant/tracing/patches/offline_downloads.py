@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ _ENCODINGS: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "o200k_base": (200019, {_END: 199999, "<|endofprompt|>": 200018}),
 }
 """Number of tokens and special tokens, by name."""
+_NAME = "nobody"  # of the hub's users
 _BYTES = 256
 _FONTS = (".ttf", ".otf")
 _FONT = "fonts/ttf/DejaVuSans.ttf"
@@ -43,6 +44,18 @@ def patches(context: AbsenceContext) -> list[Patch]:
             "huggingface_hub", dict.fromkeys(("login", "notebook_login", "interpreter_login"), lambda *_, **__: None),
             phase=Phase.LIBRARIES, reason="They ask for a token, and a trace has neither a network nor a terminal.",
             source="huggingface_hub/_login.py, `login`",
+        ),
+        *(
+            Patch(
+                target=f"{place}{name}", phase=Phase.LIBRARIES, replacement=functools.partial(_pushing, result),
+                wraps=True, reason="Trainers that push to the hub make a repository there before they train.",
+                source=f"huggingface_hub/hf_api.py, `HfApi.{name}`",
+            )
+            for place in ("huggingface_hub:", "huggingface_hub.hf_api:HfApi.")
+            for name, result in (
+                ("create_repo", _made_repository), ("whoami", _nobody), ("upload_folder", _nothing),
+                ("upload_file", _nothing),
+            )
         ),
         Patch(
             target="tiktoken.registry:get_encoding", phase=Phase.LIBRARIES, wraps=True, also_in="tiktoken",
@@ -62,6 +75,31 @@ def patches(context: AbsenceContext) -> list[Patch]:
             source="torch/hub.py, `download_url_to_file`",
         ),
     ]  # fmt: skip
+
+
+def _pushing(result: Callable[..., Any], original: Any) -> Any:
+    """A function that asks the hub or writes to it: it does neither, with `--allow-network` as well."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return result(*args, **kwargs)
+
+    return call
+
+
+def _made_repository(*args: Any, **kwargs: Any) -> Any:
+    """The address of a repository that is named by the first text among the arguments."""
+    name = str(kwargs.get("repo_id") or next((arg for arg in args if isinstance(arg, str)), "model"))
+    owner = "" if "/" in name else f"{_NAME}/"
+    return importlib.import_module("huggingface_hub").RepoUrl(f"https://huggingface.co/{owner}{name}")
+
+
+def _nobody(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return {"name": _NAME, "fullname": _NAME, "orgs": [], "type": "user"}
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return
 
 
 def _with_missing_encodings(recorder: Any, original: Any) -> Any:
