@@ -239,6 +239,14 @@ def test_synthetic_tables_have_the_columns_that_examples_read(name, part, texts,
     assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
+def test_tables_of_recordings_have_fewer_rows_with_any_column():
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("160000:float32")], "common_voice", "hi")
+    assert {len(column) for column in columns.values()} == {128}
+    assert columns["audio"][0]["array"].shape == (160_000,)
+    short, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("16000:float32")], "speech_commands", "")
+    assert len(short["audio"]) == synthetic_hf_datasets.ROWS
+
+
 def test_synthetic_sets_of_named_entities_have_a_tag_for_each_word():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("64:int64:30000")], "conll2003", "")
     assert columns["tokens"][0] == ["word"] * 64

@@ -60,8 +60,8 @@ assert rows.column_names[:2] == ["image", "text"] and "tags" in rows.column_name
 rows = rows.map(lambda batch: {"n": [len(text) for text in batch["description"]]}, batched=True)
 assert rows[0]["instruction"] and rows[0].get("weight") is None and "answers" not in rows[0]
 assert rows[:4]["labels"] == [0, 1, 2, 3] and rows["score"][0] == 1.0
-rows = rows.rename_column("summary", "short").remove_columns(["absent", "img"])
-assert "short" in rows.column_names
+rows = rows.rename_column("summary", "short").remove_columns(["absent", "img"]).rename_column("caption", "text")
+assert "short" in rows.column_names and "caption" not in rows.column_names
 rows = rows.with_transform(lambda batch: {"x": [torch.zeros(64)] * len(batch["chosen"])})
 train(row["x"] for row in torch.utils.data.DataLoader(rows, 4))
 """

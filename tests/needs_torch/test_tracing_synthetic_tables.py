@@ -135,7 +135,8 @@ assert saved("saved") == ("saved", {"num_proc": None})
 """
 MAPPING = """
 assert table.map(len, num_proc=3) == {"num_proc": None} and table.map(len) == {}
-assert table.map(len, remove_columns=["text", "meta"]) == {"remove_columns": ["text"]}
+assert table.map(len, remove_columns=["text"]) == {"remove_columns": ["text"]}
+assert table.map(len, remove_columns=["text", "meta"]) == {"remove_columns": table.column_names}
 from datasets.arrow_dataset import fingerprint_of
 assert len({fingerprint_of("of a table", len, {"function": model}) for _ in range(3)}) == 3
 """
@@ -349,3 +350,18 @@ def test_a_stream_without_samples_has_no_batches(tmp_path, options):
         .replace("assert lengths", "assert True or lengths")
     )
     traced(tmp_path, script, synthetic_data=["64:int64:30000"], **options)
+
+
+def test_a_text_is_a_question_and_its_answer_for_a_chat_template():
+    tables = synthetic_hf_datasets.LoadedTables()
+
+    def template(self, conversation):
+        return conversation
+
+    apply = synthetic_hf_datasets.templating_texts(tables, template)
+    assert apply(None, "one two three") == "one two three"  # of the script's own data
+    tables.synthetic = 1
+    said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two three"}]
+    assert apply(None, "one two three") == said
+    assert apply(None, ["one two three"]) == [said]
+    assert apply(None, said) == said

@@ -59,7 +59,8 @@ class ColumnMaker:
         if kind == "image" and self.image is not None:
             return blank_image(self.image)
         if kind == "audio" and self.audio is not None:
-            return {"array": [0.0] * self.audio.shape[0], "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
+            array = torch.zeros(self.audio.shape[0]).numpy()  # as `datasets.Audio` decodes a file
+            return {"array": array, "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
         if kind == "chat":
             content = self.words(2, row)
             return [{"role": "user", "content": content}, {"role": "assistant", "content": content}]

@@ -18,7 +18,8 @@ _FOLDER_OPTION = re.compile(r"dir|path|root|folder", re.IGNORECASE)
 _DATA_FOLDER_OPTION = re.compile(r"data[_-]?(dir|root|folder)", re.IGNORECASE)
 """Options whose value is a folder of data, also one word: `--instance_data_dir=dog`."""
 _OTHER_OPTION = re.compile(
-    r"out|save|log|resume|ckpt|check|weight|pretrain|cache|model|token|work|exp|run|conf|name|repo|tmp|hub|vae|clip",
+    r"out|save|log|resume|ckpt|check|weight|pretrain|cache|model|token|work|exp|run|conf|name|repo|tmp|hub|vae|clip"
+    r"|encoder|unet|adapter|lora|backbone|teacher|processor",
     re.IGNORECASE,
 )
 """Options whose folder is written to, or is no folder of data: a hub's name, a checkpoint."""

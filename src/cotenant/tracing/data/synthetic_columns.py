@@ -319,6 +319,9 @@ def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], origin
             for name in [names] if isinstance(names, str) else names:
                 if isinstance(name, str) and name not in self.column_names:
                     self = self.add_column(name, maker.column(name, len(self)))
+            other = kwargs.get("new_column_name", args[1] if len(args) > 1 else None)
+            if original.__name__ == "rename_column" and other in self.column_names:  # one of ours, which it has not
+                self = self.remove_columns([other])
         return original(self, *args, **kwargs)
 
     return call

@@ -43,6 +43,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     mapping_in_this_process,
     saving_in_this_process,
     synthesizing_load,
+    templating_texts,
     without_hashing,
 )
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
@@ -136,6 +137,12 @@ def _hugging_face_patches(
                 source=f"datasets/arrow_dataset.py, `Dataset.{name}`",
             )
             for name in ("map", "filter")
+        ),
+        Patch(
+            target="transformers.tokenization_utils_base:PreTrainedTokenizerBase.apply_chat_template",
+            phase=Phase.DATA, wraps=True, replacement=functools.partial(templating_texts, tables),
+            reason="A synthetic column has a text where the real one may have messages.",
+            source="transformers/tokenization_utils_base.py, `apply_chat_template`",
         ),
         Patch(
             target="datasets.fingerprint:update_fingerprint", phase=Phase.DATA, wraps=True, also_in="datasets",

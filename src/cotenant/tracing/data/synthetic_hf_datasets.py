@@ -28,6 +28,8 @@ from cotenant.tracing.data.synthetic_torchvision import blank_image
 ROWS = 1000
 MIN_AUDIO_SAMPLES = 4000
 """A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
+_MIN_RECORDINGS, _RECORDED_NUMBERS = 128, 2**24
+"""Rows, and numbers, of a table of recordings: scripts compute the spectrum of each row before they train."""
 TIME_STEPS = 60_000
 """Of a time series: more than the quarters of an hour of 20 months, by which studies cut their tables."""
 _SENTENCE_PAIR = ("sentence1", "sentence2")
@@ -184,10 +186,34 @@ def mapping_in_this_process(tables: LoadedTables, original: Any) -> Any:
         removed = kwargs.get("remove_columns")
         if tables.only_synthetic() and isinstance(removed, (str, list)):
             wanted = [removed] if isinstance(removed, str) else removed
-            kwargs["remove_columns"] = [name for name in wanted if name in self.column_names]
+            # Where the real table has other columns, the script names all of them: rows may become more or fewer.
+            has_all = all(name in self.column_names for name in wanted)
+            kwargs["remove_columns"] = wanted if has_all else self.column_names
         return original(self, *args, **kwargs)
 
     return call
+
+
+def templating_texts(tables: LoadedTables, original: Any) -> Any:
+    """`apply_chat_template`, for which a synthetic text is a question and its answer."""
+
+    @functools.wraps(original)
+    def apply_chat_template(self: Any, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        if tables.only_synthetic():
+            if isinstance(conversation, str):
+                conversation = _messages_of(conversation)
+            elif isinstance(conversation, list) and conversation and isinstance(conversation[0], str):
+                conversation = [_messages_of(text) for text in conversation]
+        return original(self, conversation, *args, **kwargs)
+
+    return apply_chat_template
+
+
+def _messages_of(text: str) -> list[dict[str, str]]:
+    words = text.split()
+    half = len(words) // 2
+    parts = (("user", words[:half]), ("assistant", words[half:]))
+    return [{"role": role, "content": " ".join(part)} for role, part in parts]
 
 
 def without_hashing(tables: LoadedTables, original: Any) -> Any:
@@ -238,13 +264,14 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
     if "images" in purpose and maker.image is not None:
         return _image_chats(maker, purpose), 0
     named = columns_of_options(sys.argv), columns_of_parsed_options(sys._getframe())
+    rows = len(next(iter(columns.values())))
     for column in (*itertools.chain(*named), *purpose):
         if column not in columns:
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
             shares = column in purpose and _ANSWERS & set(purpose)
-            columns[column] = _halves(maker) if shares else maker.column(column, ROWS)
+            columns[column] = _halves(maker)[:rows] if shares else maker.column(column, rows)
     if any(word in lowered for word in _CHAT_PROMPTS):
-        columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(ROWS)]
+        columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
     return columns, classes
 
 
@@ -288,8 +315,9 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         captions = dict.fromkeys(("text", "caption"), maker.column("text", ROWS))
         return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": _label_column(classes)}, classes
     if text_sample(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
-        audio = {column: maker.column(column, ROWS) for column in ("audio", "text", "sentence")}
-        return {**audio, "label": _label_column(maker.audio.classes)}, maker.audio.classes
+        rows = max(_MIN_RECORDINGS, min(ROWS, _RECORDED_NUMBERS // maker.audio.shape[0]))
+        audio = {column: maker.column(column, rows) for column in ("audio", "text", "sentence")}
+        return {**audio, "label": _label_column(maker.audio.classes)[:rows]}, maker.audio.classes
     tokens = text_sample(known)
     if tokens is None and maker.audio is not None:
         return number_columns(maker.audio.shape[0]), 0

@@ -20,6 +20,7 @@ from cotenant.tracing.data.missing_folders import data_folders
         pytest.param("--data coco128.yaml --train_file /d/train.json", [], id="files"),
         pytest.param("--resume /ckpt/last --lr 0.1", [], id="a checkpoint"),
         pytest.param("--instance_data_dir=dog --output_dir=out", ["dog"], id="one word"),
+        pytest.param("--image_encoder_path=laion/clip --image_dir a/b", ["a/b"], id="a part of a model"),
     ],
 )
 def test_folders_of_data_are_recognized(arguments, folders):
