@@ -466,3 +466,9 @@ def test_the_last_token_may_be_a_special_one():
     """As of GPT-2, whose end of a text is its last token."""
     text = SimpleNamespace(bos_token_id=999, eos_token_id=999, vocab_size=1000, model_type="gpt2")
     assert missing_processors._special_tokens(text, 1000) == {"bos": ("<bos>", 999), "eos": ("<bos>", 999)}
+
+
+def test_captions_are_padded_with_the_end_of_a_text():
+    """As of CLIP, also where the configuration is of a part whose class this version does not have."""
+    text = SimpleNamespace(vocab_size=1000, model_type="clip_text_model")
+    assert missing_processors._special_tokens(text, 1000) == {"eos": ("<eos>", 998), "pad": ("<eos>", 998)}

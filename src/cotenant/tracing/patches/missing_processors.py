@@ -299,6 +299,8 @@ def _special_tokens(text: Any, size: int) -> dict[str, tuple[str, int]]:
                 taken.add(index)
     elif "eos" not in found:  # generative models have one, though not all configurations name it
         found["eos"] = ("<eos>", size - 2)
+    if "clip" in str(getattr(text, "model_type", "")) and "pad" not in found:
+        found["pad"] = found["eos"]  # Source: openai/clip-vit-large-patch14, special_tokens_map.json
     return found
 
 
