@@ -1,7 +1,8 @@
-"""Files of weights that a script's own code takes from the hub and reads, and that are not on this machine.
+"""Weights that scripts and small libraries take from the hub by themselves, and that are not on this machine.
 
 As `model.load_state_dict(load_file(hf_hub_download(name, "model.safetensors")))`, or one tensor after another from
-`safe_open`: the model keeps its initial weights. Libraries that download weights have patches of their own.
+`safe_open`: the model keeps its initial weights. The libraries that make a model from its configuration alone have
+patches of their own, and see the hub's error.
 A module of its own: two libraries and their files, apart from `torch.load` and `torch.hub` in `missing_weights`.
 Source: huggingface_hub/file_download.py, `hf_hub_download`; safetensors/torch.py, `load_file`.
 """
@@ -20,7 +21,16 @@ from cotenant.tracing import script_location
 from cotenant.tracing.patches.missing_weights import MissingStateDict, mark_missing, warn_missing
 from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+_WEIGHTS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".t7")
+_OTHER_BINARIES = ("tokenizer", "vocab", "spiece", "_args")
+"""Parts of the names of files with such a suffix that are no weights: `training_args.bin`."""
+_HAVE_CONFIGURATIONS = (
+    "huggingface_hub", "transformers", "diffusers", "datasets", "tokenizers", "peft", "timm", "sentence_transformers",
+    "open_clip",
+)  # fmt: skip
+"""Libraries that go on without the weights by themselves, or by a patch of their own."""
+_COUNT_DOWNLOADS = "segmentation_models_pytorch"
+"""It fetches a configuration, too, for the hub's statistics alone: encoders/__init__.py, `get_encoder`."""
 
 
 def patches(context: AbsenceContext) -> list[Patch]:
@@ -28,7 +38,8 @@ def patches(context: AbsenceContext) -> list[Patch]:
     common: dict[str, Any] = {"phase": Phase.LIBRARIES, "wraps": True}
     return [
         Patch(
-            target="huggingface_hub:hf_hub_download", replacement=functools.partial(_fetching, context.recorder),
+            target="huggingface_hub.file_download:hf_hub_download", also_in="huggingface_hub",
+            replacement=functools.partial(_fetching, context.recorder),
             reason="It downloads a file, and a trace has no network.",
             source="huggingface_hub/file_download.py, `hf_hub_download`", **common,
         ),
@@ -82,16 +93,20 @@ def _without_entries(path: str) -> MissingStateDict:
 
 def _fetching(recorder: Any, original: Any) -> Any:
     @functools.wraps(original)
-    def hf_hub_download(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
+    def hf_hub_download(repo_id: str, filename: str = "", *args: Any, **kwargs: Any) -> Any:
+        caller = str(script_location.calling_frame().f_globals.get("__name__", "")).partition(".")[0]
         try:
             return original(repo_id, filename, *args, **kwargs)
-        except (OSError, ValueError):  # `LocalEntryNotFoundError` is both
-            if not str(filename).endswith(_WEIGHTS) or not script_location.is_called_by_user():
+        except OSError:
+            name = Path(filename).name
+            is_weights = name.endswith(_WEIGHTS) and not any(part in name for part in _OTHER_BINARIES)
+            if caller in _HAVE_CONFIGURATIONS or not (is_weights or caller == _COUNT_DOWNLOADS):
                 raise
-        warn_missing(recorder, f"{repo_id}/{filename}")
-        path = os.path.realpath(Path(tempfile.gettempdir(), "cotenant-missing", repo_id, filename))
-        MissingStateDict.files.add(path)
-        return path
+        absent = os.path.realpath(Path(tempfile.gettempdir(), "not-downloaded", repo_id, filename))
+        if is_weights:
+            MissingStateDict.files.add(absent)
+            warn_missing(recorder, f"{repo_id}/{filename}")
+        return absent
 
     return hf_hub_download
 
