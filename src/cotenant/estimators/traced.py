@@ -55,7 +55,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "16"
+    version = "17"
 
     def __init__(
         self,
