@@ -26,7 +26,7 @@ from cotenant.tracing.inductor.plain_torch import (
     plain_torch,
     read_attributes,
 )
-from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase
+from cotenant.tracing.patches.registry import Entry, KernelPatch, Patch, PatchContext, Phase
 from cotenant.tracing.sandbox.overlay import real_open
 
 FUNCTORCH_SETTINGS: dict[str, Any] = {
@@ -48,6 +48,7 @@ _IDENTITY_GUARDS = frozenset(
 _RNG_STATE_BYTES = 16  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `CUDAGeneratorImpl::get_state`
 _running: list[CompiledFrames] = []
 _originals: list[Attribute] = []
+_dispatch_keys: list[Any] = []  # included and excluded ones of a thread that is in no operator
 _backends: dict[tuple[int, str, bool | None], Callable[..., Any]] = {}
 
 
@@ -139,6 +140,7 @@ def patches(context: PatchContext) -> list[Entry]:
     if context.options.compiled_code == "eager":
         return []
     _originals[:] = read_attributes()
+    _dispatch_keys[:] = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     common: dict[str, Any] = {"phase": Phase.TRAINING, "missing": "other versions than the tried ones"}
     return [
         Patch(
@@ -162,6 +164,11 @@ def patches(context: PatchContext) -> list[Entry]:
             target="torch._dynamo.backends.distributed:DDPOptimizer.compile_fn", wraps=True, replacement=_dividing,
             reason="It runs parts of the graph on fake tensors of Dynamo's, and versions before 2.13 have others.",
             source="torch/_dynamo/backends/distributed.py, `DDPOptimizer.compile_fn`", **common,
+        ),
+        KernelPatch(
+            target="aten::_scaled_mm.out", phase=Phase.OPERATORS, key="Meta", kernel=lambda *_, out, **__: out,
+            reason="Inductor calls it for products in fp8, and it has no meta kernel.",
+            source="aten/src/ATen/native/native_functions.yaml",
         ),
     ]  # fmt: skip
 
@@ -236,7 +243,7 @@ def _reading_plain_torch(context: PatchContext, original: Any) -> Any:
         before, context.observer.compiling = context.observer.compiling, True
         reason = ""
         try:
-            with plain_torch(_originals), _disable_current_modes():
+            with plain_torch(_originals), _disable_current_modes(), _outside_of_operators():
                 found = original(self, frame, cache_entry, frame_state)
             if found.frame_exec_strategy.cur_action == FrameAction.RUN_ONLY:
                 reason = f"`{frame.f_code.co_name}` was compiled too often"
@@ -251,6 +258,16 @@ def _reading_plain_torch(context: PatchContext, original: Any) -> Any:
                 _running[-1].reason = reason
 
     return convert
+
+
+def _outside_of_operators() -> Any:
+    """Dispatches as outside of any operator: a custom one may compile what it runs, and is below autograd then.
+
+    There an operator of several others, such as the copy in `torch.tensor`, would reach a mode undivided.
+    Source: c10/core/impl/LocalDispatchKeySet.h.
+    """
+    included, excluded = _dispatch_keys
+    return torch._C._ForceDispatchKeyGuard(included, excluded & torch._C._dispatch_tls_local_exclude_set())
 
 
 def _making_states(context: PatchContext, original: Any) -> Any:

@@ -2,7 +2,7 @@
 
 So what it allocates inside is in the trace. PyTorch asks its fake implementation instead, which knows the result alone:
 it stands in where the function cannot run on fake tensors, such as one that calls a compiled module, and where it
-compiles another one: in a trace that would run eagerly, and products in fp8 would take several times their memory.
+compiles another one that a trace would run eagerly: products in fp8 would take several times their memory.
 Source: torch/_library/custom_ops.py, `CustomOpDef`.
 
 A module of its own: one kind of operator, of which `TraceMode` knows nothing.
@@ -21,6 +21,12 @@ from cotenant.tracing.operators.registry import Args, Kwargs
 
 _EVERY_DEVICE = None
 _failed: set[str] = set()
+_compiles_inside: list[bool] = [False]
+
+
+def run_what_compiles(*, compiles: bool) -> None:
+    """Say whether code of `torch.compile` is compiled in this trace, as far as its options and its torch say so."""
+    _compiles_inside[0] = compiles
 
 
 def run(mode: Any, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -29,7 +35,7 @@ def run(mode: Any, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     function = _function_of(definition)
     if definition is None or function is None:
         return NotImplemented
-    if "compile" in definition._init_fn.__code__.co_names:
+    if "compile" in definition._init_fn.__code__.co_names and not _compiles_inside[0]:
         return _not_run(mode, func, "it compiles")
     try:
         with mode:

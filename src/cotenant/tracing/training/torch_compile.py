@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cotenant.tracing.operators import custom_operators
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class UncompiledModule(torch.nn.Module):
 def patches(context: PatchContext) -> list[Patch]:
     """Entry points of the compiler. A function that is compiled and never called, as in libraries, gives no warning."""
     compiler = _Compiler(context)
+    custom_operators.run_what_compiles(compiles=not compiler.runs_eagerly({}) and not _is_disabled({}))
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -93,6 +95,10 @@ class _Compiler:
     def __init__(self, context: PatchContext) -> None:
         self._context, self._recorder = context, context.recorder
 
+    def runs_eagerly(self, options: dict[str, Any]) -> bool:
+        """Whether code with these options of `torch.compile` runs as it is."""
+        return self._context.options.compiled_code == "eager" or bool(_why_eager(self._context, options))
+
     def compile(self, model: Any, options: dict[str, Any]) -> Any:
         """As `torch.compile(model, **options)`."""
         if _is_disabled(options):
@@ -103,7 +109,7 @@ class _Compiler:
 
     def function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         """`function` as Inductor compiles it, or as it is with a warning where that is not possible or not wanted."""
-        if self._context.options.compiled_code == "eager" or _why_eager(self._context, options):
+        if self.runs_eagerly(options):
             return self._eagerly(function, options)
         return self._with_inductor(function, options)
 
