@@ -35,6 +35,13 @@ def scratch(tmp_path, line, more_than=512, capability=(8, 0)):
         pytest.param("x = made(50, 77)---y = F.logsigmoid(x)", [50 * 77 * 4], id="log-sigmoid keeps no buffer"),
         pytest.param("x = made(50, 77)---y = F.mse_loss(x, x.detach())", [50 * 77 * 4] * 2, id="the loss, and squares"),
         pytest.param(
+            "x = made(50, 77)---y = torch.allclose(x.detach(), x.detach())", [50 * 77 * 4] * 6 + [50 * 77] * 5,
+            id="differences, tolerances, and what is close",
+        ),
+        pytest.param(
+            "x = made(50, 77).detach()---y = torch.mvlgamma(x, 2)", [2 * 50 * 77 * 4, 50 * 77 * 4], id="two gammas each"
+        ),
+        pytest.param(
             "x = made(50, 77)---y = F.smooth_l1_loss(x, x.detach(), reduction='none')", [50 * 77 * 4],
             id="nothing to reduce",
         ),

@@ -23,6 +23,7 @@ from cotenant.tracing.operators.strides import copy_strides, is_non_overlapping_
 
 operators = OperatorTable()
 
+_is_close = torch.ops.aten.isclose.default
 _MAX_ZEROED_NUMEL = 1 << 20
 _MIN_SELECTION = 1 << 10
 """Elements from which on a comparison that is read back selects something: rays, points, pixels. Fewer are flags of a
@@ -131,7 +132,18 @@ def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
-@operators.shape_of("aten::equal", "aten::allclose")
+@operators.shape_of("aten::allclose")
+def _all_close(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    """As `_equal`; which values are close is computed on the GPU, in several tensors of the size of the operands.
+
+    Source: ATen/native/TensorCompare.cpp, `allclose`.
+    """
+    with ctx:
+        _is_close(*args, **kwargs).all()
+    return _equal(ctx, func, args, kwargs)
+
+
+@operators.shape_of("aten::equal")
 def _equal(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     """What the values say; of two computed results that a sound program compares, that they are equal.
 

@@ -377,4 +377,5 @@ operators.decompose(
     "aten::binary_cross_entropy_with_logits",
     "aten::logsumexp",
     "aten::logsumexp.out",
+    "aten::mvlgamma",
 )
