@@ -28,6 +28,7 @@ def patches(
     makers: Sequence[Callable[[str], bool]],
     make_records: Callable[[str], bool],
     is_text: Callable[[object], bool],
+    make_image: Callable[[str], bool],
 ) -> list[Patch]:
     """Functions that open files. Each of `makers` makes a missing file of its kind, and says whether it did.
 
@@ -57,6 +58,11 @@ def patches(
         Patch(
             target="cv2:imread", replacement=functools.partial(_reading_image, samples, overlay),
             source="opencv/modules/imgcodecs/src/loadsave.cpp, `imread`", **common,
+        ),
+        Patch(
+            target="torchvision.io.image:read_file", also_in="torchvision.io",
+            replacement=functools.partial(_reading_bytes, overlay, make_image),
+            source="torchvision/csrc/io/image/cpu/read_write_file.cpp, `read_file`", **common,
         ),
         Patch(
             target="blobfile._context:io", replacement=functools.partial(_with_raw_files, overlay),
@@ -141,6 +147,18 @@ def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, origina
         return numpy.zeros((height, width) if is_gray else (height, width, 3), numpy.uint8)
 
     return imread
+
+
+def _reading_bytes(overlay: Overlay, make_image: Callable[[str], bool], original: Any) -> Any:
+    """TorchVision reads the bytes of an image without Python, as for `read_image`, so it sees none of the overlay."""
+
+    @functools.wraps(original)
+    def read_file(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not os.path.exists(path):  # noqa: PTH110 - of both kinds
+            make_image(os.fsdecode(path))
+        return original(os.fspath(overlay.visible(path)), *args, **kwargs)
+
+    return read_file
 
 
 def _with_raw_files(overlay: Overlay, module: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Empty files in place of those that a library reads by itself: HDF5, NIfTI, archives of NumPy.
+"""Files in place of those that a library reads by itself: HDF5, NIfTI, archives of NumPy, recordings.
 
 A script lists their folder, or asks whether one is there, before it opens it. The library's reader then makes what is
 in it, one sample to each file, as for a file that is missing.
@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 SUFFIXES = frozenset({".h5", ".hdf5", ".nii", ".nii.gz", ".npz"})
+RECORDINGS = frozenset({".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus"})
 _made: set[str] = set()
 
 

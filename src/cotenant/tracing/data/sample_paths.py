@@ -3,8 +3,8 @@
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
 `DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Masks have one channel: `train_masks/7.png`, `SegmentationClass`,
-`7_segmentation.png`, `annotations/7.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC and ADE20K data
-sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
+`7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC,
+ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import overload
 from cotenant.tracing.data.data_options import SyntheticSample
 
 _MASK = re.compile(
-    r"(?<![a-z])masks?(?=/|\.|$)|SegmentationClass|gtFine|labelIds|_segmentation\.\w+$"
-    r"|(?<![a-z])annotations?/.*\.png$",
+    r"(?<![a-z])masks?(?=/|\.|$)|(?-i:(?<=[a-z])Masks?)(?=/|\.|$)|SegmentationClass|SegmentationObject|gtFine|labelIds"
+    r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$",
     re.IGNORECASE,
 )
 _REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)", re.IGNORECASE)
@@ -29,6 +29,11 @@ _REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\
 def samples_for_all(samples: Sequence[SyntheticSample]) -> list[SyntheticSample]:
     """The samples that are for no path in particular; all, where every sample names a path."""
     return [sample for sample in samples if not sample.path_part] or list(samples)
+
+
+def is_of_masks(path: str) -> bool:
+    """Whether a path names masks."""
+    return _MASK.search(path) is not None
 
 
 @overload
@@ -61,5 +66,5 @@ def _sample_at(
     channels, height, width = default.shape
     reduced = _REDUCED.search(path)
     factor = int(reduced.group(1)) if reduced is not None else 1
-    channels = 1 if _MASK.search(path) else channels
+    channels = 1 if is_of_masks(path) else channels
     return replace(default, shape=(channels, max(1, height // factor), max(1, width // factor)))

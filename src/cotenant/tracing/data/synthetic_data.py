@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cotenant.tracing.data import (
+    file_questions,
     json_rows,
     missing_downloads,
     placeholders,
     synthetic_archives,
     synthetic_columns,
-    synthetic_files,
     synthetic_graphs,
     synthetic_recordings,
     synthetic_records,
@@ -90,7 +90,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *json_rows.patches(ColumnMaker.of(samples)),
         *token_files.patches(warn),
         *missing_downloads.patches(samples, warn),
-        *synthetic_files.patches(every, context.overlay, warn),
+        *file_questions.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, context.overlay, warn),
         *synthetic_graphs.patches(warn),
         *synthetic_recordings.patches(every, warn),

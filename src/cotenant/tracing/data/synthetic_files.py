@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,24 +25,21 @@ from cotenant.tracing.data import (
     listed_suffixes,
     missing_folders,
     nerf_cameras,
-    opened_files,
     placeholders,
     text_contents,
     voc_lists,
     yolo_lists,
 )
-from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
-from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.sample_paths import is_of_masks, sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
-from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
-from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.data.synthetic_records import made_up
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
-_RECORDING_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
+_RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio", re.IGNORECASE)
 _OTHER_NAME = re.compile(
@@ -52,6 +48,8 @@ _OTHER_NAME = re.compile(
     re.IGNORECASE,
 )
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
+_LOSSY = (".jpg", ".jpeg", ".webp")  # they change the numbers of masks
+_ROW_NAME = re.compile(r"\d{6}(?:\.\w+)+")
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
 
@@ -65,9 +63,11 @@ class FileMaker:
         self._samples = samples
         self._image = next((sample for sample in common if len(sample.shape) == 3), None)
         self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
-        numbers = [line.shape[0] for line in lines if getattr(torch, line.dtype).is_floating_point]
+        numbers = [line for line in lines if getattr(torch, line.dtype).is_floating_point]
         self._has_recording = bool(numbers)
-        self._columns = next((count for count in numbers if count < MIN_AUDIO_SAMPLES), 0)
+        self._classes = next((sample.classes for sample in (self._image, *numbers) if sample is not None), 0)
+        self._placeholders = placeholders.SUFFIXES | (placeholders.RECORDINGS if numbers else frozenset())
+        self._columns = next((line.shape[0] for line in numbers if line.shape[0] < MIN_AUDIO_SAMPLES), 0)
         self._overlay = overlay
         self._warn = warn
         self._texts: set[str] = set()
@@ -99,7 +99,7 @@ class FileMaker:
         image, count = self._image, IMAGES
         if image is not None:
             count = max(_MIN_IMAGES, min(count, _PIXELS // math.prod(image.shape)))
-        return sorted(made) or image_names.names(count, 1 if image is None else image.classes, suffix)
+        return sorted(made) or image_names.names(count, max(1, self._classes), suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
         """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
@@ -119,15 +119,19 @@ class FileMaker:
             return False
         if self._overlay.exists(full):
             names = self._overlay.names(full)
-            if not all(map(_is_placeholder, names)) or not (names or self._is_made(full)):
+            if not all(map(is_empty_folder_file, names)) or not (names or self._is_made(full)):
                 return False
-        suffix = listed_suffixes.wanted_suffix(image_files.LISTED | placeholders.SUFFIXES, _SUFFIX)
+        suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, self._stems(folder, suffix))
-        labels = range(self._image.classes if self._image is not None else 0)
+        labels = range(self._classes)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
         return any(made)
+
+    def _usual_suffix(self) -> str:
+        """Of files in a folder, where the script names none."""
+        return _RECORDING_SUFFIXES[0] if self._image is None and self._has_recording else _SUFFIX
 
     def make_folder(self, folder: str) -> bool:
         """Make a folder that is missing below one that an argument names, and that was made for it.
@@ -185,9 +189,17 @@ class FileMaker:
         is_wanted = script_location.is_absence_an_error() or script_location.calling_text().startswith("while not ")
         return is_wanted and (self.make_image(path) or self._make_placeholder(path))
 
+    def make_named_file(self, path: str) -> bool:
+        """Make an image or a placeholder that a made-up list or table names, where the script asks for it."""
+        return self.is_row_name(path) and (self.make_image(path) or self._make_placeholder(path))
+
+    def is_row_name(self, path: str) -> bool:
+        """Whether a file has a name as made-up lists and tables have them; pandas may ask for it, row by row."""
+        return bool(made_up) and _ROW_NAME.fullmatch(Path(path).name) is not None
+
     def _make_placeholder(self, path: str) -> bool:
         full, suffix = self._overlay.path_of(path), placeholders.suffix_of(path)
-        if full is None or suffix not in placeholders.SUFFIXES or not self.is_data(path) or self._overlay.exists(full):
+        if full is None or suffix not in self._placeholders or not self.is_data(path) or self._overlay.exists(full):
             return False
         folder, name = os.path.split(path)
         return self._make_images(folder, suffix, [name[: -len(suffix)]])
@@ -251,7 +263,7 @@ class FileMaker:
         full = self._overlay.path_of(folder)
         if full is None or not stems:
             return False
-        is_placeholder = suffix.lower() in placeholders.SUFFIXES
+        is_placeholder = suffix.lower() in self._placeholders
         image = sample_at(
             f"{full}/{stems[0]}{suffix}", self._samples, self._samples[0] if is_placeholder else self._image
         )
@@ -262,7 +274,9 @@ class FileMaker:
             above.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):  # below a file that was made
             return False
-        source = None if is_placeholder else self._image_file(suffix.lower(), image)
+        is_mask = is_of_masks(f"{full}/{stems[0]}{suffix}")
+        kind = ".png" if is_mask and suffix.lower() in _LOSSY else suffix.lower()  # readers judge by the content
+        source = None if is_placeholder else self._image_file(kind, image)
         self._listed.update(name + suffix for name in stems)
         for name in stems:
             if source is None:
@@ -280,121 +294,6 @@ class FileMaker:
         return path
 
 
-def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
-    """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
-    maker = FileMaker(samples, overlay, warn)
-    records = RecordMaker(samples, overlay, warn, maker.is_data)
-    vocabulary = CharacterVocabulary(samples, overlay, warn)
-    common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
-
-    def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
-        return functools.partial(_preparing, prepare, named)
-
-    for_asking = (
-        maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
-        maker.make_counterpart, maker.make_wanted_image, vocabulary.make,
-    )  # fmt: skip
-    asking = before(*for_asking, named=maker.is_yolo)
-    return [
-        *(
-            Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
-            for target, source in (
-                ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
-                ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
-                ("os:walk", "Lib/os.py, `walk`"),
-                ("pathlib:Path.iterdir", "Lib/pathlib.py, `Path.iterdir`"),
-            )
-        ),
-        *(
-            Patch(target=target, replacement=asking, source=source, **common)
-            for target, source in (
-                *((f"os.path:{name}", "Lib/genericpath.py") for name in ("exists", "isdir", "isfile")),
-                *((f"pathlib:Path.{name}", "Lib/pathlib.py") for name in ("exists", "is_dir", "is_file")),
-            )
-        ),
-        Patch(
-            target="glob:glob", replacement=functools.partial(_globbing, before(maker.make_matching), maker),
-            source="Lib/glob.py, `glob`", **common,
-        ),
-        *(
-            Patch(
-                target=f"pathlib:Path.{name}", replacement=functools.partial(_matching_below, maker),
-                source=f"Lib/pathlib.py, `Path.{name}`", **common,
-            )
-            for name in ("glob", "rglob")
-        ),
-        *opened_files.patches(
-            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image, vocabulary.make),
-            lambda path: records.make(path) or maker.make_text(path), maker.is_text,
-        ),
-    ]  # fmt: skip
-
-
-def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], bool] | None, original: Any) -> Any:
-    """The function, which finds what `prepare` makes of its path where it found nothing.
-
-    Called by the user's files, or by a library with a path that is `named`.
-    """
-
-    @functools.wraps(original)
-    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(path, (str, os.PathLike)):
-            text = os.fsdecode(path)
-            # A repository may have timm in its own files, whose data sets are synthetic as a whole, too.
-            is_user = script_location.is_called_by_user() and "/timm/data/" not in script_location.calling_file()
-            is_data = is_user or (named is not None and named(text))
-            if is_data and not _found(original, path, args, kwargs):
-                any(make(text) for make in prepare)
-        return original(path, *args, **kwargs)
-
-    return call
-
-
-def _is_placeholder(name: str) -> bool:
+def is_empty_folder_file(name: str) -> bool:
     """Whether it is a file that keeps an empty folder in a repository, or a README of what to put there."""
     return name in _PLACEHOLDERS or name.upper().startswith("README")
-
-
-def _found(function: Any, path: Any, args: Any, kwargs: Any) -> bool:
-    try:
-        found = function(path, *args, **kwargs)
-        if isinstance(found, bool):
-            return found
-        return any(not _is_placeholder(name) for item in found for name in _names_of(item))
-    except OSError:
-        return False
-
-
-def _names_of(item: Any) -> Sequence[str]:
-    """Names in what `os.listdir`, `os.scandir`, `os.walk`, or `Path.iterdir` gives one after another."""
-    if isinstance(item, tuple):
-        return [*item[1], *item[2]]
-    return [os.fsdecode(getattr(item, "name", item))]
-
-
-def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> Any:
-    prepared = before(original)
-
-    @functools.wraps(original)
-    def glob(pattern: Any, *args: Any, **kwargs: Any) -> Any:
-        found = prepared(pattern, *args, **kwargs)
-        if found or not isinstance(pattern, str) or not script_location.is_called_by_user():
-            return found
-        return maker.names_matching(pattern) or found
-
-    return glob
-
-
-def _matching_below(maker: FileMaker, original: Any) -> Any:
-    @functools.wraps(original)
-    def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
-        found = list(original(self, pattern, *args, **kwargs))
-        whole = os.fspath(self / os.fspath(pattern))
-        if not found and script_location.is_called_by_user():
-            if maker.make_matching(whole):
-                found = list(original(self, pattern, *args, **kwargs))
-            else:
-                found = [Path(name) for name in maker.names_matching(whole)]
-        return iter(found)
-
-    return glob

@@ -13,8 +13,10 @@ import contextlib
 import errno
 import functools
 import importlib
+import io
 import os
 import re
+import wave
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,6 +51,14 @@ def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> 
         return [hdf5]
     return [
         hdf5,
+        Patch(
+            target="soundfile:SoundFile.__init__", phase=Phase.DATA, wraps=True, reason=_REASON,
+            replacement=functools.partial(_opening_soundfile, line.shape[0]), source="soundfile.py, `SoundFile`",
+        ),
+        Patch(
+            target="wave:open", phase=Phase.DATA, wraps=True, reason=_REASON,
+            replacement=functools.partial(_opening_wave, line.shape[0]), source="Lib/wave.py, `open`",
+        ),
         *(
             Patch(
                 target=target, phase=Phase.DATA, wraps=True, reason=_REASON, source=source,
@@ -69,7 +79,8 @@ def _reading(make: Callable[..., Any], warn: Callable[[str], None], original: An
     @functools.wraps(original)
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         # Each reader, and each version, has another error; some find the file missing in another process.
-        if not isinstance(file, (str, os.PathLike)) or os.path.exists(file):  # noqa: PTH110 - of both kinds
+        is_there = not isinstance(file, (str, os.PathLike)) or os.path.exists(file)  # noqa: PTH110 - of both kinds
+        if is_there and not placeholders.is_placeholder(file):  # the question may have made it
             return original(file, *args, **kwargs)
         warn("a recording that the script opens")
         return make(*args, **kwargs)
@@ -102,6 +113,36 @@ def _of_librosa(count: int, sr: Any = _SYNTHESIS_HZ, **kwargs: Any) -> Any:
 def _of_torchaudio(count: int, frame_offset: int = 0, num_frames: int = -1, *args: Any, **kwargs: Any) -> Any:
     made = torch.from_numpy(_waveform(count if num_frames < 0 else min(count, num_frames)))
     return made[None], _SPEECH_HZ
+
+
+def _opening_soundfile(count: int, original: Any) -> Any:
+    """`soundfile.info` and readers of blocks open a file so, without Python."""
+
+    @functools.wraps(original)
+    def init(self: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, io.BytesIO(_wave_bytes(count)) if placeholders.is_placeholder(file) else file, *args, **kwargs)
+
+    return init
+
+
+def _opening_wave(count: int, original: Any) -> Any:
+    @functools.wraps(original)
+    def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
+        content = io.BytesIO(_wave_bytes(count)) if placeholders.is_placeholder(file) else file
+        return original(content, *args, **kwargs)
+
+    return open_
+
+
+@functools.cache
+def _wave_bytes(count: int) -> bytes:
+    content = io.BytesIO()
+    with wave.Wave_write(content) as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(_SPEECH_HZ)
+        file.writeframes((_waveform(count) * _INT16_PEAK).astype("int16").tobytes())
+    return content.getvalue()
 
 
 def _hdf5_patch(module: Any, samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> Patch:

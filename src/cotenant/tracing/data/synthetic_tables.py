@@ -4,12 +4,13 @@ A synthetic sample of floating-point numbers and one dimension describes a row: 
 numbers. A column of dates stands before them where the file that reads the table mentions dates or leaves columns out;
 the last is named `OT` as in the benchmarks of time series, and a column that the script reads by another name is made
 then. Without such a sample, and where it is as long as a recording, a table has as many columns as the script takes by
-their number, as in `table.iloc[7, 1]`.
+their number, as in `table.iloc[7, 1]`. Where images are the sample, its columns have their names and labels.
 Source of the names: zhouhaoyi/ETDataset, ETT-small.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import re
@@ -21,16 +22,25 @@ from urllib.error import URLError
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data import image_files
+from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES, TIME_STEPS
-from cotenant.tracing.data.synthetic_records import RecordMaker
+from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
 _HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
 _OF_ONE_IDENTITY = 16  # rows, of a column that is read as whole numbers: a session, an item
+_ROWS = 2000  # of a table of images, as many as images of a folder
+_IMAGE_SUFFIX = ".jpg"
+_FILE_NAME = re.compile(r"file|path|name$", re.IGNORECASE)
+_TEXT_NAME = re.compile(r"text|caption|sentence|title|prompt|description|question|answer|report", re.IGNORECASE)
+_EDGE_NAME = re.compile(r"(?:x|y)_?(?:min|max|[12])|left|top|right|bottom", re.IGNORECASE)
+_LAST_EDGE = re.compile(r"max|2|right|bottom", re.IGNORECASE)
+"""Names of columns with files, texts, edges of a box, and of those edges that are the last."""
 _DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
@@ -68,13 +78,20 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
             return original(file, *args, **kwargs)
         except (FileNotFoundError, NotADirectoryError, URLError):  # a file, or one of the network
             warn(f"`{file}`")
+            made_up.append(str(file))
+        reader = script_location.calling_file()
+        of_images = functools.partial(_of_images, maker, appends_suffix=_appends_suffix(reader))
         rows = records.positional_rows() if not columns and kwargs.get("names") is None else []
         if rows:
             pandas = importlib.import_module("pandas")
             has_names = kwargs.get("header", "infer") is not None
             table = pandas.DataFrame(rows, columns=[str(at) for at in range(len(rows[0]))] if has_names else None)
-            return _growing(pandas)(table).with_maker(functools.partial(maker.column, rows=len(rows)))
-        return _table(columns, maker, kwargs, has_dates=_mentions_dates(script_location.calling_file()))
+            make = of_images if maker.image is not None else functools.partial(maker.column, rows=len(rows))
+            return _growing(pandas)(table).with_maker(make)
+        if not columns and maker.image is not None:
+            return _table(columns, of_images, kwargs, rows=max(_ROWS, maker.image.classes), has_dates=False)
+        make = functools.partial(_column, columns, maker)
+        return _table(columns, make, kwargs, rows=TIME_STEPS, has_dates=_mentions_dates(reader))
 
     return read
 
@@ -87,23 +104,25 @@ def _mentions_dates(reader: str) -> bool:
         return True
 
 
-def _table(columns: int, maker: ColumnMaker, options: dict[str, Any], *, has_dates: bool) -> Any:
+def _table(
+    columns: int, make: Callable[[str], Any], options: dict[str, Any], *, rows: int, has_dates: bool
+) -> Any:  # fmt: skip
     pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     names = options.get("names")
     has_names = names is not None or options.get("header", "infer") is not None
     if names is None:
         names = [*map(str, range(columns - 1)), _TARGET][:columns] if has_names else range(columns)
-    hours = numpy.arange(TIME_STEPS, dtype=float)[:, None] % 24
+    hours = numpy.arange(rows, dtype=float)[:, None] % 24
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
     if options.get("names") is None and has_names and columns and has_dates:
-        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h"))
-    table = table.with_maker(functools.partial(_column, columns, maker))
+        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=rows, freq="h"))
+    table = table.with_maker(make)
     for name, dtype in _named_columns(options).items():
         if name not in table.columns:
             kind = numpy.dtype(dtype).kind if dtype is not None else "O"
-            identities = numpy.arange(TIME_STEPS) // _OF_ONE_IDENTITY
+            identities = numpy.arange(rows) // _OF_ONE_IDENTITY
             numbers = identities if kind in "iu" else hours[:, 0] if kind == "f" else None
-            table[name] = numbers.astype(dtype) if numbers is not None else _column(columns, maker, name)
+            table[name] = numbers.astype(dtype) if numbers is not None else make(name)
     index = options.get("index_col")
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
 
@@ -123,6 +142,39 @@ def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
     if _DATE_NAME.search(name):
         return pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h")
     return numpy.arange(TIME_STEPS, dtype=float) % 24
+
+
+def _of_images(maker: ColumnMaker, name: str, *, appends_suffix: bool) -> Any:
+    """A column of a table of images: their names, a text, edges of a box, labels, or numbers.
+
+    A box is from 0 to 1, which is the whole image where edges are relative to its size.
+    """
+    image = maker.image or SyntheticSample(shape=(3, 1, 1))
+    rows, kind = max(_ROWS, image.classes), kind_of(name)
+    if kind in ("image", "row") or _FILE_NAME.search(name):
+        is_bare = appends_suffix or kind == "row"
+        return [f"{row:06d}{'' if is_bare else _IMAGE_SUFFIX}" for row in range(rows)]
+    if _EDGE_NAME.fullmatch(name):
+        return [float(_LAST_EDGE.search(name) is not None)] * rows
+    if maker.text is None and kind == "text" and not _TEXT_NAME.search(name):
+        return [row % image.classes for row in range(rows)]
+    return maker.column(name, rows)
+
+
+@functools.cache
+def _appends_suffix(reader: str) -> bool:
+    """Whether the file that reads a table adds the suffix of images to names: `name + ".jpg"`, `f"{name}.jpg"`."""
+    for node in ast.walk(parsed_source(reader)):
+        parts: list[Any] = node.values[1:] if isinstance(node, ast.JoinedStr) else []
+        parts = [node.right] if isinstance(node, ast.BinOp) else [node] if _is_template(node) else parts
+        texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        if any(text.lower().endswith(tuple(image_files.FORMATS)) for text in texts):
+            return True
+    return False
+
+
+def _is_template(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(re.search(r"%s|%d|{.*}", node.value))
 
 
 @functools.cache
@@ -150,6 +202,19 @@ def _growing(pandas: Any) -> Any:
                     raise
             return self[name]
 
+        @property
+        def _constructor(self) -> Any:
+            return GrowingTable  # groups and selected rows lack the same columns
+
+    if hasattr(pandas.DataFrame, "loc"):
+
+        class GrowingRows(importlib.import_module("pandas.core.indexing")._LocIndexer):  # type: ignore[misc]
+            def __getitem__(self, key: Any) -> Any:
+                if isinstance(key, tuple):
+                    _add_columns(self.obj, key[-1])
+                return super().__getitem__(key)
+
+        GrowingTable.loc = property(functools.partial(GrowingRows, "loc"))
     for name in filter(functools.partial(hasattr, pandas.DataFrame), _COLUMN_TAKERS):
         setattr(GrowingTable, name, _with_columns(getattr(pandas.DataFrame, name)))
     return GrowingTable
@@ -167,8 +232,10 @@ def _with_columns(original: Any) -> Any:
 
 
 def _add_columns(table: Any, key: Any) -> None:
+    make = table.attrs.get("cotenant_column")
+    if make is None:
+        return
     for name in [key] if isinstance(key, str) else key if isinstance(key, list) else ():
-        if isinstance(name, str) and name not in table.columns and (make := table.attrs.get("cotenant_column")):
-            values = make(name)
-            if len(values) >= len(table):  # a part of the table has fewer rows
-                table[name] = values[: len(table)]
+        if isinstance(name, str) and name not in table.columns:
+            values = list(make(name))
+            table[name] = [values[row % len(values)] for row in range(len(table))]

@@ -1,0 +1,134 @@
+"""How scripts ask for files and list folders: what is missing is made with `--synthetic-data`, by `synthetic_files`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.data import opened_files
+from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
+from cotenant.tracing.data.synthetic_records import RecordMaker
+from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.sandbox.overlay import Overlay
+
+
+def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
+    """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
+    maker = FileMaker(samples, overlay, warn)
+    records = RecordMaker(samples, overlay, warn, maker.is_data)
+    vocabulary = CharacterVocabulary(samples, overlay, warn)
+    common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
+
+    def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
+        return functools.partial(_preparing, prepare, named)
+
+    for_asking = (
+        maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
+        maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
+        vocabulary.make,
+    )  # fmt: skip
+    asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
+    return [
+        *(
+            Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
+            for target, source in (
+                ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
+                ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
+                ("os:walk", "Lib/os.py, `walk`"),
+                ("pathlib:Path.iterdir", "Lib/pathlib.py, `Path.iterdir`"),
+            )
+        ),
+        *(
+            Patch(target=target, replacement=asking, source=source, **common)
+            for target, source in (
+                *((f"os.path:{name}", "Lib/genericpath.py") for name in ("exists", "isdir", "isfile")),
+                *((f"pathlib:Path.{name}", "Lib/pathlib.py") for name in ("exists", "is_dir", "is_file")),
+            )
+        ),
+        Patch(
+            target="glob:glob", replacement=functools.partial(_globbing, before(maker.make_matching), maker),
+            source="Lib/glob.py, `glob`", **common,
+        ),
+        *(
+            Patch(
+                target=f"pathlib:Path.{name}", replacement=functools.partial(_matching_below, maker),
+                source=f"Lib/pathlib.py, `Path.{name}`", **common,
+            )
+            for name in ("glob", "rglob")
+        ),
+        *opened_files.patches(
+            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image, vocabulary.make),
+            lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,
+        ),
+    ]  # fmt: skip
+
+
+def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], bool] | None, original: Any) -> Any:
+    """The function, which finds what `prepare` makes of its path where it found nothing.
+
+    Called by the user's files, or by a library with a path that is `named`.
+    """
+
+    @functools.wraps(original)
+    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(path, (str, os.PathLike)):
+            text = os.fsdecode(path)
+            # A repository may have timm in its own files, whose data sets are synthetic as a whole, too.
+            is_user = script_location.is_called_by_user() and "/timm/data/" not in script_location.calling_file()
+            is_data = is_user or (named is not None and named(text))
+            if is_data and not _found(original, path, args, kwargs):
+                any(make(text) for make in prepare)
+        return original(path, *args, **kwargs)
+
+    return call
+
+
+def _found(function: Any, path: Any, args: Any, kwargs: Any) -> bool:
+    try:
+        found = function(path, *args, **kwargs)
+        if isinstance(found, bool):
+            return found
+        return any(not is_empty_folder_file(name) for item in found for name in _names_of(item))
+    except OSError:
+        return False
+
+
+def _names_of(item: Any) -> Sequence[str]:
+    """Names in what `os.listdir`, `os.scandir`, `os.walk`, or `Path.iterdir` gives one after another."""
+    if isinstance(item, tuple):
+        return [*item[1], *item[2]]
+    return [os.fsdecode(getattr(item, "name", item))]
+
+
+def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> Any:
+    prepared = before(original)
+
+    @functools.wraps(original)
+    def glob(pattern: Any, *args: Any, **kwargs: Any) -> Any:
+        found = prepared(pattern, *args, **kwargs)
+        if found or not isinstance(pattern, str) or not script_location.is_called_by_user():
+            return found
+        return maker.names_matching(pattern) or found
+
+    return glob
+
+
+def _matching_below(maker: FileMaker, original: Any) -> Any:
+    @functools.wraps(original)
+    def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
+        found = list(original(self, pattern, *args, **kwargs))
+        whole = os.fspath(self / os.fspath(pattern))
+        if not found and script_location.is_called_by_user():
+            if maker.make_matching(whole):
+                found = list(original(self, pattern, *args, **kwargs))
+            else:
+                found = [Path(name) for name in maker.names_matching(whole)]
+        return iter(found)
+
+    return glob

@@ -1,0 +1,107 @@
+"""Images that are read without Python, recordings in folders, and tables that name images, with `--synthetic-data`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+import torch
+
+from traced_scripts import trained
+
+IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
+TABLES = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+SOUNDFILE = pytest.mark.skipif(importlib.util.find_spec("soundfile") is None, reason="needs soundfile")
+
+
+def _reads_images() -> bool:
+    """Whether the compiled readers of torchvision are there; builds for another torch do not load."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        torch.ops.load_library(next(Path(spec.origin).parent.glob("image*.so")))
+    except (OSError, StopIteration):
+        return False
+    return True
+
+
+@IMAGES
+@pytest.mark.skipif(not _reads_images(), reason="needs torchvision with its compiled readers of images")
+def test_torchvision_reads_made_up_images_and_masks(tmp_path):
+    source = """
+    from torchvision.io import read_image
+    images, masks = (sorted(os.listdir(f"data/people/{name}")) for name in ("PNGImages", "PedMasks"))
+    image, mask = (
+        read_image(f"data/people/{name}/{files[0]}") for name, files in (("PNGImages", images), ("PedMasks", masks))
+    )
+    assert image.shape == (3, 8, 16) and mask.shape == (1, 8, 16)
+    assert mask.unique().tolist() == [0, 1]
+    assert read_image("data/train/named_elsewhere.png").shape == (3, 8, 16)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param("wave.open(files[7]).getnframes()", id="wave"),
+        pytest.param("soundfile.info(files[7]).frames", id="soundfile, info", marks=SOUNDFILE),
+        pytest.param("len(soundfile.read(files[7])[0])", id="soundfile, read", marks=SOUNDFILE),
+    ],
+)
+def test_a_missing_folder_of_recordings_is_listed_and_read(tmp_path, reading):
+    source = f"""
+    import wave
+    import importlib.util
+    if importlib.util.find_spec("soundfile"):
+        import soundfile
+    root = "data/speakers"
+    files = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names if name.endswith(".wav")]
+    assert len(files) == 2000 and {{Path(file).name.split("_")[0] for file in files}} == set(map(str, range(7)))
+    assert len(os.listdir("data/clean")) == 2000
+    assert {reading} == 32_000
+    """
+    trained(tmp_path, source, synthetic_data=["32000:float32:7"])
+
+
+def test_recordings_of_a_made_up_list_are_there(tmp_path):
+    source = """
+    with open("filelists/train.txt") as lines:
+        files = [os.path.join("data", line.split("|")[0] + ".wav") for line in lines.read().split("\\n") if line]
+    for file in files:
+        assert os.path.exists(file), "not found"
+    assert len(files) == 2000 and [name for name in files if os.path.exists(name)] == files
+    assert not os.path.exists("data/000003.pkl") and not os.path.exists("out/000003.wav")
+    """
+    trained(tmp_path, source, synthetic_data=["32000:float32"])
+
+
+@IMAGES
+@TABLES
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        pytest.param("table['image_id'] + '.png'", ".png", id="the script appends the suffix"),
+        pytest.param("table.file_name", ".jpg", id="the table has it"),
+    ],
+)
+def test_a_missing_table_names_images_and_their_labels(tmp_path, name, suffix):
+    source = f"""
+    import pandas
+    from PIL import Image
+    table = pandas.read_csv("data/train.csv")
+    table["path"] = ["data/train_images/" + name for name in {name}]
+    assert len(table) == 2000 and set(table.label) == set(range(5))
+    kept = table[table.path.map(os.path.exists)].reset_index(drop=True)
+    assert len(kept) == 2000 and kept.path[0].endswith({suffix!r})
+    assert Image.open(kept.iloc[3].path).size == (16, 8)
+    boxes = kept.groupby("label").get_group(2).loc[:, ["XMin", "YMin", "XMax", "YMax"]].values
+    assert boxes.shape == (400, 4) and boxes[0].tolist() == [0, 0, 1, 1]
+    assert set(kept.fold_number) == set(range(5)) and kept.caption[0].startswith("word")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"])
