@@ -141,6 +141,32 @@ def test_downloaded_weights_are_the_models_own(tmp_path):
         trained(tmp_path, 'torch.load("pretrained/other.pth")')
 
 
+@pytest.mark.parametrize(
+    ("question", "fetching", "is_asked"),
+    [
+        pytest.param("not os.path.exists(path)", "download(URL, path)", True, id="a function"),
+        pytest.param("not os.path.isfile(path) or checks", "download(URL, path)", True, id="or a checksum"),
+        pytest.param("not Path(path).exists()", "os.system('wget ' + URL)", True, id="a command"),
+        pytest.param("not os.path.exists(path)", "raise FileNotFoundError(path)", False, id="no download"),
+        pytest.param("os.path.exists(path)", "download(URL, path)", False, id="the other way round"),
+    ],
+)
+def test_weights_that_a_script_would_download_by_itself_are_the_models_own(tmp_path, question, fetching, is_asked):
+    source = f"""
+    URL, path, checks = "https://example.org/vgg", "cache/vgg.pth", False
+    def download(url, path):
+        raise ConnectionError(url)
+    if {question}:
+        {fetching}
+    model.load_state_dict(torch.load(path), strict=False)
+    """
+    if is_asked:
+        assert any("`vgg.pth`" in warning for warning in trained(tmp_path, source).warnings)
+        return
+    with failing("raised", "vgg.pth"):
+        trained(tmp_path, source)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
 def test_tables_of_numbers(tmp_path):
     source = """

@@ -22,6 +22,7 @@ _TESTING = frozenset({"isdir", "is_dir"})
 _ABSENCE = frozenset({"OSError", "IOError", "EnvironmentError", "FileNotFoundError", "Exception", "BaseException"})
 _EXITS = frozenset({"exit", "_exit", "quit", "abort"})
 _DOWNLOADING = re.compile(r"download|wget|curl|urlretrieve|gdown", re.IGNORECASE)
+_RUNNERS = frozenset({"system", "run", "call", "check_call", "check_output", "Popen"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -44,15 +45,22 @@ def caller_downloads_what_is_absent() -> bool:
 @functools.cache
 def _downloads(path: str, line: int) -> bool:
     choices = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.If) and _spans(node.test, line))
-    return any(
-        isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) and _has_download(node.body)
-        for node in choices
-    )
+    return any(_is_negated(node.test) and _has_download(node.body) for node in choices)
+
+
+def _is_negated(test: ast.expr) -> bool:
+    """Whether a condition is `not ...`, or `not ... or ...`."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+    return any(isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts)
 
 
 def _has_download(statements: Iterable[ast.stmt]) -> bool:
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    return any(_DOWNLOADING.search(_called_name(node)) for node in nodes if isinstance(node, ast.Call))
+    """Whether statements call a function for downloads, or run a command for them."""
+    calls = [node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(
+        _DOWNLOADING.search(ast.unparse(node) if _called_name(node) in _RUNNERS else _called_name(node))
+        for node in calls
+    )
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data import class_folders
 from cotenant.tracing.patches import offline_downloads
 from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 
@@ -128,6 +129,17 @@ def patches(context: AbsenceContext) -> list[Patch]:
                 ("wget:download", "wget.py, `download`"),
             )
         ),
+        *(
+            Patch(
+                target=target, phase=Phase.LIBRARIES, replacement=functools.partial(_asking_for_weights, recorder),
+                wraps=True, stacks=True, reason="Scripts download weights that are not there in ways of their own.",
+                source=source,
+            )
+            for target, source in (
+                *((f"os.path:{name}", "Lib/genericpath.py") for name in ("exists", "isfile")),
+                *((f"pathlib:Path.{name}", "Lib/pathlib.py") for name in ("exists", "is_file")),
+            )
+        ),
         Patch(
             target="torch:load", phase=Phase.LIBRARIES, replacement=_loading_downloads, wraps=True, stacks=True,
             reason="Weights that were not downloaded are missing.", source="torch/serialization.py, `load`",
@@ -183,6 +195,25 @@ def _with_missing_file(recorder: Any, original: Any) -> Any:
         return files[0], None  # as `urlretrieve`; scripts do not read what the others return
 
     return fetch
+
+
+def _asking_for_weights(recorder: Any, original: Any) -> Any:
+    """Weights are said to be there where the script would download them, by any function, and read them then."""
+
+    @functools.wraps(original)
+    def exists(path: Any, *args: Any, **kwargs: Any) -> bool:
+        if original(path, *args, **kwargs):
+            return True
+        is_file = isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(_TORCH_SUFFIXES)
+        if not is_file or not script_location.is_called_by_user():
+            return False
+        if not class_folders.caller_downloads_what_is_absent():
+            return False
+        MissingStateDict.files.add(os.path.realpath(path))
+        warn_missing(recorder, os.path.basename(path))  # noqa: PTH119 - of a text
+        return True
+
+    return exists
 
 
 def _loading_downloads(original: Any) -> Any:
