@@ -292,3 +292,22 @@ def test_a_folder_that_a_script_downloads_is_there(tmp_path, condition, is_made)
     assert found is {is_made}
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_names_that_are_listed_in_turn_elsewhere_are_folders(tmp_path):
+    source = """
+    from PIL import Image
+    root = "data/omniglot"
+    characters = [
+        os.path.join(root, family, character)
+        for family in os.listdir(root) if os.path.isdir(os.path.join(root, family))
+        for character in os.listdir(os.path.join(root, family))
+    ]
+    def images(folder):
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    assert len({Path(character).parent for character in characters}) == 7
+    assert [len(images(character)) for character in characters[:9]] == [20] * 9
+    assert Image.open(images(characters[3])[19]).size == (16, 8)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

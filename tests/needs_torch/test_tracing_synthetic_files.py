@@ -480,6 +480,26 @@ def test_a_list_of_cameras_has_their_poses_and_images(tmp_path, channels):
     trained(tmp_path, source, synthetic_data=[f"{channels}x8x16:uint8"])
 
 
+@IMAGES
+def test_the_cameras_of_photographs_have_reduced_images(tmp_path):
+    pytest.importorskip("numpy")
+    source = """
+    import numpy
+    from PIL import Image
+    folder, factor = "data/nerf_llff_data/fern", 8
+    cameras = numpy.load(os.path.join(folder, "poses_bounds.npy"))
+    poses, depths = cameras[:, :-2].reshape([-1, 3, 5]), cameras[:, -2:]
+    files = [os.path.join(folder, f"images_{factor}", name) for name in sorted(os.listdir(f"{folder}/images_{factor}"))]
+    assert len(files) == len(poses) == len({tuple(pose.ravel()) for pose in poses}) == 20
+    assert Image.open(files[0]).size == (16, 8) and Image.open(f"{folder}/images/IMG_0000.jpg").size == (128, 64)
+    assert poses[0, :2, 4].tolist() == [64, 128] and (depths[:, 0] < depths[:, 1]).all()
+    assert numpy.allclose(poses[:, :, :3] @ poses[:, :, :3].transpose(0, 2, 1), numpy.eye(3))
+    assert numpy.allclose(numpy.linalg.det(poses[:, :, :3]), 1)
+    assert numpy.load("data/nerf_llff_data/fern/other.npy").shape == (3, 64, 128)
+    """
+    trained(tmp_path, source, synthetic_data=["3x64x128:uint8"])
+
+
 def test_a_map_of_disparity_is_beside_its_image(tmp_path):
     pytest.importorskip("numpy")
     source = """

@@ -32,7 +32,7 @@ def patches(
 ) -> list[Patch]:
     """Functions that open files. Each of `makers` makes a missing file of its kind, and says whether it did.
 
-    `is_text`: whether a file was made as a text.
+    The first makes a data set by its list. `is_text`: whether a file was made as a text.
     """
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
     return [
@@ -50,6 +50,10 @@ def patches(
                 source=f"numpy/lib/_npyio_impl.py, `{name}`", **common,
             )
             for name in ("loadtxt", "genfromtxt")
+        ),
+        Patch(
+            target="numpy:load", replacement=functools.partial(_loading_lists, makers[0]),
+            source="numpy/lib/_npyio_impl.py, `load`", **common,
         ),
         Patch(
             target="pickle:load", replacement=functools.partial(_unpickling, is_text),
@@ -129,6 +133,18 @@ def _reading_numbers(
         return original(overlay.visible(file), dtype, *args, **kwargs)  # NumPy may hold an earlier `open`
 
     return read
+
+
+def _loading_lists(make_dataset: Callable[[str], bool], original: Any) -> Any:
+    """An array may be the list of a data set, such as `poses_bounds.npy`: others have a sample alone."""
+
+    @functools.wraps(original)
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and script_location.is_called_by_user():
+            make_dataset(os.fspath(file))
+        return original(file, *args, **kwargs)
+
+    return load
 
 
 def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:

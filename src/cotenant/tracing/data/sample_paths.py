@@ -2,9 +2,9 @@
 
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
-`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`. Masks have one channel: `train_masks/7.png`, `SegmentationClass`,
-`7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC,
-ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
+`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`, and scenes of NeRF: `images_8`. Masks have one channel:
+`train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names: the
+DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _MASK = re.compile(
     r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$",
     re.IGNORECASE,
 )
-_REDUCED = re.compile(r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)", re.IGNORECASE)
+_REDUCED = re.compile(
+    r"(?<![a-z])(?:lr|lq|low_?res)[^/]*(?:/[^/]*)?x([2-9])(?!\d)|(?<![a-z])images_([248])/", re.IGNORECASE
+)
 
 
 def samples_for_all(samples: Sequence[SyntheticSample]) -> list[SyntheticSample]:
@@ -65,6 +67,6 @@ def _sample_at(
         return named or default
     channels, height, width = default.shape
     reduced = _REDUCED.search(path)
-    factor = int(reduced.group(1)) if reduced is not None else 1
+    factor = int(reduced[1] or reduced[2]) if reduced is not None else 1
     channels = 1 if is_of_masks(path) else channels
     return replace(default, shape=(channels, max(1, height // factor), max(1, width // factor)))

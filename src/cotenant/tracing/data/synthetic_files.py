@@ -37,6 +37,7 @@ from cotenant.tracing.data.synthetic_records import made_up
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 2000
+_IMAGES_OF_INNER = 20  # of a folder in a folder of a class: a character of an alphabet has as many
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
@@ -117,17 +118,23 @@ class FileMaker:
         full = self._overlay.path_of(folder)
         if full is None or not self.is_data(folder) or class_folders.caller_handles_absence():
             return False
+        suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
+        if self._is_listed_file(full):  # the names that were listed are folders
+            Path(self._overlay.above(full)).unlink()
+            return self._make_images(folder, suffix, self._stems(folder, suffix)[:_IMAGES_OF_INNER], is_quiet=True)
         if self._overlay.exists(full):
             names = self._overlay.names(full)
             if not all(map(is_empty_folder_file, names)) or not (names or self._is_made(full)):
                 return False
-        suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, self._stems(folder, suffix))
         labels = range(self._classes)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
         return any(made)
+
+    def _is_listed_file(self, full: str) -> bool:
+        return Path(full).name in self._listed and Path(self._overlay.above(full)).is_file()
 
     def _usual_suffix(self) -> str:
         """Of files in a folder, where the script names none."""
@@ -259,7 +266,7 @@ class FileMaker:
         full = (self._overlay.path_of(path) for path in named)
         return [path for path in full if path is not None and not self._overlay.is_real(path)]
 
-    def _make_images(self, folder: str, suffix: str, stems: Sequence[str]) -> bool:
+    def _make_images(self, folder: str, suffix: str, stems: Sequence[str], *, is_quiet: bool = False) -> bool:
         full = self._overlay.path_of(folder)
         if full is None or not stems:
             return False
@@ -283,7 +290,8 @@ class FileMaker:
                 placeholders.make(Path(above, name + suffix), os.path.join(full, name + suffix))  # noqa: PTH118 - a text
             else:
                 Path(above, name + suffix).hardlink_to(source)
-        self._warn(f"`{folder}`")
+        if not is_quiet:
+            self._warn(f"`{folder}`")
         made_up.append(folder)
         return True
 
