@@ -311,3 +311,22 @@ def test_names_that_are_listed_in_turn_elsewhere_are_folders(tmp_path):
     assert Image.open(images(characters[3])[19]).size == (16, 8)
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_a_list_of_images_with_boxes_is_known_by_its_reader(tmp_path):
+    boxes = "[list(map(int, box.split(','))) for box in parts[1:]]"
+    (tmp_path / "reading.py").write_text(f"def item(line):\n    parts = line.split()\n    return parts[0], {boxes}\n")
+    source = """
+    from PIL import Image
+    import reading
+    def read(path):
+        with open(path) as file:
+            return file.readlines()
+    assert len(read("2007_val.txt")) == 2000
+    items = [reading.item(line) for line in read("2007_train.txt")]
+    assert len(items) == 2000 and Image.open(items[7][0]).size == (16, 8)
+    assert all(left < right <= 16 and top < bottom <= 8 for left, top, right, bottom, _ in items[7][1])
+    assert {box[4] for _, boxes in items for box in boxes} == set(range(7))
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

@@ -3,8 +3,9 @@
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
 `DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`, and scenes of NeRF: `images_8`. Masks have one channel:
-`train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names: the
-DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
+`train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names:
+the DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR,
+docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    box_lists,
     class_folders,
     image_files,
     image_names,
@@ -212,9 +213,14 @@ class FileMaker:
         return self._make_images(folder, suffix, [name[: -len(suffix)]])
 
     def make_dataset(self, path: str) -> bool:
-        """Make a data set of YOLO, PASCAL VOC or NeRF whose list, or folder, a path is."""
-        full, kinds = self._overlay.path_of(path), (voc_lists.is_voc_list, self.is_yolo, nerf_cameras.is_camera_list)
-        makers = zip(kinds, (voc_lists.make, yolo_lists.make, nerf_cameras.make), strict=True)
+        """Make a data set of YOLO, PASCAL VOC or NeRF, or a list of boxes, whose list, or folder, a path is."""
+        full = self._overlay.path_of(path)
+        makers = (
+            (voc_lists.is_voc_list, voc_lists.make),
+            (self.is_yolo, yolo_lists.make),
+            (nerf_cameras.is_camera_list, nerf_cameras.make),
+            (lambda path: self.is_data(path) and box_lists.is_box_list(path), box_lists.make),
+        )
         make = next((make for is_kind, make in makers if is_kind(path)), None)
         if full is None or self._image is None or make is None:
             return False
