@@ -1,7 +1,8 @@
-"""Images that are read without Python, recordings in folders, and tables that name images, with `--synthetic-data`."""
+"""Images that are read without Python, recordings, videos, and tables of images, with `--synthetic-data`."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -11,6 +12,8 @@ pytest.importorskip("torch", reason="tracing needs torch")
 
 import torch
 
+from cotenant.tracing.data import synthetic_videos
+from cotenant.tracing.data.data_options import parse_sample
 from traced_scripts import trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
@@ -105,3 +108,40 @@ def test_a_missing_table_names_images_and_their_labels(tmp_path, name, suffix):
     assert set(kept.fold_number) == set(range(5)) and kept.caption[0].startswith("word")
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"])
+
+
+@IMAGES
+@pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="needs OpenCV")
+def test_a_missing_folder_of_videos_is_listed_and_read(tmp_path):
+    source = """
+    import cv2
+    root = "data/UCF-101"
+    classes = sorted(os.listdir(root))
+    files = [os.path.join(root, name, clip) for name in classes for clip in os.listdir(os.path.join(root, name))
+             if clip.endswith(".avi")]
+    assert len(classes) == 7 and len(files) >= 1900 and len(glob.glob("videos/*.mp4")) >= 100
+    video, frames = cv2.VideoCapture(files[7]), []
+    assert video.isOpened() and video.get(cv2.CAP_PROP_FRAME_COUNT) == 300
+    assert (video.get(cv2.CAP_PROP_FRAME_WIDTH), video.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (16, 8)
+    video.set(cv2.CAP_PROP_POS_FRAMES, 290)
+    while True:
+        is_there, frame = video.read()
+        if not is_there:
+            break
+        frames.append(frame)
+    assert len(frames) == 10 and frames[0].shape == (8, 16, 3)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@pytest.mark.parametrize(
+    ("reading", "shape"),
+    [
+        pytest.param("read_video(path, pts_unit='sec')[0]", (300, 8, 16, 3), id="torchvision"),
+        pytest.param("read_video(path, output_format='TCHW')[0]", (300, 3, 8, 16), id="torchvision, channels first"),
+    ],
+)
+def test_a_missing_video_is_read_as_a_tensor(reading, shape):
+    image = parse_sample("3x8x16:uint8")
+    read_video = functools.partial(synthetic_videos._read_video, [image], image)
+    assert eval(reading, {"read_video": read_video, "path": "data/clip.mp4"}).shape == shape

@@ -31,6 +31,7 @@ from cotenant.tracing.data import (
     synthetic_records,
     synthetic_tables,
     synthetic_timm,
+    synthetic_videos,
     token_files,
 )
 from cotenant.tracing.data.column_values import ColumnMaker
@@ -95,6 +96,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *synthetic_graphs.patches(warn),
         *synthetic_recordings.patches(every, warn),
         *synthetic_archives.patches(samples, warn),
+        *synthetic_videos.patches(samples, warn),
         *_image_patches(every, image, warn),
         Patch(
             target="nibabel:load", phase=Phase.DATA, wraps=True, reason=_REASON, source="nibabel/loadsave.py, `load`",

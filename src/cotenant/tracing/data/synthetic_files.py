@@ -43,7 +43,9 @@ _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images o
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
-_DATA_NAME = re.compile(r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio", re.IGNORECASE)
+_DATA_NAME = re.compile(
+    r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio|video", re.IGNORECASE
+)
 _OTHER_NAME = re.compile(
     r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
     r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
@@ -68,7 +70,9 @@ class FileMaker:
         numbers = [line for line in lines if getattr(torch, line.dtype).is_floating_point]
         self._has_recording = bool(numbers)
         self._classes = next((sample.classes for sample in (self._image, *numbers) if sample is not None), 0)
-        self._placeholders = placeholders.SUFFIXES | (placeholders.RECORDINGS if numbers else frozenset())
+        self._videos = placeholders.VIDEOS if self._image is not None else frozenset()
+        recordings = placeholders.RECORDINGS if numbers else frozenset()
+        self._placeholders = placeholders.SUFFIXES | recordings | self._videos
         self._columns = next((line.shape[0] for line in numbers if line.shape[0] < MIN_AUDIO_SAMPLES), 0)
         self._overlay = overlay
         self._warn = warn
@@ -83,7 +87,7 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in image_files.LISTED or set(stem) & set("?[") or not self.is_data(folder):
+        if suffix.lower() not in image_files.LISTED | self._videos or set(stem) & set("?[") or not self.is_data(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
