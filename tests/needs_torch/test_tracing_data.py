@@ -76,6 +76,7 @@ def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypa
         ("MNIST('gone')", "(60000, 16, 16)", "(0, 1, 2)"),
         ("CIFAR10('gone')", "(50000, 16, 16, 3)", "(0, 1, 2)"),
         ("SVHN('gone')", "(50000, 3, 16, 16)", "(0, 2, 3)"),
+        ("PhotoTour('gone', 'liberty')", "(50000, 16, 16)", "(0, 1, 2)"),
     ],
 )
 def test_pixels_of_a_data_set_differ(tmp_path, construct, shape, dims):
@@ -86,6 +87,16 @@ def test_pixels_of_a_data_set_differ(tmp_path, construct, shape, dims):
     assert tuple(pixels.shape) == {shape} and (deviation > 0).all(), (pixels.shape, deviation)
     """
     trained(tmp_path, source, synthetic_data=("3x16x16:uint8:7",))
+
+
+@VISION
+def test_patches_of_photographs_have_points_and_matches(tmp_path):
+    source = """
+    import torchvision
+    patches = torchvision.datasets.PhotoTour("gone", "liberty")
+    assert patches.labels.unique().tolist() == list(range(7)) and patches.matches.shape == (50000, 3)
+    """
+    trained(tmp_path, source, synthetic_data=("1x16x16:uint8:7",))
 
 
 def test_absent_data_are_an_error_that_names_the_option(tmp_path):

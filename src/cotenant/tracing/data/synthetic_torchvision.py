@@ -182,6 +182,10 @@ def _stored(dataset: Any, sets: Any, sample: SyntheticSample, labels: Any) -> di
 
     if isinstance(dataset, sets.MNIST):
         return {"data": repeated(1).squeeze(-1), "targets": torch.from_numpy(labels)}
+    if isinstance(dataset, sets.PhotoTour):  # labels are points of the scene; subclasses make triplets of their patches
+        numbers = torch.from_numpy(labels)
+        matches = torch.stack([numbers, numbers, torch.ones_like(numbers)], dim=1)
+        return {"data": repeated(1).squeeze(-1), "labels": numbers, "matches": matches}
     if isinstance(dataset, sets.CIFAR10):
         return {"data": repeated(channels).numpy()}
     if isinstance(dataset, (sets.SVHN, sets.STL10)):
