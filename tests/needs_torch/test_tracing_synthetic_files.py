@@ -41,6 +41,26 @@ def test_a_missing_folder_of_images_is_listed(tmp_path, listing):
 
 
 @IMAGES
+@pytest.mark.parametrize(
+    ("folder", "is_made"),
+    [
+        pytest.param("/home/somebody/DIV2K", True, id="of somebody"),
+        pytest.param("D:/deblur/gopro", True, id="of Windows"),
+        pytest.param("/home/somebody/results/DIV2K", False, id="for results"),
+        pytest.param("/tmp/DIV2K", False, id="of the system"),
+        pytest.param("DIV2K", False, id="in the working folder"),
+    ],
+)
+def test_a_missing_folder_of_the_authors_machine_is_data(tmp_path, folder, is_made):
+    source = f"""
+    found = glob.glob({folder!r} + "/blur/*.png")
+    assert len(found) == (2000 if {is_made} else 0), len(found)
+    assert not os.path.exists({folder!r} + "/train.txt")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
 def test_folders_below_one_that_an_option_names_are_there(tmp_path):
     source = """
     assert os.path.isdir(os.path.join(sys.argv[2], "trainB")) and not os.path.isfile(os.path.join(sys.argv[2], "a.pkl"))

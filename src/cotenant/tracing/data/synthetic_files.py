@@ -51,6 +51,8 @@ _OTHER_NAME = re.compile(
     r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
     re.IGNORECASE,
 )
+_ELSEWHERE = re.compile(r"[A-Za-z]:[/\\]|/(?!(?:tmp|var|dev|proc|sys|run|etc|usr|opt)/)")
+"""Absolute paths, of Windows too, but for folders of the system."""
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
 _LOSSY = (".jpg", ".jpeg", ".webp")  # they change the numbers of masks
 _ROW_NAME = re.compile(r"\d{6}(?:\.\w+)+")
@@ -87,7 +89,8 @@ class FileMaker:
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
-        if suffix.lower() not in image_files.LISTED | self._videos or set(stem) & set("?[") or not self.is_data(folder):
+        is_known = suffix.lower() in image_files.LISTED | self._videos and not set(stem) & set("?[")
+        if not is_known or not self._is_of_files(folder):
             return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
@@ -121,7 +124,7 @@ class FileMaker:
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
         full = self._overlay.path_of(folder)
-        if full is None or not self.is_data(folder) or class_folders.caller_handles_absence():
+        if full is None or not self._is_of_files(folder) or class_folders.caller_handles_absence():
             return False
         suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
         if self._is_listed_file(full):  # the names that were listed are folders
@@ -192,7 +195,7 @@ class FileMaker:
     def make_image(self, path: str) -> bool:
         """Make an image that is missing, by its own name: a list of names is there, the images are not."""
         full, name = self._overlay.path_of(path), Path(path)
-        if full is None or name.suffix.lower() not in image_files.IMAGES or not self.is_data(path):
+        if full is None or name.suffix.lower() not in image_files.IMAGES or not self._is_of_files(path):
             return False
         return not self._overlay.exists(full) and self._make_images(str(name.parent), name.suffix, [name.stem])
 
@@ -257,6 +260,12 @@ class FileMaker:
         if full is None or not self._overlay.captures_all:
             return False
         return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
+
+    def _is_of_files(self, path: str) -> bool:
+        """Whether a path is of data for what lists folders or opens images: also a folder of the author's machine."""
+        is_elsewhere = _ELSEWHERE.match(path) is not None and not path.startswith(f"{self._overlay.cwd}/")
+        is_ours = is_elsewhere and self._overlay.captures_all and self._overlay.path_of(path) is not None
+        return self.is_data(path) or (is_ours and not _OTHER_NAME.search(path))
 
     def is_named(self, path: str) -> bool:
         """Whether a library lists what is, or is below, a folder that does not exist and that an argument names."""
