@@ -49,6 +49,7 @@ def test_a_missing_folder_of_images_is_listed(tmp_path, listing):
         pytest.param("/home/somebody/results/DIV2K", False, id="for results"),
         pytest.param("/tmp/DIV2K", False, id="of the system"),
         pytest.param("DIV2K", False, id="in the working folder"),
+        pytest.param("masks", True, id="of masks"),
     ],
 )
 def test_a_missing_folder_of_the_authors_machine_is_data(tmp_path, folder, is_made):

@@ -44,7 +44,7 @@ _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(
-    r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio|video", re.IGNORECASE
+    r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio|video|(?<![a-z])masks?\b", re.IGNORECASE
 )
 _OTHER_NAME = re.compile(
     r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
