@@ -75,6 +75,8 @@ def test_folders_below_one_that_an_option_names_are_there(tmp_path):
 def test_images_whose_absence_is_an_error_are_there(tmp_path):
     source = """
     assert not os.path.isfile("data/train/7.jpg")
+    if os.path.isfile("data/train/8.jpg") is False:
+        raise FileNotFoundError("data/train/8.jpg")
     assert os.path.isfile("data/train/7.jpg")
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

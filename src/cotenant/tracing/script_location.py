@@ -138,13 +138,15 @@ def calling_frame() -> FrameType:
 def is_absence_an_error() -> bool:
     """Whether the user's line that calls this raises where it finds nothing.
 
-    It is an `assert` without a `not` in its condition, but for `not path or exists(path)`, or an `if not ...:` whose
-    first statement raises or exits.
+    It is an `assert` without a `not` in its condition, but for `not path or exists(path)`, or an `if not ...:` or
+    `if ... is False:` whose first statement raises or exits.
     """
     for path, line in _callers(sys._getframe(1)):
         if not path.startswith(PACKAGE_DIR):
             text, following = linecache.getline(path, line).strip(), linecache.getline(path, line + 1).strip()
-            raises = re.match(r"if not .*:$", text) and re.match(r"raise\b|sys\.exit|exit\(", following)
+            raises = re.match(r"if (?:not .*|.*(?:is|==) False):$", text) and re.match(
+                r"raise\b|sys\.exit|exit\(", following
+            )
             condition = _UNLESS_EMPTY.sub("", _MESSAGE.split(text)[0])
             return bool(raises or (condition.startswith("assert ") and not re.search(r"\bnot\b", condition)))
     return False
