@@ -183,7 +183,7 @@ def _growing(pandas: Any) -> Any:
 
     class GrowingTable(pandas.DataFrame):
         @property
-        def _constructor(self) -> Any:  # of what methods return: `fillna`, `reset_index`, a part by rows
+        def _constructor(self) -> Any:  # of what methods return: `fillna`, `reset_index`, groups, selected rows
             return GrowingTable
 
         def with_maker(self, make: Callable[[str], Any]) -> Any:
@@ -201,10 +201,6 @@ def _growing(pandas: Any) -> Any:
                 if name.startswith("_") or not script_location.is_called_by_user():
                     raise
             return self[name]
-
-        @property
-        def _constructor(self) -> Any:
-            return GrowingTable  # groups and selected rows lack the same columns
 
     if hasattr(pandas.DataFrame, "loc"):
 
