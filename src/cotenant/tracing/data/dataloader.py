@@ -95,6 +95,7 @@ def _fastai_batches(observer: TrainingObserver) -> Callable[[Iterable[Any]], Ite
 
     def batches(source: Iterable[Any]) -> Iterator[Any]:
         observer.loaders += 1
+        observer.epoch_begins()
         for count, batch in enumerate(source):
             if observer.ending_epoch and count >= _DRAIN_BATCHES:
                 return
