@@ -9,6 +9,13 @@ from typing import Any
 
 from cotenant.tracing.data.format_nodes import (
     FILE,
+    HARMLESS,
+    NUMBERS,
+    PATHS,
+    SAME_SEQUENCE,
+    SAME_TABLE,
+    SAME_TEXT,
+    TENSORS,
     WHOLE,
     Format,
     FormatNode,
@@ -24,24 +31,6 @@ from cotenant.tracing.data.format_nodes import (
     nodes_in,
     spans,
 )
-
-NUMBERS = {"int": "int", "int32": "int", "int64": "int", "long": "int", "float": "float", "float32": "float"}
-"""Names of functions and dtypes that read a number from a text."""
-_TENSORS = {
-    "FloatTensor": "float", "DoubleTensor": "float", "HalfTensor": "float", "LongTensor": "int", "IntTensor": "int",
-    "ByteTensor": "int",
-}  # fmt: skip
-"""Classes of tensors, made of a list of numbers."""
-_SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format"})
-_SAME_SEQUENCE = frozenset(
-    {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
-)
-_PATHS = frozenset({"join", "Path", "open", "imread", "load", "read", "exists", "isfile", "read_image", "basename"})
-_SAME_TABLE = frozenset({"iloc", "loc", "ix", "values", "to_numpy", "tolist", "to_list", "reset_index", "dropna"})
-_HARMLESS = frozenset(
-    {"print", "len", "isinstance", "type", "repr", "min", "max", "sum", "any", "all", "info", "debug"}
-)
-"""Functions that say nothing of what they are called with."""
 
 
 class ExpressionReader:
@@ -126,7 +115,7 @@ class ExpressionReader:
         if name is not None and name in self._names:
             return self._names[name]
         value = self._value(expression.value)
-        return value if isinstance(value, Seq) and expression.attr in _SAME_TABLE else None
+        return value if isinstance(value, Seq) and expression.attr in SAME_TABLE else None
 
     def _of_tuple(self, expression: ast.Tuple | ast.List) -> Any:
         return [self._value(element) for element in expression.elts] or None
@@ -267,16 +256,11 @@ class ExpressionReader:
             return self._skip_line(first)
         if name in ("enumerate", "zip"):
             return self._zipped(name, values, call)
-        if name in _SAME_SEQUENCE or name in _SAME_TEXT or name in NUMBERS:
+        if name in SAME_SEQUENCE or name in SAME_TEXT or name in NUMBERS:
             self._convert(first, name if name in NUMBERS else dtype_of(call))
             return first
-        if (
-            name in _TENSORS
-            and isinstance(first, FormatNode)
-            and self.format is not None
-            and self.format.kind == "json"
-        ):
-            first.element().uses.add(_TENSORS[name])
+        if name in TENSORS and isinstance(first, FormatNode) and self.format is not None and self.format.kind == "json":
+            first.element().uses.add(TENSORS[name])
             return None
         if name == "loads" and isinstance(first, FormatNode):
             first.uses.add("json")
@@ -302,11 +286,11 @@ class ExpressionReader:
     def _pass_on(self, name: str, values: list[Any]) -> None:
         """Values are given to a function that is not followed."""
         for node in nodes_in(values):
-            if name in _PATHS:
+            if name in PATHS:
                 node.uses.add("path")
             node.is_known = node.is_known and name not in ("eval", "literal_eval")
         for value in values:
-            if isinstance(value, (Seq, Parts)) and name not in _HARMLESS:
+            if isinstance(value, (Seq, Parts)) and name not in HARMLESS:
                 self._escape(value)
 
     def _of_library(self, name: str, call: ast.Call) -> Any:
@@ -347,7 +331,7 @@ class ExpressionReader:
         if value == WHOLE:
             first = call.args[0] if call.args else None
             is_lines = name == "splitlines" or (name == "split" and self._text_of(first) == "\n")
-            return self._rows() if is_lines else WHOLE if name in _SAME_TEXT else None
+            return self._rows() if is_lines else WHOLE if name in SAME_TEXT else None
         if isinstance(value, FormatNode):
             return self._of_text(value, name, call)
         if name in ("append", "extend") and isinstance(value, Seq):
@@ -376,7 +360,7 @@ class ExpressionReader:
             return Seq([None, element]) if name == "items" else Seq(element) if name == "values" else None
         if name == "get" and call.args and isinstance(key := constant(call.args[0]), str):
             return node.part(key)
-        return node if name in _SAME_TEXT or name in ("replace", "removesuffix", "removeprefix") else None
+        return node if name in SAME_TEXT or name in ("replace", "removesuffix", "removeprefix") else None
 
     def _rows(self) -> Seq:
         return Seq(self._lines(), is_rows=True)

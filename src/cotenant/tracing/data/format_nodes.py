@@ -10,6 +10,21 @@ from typing import Any
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FILE, WHOLE = "file", "whole text"
 """Values of an expression: an open file, and all of its text."""
+NUMBERS = {"int": "int", "int32": "int", "int64": "int", "long": "int", "float": "float", "float32": "float"}
+"""Names of functions and dtypes that read a number from a text."""
+TENSORS = {
+    "FloatTensor": "float", "DoubleTensor": "float", "HalfTensor": "float", "LongTensor": "int", "IntTensor": "int",
+    "ByteTensor": "int",
+}  # fmt: skip
+"""Classes of tensors, made of a list of numbers."""
+SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format"})
+SAME_SEQUENCE = frozenset(
+    {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
+)
+PATHS = frozenset({"join", "Path", "open", "imread", "load", "read", "exists", "isfile", "read_image", "basename"})
+SAME_TABLE = frozenset({"iloc", "loc", "ix", "values", "to_numpy", "tolist", "to_list", "reset_index", "dropna"})
+HARMLESS = frozenset({"print", "len", "isinstance", "type", "repr", "min", "max", "sum", "any", "all", "info", "debug"})
+"""Functions that say nothing of what they are called with."""
 
 
 @dataclass(eq=False)
