@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # huggingface_hub reads them when it is imported: without them it tries each file six times in 23 s.
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ.setdefault(_name, "1")
+
+# A shell without job control starts background commands with SIGINT ignored, which their processes inherit: those that
+# tests interrupt would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OWN_PID = os.getpid()
 
