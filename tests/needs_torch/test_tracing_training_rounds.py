@@ -1,4 +1,4 @@
-"""Loops of a script each round of which trains a new model."""
+"""Loops of a script that train a new model in every round."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for width in {widths}:
 def warning(source, rounds):
     """The one of a script whose last loop at the left margin has untraced rounds."""
     line = max(number for number, text in enumerate(source.splitlines(), 1) if text.startswith("for "))
-    return f"each round of the loop at train.py, line {line}, trains anew; {rounds} traced"
+    return f"every iteration of the loop at train.py, line {line}, trains a new model; only {rounds} included"
 
 
 def test_each_round_of_a_search_is_traced(tmp_path):
@@ -106,7 +106,7 @@ def test_a_round_ends_where_the_script_fails_without_work(tmp_path):
     assert "ZeroDivisionError" in second
 
 
-def test_a_round_without_loaders_is_told(tmp_path):
+def test_a_loop_without_loaders_adds_a_warning(tmp_path):
     rounds = """
 for width in (32, 4096):
     model = net(width)
@@ -122,7 +122,7 @@ for width in (32, 4096):
 @pytest.mark.parametrize(
     "epochs",
     [
-        pytest.param("model = net(32)\nfor epoch in range(100):\n    step(model)\n", id="an optimizer in each epoch"),
+        pytest.param("model = net(32)\nfor epoch in range(1000):\n    step(model)\n", id="an optimizer in each epoch"),
         pytest.param("model = net(32)\nstep(model)\n", id="a function"),
     ],
 )
@@ -136,3 +136,11 @@ def step(model):
 """
     trace = traced(tmp_path, HEAD + step + epochs)
     assert trace.header.steps == 3
+    assert not trace.warnings
+
+
+def test_a_second_optimizer_of_a_model_is_part_of_its_round(tmp_path):
+    second = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    source = HEAD.replace(second, second + second.replace("0.1", "0.2")) + ROUNDS.format(widths=(32, 4096))
+    trace = traced(tmp_path, source)
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096

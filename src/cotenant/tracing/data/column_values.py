@@ -93,7 +93,7 @@ class ColumnMaker:
 
 
 def words_of_row(count: int, row: int) -> str:
-    """Text of `count` words, of which the last three tell rows apart: a batch may have each text only once.
+    """Text of `count` words, of which the last three distinguish rows: some batches may not repeat a text.
 
     Each word is one token of common tokenizers. Of one word there are 30 texts, of two 900, of more 27,000.
     """

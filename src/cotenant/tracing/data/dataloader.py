@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
-from cotenant.tracing.data.kept_by_batches import KeptByBatches
+from cotenant.tracing.data.memory_growth import MemoryGrowth
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.training.training_observer import TrainingObserver
 
@@ -120,7 +120,7 @@ class _FewSampleIterator:
         self._histogram = histogram
         self._position = 0  # in the epoch
         self._epoch: tuple[object, ...] = ()
-        self._kept = KeptByBatches(observer.recorder)
+        self._growth = MemoryGrowth(observer.recorder)
         self._batches_made = 0
         self._cache: dict[tuple[int, int], Any] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
@@ -143,13 +143,13 @@ class _FewSampleIterator:
             observer.recorder.warn(self._small_data_warning)
         if not self._position:
             observer.epoch_begins()
-            self._kept = KeptByBatches(observer.recorder)
+            self._growth = MemoryGrowth(observer.recorder)
             self._epoch = observer.rounds.epoch(self._loader.dataset)
             if observer.draining and observer.rounds.epoch_passes(self._epoch):
                 raise StopIteration
-        self._kept.before_batch()
+        self._growth.before_batch()
         if observer.ending_epoch and self._position >= _DRAIN_BATCHES:
-            self._kept.end(self._batch_count())
+            self._growth.end(self._batch_count())
             self._position = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         if self._sizes is None:
@@ -160,7 +160,7 @@ class _FewSampleIterator:
                 observer.ending_epoch = True
                 size, self._position = self._partial_size, _DRAIN_BATCHES
             batch = self._batch(size, indices)
-            self._kept.gives(size)
+            self._growth.gives(size)
         self._position += 1
         observer.rounds.batch_read(self._epoch)
         return batch

@@ -281,9 +281,9 @@ def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[A
 
     def value(column: str, row: int) -> Any:
         words = maker.words(2, row)
-        asked, answered = {"role": "user", "content": words}, {"role": "assistant", "content": words}
-        known = {"messages": [asked, answered], "prompt": [asked], "images": images}
-        return known.get(column, [answered])
+        question, answer = {"role": "user", "content": words}, {"role": "assistant", "content": words}
+        known = {"messages": [question, answer], "prompt": [question], "images": images}
+        return known.get(column, [answer])
 
     return {column: [value(column, row) for row in range(ROWS)] for column in columns}
 

@@ -79,22 +79,14 @@ def patches(context: AbsenceContext) -> list[Patch]:
         ),
         *(
             Patch(
-                target=f"{auto}.{module}:{name}.from_pretrained", replacement=processor,
-                source=f"transformers/models/auto/{module}.py, `{name}.from_pretrained`", **common,
+                target=f"transformers.{module}:{name}.from_pretrained", replacement=replacement,
+                source=f"transformers/{module.replace('.', '/')}.py, `{name}.from_pretrained`", **common,
             )
-            for module, name in (
-                ("image_processing_auto", "AutoImageProcessor"),
-                ("feature_extraction_auto", "AutoFeatureExtractor"),
-            )
-        ),
-        *(
-            Patch(
-                target=f"transformers.{module}:{name}.from_pretrained", replacement=own_processor,
-                source=f"transformers/{module}.py, `{name}.from_pretrained`", **common,
-            )
-            for module, name in (
-                ("image_processing_utils", "BaseImageProcessor"),
-                ("feature_extraction_utils", "FeatureExtractionMixin"),
+            for module, name, replacement in (
+                ("models.auto.image_processing_auto", "AutoImageProcessor", processor),
+                ("models.auto.feature_extraction_auto", "AutoFeatureExtractor", processor),
+                ("image_processing_utils", "BaseImageProcessor", own_processor),
+                ("feature_extraction_utils", "FeatureExtractionMixin", own_processor),
             )
         ),
     ]  # fmt: skip
@@ -268,7 +260,7 @@ def _setting_no_prefix(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _sentence_kinds(text: Any) -> int:
-    """Kinds of sentences that a model tells apart, as BERT does; 0 where it knows none, as generative models."""
+    """Kinds of sentences that a model distinguishes, as BERT does; 0 where it knows none, as generative models."""
     return getattr(text, "type_vocab_size", 0) or 0
 
 

@@ -1,4 +1,4 @@
-"""Loops each round of which trains a new model: a search over sizes, a cross-validation, an ensemble.
+"""Loops that train a new model in every round: a search over sizes, a cross-validation, an ensemble.
 
 Such a loop is known by where the optimizer was made: within a round of a `for` loop that goes on around the training.
 After the traced steps of a round, loaders that the script has trained on are empty, so that its other epochs pass
@@ -23,9 +23,14 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training.later_training import TRACER, function_body
 from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.source_loops import loops_around
 
 _MAX_ROUNDS = 8
 _MAX_EMPTY_EPOCHS = 200  # of one round; those of Lightning take 10 ms each
+
+
+_Call = tuple[int, CodeType, int]
+"""A frame by its address, which no other has while it runs; its code, and a line."""
 
 
 class TrainingRounds:
@@ -35,17 +40,24 @@ class TrainingRounds:
         self._passing = False  # the other epochs of a round, without work
         self._rounds = 1
         self._empty_epochs = 0
-        self._made_at: list[tuple[int, CodeType, int]] = []  # frames (by address) and lines where the last one was made
+        self._made_at: tuple[_Call, ...] = ()  # where the last optimizer was made
+        self._remade_at: set[tuple[tuple[CodeType, int], ...]] = set()  # where one was made again for the same model
         self._first_parameters: list[weakref.ref[Any]] = []
         self._trained_on: set[object] = set()  # epochs, by what `epoch` gives
         self._read: tuple[object, ...] = ()  # the epoch that gave the last batch
 
     def optimizer_made(self, optimizer: Any) -> bool:
-        """Note where an optimizer is made; whether a new round begins with it."""
+        """Note where an optimizer is made; whether a new round begins with it.
+
+        One that is made at the same place for the same model, as in each epoch, begins no training.
+        """
         parameter = next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
         is_known = any(ref() is parameter for ref in self._first_parameters)
         begins = not is_known and self._rounds < _MAX_ROUNDS and self._loop() is not None
-        self._made_at = [(id(frame), frame.f_code, frame.f_lineno) for frame in _frames()]
+        place = tuple((id(frame), frame.f_code, frame.f_lineno) for frame in _frames())
+        if is_known and _lines(place) == _lines(self._made_at):
+            self._remade_at.add(_lines(place))
+        self._made_at = place
         if parameter is not None and not is_known:
             self._first_parameters.append(weakref.ref(parameter))
         return begins
@@ -90,27 +102,28 @@ class TrainingRounds:
         if Counters.of(loop, names).rounds_left == 0 or self._rounds >= _length(loop.iter, names):
             return None
         place = f"{Path(frame.f_code.co_filename).name}, line {loop.lineno}"
-        rounds = "the first is" if self._rounds == 1 else f"the first {self._rounds} are"
-        return f"each round of the loop at {place}, trains anew; {rounds} traced"
+        traced = "the first is" if self._rounds == 1 else f"the first {self._rounds} are"
+        return f"every iteration of the loop at {place}, trains a new model; only {traced} included"
 
     def _loop(self, frames: Sequence[FrameType] | None = None) -> tuple[FrameType, ast.For] | None:
         """The innermost loop that goes on now, and in one of whose rounds the last optimizer was made; with its frame.
 
         `frames`: outermost first; by default those of the present call.
         """
+        if _lines(self._made_at) in self._remade_at:
+            return None
         for frame in _frames() if frames is None else reversed(frames):
             lines = [line for address, code, line in self._made_at if address == id(frame) and code is frame.f_code]
-            if not lines:
-                continue
-            loops = [node for part in function_body(frame) for node in ast.walk(part) if isinstance(node, ast.For)]
-            around = [
-                loop
-                for loop in loops
-                if all(loop.body[0].lineno <= line <= (loop.end_lineno or 0) for line in (frame.f_lineno, *lines))
-            ]
-            if around:
-                return frame, around[-1]
+            loops = [loop for loop in loops_around(function_body(frame), frame.f_lineno) if isinstance(loop, ast.For)]
+            for loop in reversed(loops):
+                if any(loop.body[0].lineno <= line <= (loop.end_lineno or 0) for line in lines):
+                    return frame, loop
         return None
+
+
+def _lines(place: tuple[_Call, ...]) -> tuple[tuple[CodeType, int], ...]:
+    """A place without the frames, which are new in each call of a function."""
+    return tuple((code, line) for _, code, line in place)
 
 
 def _length(iterated: ast.expr, names: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""What loops over loaders keep on the GPU for each batch, of which few are traced."""
+"""GPU memory that grows with each batch of a loop over a loader, of which few are traced."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ LATE = """optimizer.step()
         losses.append(None)
         if len(losses) == {batch}:
             late = torch.ones(20_000_000).cuda()"""
-KEEPS_OUTPUTS = LOOP.replace("            model(x.cuda()).sum()", "            outputs.append(model(x.cuda()))")
+COLLECTS_OUTPUTS = LOOP.replace("            model(x.cuda()).sum()", "            outputs.append(model(x.cuda()))")
 
 
 @pytest.mark.parametrize("held_out", [500, pytest.param(460, id="a smaller last batch")])
-def test_outputs_that_an_evaluation_collects_are_told(tmp_path, held_out):
-    (warning,) = traced(tmp_path, HEAD.format(held_out=held_out) + KEEPS_OUTPUTS).warnings
-    assert "keeps 9.5 MiB on the GPU for each batch: its 10 batches keep 95.4 MiB" in warning
-    assert warning.startswith("the loop at train.py, line ")
+def test_outputs_that_an_evaluation_collects_are_reported(tmp_path, held_out):
+    (warning,) = traced(tmp_path, HEAD.format(held_out=held_out) + COLLECTS_OUTPUTS).warnings
+    assert warning.startswith("GPU memory grows by 9.5 MiB with each batch of the loop at train.py, line ")
+    assert ": by 95.4 MiB over its 10 batches, of which only the first few are included" in warning
 
 
 def test_the_evaluation_after_batches_that_were_read_ahead_is_traced(tmp_path):
-    script = KEEPS_OUTPUTS.replace("in DataLoader(data, batch_size=50)", "in ahead(DataLoader(data, batch_size=50))")
+    script = COLLECTS_OUTPUTS.replace("in DataLoader(data, batch_size=50)", "in ahead(DataLoader(data, batch_size=50))")
     assert "ahead(" in script
     trace = traced(tmp_path, HEAD.format(held_out=500) + script)
     assert trace.header.steps == 4
     assert len(trace.warnings) == 1
 
 
-def test_graphs_that_a_training_loop_keeps_are_told(tmp_path):
-    kept = LOOP.replace(
+def test_graphs_that_a_training_loop_retains_are_reported(tmp_path):
+    retaining = LOOP.replace(
         "optimizer.zero_grad()", "optimizer.zero_grad()\n        losses.append(model(x.cuda()).exp().sum())"
     )
-    (warning,) = traced(tmp_path, HEAD.format(held_out=500) + kept).warnings
-    assert "its 16 batches keep" in warning
+    (warning,) = traced(tmp_path, HEAD.format(held_out=500) + retaining).warnings
+    assert "over its 16 batches" in warning
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_graphs_that_a_training_loop_keeps_are_told(tmp_path):
         pytest.param("optimizer.step()", LATE.format(batch=3), id="once, after three batches"),
     ],
 )
-def test_loops_that_keep_little_are_not(tmp_path, old, new):
+def test_loops_without_growth_are_not(tmp_path, old, new):
     head, _, validation = LOOP.rpartition("    with")
     script = LOOP.replace(old, new) if "outputs" not in new else f"{head}    with{validation.replace(old, new)}"
     assert not traced(tmp_path, HEAD.format(held_out=500) + script).warnings

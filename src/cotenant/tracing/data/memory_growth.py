@@ -1,6 +1,6 @@
-"""Memory that a loop over a loader keeps for each batch: predictions in a list, losses with their graphs.
+"""GPU memory that grows with each batch of a loop over a loader: predictions in a list, losses with their graphs.
 
-Few batches are traced, so what all of them keep is computed from the growth between two of them, and told.
+Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it.
 A module of its own: it is about epochs, and the loader's iterator about their batches.
 """
 
@@ -12,11 +12,11 @@ from cotenant.tracing.recorder import TraceRecorder
 
 _LEAST_BYTES = 16 << 20
 _LEAST_SHARE = 0.05
-"""Of the peak so far: what a loop keeps in all is told if it exceeds both."""
+"""Of the peak so far: a growth over all batches is reported if it exceeds both."""
 
 
-class KeptByBatches:
-    """One epoch of a loader."""
+class MemoryGrowth:
+    """Allocated bytes during one epoch of a loader."""
 
     def __init__(self, recorder: TraceRecorder) -> None:
         self._recorder = recorder
@@ -33,18 +33,21 @@ class KeptByBatches:
         self._sizes.append(size)
 
     def end(self, batches: int) -> None:
-        """The epoch ends early; it has so many batches without a GPU's limits."""
-        kept = self._kept()
-        total = kept * (batches - len(self._live) + 1)
-        if total < max(_LEAST_BYTES, _LEAST_SHARE * sum(self._recorder.peak_bytes.values())):
+        """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
+        growth = self._per_batch()
+        if growth * (batches - len(self._live) + 1) < self._least_bytes():
             return
         place = script_location.call_location()
+        loop = f"the loop at {place}" if place else "a loop"
         self._recorder.warn(
-            f"the loop{f' at {place},' if place else ''} keeps {format_bytes(kept)} on the GPU for each batch: its "
-            f"{batches:,} batches keep {format_bytes(kept * batches)}, of which all but the first few are not included"
+            f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by "
+            f"{format_bytes(growth * batches)} over its {batches:,} batches, of which only the first few are included"
         )
 
-    def _kept(self) -> int:
+    def _least_bytes(self) -> float:
+        return max(_LEAST_BYTES, _LEAST_SHARE * sum(self._recorder.peak_bytes.values()))
+
+    def _per_batch(self) -> int:
         """Bytes that each batch adds; 0 unless the last ones agree.
 
         The first batch leaves variables, and in training gradients and states. Without a step, as in an evaluation, one
