@@ -402,6 +402,16 @@ def test_other_files_of_the_hub_are_missing(tmp_path, name):
         traced(tmp_path, f"{HUB}hf_hub_download('someone/gone', {name!r})\n{USE}")
 
 
+def test_libraries_with_a_fallback_of_their_own_get_the_error_of_the_hub(tmp_path):
+    package = tmp_path / "open_clip"
+    package.mkdir()
+    package.joinpath("__init__.py").write_text(
+        "from huggingface_hub import hf_hub_download\ndef fetch(): return hf_hub_download('a/b', 'model.safetensors')\n"
+    )
+    with failing("raised", "the script raised LocalEntryNotFoundError"):
+        traced(tmp_path, f"import open_clip\n{HUB}open_clip.fetch()\n{USE}")
+
+
 def test_a_file_for_the_statistics_of_the_hub_is_no_error(tmp_path):
     package = tmp_path / "segmentation_models_pytorch"
     package.mkdir()

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import synthetic_hf_datasets
+from cotenant.tracing.data import synthetic_columns, synthetic_hf_datasets
 from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import parse_sample
 from traced_scripts import traced
@@ -264,6 +264,17 @@ def test_an_answer_of_gsm8k_ends_as_scripts_split_it():
 )
 def test_a_column_has_a_value_that_suits_its_name(samples, name, value):
     assert ColumnMaker.of([parse_sample(text) for text in samples]).value(name) == value
+
+
+def test_real_tables_are_divided_and_looked_up_as_the_script_says():
+    class Splits(dict):
+        pass
+
+    look_up = synthetic_columns._split_by_any_name(lambda: False, dict.__getitem__)
+    with pytest.raises(KeyError):
+        look_up(Splits(train=[1]), "dev")
+    divide = synthetic_columns._splitting(lambda: False, lambda table, *sizes: sizes)
+    assert divide([0] * 9, test_size=0.0005) == (0.0005, None)
 
 
 def test_texts_of_rows_differ():

@@ -45,10 +45,8 @@ def make(
     full: str, overlay: Overlay, image: SyntheticSample, make_images: Callable[[str, str, Sequence[str]], bool]
 ) -> bool:
     """Make the list `full` in the overlay, and its images in a folder of its name."""
-    folder, names = (
-        Path(full).with_suffix("") / "images",
-        [f"{index:06d}" for index in range(max(_IMAGES, image.classes))],
-    )
+    folder = Path(full).with_suffix("") / "images"
+    names = [f"{index:06d}" for index in range(max(_IMAGES, image.classes))]
     if not make_images(str(folder), ".jpg", names):
         return False
     _, height, width = image_size(image)

@@ -34,8 +34,6 @@ _NAMED_BY_SCRIPTS = (
 )  # fmt: skip
 """Special tokens of well-known models: options such as TRL's `--eos_token` name them, and must find them."""
 _PREFIX_SETTERS = ("set_prefix_tokens", "set_src_lang_special_tokens", "set_tgt_lang_special_tokens")
-_SENTENCE_IDS = ("token_type_ids",)
-"""What a tokenizer gives for the kinds of sentences."""
 _BERT_LIKE = ("bert", "electra", "mpnet")
 _MADE = "_cotenant_made"
 """Attribute of tokenizers that were made from a configuration."""
@@ -226,7 +224,7 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     usual = {
         "model_max_length": getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
         "unk_token": unknown,
-        "model_input_names": ["input_ids", *_SENTENCE_IDS[: _sentence_kinds(text) > 1], "attention_mask"],
+        "model_input_names": _input_names(text),
         **{f"{which}_token": name for which, (name, _) in special.items()},
     }
     wanted = {name: options[name] for name in _OPTIONS if options.get(name) is not None}
@@ -259,9 +257,10 @@ def _setting_no_prefix(self: Any, *args: Any, **kwargs: Any) -> None:
     """As of Whisper's tokenizer, whose language and task are tokens before the text: here, no text has any."""
 
 
-def _sentence_kinds(text: Any) -> int:
-    """Kinds of sentences that a model distinguishes, as BERT does; 0 where it knows none, as generative models."""
-    return getattr(text, "type_vocab_size", 0) or 0
+def _input_names(text: Any) -> list[str]:
+    """What a tokenizer gives: `token_type_ids` only for models of several kinds of sentences, such as BERT."""
+    has_types = (getattr(text, "type_vocab_size", 0) or 0) > 1
+    return ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
 
 
 def _text_config(config: Any) -> Any:
