@@ -6,7 +6,10 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+import torch
 from traced_scripts import traced
+
+from cotenant.tracing.training.training_rounds import TrainingRounds
 
 HEAD = """
 import torch
@@ -144,3 +147,20 @@ def test_a_second_optimizer_of_a_model_is_part_of_its_round(tmp_path):
     source = HEAD.replace(second, second + second.replace("0.1", "0.2")) + ROUNDS.format(widths=(32, 4096))
     trace = traced(tmp_path, source)
     assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
+
+
+def test_data_set_at_the_address_of_a_freed_one_is_another():
+    rounds = TrainingRounds()
+    kept = torch.ones(4)
+    assert not set(rounds.epoch(kept)).isdisjoint(rounds.epoch(kept))
+    freed = torch.utils.data.TensorDataset(kept)
+    address, before = id(freed), rounds.epoch(freed)
+    del freed
+    for _ in range(1000):
+        dataset = torch.utils.data.TensorDataset(kept)
+        if id(dataset) == address:
+            break
+        del dataset
+    else:
+        pytest.skip("this Python gave the address to nothing new")
+    assert set(before).isdisjoint(rounds.epoch(dataset))

@@ -9,6 +9,7 @@ trace ends there, with a warning.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import sys
 import traceback
@@ -19,6 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training.later_training import TRACER, function_body
@@ -45,6 +47,9 @@ class TrainingRounds:
         self._first_parameters: list[weakref.ref[Any]] = []
         self._trained_on: set[object] = set()  # epochs, by what `epoch` gives
         self._read: tuple[object, ...] = ()  # the epoch that gave the last batch
+        # Not by `id`: a data set that is made in each iteration often gets the address of the one before.
+        self._datasets = WeakIdKeyDictionary()
+        self._next_dataset = itertools.count()
 
     def optimizer_made(self, optimizer: Any) -> bool:
         """Note where an optimizer is made; whether a new round begins with it.
@@ -74,7 +79,12 @@ class TrainingRounds:
         in each epoch, and libraries begin the first elsewhere.
         """
         calls = tuple((frame.f_code, frame.f_lineno) for frame in _frames())
-        return (calls, id(dataset)) if torch.is_grad_enabled() else (calls,)
+        if not torch.is_grad_enabled():
+            return (calls,)
+        try:
+            return calls, self._datasets.setdefault(dataset, next(self._next_dataset))
+        except TypeError:  # lists have no weak references; a strong one may keep tensors of the GPU alive
+            return (calls,)
 
     def batch_read(self, epoch: tuple[object, ...]) -> None:
         """A loader gives a batch of this epoch."""
