@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch", reason="tracing needs torch")
 
 import torch
-from traced_scripts import traced
 
 from cotenant.tracing.training.training_rounds import TrainingRounds
+from traced_scripts import traced
 
 HEAD = """
 import torch
@@ -159,8 +159,7 @@ def test_data_set_at_the_address_of_a_freed_one_is_another():
     for _ in range(1000):
         dataset = torch.utils.data.TensorDataset(kept)
         if id(dataset) == address:
-            break
+            assert set(before).isdisjoint(rounds.epoch(dataset))
+            return
         del dataset
-    else:
-        pytest.skip("this Python gave the address to nothing new")
-    assert set(before).isdisjoint(rounds.epoch(dataset))
+    pytest.skip("this Python gave the address to nothing new")
