@@ -26,6 +26,7 @@ from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
 from cotenant.tracing.cuda_build.unknown_values import UnknownValues
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.data.missing_data_hints import missing_data_hint
+from cotenant.tracing.distributed import local_rank_option
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.distributed.process_groups import group_patches
 from cotenant.tracing.patches import deepspeed
@@ -91,7 +92,9 @@ class CudaBuildSession:
         patches.add(self.builds.patches())
         patches.add(kernel_tuning.patches())
         patches.add(torch_save.path_patches(overlay))
-        patches.add(absence_patches(AbsenceContext(options=self.options, recorder=self, overlay=overlay)))
+        context = AbsenceContext(options=self.options, recorder=self, overlay=overlay)
+        patches.add(absence_patches(context))
+        patches.add(local_rank_option.patches(context))
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])
         patches.apply()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import UsageError
+from cotenant.tracing.distributed import local_rank_option
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.patches.terminal import command_words
 from cotenant.tracing.process.launcher_env import apply_launcher
@@ -149,6 +150,7 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
     """Run it, in its folder and with its variables; its exit code. Another rank succeeds at once."""
     if _is_other_rank(env):
         return 0
+    had_local_rank = local_rank_option.give(False)
     with _as_child(env, cwd):
         plan = apply_launcher(program.launcher, {"target": program.target}, context.gpu.count)
         if plan.warning:
@@ -160,6 +162,8 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
             run_program(replace(program, args=(*program.args, *plan.more_args)).to_request())
         except SystemExit as stop:
             return _code(stop.code)
+        finally:
+            local_rank_option.give(had_local_rank)
     return 0
 
 

@@ -43,6 +43,7 @@ _PROVIDERS = (
     "training.repeated_generation",
     "training.module_to_device",
     "distributed.process_groups",
+    "distributed.local_rank_option",
     "patches.torch_functions",
     "patches.initializations",
     "patches.deferred_compiler",

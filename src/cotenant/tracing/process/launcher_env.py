@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from cotenant.tracing.distributed import mpi_stand_in
+from cotenant.tracing.distributed import local_rank_option, mpi_stand_in
 from cotenant.tracing.process.launchers import MPI, LaunchPlan, plan_launch
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 
 def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
-    """Set the variables that rank 0 gets; without a launcher, nothing changes."""
+    """Set the variables and the option that rank 0 gets; without a launcher, nothing changes."""
+    local_rank_option.give(False)
     if not launcher:
         return LaunchPlan(local=gpus)
     name, *options = launcher
@@ -23,6 +24,7 @@ def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: in
     if name == "accelerate":
         made = _by_accelerate(made, options, program, gpus)
     os.environ.update(made.env)
+    local_rank_option.give(made.gives_local_rank)
     if name in MPI:
         mpi_stand_in.install(made.total, made.local)
     return made

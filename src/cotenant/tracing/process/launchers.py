@@ -8,16 +8,18 @@ of Open MPI 4.1 and mpiexec of MPICH's Hydra 4.2, their manuals.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cotenant.core.errors import UsageError
 
 MPI = ("mpiexec", "mpirun")
-MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
+_LAUNCH = "torch.distributed.launch"
+MODULES = {"torch.distributed.run": "torchrun", _LAUNCH: _LAUNCH}
 """Launchers that are started as modules."""
 
 _FLAGS = {
-    "torchrun": {"--standalone", "--use-env", "--virtual-local-rank"},
+    "torchrun": {"--standalone", "--virtual-local-rank"},
+    _LAUNCH: {"--standalone", "--virtual-local-rank", "--use-env"},
     "accelerate": {
         "--cpu", "--multi_gpu", "--tpu", "--ipex", "--use_xpu", "--use_mps_device", "--use_deepspeed", "--use_fsdp",
         "--use_parallelism_config", "--use_megatron_lm", "-q", "--quiet", "--same_network", "--debug",
@@ -45,6 +47,7 @@ class LaunchPlan:
     Attributes:
         local: processes on this machine, each with a GPU; `total`: on all machines.
         env: variables of rank 0; `more_args`: arguments that the launcher adds.
+        gives_local_rank: whether it also adds `--local-rank`, see `local_rank_option`.
         warning: what of the launcher's options had no effect; empty if nothing.
     """
 
@@ -52,6 +55,7 @@ class LaunchPlan:
     total: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     more_args: tuple[str, ...] = ()
+    gives_local_rank: bool = False
     warning: str = ""
 
 
@@ -135,6 +139,10 @@ def _torchrun(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     return LaunchPlan(local=local, total=local * nodes, env=_ranks(local, nodes, more))
 
 
+def _launch(values: Mapping[str, str], gpus: int) -> LaunchPlan:
+    return replace(_torchrun(values, gpus), gives_local_rank="--use-env" not in values)
+
+
 def _accelerate(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     """Without accelerate's file of defaults, which accelerate itself reads: see `launcher_env`."""
     several = any(f"--{way}" in values for way in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
@@ -170,6 +178,7 @@ def _mpi(values: Mapping[str, str], gpus: int) -> LaunchPlan:
 
 _PLANNERS: Mapping[str, Callable[[Mapping[str, str], int], LaunchPlan]] = {
     "torchrun": _torchrun,
+    _LAUNCH: _launch,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     **dict.fromkeys(MPI, _mpi),

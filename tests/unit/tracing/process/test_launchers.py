@@ -34,7 +34,7 @@ def find(folder, command):
         pytest.param("torchrun --nproc_per_node=2 train.py", ("torchrun", "--nproc_per_node=2"), (), id="equals"),
         pytest.param(
             f"{sys.executable} -m torch.distributed.launch --nnodes 2 train.py",
-            ("torchrun", "--nnodes", "2"),
+            ("torch.distributed.launch", "--nnodes", "2"),
             (),
             id="as a module",
         ),
@@ -105,6 +105,13 @@ def test_the_number_of_processes_is_read_from_the_launcher(name, options, local,
     assert (made.local, made.total) == (local, total)
     if total > 1:
         assert (made.env["RANK"], made.env["WORLD_SIZE"], made.env["LOCAL_WORLD_SIZE"]) == ("0", str(total), str(local))
+
+
+def test_launch_gives_the_local_rank_as_an_option():
+    made = plan_launch("torch.distributed.launch", ["--nproc_per_node=2", "--use_env"], 1)
+    assert (made.local, made.gives_local_rank) == (2, False)
+    assert plan_launch("torch.distributed.launch", ["--nproc_per_node=2"], 1).gives_local_rank
+    assert not plan_launch("torchrun", ["--nproc_per_node=2"], 1).gives_local_rank
 
 
 def test_launcher_options_become_environment_variables():
