@@ -2,8 +2,8 @@
 
 Pure: text in, commands out. The reader follows variables (`shell_variables`), options (`shell_options`), `shift`, `cd`,
 `source .../activate`, `conda activate`, the first value of a `for` loop, the branches that the variables exclude,
-programs that start another (`srun`, `env`, `exec`, `time`, `nohup`, ...), and, where it may read them, the scripts that
-the script runs. It does not know functions; it lists a name of unknown value in `unknown`.
+functions, programs that start another (`srun`, `env`, `exec`, `time`, `nohup`, ...), and, where it may read them, the
+scripts that the script runs. It lists a name of unknown value in `unknown`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cotenant.jobfiles import shell_conditions, shell_lines, shell_options, shell_runners
+from cotenant.jobfiles import shell_conditions, shell_functions, shell_lines, shell_options, shell_runners
 from cotenant.jobfiles.shell_variables import ShellVariables
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
@@ -25,6 +25,7 @@ _TESTS = frozenset(("[", "[[", "test", "true", "false"))
 _FIRST_OF_LOOP = re.compile(r"\s*for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;[^;]*;[^;]*?\)\)")
 _MAX_SCRIPTS = 8
 _MAX_ROUNDS = 64  # of a loop over the arguments
+_MAX_CALLS = 256  # of functions, in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ def find_python_commands(
     """
     reader = _ScriptReader(env, arguments, name=name, workdir=workdir, read=read, gpus=gpus)
     reader.read(list(shell_lines.logical_lines(text)))
+    if not reader.found:
+        reader.read_functions()
     return reader.found
 
 
@@ -103,19 +106,48 @@ class _ScriptReader:
         self._cases = shell_conditions.Cases()
         self._getopts = shell_options.Getopts()
         self._status: bool | None = None  # of the command before, in a list of them
-        self._has_left = False  # the loop, by `break`
+        self._has_left = False  # the loop, by `break`, or the function, by `return`
+        self._functions: dict[str, tuple[shell_options.Line, ...]] = {}
+        self._called: list[str] = []  # functions that are being read
+        self._calls = 0
 
     def read(self, lines: Sequence[shell_options.Line]) -> None:
-        """Read lines, those of a loop over the arguments as often as it runs."""
+        """Read lines; a loop over the arguments as often as it runs, a function where it is called."""
         place = 0
         while place < len(lines) and not self._has_left:
             loop = shell_options.argument_loop(lines, place)
-            if loop is None:
+            function = shell_functions.function_at(lines, place)
+            if function is not None:
+                self._functions[function.name] = function.body
+                place = function.end + 1
+            elif loop is None:
                 self._read_line(*lines[place])
                 place += 1
             else:
                 self._repeat(loop)
                 place = loop.end + 1
+
+    def read_functions(self) -> None:
+        """Read all functions, as far as calls are not known that reach one with a Python command."""
+        for body in list(self._functions.values()):
+            self.read(body)
+            self._has_left = False
+
+    def _call(self, words: Sequence[str], env: Mapping[str, str]) -> None:
+        name, self._calls = words[0], self._calls + 1
+        if name in self._called or self._calls > _MAX_CALLS:
+            return
+        arguments, self._variables.arguments = self._variables.arguments, list(words[1:])
+        branches, cases = self._branches.depth, self._cases.depth
+        for variable, value in env.items():
+            self._variables.assign(variable, [value], is_computed=True)
+        self._called.append(name)
+        self.read(self._functions[name])
+        self._called.pop()
+        self._variables.arguments = arguments
+        self._branches.leave(branches)
+        self._cases.leave(cases)
+        self._has_left = False
 
     def _repeat(self, loop: shell_options.ArgumentLoop) -> None:
         arguments = list(self._variables.arguments)
@@ -197,7 +229,7 @@ class _ScriptReader:
             self._variables.unknown = {}
         if self._branches.is_excluded or self._cases.is_excluded or self._has_left:
             return
-        if words[:1] == ["break"]:
+        if words[:1] in (["break"], ["return"]):
             self._has_left = is_certain and self._branches.is_certain and self._cases.is_certain
             return
         if len(words) > 3 and words[0] == "for" and words[2] == "in":
@@ -212,7 +244,9 @@ class _ScriptReader:
                 self._variables.assign(name, [value], is_computed=True)
             return
         words = self._variables.expanded(words)
-        if words:
+        if words and words[0] in self._functions:
+            self._call(words, env)
+        elif words:
             self._run(number, words, env)
 
     def _run(self, number: int, words: list[str], env: dict[str, str]) -> None:
