@@ -227,3 +227,18 @@ def test_an_archive_that_was_made_up_is_described_by_its_names(tmp_path):
     with pytest.raises(TraceError) as caught:
         trained(tmp_path, source, synthetic_data=["8x8:float32"])
     assert "`--synthetic-data moving.npz/clips=SHAPE:DTYPE`" in caught.value.hint
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_arrays_that_differ_in_shape_are_to_be_described_apart(tmp_path):
+    source = """
+    import h5py, torch
+    with h5py.File("data/pairs.h5", "r") as file:
+        small, large = torch.from_numpy(file["lr"][0]), torch.from_numpy(file["hr"][0])
+    torch.nn.functional.mse_loss(small.repeat(3, 3), large)
+    """
+    with failing("raised") as caught:
+        trained(tmp_path, source, synthetic_data=["5x5:float32"])
+    assert "`lr`, `hr` had to be made up, all of one shape" in caught.value.hint
+    assert "`--synthetic-data hr=SHAPE:DTYPE`" in caught.value.hint
+    trained(tmp_path, source, synthetic_data=["lr=5x5:float32", "hr=15x15:float32"])

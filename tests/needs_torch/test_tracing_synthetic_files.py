@@ -369,6 +369,8 @@ def test_images_of_masks_have_one_channel(tmp_path):
     ):
         assert Image.open(os.path.join(folder, os.listdir(folder)[0])).mode == mode, folder
     assert Image.open("data/train/7_mask.png").mode == "L" and Image.open("data/train/7.png").mode == "RGB"
+    assert Image.open("data/training/disp_occ_0/7_10.png").mode == "L"
+    assert Image.open("data/training/display/7_10.png").mode == "RGB"
     """
     trained(tmp_path, source, synthetic_data=["3x16x32"])
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import synthetic_records
+from cotenant.tracing.data import image_files, synthetic_records
 from cotenant.tracing.patches import missing_weights
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
@@ -49,6 +49,12 @@ _DEFAULT = (
 )
 """Where nothing says which kind of data it is."""
 _NAMED_FILES = 3
+_OTHER_SHAPE = re.compile(
+    r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
+    r"|broadcast",
+    re.IGNORECASE,
+)
+"""Of messages about arrays whose shapes do not go together."""
 _NOTHING_KEPT = "num_samples=0"
 """Of the message of a loader without samples. Source: torch/utils/data/sampler.py, `RandomSampler.__init__`."""
 
@@ -108,6 +114,8 @@ def _libraries_of_script(error: BaseException) -> set[str]:
 def _made_up_hint(error: BaseException) -> str | None:
     """What else may be the cause of an error of a lookup or a conversion: a file that was made up."""
     kinds = (LookupError, ValueError, AssertionError, TypeError, ArithmeticError)
+    if _OTHER_SHAPE.search(str(error)) and (hint := _shape_hint()):
+        return hint
     if not synthetic_records.made_up or not isinstance(error, kinds):
         return None
     archive = next((path for path in synthetic_records.made_up if path.endswith(".npz")), None)
@@ -119,6 +127,22 @@ def _made_up_hint(error: BaseException) -> str | None:
         )
     wanted = "if the script wants more of it, make it available, or a small one of its form"
     return f"{_made_up_files()} had to be made up: {wanted}"
+
+
+def _shape_hint() -> str | None:
+    """What to do where things that differ in shape had to be made up of one sample; None where only one was made."""
+    made = map(Path, synthetic_records.made_up)
+    folders = [path.parent.name if path.suffix.lower() in image_files.IMAGES else path.name for path in made]
+    names = list(dict.fromkeys(synthetic_records.common_arrays)) or [
+        name for name in dict.fromkeys(folders) if "." not in name
+    ]
+    if len(names) < 2:
+        return None
+    shown = names[-_NAMED_FILES:]
+    return (
+        f"{', '.join(f'`{name}`' for name in shown)} had to be made up, all of one shape: describe what has another "
+        f"by a part of its name, as in `--synthetic-data {shown[-1]}=SHAPE:DTYPE`"
+    )
 
 
 def _made_up_files() -> str:

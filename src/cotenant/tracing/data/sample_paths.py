@@ -2,10 +2,10 @@
 
 `trainL=3x48x48` is for files whose path contains `trainL`; samples without such a part are for all others. Images of
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
-`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`, and scenes of NeRF: `images_8`. Masks have one channel:
-`train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`, `PedMasks`. Source of the names:
-the DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K and Penn-Fudan data sets; XPixelGroup/BasicSR,
-docs/DatasetPreparation.md.
+`DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`, and scenes of NeRF: `images_8`. Masks have one channel, and so have
+maps of disparity and depth: `train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`,
+`PedMasks`, `disp_occ_0/7.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K, Penn-Fudan and
+KITTI data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from cotenant.tracing.data.data_options import SyntheticSample
 
 _MASK = re.compile(
     r"(?<![a-z])masks?(?=/|\.|$)|(?-i:(?<=[a-z])Masks?)(?=/|\.|$)|SegmentationClass|SegmentationObject|gtFine|labelIds"
-    r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$",
+    r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$"
+    r"|(?<![a-z])(?:disp|disparity|disparities|depths?)(?:_[a-z0-9]+)*/[^/]*\.png$",
     re.IGNORECASE,
 )
 _REDUCED = re.compile(
@@ -35,7 +36,7 @@ def samples_for_all(samples: Sequence[SyntheticSample]) -> list[SyntheticSample]
 
 
 def is_of_masks(path: str) -> bool:
-    """Whether a path names masks."""
+    """Whether a path names masks, or maps of one value for each pixel."""
     return _MASK.search(path) is not None
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data import placeholders
+from cotenant.tracing.data import placeholders, synthetic_records
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_torchvision import synthetic_tensor
@@ -184,6 +184,8 @@ def _synthetic_file(module: Any) -> type:
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
             if placeholders.is_placeholder(self.synthetic_name):  # a sample has a file of its own
                 return synthetic_tensor(sample).numpy()
+            if sample is first:
+                synthetic_records.common_arrays.append(str(name))
             other = first if sample is default else sample
             return _SyntheticRows(sample, other, is_of_matlab=self.synthetic_name.endswith(".mat"))
 

@@ -50,6 +50,8 @@ _NUMBERS = frozenset({"int", "float", "size"})
 
 made_up: list[str] = []
 """Paths of the files that were made in this process, for hints about what the script raises later."""
+common_arrays: list[str] = []
+"""Names of arrays in made files that got the sample of all, since none describes them, for the same hints."""
 
 
 class RecordMaker:
