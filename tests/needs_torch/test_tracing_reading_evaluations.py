@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
@@ -65,3 +67,22 @@ def test_long_evaluations_of_experts_are_not_traced_to_their_end(tmp_path):
 def test_a_size_that_is_read_from_the_inputs_is_traced(tmp_path, token):
     first = "torch.empty(1000 * (1 + int(tokens.max())), device='cuda')"
     assert 4 * 1000 * 65 in allocations(run(tmp_path, turns=12, token=token, first=first))
+
+
+def test_a_loss_whose_forward_is_called_needs_no_parameters(tmp_path):
+    source = """
+    class Loss(nn.Module):
+        def __init__(self):
+            self.weight = 2.0  # without that of `Module`: a call of it would fail, its `forward` works
+
+        def forward(self, x):
+            return self.weight * nn.functional.relu(nn.Identity()(x)).sum()
+
+    loss = Loss()
+    with torch.no_grad():
+        for _ in range(3):
+            loss.forward(torch.zeros(8, 16).cuda())
+    """
+    first, rest = SCRIPT.split("model = Model()")
+    script = first.format(first="pass") + textwrap.dedent(source) + "model = Model()" + rest.format(turns=1, token="0")
+    assert not [warning for warning in traced(tmp_path, script).warnings if "not traced" in warning]

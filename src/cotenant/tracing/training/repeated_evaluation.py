@@ -111,6 +111,8 @@ class RepeatedCalls:
         model = caller.f_locals.get("self")
         if caller.f_code.co_name != "forward" or not isinstance(model, torch.nn.Module):
             return
+        if "_parameters" not in vars(model):  # its `__init__` does not call that of `Module`: `forward` alone works
+            return
         forward = vars(type(model)).get("forward")
         if getattr(forward, "__code__", None) is not caller.f_code:  # a decorated one, or that of another class
             return
