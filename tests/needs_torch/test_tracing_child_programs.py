@@ -54,6 +54,18 @@ def test_a_child_that_trains_is_traced(tmp_path, start):
     assert (trace.header.processes or 1) == (2 if "torchrun" in start else 1)
 
 
+@pytest.mark.parametrize(
+    "imports", ["from models.steps import train", "import models.steps as steps\ntrain = steps.train"]
+)
+def test_a_child_whose_own_modules_train_is_traced(tmp_path, imports):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "steps.py").write_text("from net import train\n")
+    (tmp_path / "net.py").write_text(TRAIN)
+    (tmp_path / "child.py").write_text(f"{imports}\ntrain()\n")
+    trace = traced(tmp_path, "import os\nos.system('python child.py \\\n  --n 7')\n")
+    assert by_category(trace)["parameter"] == WEIGHTS
+
+
 def test_a_missing_file_of_a_program_is_not_a_missing_program(tmp_path):
     (tmp_path / "train").write_text(f"#!{sys.executable}\nimport torch\nopen('gone.txt')\n")
     (tmp_path / "train").chmod(0o755)

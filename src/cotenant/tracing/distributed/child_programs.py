@@ -30,8 +30,13 @@ from cotenant.tracing.process.run_program import run_program
 _SHELL_SYNTAX = re.compile(r"[|&;<>`$(){}*?]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _USES_TORCH = re.compile(rb"\b(torch|lightning|transformers|accelerate)\b")
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+([\w, \t]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
+)
 _NOT_TRAINING = ("torch", "pip", "wandb", "tensorboard")
 """Packages whose modules are programs that do not train."""
+_IMPORTS_AWAY = 2  # modules of a program in which the name of torch is looked for
+_MAX_READ_MODULES = 50
 _RANKS = ("RANK", "LOCAL_RANK")
 
 
@@ -126,11 +131,40 @@ def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[P
 
 
 def _uses_torch(program: Program, workdir: str) -> bool:
+    """Whether the program names torch, or a module of its own does that it imports: `from models import create`."""
     script = Path(workdir, program.target) if program.kind != "module" else _module_file(program.target, workdir)
-    try:
-        return script is not None and _USES_TORCH.search(script.read_bytes()) is not None
-    except OSError:
-        return False
+    files, seen = [script] if script is not None else [], set[Path]()
+    folder = script.parent if script is not None and program.kind != "module" else Path(workdir)
+    for _ in range(1 + _IMPORTS_AWAY):
+        imported: list[Path] = []
+        for file in files[:_MAX_READ_MODULES]:
+            seen.add(file)
+            try:
+                source = file.read_bytes()
+            except OSError:
+                continue
+            if _USES_TORCH.search(source):
+                return True
+            imported += own_modules(source, folder)
+        files = [file for file in dict.fromkeys(imported) if file not in seen]
+    return False
+
+
+def own_modules(source: bytes, folder: Path) -> list[Path]:
+    """Files below `folder` that a source imports by absolute names."""
+    names: list[str] = []
+    for module, parts, modules in _IMPORT.findall(source):
+        names += _first_words(modules)
+        if module:
+            names += [module.decode(), *(f"{module.decode()}.{part}" for part in _first_words(parts))]
+    places = [Path(folder, *name.split(".")) for name in names if name.strip(".")]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return [file for file in files if file.is_file()]
+
+
+def _first_words(parts: bytes) -> list[str]:
+    """The names in `models.steps as steps, os`."""
+    return [part.split()[0] for part in parts.decode().split(",") if part.split()]
 
 
 def _module_file(name: str, workdir: str) -> Path | None:
