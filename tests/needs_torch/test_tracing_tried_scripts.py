@@ -249,6 +249,15 @@ def test_initializations_of_large_cpu_tensors_test_no_values(tmp_path, init):
     trained(tmp_path, source)
 
 
+def test_what_a_cpu_model_computes_with_undrawn_weights_is_a_number(tmp_path):
+    source = """
+    from torch import nn
+    weight = torch.full((300, 300), float("nan"))
+    assert not nn.init.uniform_(weight).isnan().any() and weight.norm() > 0
+    """
+    trained(tmp_path, source)
+
+
 def test_samples_that_a_collate_function_changes_are_samples_of_their_own(tmp_path):
     source = """
     from torch.utils.data import DataLoader

@@ -1,6 +1,7 @@
-"""Initializations of large CPU tensors, which are left as allocated: no trace depends on their values.
+"""Initializations of large CPU tensors, which draw no numbers: no trace depends on their values.
 
-Filling them with random numbers takes seconds; the pages that nothing touches take no memory. PyTorch 2.13 draws the
+Drawing takes seconds. The largest are left as allocated, since pages that nothing touches take no memory; others get
+one number, since what was there before may be `nan`, for which distributions test their parameters. PyTorch 2.13 draws the
 numbers of `trunc_normal_` again until all are within the bounds, which never ends where nothing is drawn.
 """
 
@@ -16,6 +17,8 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _aten = torch.ops.aten
 _MIN_SKIPPED_NUMEL = 1 << 16
+_MAX_FILLED_NUMEL = 1 << 22
+_NUMBER = 1 / 128
 _FILLS = {
     _aten.uniform_.default,
     _aten.normal_.default,
@@ -28,8 +31,12 @@ _FILLS = {
 
 
 def is_skipped(func: OpOverload, args: Any) -> bool:
-    """Whether an operator only draws numbers for a large CPU tensor."""
-    return func in _FILLS and _is_large(args[0])
+    """Whether an operator only draws numbers for a large CPU tensor, which gets one number here, or none."""
+    if func not in _FILLS or not _is_large(args[0]):
+        return False
+    if func is not _aten.erfinv_.default and args[0].numel() <= _MAX_FILLED_NUMEL:
+        args[0].fill_(_NUMBER)
+    return True
 
 
 def patches(context: PatchContext) -> list[Patch]:
