@@ -51,3 +51,24 @@ def test_libraries_count_that_the_script_itself_names(tmp_path, source, shape):
     with pytest.raises(TraceError) as caught:
         traced(tmp_path, f"{source}\nopen('corpus/index')\n")
     assert f"--synthetic-data {shape}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        pytest.param("No teachers at out/CIFAR100/net", "`out/CIFAR100/net` is not on this", id="absent"),
+        pytest.param("No trajectories and/or labels", "--show-output", id="no path"),
+        pytest.param("no kernel for size 3 of layer", "--show-output", id="no slash"),
+    ],
+)  # fmt: skip
+def test_a_path_that_the_script_misses_is_named(tmp_path, message, hint):
+    source = f"""
+import torch
+if torch.randn(2, device='cuda').sum().item() == 0:
+    pass
+raise AssertionError({message!r})
+"""
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, source)
+    assert hint in caught.value.hint
+    assert ("maybe because of values" in str(caught.value)) == (hint == "--show-output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -48,6 +49,10 @@ _DEFAULT = (
     f"for images; `{_KINDS[3][1]}` for {_KINDS[3][2]}, `{_KINDS[0][1]}` for {_KINDS[0][2]}, `7:float32` for a table",
 )
 """Where nothing says which kind of data it is."""
+_OWN_ERRORS = (AssertionError, ValueError, RuntimeError, LookupError)
+_PATH = re.compile(r"(?:~|\.{0,2})/[\w./+-]+|[\w.+-]+(?:/[\w.+-]+){2,}/?|[\w.+-]+/[\w+-]+\.\w+")
+_SAYS_MISSING = re.compile(r"\b(?:no|not|missing|empty|without|cannot|could)\b", re.IGNORECASE)
+"""Of a message: `No trajectories detected at buffers/CIFAR100`."""
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
@@ -76,7 +81,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
     is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
     if not is_missing or isinstance(error, NotImplementedError):
-        return _made_up_hint(error)
+        return _made_up_hint(error) or _absent_path_hint(error)
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
     if other is not None:
         return f"{other} is not on this machine: install it, or fetch it as for the job"
@@ -127,6 +132,23 @@ def _made_up_hint(error: BaseException) -> str | None:
         )
     wanted = "if the script wants more of it, make it available, or a small one of its form"
     return f"{_made_up_files()} had to be made up: {wanted}"
+
+
+def _absent_path_hint(error: BaseException) -> str | None:
+    """What to do about an error of the script's own whose message names a path that is not there."""
+    absent = absent_path(error)
+    return absent and (
+        f"`{absent}` is not on this machine: does an earlier command make it? make it available, or a small one of its "
+        "form"
+    )
+
+
+def absent_path(error: BaseException) -> str | None:
+    """The path that the message of an error says to be missing, and that is; None without one."""
+    if not isinstance(error, _OWN_ERRORS) or not _SAYS_MISSING.search(str(error)):
+        return None
+    words = (word.strip("'\"`,.:;()[]") for word in str(error).split())
+    return next((word for word in words if _PATH.fullmatch(word) and not os.path.lexists(word)), None)
 
 
 def _shape_hint() -> str | None:

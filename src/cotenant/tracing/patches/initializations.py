@@ -1,8 +1,8 @@
 """Initializations of large CPU tensors, which draw no numbers: no trace depends on their values.
 
 Drawing takes seconds. The largest are left as allocated, since pages that nothing touches take no memory; others get
-one number, since what was there before may be `nan`, for which distributions test their parameters. PyTorch 2.13 draws the
-numbers of `trunc_normal_` again until all are within the bounds, which never ends where nothing is drawn.
+one number, since what was there before may be `nan`, for which distributions test their parameters. PyTorch 2.13 draws
+the numbers of `trunc_normal_` again until all are within the bounds, which never ends where nothing is drawn.
 """
 
 from __future__ import annotations

@@ -233,7 +233,9 @@ class TracingSession:
     def _raised(self, error: BaseException) -> NoReturn:
         mark_uninstalled(error, self.answer)
         print_script_traceback(error)
-        message = f"{describe(error)}{self.mode.host_reads.suspect(error)}"
+        from cotenant.tracing.data.missing_data_hints import absent_path, missing_data_hint, missing_part_hint
+
+        message = describe(error) + ("" if absent_path(error) else self.mode.host_reads.suspect(error))
         if self.observer.draining:
             self.observer.warn_untraced_rounds(error)
         if self.observer.draining and isinstance(error, StopIteration):
@@ -254,8 +256,6 @@ class TracingSession:
             self._failed(
                 describe(error), "unsupported", "report it to the authors of cotenant, or try another `--estimator`"
             )
-        from cotenant.tracing.data.missing_data_hints import missing_data_hint, missing_part_hint
-
         hint = missing_part_hint(error) or package_hints.hint_for(error) or hint_for(error)
         hint = hint or missing_data_hint(error, self.options.synthetic_data)
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
