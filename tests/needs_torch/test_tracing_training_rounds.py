@@ -97,16 +97,35 @@ def test_epochs_of_a_round_are_known_by_their_loop(tmp_path, old, new):
     assert not trace.warnings
 
 
-def test_a_round_ends_where_the_script_fails_without_work(tmp_path):
-    body = HEAD.replace("        total = 0", "        mean = 1 / len(seen)\n        total = 0")
+def counting(after):
+    """The script, which counts batches in `seen`, and after each epoch does what `after` says."""
+    body = HEAD.replace("        total = 0", f"        {after}\n        total = 0")
     body = body.replace("        for (x,) in DataLoader(data", "        seen = []\n        for (x,) in DataLoader(data")
-    body = body.replace("            optimizer.step()", "            optimizer.step()\n            seen.append(1)")
-    source = body + ROUNDS.format(widths=(32, 4096))
+    return body.replace("            optimizer.step()", "            optimizer.step()\n            seen.append(1)")
+
+
+def test_a_round_ends_where_the_script_fails_without_work(tmp_path):
+    source = counting("assert seen") + ROUNDS.format(widths=(32, 4096))
     trace = traced(tmp_path, source)
     assert trace.header.steps == 3
     first, second = sorted(trace.warnings)
     assert first == warning(source, "the first is")
-    assert "ZeroDivisionError" in second
+    assert "AssertionError" in second
+
+
+@pytest.mark.parametrize("after", ["mean = 1 / len(seen)", "last = seen[-1]", "best = max(seen)", "print(x.shape)"])
+def test_epochs_that_pass_have_one_batch_where_the_script_needs_it(tmp_path, after):
+    trace = traced(tmp_path, counting(after) + ROUNDS.format(widths=(32, 4096)))
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
+    assert trace.header.steps == 2 * (3 + 4)
+    assert not trace.warnings
+
+
+def test_a_round_of_many_such_epochs_ends_the_trace_with_a_warning(tmp_path):
+    source = counting("last = seen[-1]").replace("epochs=5", "epochs=50") + ROUNDS.format(widths=(32, 4096))
+    trace = traced(tmp_path, source)
+    assert trace.header.steps == 3 + 20
+    assert trace.warnings == (warning(source, "the first is"),)
 
 
 def test_a_loop_without_loaders_adds_a_warning(tmp_path):

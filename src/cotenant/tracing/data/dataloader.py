@@ -119,6 +119,7 @@ class _FewSampleIterator:
         self._quantiles = quantiles
         self._histogram = histogram
         self._position = 0  # in the epoch
+        self._max_position = _DRAIN_BATCHES  # after the traced steps
         self._epoch: tuple[object, ...] = ()
         self._growth = MemoryGrowth(observer.recorder)
         self._batches_made = 0
@@ -145,12 +146,15 @@ class _FewSampleIterator:
             observer.epoch_begins()
             self._growth = MemoryGrowth(observer.recorder)
             self._epoch = observer.rounds.epoch(self._loader.dataset)
-            if observer.draining and observer.rounds.epoch_passes(self._epoch):
+            is_short = observer.draining and observer.rounds.epoch_passes(self._epoch)
+            if is_short and not observer.rounds.is_short_epoch:
                 raise StopIteration
+            self._max_position = 1 if is_short else _DRAIN_BATCHES
         self._growth.before_batch()
-        if observer.ending_epoch and self._position >= _DRAIN_BATCHES:
+        if observer.ending_epoch and self._position >= self._max_position:
             self._growth.end(self._batch_count())
             self._position = 0  # for a loader that has one iterator for all epochs
+            observer.rounds.is_short_epoch = False
             raise StopIteration
         if self._sizes is None:
             batch = self._own_batch()

@@ -228,6 +228,8 @@ class TrainingObserver:
         if not self.draining:
             return
         if not self.schedule.is_new_training(optimizer):
+            if self.rounds.is_short_epoch:
+                return
             if self._batches_ahead:
                 self._batches_ahead -= 1
                 return

@@ -2,8 +2,9 @@
 
 Such a loop is known by where the optimizer was made: within a round of a `for` loop that goes on around the training.
 After the traced steps of a round, loaders that the script has trained on are empty, so that its other epochs pass
-without work and the next round begins; others give a few batches. Where an empty epoch is an error of the script, the
-trace ends there, with a warning.
+without work and the next round begins; others give a few batches. Where the script's code fails without a batch, these
+epochs have one, and fewer of them pass. Where an empty epoch is an error all the same, the trace ends there, with a
+warning.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from cotenant.tracing import script_location
+from cotenant.tracing.training.empty_epochs import needs_a_batch
 from cotenant.tracing.training.later_training import TRACER, function_body
 from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.source_loops import loops_around
 
 _MAX_ROUNDS = 8
 _MAX_EMPTY_EPOCHS = 200  # of one round; those of Lightning take 10 ms each
+_MAX_SHORT_EPOCHS = 20  # of one batch each
 
 
 _Call = tuple[int, CodeType, int]
@@ -42,6 +45,7 @@ class TrainingRounds:
         self._passing = False  # the other epochs of a round, without work
         self._rounds = 1
         self._empty_epochs = 0
+        self.is_short_epoch = False  # the present epoch has one batch, and its steps are no new training
         self._made_at: tuple[_Call, ...] = ()  # where the last optimizer was made
         self._remade_at: set[tuple[tuple[CodeType, int], ...]] = set()  # where one was made again for the same model
         self._first_parameters: list[weakref.ref[Any]] = []
@@ -70,7 +74,7 @@ class TrainingRounds:
     def begin(self) -> None:
         """A round begins."""
         self._rounds += 1
-        self._empty_epochs, self._passing = 0, False
+        self._empty_epochs, self._passing, self.is_short_epoch = 0, False, False
 
     def epoch(self, dataset: object) -> tuple[object, ...]:
         """What an epoch that begins now is known by: the calls that begin it, and the data set with gradients on.
@@ -95,11 +99,17 @@ class TrainingRounds:
         self._trained_on.update(self._read)
 
     def epoch_passes(self, epoch: tuple[object, ...]) -> bool:
-        """Whether an epoch that begins after the traced steps is to be empty."""
+        """Whether an epoch that begins after the traced steps is to be empty; `is_short_epoch`: but for one batch."""
+        self.is_short_epoch = False
         if self._trained_on.isdisjoint(epoch) or self._rounds >= _MAX_ROUNDS or self._empty_epochs > _MAX_EMPTY_EPOCHS:
             return False
         self._passing = self._passing or self._loop() is not None
         self._empty_epochs += self._passing
+        readers = (frame for frame in _frames() if script_location.is_user_file(frame.f_code.co_filename))
+        reader = next(readers, None) if self._passing else None
+        if reader is not None and needs_a_batch(reader):
+            self.is_short_epoch = self._empty_epochs <= _MAX_SHORT_EPOCHS
+            return self.is_short_epoch
         return self._passing
 
     def warning(self, error: BaseException | None = None) -> str | None:
