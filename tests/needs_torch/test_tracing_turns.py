@@ -300,3 +300,32 @@ def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call
 def test_parameters_that_stay_frozen_add_none(tmp_path, old, new):
     loop = UNFREEZING.replace(old, new).replace("CALL", "bias.requires_grad_()")
     assert not traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP))).warnings
+
+
+METHODS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Pair:
+    def __init__(self):
+        self.nets = [nn.Linear(64, 8).cuda(), nn.Linear(64, 16).cuda()]
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in self.nets]
+
+    def train_on(self, x):
+        self.nets[0](x).sum().backward()
+        self.optimizers[0].step()
+        self.nets[1](x).sum().backward()
+        self.optimizers[1].step()
+
+pair = Pair()
+for epoch in range(3):
+    for x in DataLoader(torch.randn(400, 64), batch_size=50):
+        pair.train_on(x.cuda())
+"""
+
+
+def test_training_later_in_a_method_that_was_traced_before_is_not_warned_of(tmp_path):
+    trace = traced(tmp_path, METHODS)
+    assert trace.header.steps == 4
+    assert not [warning for warning in trace.warnings if "after the traced part" in warning]

@@ -21,28 +21,43 @@ _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names
 TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
 
 
-def warn_later_training(recorder: Any) -> None:
-    """Warn if statements after the present ones, in the script's functions on the call stack, train again."""
-    for frame, statement in _later_training():
+class TrainedLines:
+    """Lines of the script's functions in which a backward pass ran, with those of the calls that led to it."""
+
+    def __init__(self) -> None:
+        self._lines: set[tuple[CodeType, int]] = set()
+
+    def record(self) -> None:
+        """A backward pass runs now."""
+        self._lines.update((frame.f_code, frame.f_lineno) for frame in script_frames())
+
+    def any_in(self, code: CodeType, statement: ast.stmt) -> bool:
+        """Whether one ran in this statement of a function."""
+        return any(of is code and _contains(statement, line) for of, line in self._lines)
+
+
+def warn_later_training(recorder: Any, trained: TrainedLines) -> None:
+    """Warn if later statements of the script's functions on the call stack train, and have not yet."""
+    for frame, statement in _later_training(trained):
         place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
         recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
 
 
-def rounds_before_later_training() -> int | None:
+def rounds_before_later_training(trained: TrainedLines) -> int | None:
     """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
-    for frame, _ in _later_training():
+    for frame, _ in _later_training(trained):
         present = next((part for part in function_body(frame) if _contains(part, frame.f_lineno)), None)
         if isinstance(present, ast.For):
             return Counters.of(present, {**frame.f_globals, **frame.f_locals}).rounds_left
     return None
 
 
-def _later_training() -> Iterator[tuple[FrameType, ast.stmt]]:
-    """The first statement after the present ones that trains again, and its frame; nothing if there is none."""
+def _later_training(trained: TrainedLines) -> Iterator[tuple[FrameType, ast.stmt]]:
+    """The first statement after the present ones that trains and has not yet, and its frame; nothing without one."""
     names: set[str] = set()
     for frame in list(script_frames()):
         for statement in _after(frame):
-            if _trains(statement, names):
+            if _trains(statement, names) and not trained.any_in(frame.f_code, statement):
                 yield frame, statement
                 return
         names.add(frame.f_code.co_name)

@@ -44,6 +44,7 @@ class TrainingObserver:
         self.schedule = OptimizerSchedule(steps, self._optimizer_made)
         self.conditional_work = ConditionalWork(recorder)
         self.rounds = TrainingRounds()
+        self._trained = later_training.TrainedLines()
         self.finish = finish
         self.draining = False  # all wanted steps were traced
         self.compiling = False  # the compiler calls functions, and no work of the script is done
@@ -140,6 +141,7 @@ class TrainingObserver:
                 return function(*args, **kwargs)
             self.layer_log.close_batch()
             self.conditional_work.record_call()
+            self._trained.record()
             self._count_without_optimizer()
             before = self.recorder.enter_phase("backward")
             if self.batches is not None:
@@ -262,7 +264,7 @@ class TrainingObserver:
 
     def _goes_on(self) -> bool:
         """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
-        rounds = later_training.rounds_before_later_training()
+        rounds = later_training.rounds_before_later_training(self._trained)
         if rounds is None or rounds > _MAX_WARMUP_ROUNDS or self._warmup_loops >= _MAX_WARMUP_LOOPS:
             return False
         self._warmup_loops += 1
@@ -275,7 +277,7 @@ class TrainingObserver:
             self.recorder.warn(sentence)
 
     def _finish(self) -> None:
-        later_training.warn_later_training(self.recorder)
+        later_training.warn_later_training(self.recorder, self._trained)
         self.warn_untraced_rounds()
         self.finish()
 
