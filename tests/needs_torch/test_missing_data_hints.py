@@ -72,3 +72,21 @@ raise AssertionError({message!r})
         traced(tmp_path, source)
     assert hint in caught.value.hint
     assert ("maybe because of values" in str(caught.value)) == (hint == "--show-output")
+
+
+@pytest.mark.parametrize(
+    ("listing", "named"),
+    [
+        pytest.param("names = [name for _, _, names in os.walk('./brains_3m') for name in names]", "./brains_3m", id="walk"),
+        pytest.param("names = glob.glob('brains/Train/*.vol')", "brains/Train/*.vol", id="glob"),
+        pytest.param("names = list(Path('brains').rglob('*.vol'))", "brains/*.vol", id="rglob"),
+    ],
+)  # fmt: skip
+def test_where_files_were_looked_for_and_not_found_is_named(tmp_path, listing, named):
+    for use in ("random.sample(names, 10)", "torch.utils.data.DataLoader(names, shuffle=True)"):
+        with pytest.raises(TraceError) as caught:
+            traced(
+                tmp_path, f"import glob, os, random, torch\nfrom pathlib import Path\n{listing}\n{use}\n",
+                synthetic_data=["3x8x8:uint8"],
+            )  # fmt: skip
+        assert f"no files of the kind that it wants in `{named}`" in caught.value.hint

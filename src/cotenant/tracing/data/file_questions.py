@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import opened_files
+from cotenant.tracing.data import opened_files, synthetic_records
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
@@ -25,18 +25,21 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     vocabulary = CharacterVocabulary(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
-    def before(*prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None) -> Callable[[Any], Any]:
-        return functools.partial(_preparing, prepare, named)
+    def before(
+        *prepare: Callable[[str], bool], named: Callable[[str], bool] | None = None, lists: bool = False
+    ) -> Callable[[Any], Any]:
+        return functools.partial(_preparing, prepare, named, lists)
 
     for_asking = (
         maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
         vocabulary.make,
     )  # fmt: skip
+    listing = before(maker.fill, named=maker.is_named, lists=True)
     asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
     return [
         *(
-            Patch(target=target, replacement=before(maker.fill, named=maker.is_named), source=source, **common)
+            Patch(target=target, replacement=listing, source=source, **common)
             for target, source in (
                 ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
                 ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
@@ -69,9 +72,12 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     ]  # fmt: skip
 
 
-def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], bool] | None, original: Any) -> Any:
+def _preparing(
+    prepare: Sequence[Callable[[str], bool]], named: Callable[[str], bool] | None, lists: bool, original: Any
+) -> Any:
     """The function, which finds what `prepare` makes of its path where it found nothing.
 
+    `lists`: it lists a folder.
     Called by the user's files, or by a library with a path that is `named`.
     """
 
@@ -83,7 +89,9 @@ def _preparing(prepare: Sequence[Callable[[str], bool]], named: Callable[[str], 
             is_user = script_location.is_called_by_user() and "/timm/data/" not in script_location.calling_file()
             is_data = is_user or (named is not None and named(text))
             if is_data and not _found(original, path, args, kwargs):
-                any(make(text) for make in prepare)
+                is_made = any(make(text) for make in prepare)
+                if lists and is_user and not is_made:
+                    synthetic_records.empty_listings.append(text)
         return original(path, *args, **kwargs)
 
     return call
@@ -114,7 +122,10 @@ def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> 
         found = prepared(pattern, *args, **kwargs)
         if found or not isinstance(pattern, str) or not script_location.is_called_by_user():
             return found
-        return maker.names_matching(pattern) or found
+        found = maker.names_matching(pattern) or found
+        if not found:
+            synthetic_records.empty_listings.append(pattern)
+        return found
 
     return glob
 
@@ -129,6 +140,8 @@ def _matching_below(maker: FileMaker, original: Any) -> Any:
                 found = list(original(self, pattern, *args, **kwargs))
             else:
                 found = [Path(name) for name in maker.names_matching(whole)]
+            if not found:
+                synthetic_records.empty_listings.append(whole)
         return iter(found)
 
     return glob

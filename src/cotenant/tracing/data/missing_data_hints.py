@@ -81,7 +81,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
     is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
     if not is_missing or isinstance(error, NotImplementedError):
-        return _made_up_hint(error) or _absent_path_hint(error)
+        return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error)
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
     if other is not None:
         return f"{other} is not on this machine: install it, or fetch it as for the job"
@@ -90,6 +90,8 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
             f"{_made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long "
             "ones? a shorter sample of `--synthetic-data` makes shorter ones; or make a small one of its form available"
         )
+    if _NOTHING_KEPT in words and (hint := _listing_hint(error)):
+        return hint
     if synthetic_data:
         why = "its writer alone knows its content" if _PICKLES.search(words) else "its form is not known"
         return (
@@ -140,6 +142,17 @@ def _absent_path_hint(error: BaseException) -> str | None:
     return absent and (
         f"`{absent}` is not on this machine: does an earlier command make it? make it available, or a small one of its "
         "form"
+    )
+
+
+def _listing_hint(error: BaseException) -> str | None:
+    """What to do about an error that may come from folders without the files that the script looks for in them."""
+    listed = list(dict.fromkeys(synthetic_records.empty_listings))[:_NAMED_FILES]
+    if not listed or not isinstance(error, (*_OWN_ERRORS, ArithmeticError, TypeError)):
+        return None
+    return (
+        f"the script finds no files of the kind that it wants in {', '.join(f'`{path}`' for path in listed)}: make a "
+        "few available there, of its form"
     )
 
 
