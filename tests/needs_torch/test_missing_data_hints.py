@@ -77,7 +77,7 @@ raise AssertionError({message!r})
 @pytest.mark.parametrize(
     ("listing", "named"),
     [
-        pytest.param("names = [name for _, _, names in os.walk('./brains_3m') for name in names]", "./brains_3m", id="walk"),
+        pytest.param("names = [path for part in os.walk('./brains_3m') for path in part[2]]", "./brains_3m", id="walk"),
         pytest.param("names = glob.glob('brains/Train/*.vol')", "brains/Train/*.vol", id="glob"),
         pytest.param("names = list(Path('brains').rglob('*.vol'))", "brains/*.vol", id="rglob"),
     ],

@@ -45,6 +45,18 @@ assert norm.running_mean.sum().item() == 1.0  # changed, though its operator doe
     assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
 
 
+def test_labels_of_pixels_that_are_floats_are_as_many_as_there_are(tmp_path):
+    """As a discriminative loss of instance segmentation loops over the instances of an image."""
+    checks = """
+labels = (torch.arange(2 * 256 * 512) // (256 * 512 // 4) % 4).view(2, 256, 512).float().cuda()
+assert [len(torch.unique(labels[index].reshape(-1))) for index in range(2)] == [4, 4]
+assert len(torch.unique(torch.rand(300, 300).cuda())) == 300 * 300  # no labels
+labels.mul_(torch.rand(512, device="cuda"))
+assert len(torch.unique(labels)) == labels.numel()  # written to
+"""
+    assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
+
+
 def test_what_is_selected_by_an_unknown_mask_is_known_where_its_source_was(tmp_path):
     """As torchvision's detectors select labels: each class is seen once, and has its own boxes."""
     checks = """

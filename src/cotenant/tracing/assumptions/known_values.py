@@ -20,7 +20,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions import equal_contents
+from cotenant.tracing.assumptions import equal_contents, label_maps
 
 _aten = torch.ops.aten
 
@@ -126,6 +126,8 @@ class KnownValues:
             self._write(func, args, kwargs, written)
         elif _any_small_exact(out) or _is_float_data(func, args, out):
             self._compute(func, args, kwargs, out)
+        else:
+            label_maps.note(func, args, out)
 
     def _compute(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
         why = _assumption_in(args)

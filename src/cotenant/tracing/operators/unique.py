@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.assumptions import label_maps
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
@@ -31,6 +32,7 @@ def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
     bound = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     dim = bound.get("dim")
     value = ctx.known_values.of(source)
+    value = label_maps.labels_of(source) if value is None else value
     if value is not None:
         count = func(value, *args[1:], **kwargs)[0].shape[0 if dim is None else dim]
     else:
