@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
@@ -82,3 +84,38 @@ def test_loops_without_growth_are_not(tmp_path, old, new):
     head, _, validation = LOOP.rpartition("    with")
     script = LOOP.replace(old, new) if "outputs" not in new else f"{head}    with{validation.replace(old, new)}"
     assert not traced(tmp_path, HEAD.format(held_out=500) + script).warnings
+
+
+def test_samples_that_a_data_set_puts_on_the_gpu_are_gone_after_their_batch(tmp_path):
+    source = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
+    class OnGpu(Dataset):
+        def __len__(self):
+            return 603
+
+        def __getitem__(self, index):
+            return torch.zeros(1 << 18).cuda()
+
+    def endless(loader):
+        while True:
+            yield from loader
+
+    model = nn.Linear(1 << 18, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches, before = endless(DataLoader(OnGpu(), batch_size=6)), torch.cuda.memory_allocated()
+    for step in range(400):
+        torch.cuda.reset_peak_memory_stats()
+        x = next(batches)
+        assert torch.cuda.memory_allocated() - before == x.nbytes
+        assert torch.cuda.max_memory_allocated() - before >= 2 * x.nbytes, "samples beside their batch"
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del x
+    """
+    trace = traced(tmp_path, textwrap.dedent(source))
+    assert not trace.warnings
+    assert trace.header.steps == 3

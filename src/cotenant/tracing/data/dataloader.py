@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
@@ -126,6 +127,7 @@ class _FewSampleIterator:
         self._cache: dict[tuple[int, int], Any] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
         self._makes_batches: bool | None = None
+        self._on_gpu = False  # whether the data set puts its samples there
         self._sizes = self._batch_sizes()
         self._partial_size = self._last_size()
         self._small_data_warning = self._warning_of_small_data()
@@ -182,8 +184,14 @@ class _FewSampleIterator:
             self._makes_batches = indices is not None and self._dataset_makes_batches(indices)
         if self._makes_batches and indices is not None:
             return self._loader.collate_fn(self._loader.dataset.__getitems__(list(indices[:size])))
+        if self._on_gpu:
+            return self._loader.collate_fn(self._fetch(indices, most=size))
         if not self._samples:
             self._samples = self._samples_at_quantiles() if self._quantiles else [self._first_samples(indices)]
+            if not self._quantiles and self._histogram is None and _has_gpu_tensor(self._samples):
+                # Kept samples would stay in the GPU's memory, and fewer would be there while the batch is made.
+                self._on_gpu, self._samples = True, []
+                return self._batch(size, indices)
         kinds = len(self._samples) if self._histogram is None else 2  # of usual lengths, then with the longest
         kind = min(self._batches_made, kinds - 1)
         self._batches_made += 1
@@ -259,7 +267,7 @@ class _FewSampleIterator:
     def _fetch(self, indices: Sequence[Any] | None, most: int = _REAL_SAMPLES) -> list[Any]:
         dataset = self._loader.dataset
         if indices is None:
-            return list(itertools.islice(dataset, _REAL_SAMPLES))
+            return list(itertools.islice(dataset, most))
         wanted = list(indices[:most])
         fetch_many = getattr(dataset, "__getitems__", None)
         return list(fetch_many(wanted)) if fetch_many else [dataset[index] for index in wanted]
@@ -305,6 +313,14 @@ class _FewSampleIterator:
             return len(sampler.sampler), size
         except (TypeError, AttributeError):
             return 0, 0
+
+
+def _has_gpu_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_gpu_tensor, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_gpu_tensor, value))
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
 def _copy_containers(batch: Any) -> Any:
