@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 pytest.importorskip("torch", reason="the module imports torch")
@@ -36,6 +38,31 @@ def test_the_hint_says_what_synthetic_data_cannot_make():
     assert "its writer alone knows its content" in missing_data_hint(error, ["3x8x8"])
     assert "a small one of the same form" in missing_data_hint(FileNotFoundError("data/x.abc"), ["3x8x8"])
     assert missing_data_hint(ValueError("shapes differ"), []) is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+def test_the_hint_has_the_size_of_a_known_data_set(tmp_path):
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, "from torchvision import datasets\ndatasets.FashionMNIST('gone', download=True)\n")
+    assert "`--synthetic-data 1x28x28:uint8:10` (images of FashionMNIST)" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param("no vectors found at ../word2vec/vectors.txt", id="vectors of words"),
+        pytest.param("Unable to locate credentials", id="a bucket of a cloud"),
+    ],
+)
+def test_messages_of_missing_data_are_known(message):
+    assert "are data missing" in missing_data_hint(RuntimeError(message), [])
+
+
+def test_the_hint_for_an_array_of_the_wrong_shape_asks_for_its_shape(tmp_path):
+    source = "import numpy, torch\nnumpy.load('data/12.mel.npy')[:, 0, 0]\n"
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, source, synthetic_data=["16000:float32"])
+    assert "give its shape with `--synthetic-data .mel.npy=SHAPE:DTYPE`" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason
     [
         pytest.param(FOLDER.format(kind=f"ImageFolder('gone', {RESIZE})"), 3 * 16 * 16, id="images", marks=VISION),
         pytest.param(
-            FOLDER.format(kind=f"CIFAR10('gone', train=True, download=True, {RESIZE})"),
+            FOLDER.format(kind=f"Food101('gone', split='train', download=True, {RESIZE})"),
             3 * 16 * 16,
             id="to be fetched",
             marks=VISION,
@@ -73,9 +73,9 @@ def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypa
 @pytest.mark.parametrize(
     ("construct", "shape", "dims"),
     [
-        ("MNIST('gone')", "(60000, 16, 16)", "(0, 1, 2)"),
-        ("CIFAR10('gone')", "(50000, 16, 16, 3)", "(0, 1, 2)"),
-        ("SVHN('gone')", "(50000, 3, 16, 16)", "(0, 2, 3)"),
+        ("MNIST('gone')", "(60000, 28, 28)", "(0, 1, 2)"),
+        ("CIFAR10('gone')", "(50000, 32, 32, 3)", "(0, 1, 2)"),
+        ("SVHN('gone')", "(50000, 3, 32, 32)", "(0, 2, 3)"),
         ("PhotoTour('gone', 'liberty')", "(50000, 16, 16)", "(0, 1, 2)"),
     ],
 )
@@ -87,6 +87,30 @@ def test_pixels_of_a_data_set_differ(tmp_path, construct, shape, dims):
     assert tuple(pixels.shape) == {shape} and (deviation > 0).all(), (pixels.shape, deviation)
     """
     trained(tmp_path, source, synthetic_data=("3x16x16:uint8:7",))
+
+
+@VISION
+@pytest.mark.parametrize(
+    ("construct", "given", "made"),
+    [
+        ("MNIST('gone')", "3x224x224:uint8:1000", "1x28x28:uint8:10, its own size"),
+        ("FashionMNIST('gone')", "3x32x32:uint8:10", "1x28x28:uint8:10, its own size"),
+        ("CIFAR100('gone')", "1x28x28:uint8:10", "3x32x32:uint8:100, its own size"),
+        ("EMNIST('gone', 'letters')", "1x28x28:uint8:27", "1x28x28:uint8:27"),
+        ("Places365('gone')", "3x64x64:uint8:7", "3x64x64:uint8:7"),
+    ],
+)
+def test_images_of_a_data_set_with_one_size_have_it(tmp_path, construct, given, made):
+    shape, _, classes = made.partition(",")[0].split(":")
+    source = f"""
+    import torchvision
+    data = torchvision.datasets.{construct}
+    image = torchvision.transforms.functional.pil_to_tensor(data[0][0])
+    assert list(image.shape) == {list(map(int, shape.split("x")))}, image.shape
+    assert len(data.classes) == {classes}, data.classes
+    """
+    trace = trained(tmp_path, source, synthetic_data=(given,))
+    assert trace.warnings[0].endswith(f"replaced by synthetic data: {made}")
 
 
 @VISION

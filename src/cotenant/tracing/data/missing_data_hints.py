@@ -11,14 +11,14 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import image_files, synthetic_records
+from cotenant.tracing.data import image_files, synthetic_records, synthetic_torchvision
 from cotenant.tracing.patches import missing_weights
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _MISSING_WORDS = (
     "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
     "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
-    "cannot connect to host", "empty 'data_files'",
+    "cannot connect to host", "empty 'data_files'", "no vectors found", "unable to locate credentials",
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
 _OTHER_FILES = (
@@ -53,6 +53,7 @@ _OWN_ERRORS = (AssertionError, ValueError, RuntimeError, LookupError)
 _PATH = re.compile(r"(?:~|\.{0,2})/[\w./+-]+|[\w.+-]+(?:/[\w.+-]+){2,}/?|[\w.+-]+/[\w+-]+\.\w+")
 _SAYS_MISSING = re.compile(r"\b(?:no|not|missing|empty|without|cannot|could)\b", re.IGNORECASE)
 """Of a message: `No trajectories detected at buffers/CIFAR100`."""
+_ARRAYS = (".npy", ".pt", ".pth")
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
@@ -98,8 +99,17 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
             "`--synthetic-data` replaces what well-known libraries load, and what the script's code says the form of, "
             f"not this file ({why}): make it available, or a small one of the same form"
         )
-    sample, what = example(words, _libraries_of_script(error))
+    sample, what = _of_known_data_set(error) or example(words, _libraries_of_script(error))
     return f"are data missing on this machine? add `--synthetic-data {sample}` ({what}), with your samples' shape"
+
+
+def _of_known_data_set(error: BaseException) -> tuple[str, str] | None:
+    """The sample of a data set of torchvision that has one size, and whose construction raised the error."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        kind = type(frame.f_locals.get("self"))
+        if frame.f_code.co_name == "__init__" and (sample := synthetic_torchvision.known_sample(kind)) is not None:
+            return synthetic_torchvision.sample_text(sample), f"images of {kind.__name__}"
+    return None
 
 
 def _libraries_of_script(error: BaseException) -> set[str]:
@@ -133,6 +143,9 @@ def _made_up_hint(error: BaseException) -> str | None:
             f"`--synthetic-data {Path(archive).name}/{name}=SHAPE:DTYPE`, or make it available"
         )
     wanted = "if the script wants more of it, make it available, or a small one of its form"
+    array = next((path for path in synthetic_records.made_up if path.endswith(_ARRAYS)), None)
+    if array is not None:
+        wanted = f"give its shape with `--synthetic-data {_common_part(array)}=SHAPE:DTYPE`, or make it available"
     return f"{_made_up_files()} had to be made up: {wanted}"
 
 
@@ -178,6 +191,13 @@ def _shape_hint() -> str | None:
         f"{', '.join(f'`{name}`' for name in shown)} had to be made up, all of one shape: describe what has another "
         f"by a part of its name, as in `--synthetic-data {shown[-1]}=SHAPE:DTYPE`"
     )
+
+
+def _common_part(path: str) -> str:
+    """The part of a file's name that files of its kind have: `.mel.npy` of `12.mel.npy`, else the whole name."""
+    name = Path(path).name
+    suffixes = "".join(Path(path).suffixes)
+    return suffixes if len(Path(path).suffixes) > 1 else name
 
 
 def _made_up_files() -> str:

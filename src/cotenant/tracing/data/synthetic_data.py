@@ -67,8 +67,8 @@ def patches(context: AbsenceContext) -> list[Entry]:
     samples = samples_for_all(every)
     image, tables = image_sample(samples), LoadedTables()
 
-    def warn(what: str) -> None:
-        context.recorder.warn(f"{what} is not on this machine; replaced by synthetic data: {', '.join(texts)}")
+    def warn(what: str, made: str = "") -> None:
+        context.recorder.warn(f"{what} is not on this machine; replaced by synthetic data: {made or ', '.join(texts)}")
 
     return [
         ImportPatch(

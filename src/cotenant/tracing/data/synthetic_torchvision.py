@@ -24,6 +24,14 @@ from cotenant.tracing.patches.registry import Patch, Phase
 SYNTHETIC_SAMPLES = 50_000
 _KNOWN_SIZES = {"MNIST": (60_000, 10_000), "CIFAR10": (50_000, 10_000)}
 """Samples for training and for testing, of a class and its subclasses: scripts split data sets by these numbers."""
+_KNOWN_IMAGES = {
+    "CIFAR100": ((3, 32, 32), 100), "CIFAR10": ((3, 32, 32), 10), "MNIST": ((1, 28, 28), 10),
+    "SVHN": ((3, 32, 32), 10), "STL10": ((3, 96, 96), 10), "USPS": ((1, 16, 16), 10),
+}  # fmt: skip
+"""Images and classes of data sets that have one size, and of their subclasses; EMNIST has other numbers of classes.
+
+Source: torchvision/datasets, the text of each class.
+"""
 _IMAGES, _OBJECTS = 1000, 8
 _COCO_CLASSES, _COCO_LAST = 80, 90
 _COCO_UNUSED = frozenset((12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
@@ -73,7 +81,16 @@ def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (3, shape[-2] if len(shape) > 1 else 1, shape[-1])
 
 
-def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[[str], None]) -> Iterator[Patch]:
+def known_sample(kind: type) -> SyntheticSample | None:
+    """A sample of a data set of torchvision, or of a script's own subclass; None for one of many sizes."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("torchvision.") and base.__name__ in _KNOWN_IMAGES:
+            shape, classes = _KNOWN_IMAGES[base.__name__]
+            return SyntheticSample(shape=shape, dtype="uint8", classes=classes)
+    return None
+
+
+def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[..., None]) -> Iterator[Patch]:
     """The data sets of `torchvision.datasets`: construction, items and length."""
     reason, source = "Its construction raises where the files are missing.", "torchvision/datasets/vision.py"
     wrapped: set[str] = set()
@@ -95,7 +112,7 @@ def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[[str], 
                 )  # fmt: skip
 
 
-def _synthesizing_init(sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
+def _synthesizing_init(sample: SyntheticSample, warn: Callable[..., None], original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _IN_INIT in self.__dict__:  # called by a subclass, whose own wrapper handles errors
             original(self, *args, **kwargs)
@@ -104,13 +121,20 @@ def _synthesizing_init(sample: SyntheticSample, warn: Callable[[str], None], ori
         try:
             original(self, *args, **kwargs)
         except (RuntimeError, OSError):  # every data set has its own message
-            warn(f"the data of `{type(self).__name__}`")
+            own = known_sample(type(self))
+            made = sample if own is None or own.shape == sample.shape else own  # EMNIST has other numbers of classes
+            warn(f"the data of `{type(self).__name__}`", "" if made is sample else f"{sample_text(made)}, its own size")
             arguments = inspect.signature(original).bind_partial(self, *args, **kwargs).arguments
-            _synthesize(self, sample, {**arguments, **arguments.pop("kwargs", {})})
+            _synthesize(self, made, {**arguments, **arguments.pop("kwargs", {})})
         finally:
             del self.__dict__[_IN_INIT]
 
     return init
+
+
+def sample_text(sample: SyntheticSample) -> str:
+    """As `--synthetic-data` has it."""
+    return f"{'x'.join(map(str, sample.shape))}:{sample.dtype}:{sample.classes}"
 
 
 def _synthetic_or_original(name: str, original: Any) -> Any:
