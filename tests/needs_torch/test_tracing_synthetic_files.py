@@ -148,6 +148,31 @@ def test_columns_that_calls_name_are_there(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_numbers_of_columns_have_the_dtypes_that_the_reader_names(tmp_path):
+    source = """
+    import numpy, pandas
+    options = {"sep": "\\t", "header": None, "names": ["user", "item"], "usecols": [0, 1]}
+    table = pandas.read_csv("ml.train.rating", dtype={0: numpy.int32, 1: numpy.int32}, **options)
+    assert [*table.dtypes] == [numpy.int32] * 2 and table["user"].max() > 1000
+    table = pandas.read_csv("ml.test.rating", dtype={"item": numpy.int64}, **options)
+    assert [*table.dtypes] == [numpy.float64, numpy.int64]
+    """
+    trained(tmp_path, source, synthetic_data=["2:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_a_clock_and_the_word_validate_are_no_dates_of_a_table(tmp_path):
+    source = """
+    import time
+    from datetime import datetime
+    import pandas
+    validate_every, dropout_rate, began = 1, 0.5, datetime.now().timestamp() + time.time()
+    assert pandas.read_csv("dataset/ECG.csv").values.dtype == float
+    """
+    trained(tmp_path, source, synthetic_data=["5:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 def test_a_missing_table_has_the_columns_of_the_sample(tmp_path):
     source = """
     import pandas

@@ -32,7 +32,12 @@ from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _FIRST_DATE, _TARGET = "2016-01-01", "OT"
-_HAS_DATES = re.compile(rb"date|time|index|iloc|drop|columns\[", re.IGNORECASE)
+_HAS_DATES = re.compile(rb"date|time|index|iloc|drop\(|columns\[", re.IGNORECASE)
+_OTHER_DATES = re.compile(
+    rb"^\s*(?:from|import)\b.*$|datetime\.(?:datetime\.)?now\(\)(?:\.\w+)*|\btime\.\w+|(?:up|vali)date|runtime",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Words of dates, and those that say nothing of a table: imports, clocks, and other words that contain them."""
 _OF_ONE_IDENTITY = 16  # rows, of a column that is read as whole numbers: a session, an item
 _ROWS = 2000  # of a table of images, as many as images of a folder
 _IMAGE_SUFFIX = ".jpg"
@@ -99,7 +104,8 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
 def _mentions_dates(reader: str) -> bool:
     """Whether the file that reads a table has a word of dates or of columns; a library has."""
     try:
-        return not script_location.is_user_file(reader) or bool(_HAS_DATES.search(Path(reader).read_bytes()))
+        is_library = not script_location.is_user_file(reader)
+        return is_library or bool(_HAS_DATES.search(_OTHER_DATES.sub(b"", Path(reader).read_bytes())))
     except OSError:
         return True
 
@@ -117,8 +123,8 @@ def _table(
     if options.get("names") is None and has_names and columns and has_dates:
         table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=rows, freq="h"))
     table = table.with_maker(make)
-    for name, dtype in _named_columns(options).items():
-        if name not in table.columns:
+    for name, dtype in _named_columns(options, list(table.columns)).items():
+        if name not in table.columns or dtype is not None:
             kind = numpy.dtype(dtype).kind if dtype is not None else "O"
             identities = numpy.arange(rows) // _OF_ONE_IDENTITY
             numbers = identities if kind in "iu" else hours[:, 0] if kind == "f" else None
@@ -127,11 +133,15 @@ def _table(
     return table if index in (None, False) else table.set_index(table.columns[index] if index in (0, 1) else index)
 
 
-def _named_columns(options: dict[str, Any]) -> dict[str, Any]:
-    """Columns that the reader's options name, with their dtypes, if they have one."""
+def _named_columns(options: dict[str, Any], names: list[Any]) -> dict[Any, Any]:
+    """Columns that the reader's options name, with their dtypes, if they have one; a number is a position."""
     wanted, dtypes = options.get("usecols"), options.get("dtype")
-    found = {name: None for name in wanted if isinstance(name, str)} if isinstance(wanted, (list, tuple)) else {}
-    return found | (dtypes if isinstance(dtypes, dict) else {})
+    found: dict[Any, Any] = (
+        {name: None for name in wanted if isinstance(name, str)} if isinstance(wanted, (list, tuple)) else {}
+    )
+    typed = dtypes if isinstance(dtypes, dict) else {}
+    by_position = {name: names[name] for name in typed if isinstance(name, int) and name < len(names)}
+    return found | {by_position.get(name, name): dtype for name, dtype in typed.items()}
 
 
 def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
