@@ -335,3 +335,18 @@ def test_a_length_statistic_is_no_histogram_file(tmp_path):
     assert length_histogram.parse_histogram("p95") is None
     with pytest.raises(UsageError, match="cannot read lengths"):
         length_histogram.inline_histogram("none.csv", str(tmp_path))
+
+
+@TABLES
+def test_a_loader_of_a_made_up_table_has_many_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    source = """
+    from datasets import Dataset, load_dataset
+    from torch.utils.data import DataLoader
+    own = Dataset.from_dict({"x": [1] * 8})
+    assert len(DataLoader(own, batch_size=4)) == 2
+    table = load_dataset("nobody/stories", split="train").map(lambda row: row)
+    assert len(DataLoader(table, batch_size=128)) == 400
+    assert len(DataLoader([0] * 8, batch_size=4)) == 2
+    """
+    trained(tmp_path, source, synthetic_data=["16:int64:50"])

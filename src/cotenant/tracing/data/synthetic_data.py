@@ -42,6 +42,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     existing_at_hub,
     image_sample,
     mapping_in_this_process,
+    number_of_batches,
     saving_in_this_process,
     synthesizing_load,
     templating_texts,
@@ -130,6 +131,12 @@ def _hugging_face_patches(
             replacement=saving_in_this_process,
             reason="A process of its own would write to the real folder, which a script made in the overlay.",
             source="datasets/arrow_dataset.py, `Dataset.save_to_disk`",
+        ),
+        Patch(
+            target="torch.utils.data:DataLoader.__len__", phase=Phase.DATA, wraps=True,
+            replacement=functools.partial(number_of_batches, tables),
+            reason="A made-up table is shorter than any real one: a script's first tenth of its batches would be none.",
+            source="torch/utils/data/dataloader.py, `DataLoader.__len__`",
         ),
         *(
             Patch(

@@ -23,7 +23,7 @@ import torch
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import columns_of_options, columns_of_parsed_options
-from cotenant.tracing.data.synthetic_torchvision import blank_image
+from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
 
 ROWS = 1000
 MIN_AUDIO_SAMPLES = 4000
@@ -109,6 +109,19 @@ class LoadedTables:
     def only_synthetic(self) -> bool:
         """Whether there are tables, and all are synthetic."""
         return self.synthetic > 0 and not self.real
+
+
+def number_of_batches(tables: LoadedTables, original: Any) -> Any:
+    """The length of a loader; one of a table that was made up has as many batches as 50 such tables."""
+
+    @functools.wraps(original)
+    def length(self: Any) -> int:
+        count = original(self)
+        kind = type(self.dataset)
+        is_table = any(base.__module__ == "datasets.arrow_dataset" for base in kind.__mro__)
+        return count * (SYNTHETIC_SAMPLES // ROWS) if is_table and tables.only_synthetic() else count
+
+    return length
 
 
 def image_sample(known: Sequence[SyntheticSample]) -> SyntheticSample:
