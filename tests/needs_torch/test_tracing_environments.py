@@ -194,3 +194,16 @@ def test_an_argument_that_a_package_does_not_know_is_of_another_version(tmp_path
         traced(tmp_path, f"{source}{call}\n")
     hint = f"torch {torch.__version__} is installed: is the script for another version?"
     assert (hint in caught.value.hint) == is_of_torch
+
+
+def test_the_folder_that_a_script_runs_in_is_no_package_that_it_lacks(tmp_path):
+    (tmp_path / "kerax").mkdir()
+    (tmp_path / "kerax" / "other.py").touch()
+    with failing("import", "No module named 'kerax'") as caught:
+        traced(tmp_path / "kerax", "import kerax.layers")
+    assert "install it there" in caught.value.hint
+
+
+def test_the_frame_around_a_message_is_not_told(tmp_path):
+    with failing("raised", "LookupError: Resource punkt not found"):
+        traced(tmp_path, "raise LookupError('\\n' + 9 * '*' + '\\n  Resource punkt not found.\\n' + 9 * '*')")

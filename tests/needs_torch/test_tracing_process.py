@@ -351,3 +351,27 @@ def test_a_folder_that_the_script_made_has_a_file_system(tmp_path):
     with pytest.raises(TraceError) as caught:
         run(tmp_path, source)
     assert caught.value.hint.endswith(": True")
+
+
+def test_a_tracing_process_that_the_kernel_ends_was_perhaps_too_large(tmp_path):
+    source = "import os, signal, torch\nprint('large', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    with pytest.raises(TraceError) as caught:
+        run(tmp_path, source)
+    assert "want of host memory? the largest process so far had " in caught.value.hint
+    assert "the last line of its output: large" in caught.value.hint
+
+
+def test_the_kernel_ends_the_tracing_process_before_others(tmp_path):
+    source = "raise RuntimeError(open('/proc/self/oom_score_adj').read())"
+    with failing("raised", "RuntimeError: 800"):
+        run(tmp_path, source)
+
+
+def test_a_script_that_never_ends_may_wait_for_a_file_that_was_made_up(tmp_path):
+    source = (
+        "import time, torch\ntorch.zeros(1).cuda()\ntorch.load('data/corpus.pt')\n"
+        "until = time.monotonic() + 900\nwhile time.monotonic() < until:\n    pass\n"
+    )
+    with pytest.raises(TraceError) as caught:
+        run(tmp_path, source, timeout_s=8, synthetic_data=["8:int64:50"])
+    assert caught.value.hint.startswith("`data/corpus.pt` had to be made up: does the script wait for more of it?")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 import cotenant
@@ -369,3 +371,20 @@ def test_a_trace_is_split_by_gpu():
     second = on_device(trace, 1)
     assert [(event.action, event.device) for event in second.events] == [("alloc", 0), ("empty_cache", 0), ("free", 0)]
     assert [event.action for event in on_device(trace, 0).events] == ["alloc", "empty_cache"]
+
+
+def test_an_error_of_a_started_process_that_the_script_drops_is_told(tmp_path):
+    source = """
+    import torch.multiprocessing as mp
+
+    def work(rank):
+        torch.nn.Linear(2, 2).cuda(rank)
+        raise ValueError("no such rate: 44,100")
+
+    try:
+        mp.spawn(work, nprocs=2, join=True)
+    except Exception:
+        print("stopped")
+    """
+    with failing("raised", "ValueError: no such rate: 44,100"):
+        traced(tmp_path, f"import torch\n{textwrap.dedent(source)}")

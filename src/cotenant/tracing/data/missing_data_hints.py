@@ -88,7 +88,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
         return f"{other} is not on this machine: install it, or fetch it as for the job"
     if synthetic_data and synthetic_records.made_up and _NOTHING_KEPT in words:
         return (
-            f"{_made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long "
+            f"{made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long "
             "ones? a shorter sample of `--synthetic-data` makes shorter ones; or make a small one of its form available"
         )
     if _NOTHING_KEPT in words and (hint := _listing_hint(error)):
@@ -144,9 +144,11 @@ def _made_up_hint(error: BaseException) -> str | None:
         )
     wanted = "if the script wants more of it, make it available, or a small one of its form"
     array = next((path for path in synthetic_records.made_up if path.endswith(_ARRAYS)), None)
-    if array is not None:
+    if "state_dict" in str(error):
+        wanted = "is it a checkpoint that an earlier command writes? run that first, or make one available"
+    elif array is not None and isinstance(error, (IndexError, ValueError)):
         wanted = f"give its shape with `--synthetic-data {_common_part(array)}=SHAPE:DTYPE`, or make it available"
-    return f"{_made_up_files()} had to be made up: {wanted}"
+    return f"{made_up_files()} had to be made up: {wanted}"
 
 
 def _absent_path_hint(error: BaseException) -> str | None:
@@ -200,7 +202,8 @@ def _common_part(path: str) -> str:
     return suffixes if len(Path(path).suffixes) > 1 else name
 
 
-def _made_up_files() -> str:
+def made_up_files() -> str:
+    """The first files that had to be made up; empty if none had."""
     made = list(dict.fromkeys(synthetic_records.made_up))[:_NAMED_FILES]
     return ", ".join(f"`{path}`" for path in made)
 

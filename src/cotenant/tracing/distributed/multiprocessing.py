@@ -7,6 +7,7 @@ Processes that use no GPU, such as those that load data, are started: which, fol
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import types
@@ -22,6 +23,8 @@ _GPU_NAMES = frozenset({"cuda", "init_process_group"})
 _GPU_TEXTS = ("cuda", "CUDA_VISIBLE_DEVICES")
 _MAX_CALL_DEPTH = 3  # functions that call functions
 _started: list[Any] = []  # processes that run here; a traced process has one session
+raised: list[Exception] = []
+"""What they raised: a script may catch it, as that of `mp.spawn`, and end as if nothing had been."""
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -39,6 +42,16 @@ def patches(context: PatchContext) -> list[Patch]:
             source="torch/_tensor.py, `Tensor.share_memory_`",
         ),
     ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def noting_errors() -> Iterator[None]:
+    """Notes what a process raises that runs here."""
+    try:
+        yield
+    except Exception as error:
+        raised.append(error)
+        raise
 
 
 def _sharing_host_memory(original: Any) -> Any:
@@ -107,7 +120,8 @@ class _InProcessPopen:
         """Run it; its exit code."""
         body, self._body = self._body, None
         if body is not None:
-            body()
+            with noting_errors():
+                body()
         self.returncode = 0
         return 0
 

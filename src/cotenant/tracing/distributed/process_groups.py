@@ -146,4 +146,5 @@ def _run_first(
 ) -> None:  # fmt: skip
     """`spawn` and `start_processes` of `torch.multiprocessing`: run the first process here."""
     recorder.header = replace(recorder.header, processes=nprocs)
-    fn(0, *args)
+    with multiprocessing.noting_errors():
+        fn(0, *args)

@@ -40,11 +40,18 @@ def _end_with_parent() -> None:
         os._exit(4)
 
 
+def _spare_other_processes() -> None:
+    """Have the kernel end this process before others where memory runs short. Source: proc_pid_oom_score_adj(5)."""
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/oom_score_adj").write_text("800\n")
+
+
 if __name__ == "__main__":
     if sys.version_info < (3, 10):
         sys.stderr.write("tracing needs Python 3.10 or newer, this is %d.%d\n" % sys.version_info[:2])
         sys.exit(3)
     _end_with_parent()
+    _spare_other_processes()
     sys.path.pop(0)
     sys.meta_path.insert(0, _CotenantFinder())
     from cotenant.tracing.process.garbage_collection import collect_rarely

@@ -87,6 +87,6 @@ def _own_package(name: str) -> str | None:
     folder = Path.cwd()
     for place in (folder, *list(folder.parents)[:_OUTER_FOLDERS]):
         for path in (Path(place, first), Path(place, "src", first), Path(place, f"{first}.py")):
-            if first and (path.is_file() if path.suffix == ".py" else any(path.glob("*.py"))):
+            if first and path != folder and (path.is_file() if path.suffix == ".py" else any(path.glob("*.py"))):
                 return str(path)
     return None

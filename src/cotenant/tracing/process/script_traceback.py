@@ -29,6 +29,9 @@ def print_script_traceback(error: BaseException) -> None:
     print("".join(printed.format()), file=sys.stderr, end="")
 
 
+_WORD = re.compile(r"\w")
+
+
 def describe(error: BaseException) -> str:
     """The message, that of the cause which it announces, and the innermost line of the user's files."""
     cause = _announced_cause(error)
@@ -102,5 +105,5 @@ def _cause_line(error: BaseException, cause: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = [line for line in map(str.strip, str(error).splitlines()) if _WORD.search(line)]  # NLTK frames its text
     return (lines[0] if lines else script_location.failed_assertion(error) or "(no message)")[:300]

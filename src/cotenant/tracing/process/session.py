@@ -214,11 +214,19 @@ class TracingSession:
             self._failed(f"the script was stopped {limit} after it started (`--timeout`){at}")
         why = ", without an optimizer step" if recorder is not None and recorder.cuda_used else ""
         message = f"the script had not finished {limit} after it started{why}{at}"
-        answer_error(self.answer, TraceError("timeout", message, hint=_TIMEOUT_HINT))
+        from cotenant.tracing.data.missing_data_hints import made_up_files
+
+        made = made_up_files()
+        waits = f"{made} had to be made up: does the script wait for more of it? make it available; or " if made else ""
+        answer_error(self.answer, TraceError("timeout", message, hint=f"{waits}{_TIMEOUT_HINT}"))
 
     def _ended(self) -> NoReturn:
         if self.recorder.steps:
             self._answer(partial=False)
+        from cotenant.tracing.distributed.multiprocessing import raised
+
+        if raised:
+            self._raised(raised[0])
         if not self.recorder.cuda_used:
             error = without_gpu("the script ended without putting anything on a GPU")
         else:

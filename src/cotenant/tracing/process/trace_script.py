@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ from typing import Any
 from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
-from cotenant.core.units import format_duration
+from cotenant.core.units import format_bytes, format_duration
 from cotenant.osutil.env_tags import kill_tagged
 from cotenant.tracing.patches import null_packages
 from cotenant.tracing.process import launchers, serialization
@@ -302,6 +303,12 @@ def _crash_error(code: int, log: str, *, on_null_gpu: bool) -> TraceError:
     hint = _last_line(log)
     if on_null_gpu and code == -signal.SIGSEGV:
         hint = "nothing is at the addresses of the null GPU's memory: did the script read or write there from the CPU?"
+    if code == -signal.SIGKILL:
+        used = format_bytes(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
+        hint = (
+            f"did the kernel end it for want of host memory? the largest process so far had {used}; tensors on the CPU "
+            f"are real in an estimate{f'; {hint}' if hint else ''}"
+        )
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return TraceError("crashed", f"the tracing process ended by {how} without an answer", hint=hint, log_tail=log)
 
