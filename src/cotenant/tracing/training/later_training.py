@@ -43,6 +43,11 @@ def warn_later_training(recorder: Any, trained: TrainedLines) -> None:
         recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
 
 
+def trains_later(trained: TrainedLines) -> bool:
+    """Whether `warn_later_training` has something to warn of."""
+    return any(True for _ in _later_training(trained))
+
+
 def rounds_before_later_training(trained: TrainedLines) -> int | None:
     """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
     for frame, _ in _later_training(trained):
@@ -57,7 +62,7 @@ def _later_training(trained: TrainedLines) -> Iterator[tuple[FrameType, ast.stmt
     names: set[str] = set()
     for frame in list(script_frames()):
         for statement in _after(frame):
-            if _trains(statement, names) and not trained.any_in(frame.f_code, statement):
+            if trains(statement, names) and not trained.any_in(frame.f_code, statement):
                 yield frame, statement
                 return
         names.add(frame.f_code.co_name)
@@ -123,7 +128,7 @@ def _inner_block(statement: ast.stmt, line: int) -> list[ast.stmt]:
     return []
 
 
-def _trains(statement: ast.stmt, names: set[str]) -> bool:
+def trains(statement: ast.stmt, names: set[str]) -> bool:
     """Whether it contains a backward pass, or calls one of the functions `names`, in which a step was taken."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False

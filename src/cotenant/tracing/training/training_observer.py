@@ -3,9 +3,9 @@
 The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
 epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
 Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
-again or ends; at once, if the script has no data loader. Where an optimizer of another size begins, such as that of a
-student after its teacher, as many of its steps are traced; so are the rounds of a loop that trains a new model in each:
-see `training_rounds`.
+again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where an
+optimizer of another size begins, such as that of a student after its teacher, as many of its steps are traced; so are
+the rounds of a loop that trains a new model in each: see `training_rounds`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
+from cotenant.tracing.training.loop_exit import leave_loop
 from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
@@ -253,7 +254,8 @@ class TrainingObserver:
             self.conditional_work.save_pending()
             if not self.loaders and self._goes_on():
                 return
-            if not self.loaders:
+            is_left = leave_loop(self.recorder.warn, self._trained, with_loaders=bool(self.loaders))
+            if not self.loaders and not is_left:
                 self._finish()
             self.draining = self.ending_epoch = True
             self._batches_ahead = _BATCHES_AHEAD
