@@ -61,6 +61,31 @@ def test_replay_of_the_history_reserves_what_pytorch_reserved(explain):
     assert {event.phase for event in result.trace.events} == {"load", "forward", "backward", "step"}
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for x in DataLoader(torch.ones(64 * 256, 512), 256): train(x)",
+        "batches = iter(DataLoader(torch.ones(64 * 256, 512), 256))\nfor i in range(64): train(next(batches))",
+        "for i in range(64): train(torch.ones(256, 512))",
+    ],
+)
+def test_validation_behind_the_steps_runs(explain, loop):
+    text = """
+from torch.utils.data import DataLoader
+def train(x):
+    model(x.cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+LOOP
+with torch.no_grad():
+    for x in DataLoader(torch.ones(3 * 20_000, 512), 20_000): model(x.cuda())
+"""
+    result = explain(PERCEPTRON + text.replace("LOOP", loop))
+    assert (result.trace.header.steps, result.trace.partial) == (3, False)
+    assert result.estimate.peak_allocated_bytes > 2 * 20_000 * 2048 * 4
+    assert not [sentence for sentence in result.estimate.warnings if "included" in sentence]
+
+
 def test_compiled_code_takes_the_memory_of_compiled_code(explain):
     """Eager autograd saves the input of each sine, 16 MiB; compiled code saves the first and computes the others."""
     chain = """

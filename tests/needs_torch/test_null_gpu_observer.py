@@ -141,6 +141,35 @@ def test_run_ends_after_so_many_steps_of_each_optimizer(order, finished_after):
     assert len(done) == finished_after
 
 
+@pytest.mark.parametrize(("more", "done"), [(0, 3), (1, 4)])
+def test_steps_behind_the_wanted_ones_are_asked_for(more, done):
+    class Finished(Exception):
+        pass
+
+    calls, left = [], [more]
+
+    def finish():
+        calls.append(True)
+        if len(calls) > 1:
+            raise Finished
+
+    def may_step():
+        left[0] -= 1
+        return left[0] >= 0
+
+    observer = CudaBuildObserver(3, finish, may_step)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    def train():
+        while True:
+            observer.before_step(optimizer)
+            observer.after_step(optimizer)
+
+    with pytest.raises(Finished):
+        train()
+    assert observer.steps == done
+
+
 @pytest.mark.parametrize(
     ("counts", "steps"), [pytest.param(True, 1, id="of an engine"), pytest.param(False, 0, id="states")]
 )

@@ -28,15 +28,17 @@ _MAX_STEPS_FACTOR = 4
 class CudaBuildObserver:
     """Marks for the memory history.
 
-    `finish` is called once, when every optimizer that steps has done `steps` steps.
+    `finish` is called when every optimizer that steps has done `steps` steps. `may_step` is asked before any later
+    step; `finish` is called again, and does not return, where it says no.
 
     Attributes:
         steps: of the optimizer that has done most.
         is_recording: whether the script has used CUDA, so that there is a history.
     """
 
-    def __init__(self, steps: int, finish: Callable[[], object]) -> None:
-        self._wanted, self._finish = steps, finish
+    def __init__(self, steps: int, finish: Callable[[], object], may_step: Callable[[], bool] = lambda: True) -> None:
+        self._wanted, self._finish, self._may_step = steps, finish, may_step
+        self._is_done = False
         self._steps: Counter[int] = Counter()
         self._phase = ""
         self._in_parts = False
@@ -118,6 +120,8 @@ class CudaBuildObserver:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins: its parameters have gradients."""
+        if self._is_done and not self._in_parts and not self._may_step():
+            self._finish()
         self._name("gradient", (parameter.grad for parameter in _parameters(optimizer)))
         self._begin(_STEP)
 
@@ -149,7 +153,10 @@ class CudaBuildObserver:
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] += 1
         wanted = self._wanted + (CAPTURE_WARMUP_STEPS if self._is_aside() else 0)
+        if self._is_done:
+            return
         if min(self._steps.values()) >= wanted or self.steps >= _MAX_STEPS_FACTOR * wanted:
+            self._is_done = True
             self._finish()
 
     def _is_aside(self) -> bool:

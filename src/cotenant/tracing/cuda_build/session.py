@@ -20,6 +20,7 @@ from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.tracing.cuda_build import ddp, extension_builds, kernel_tuning
+from cotenant.tracing.cuda_build.epoch_end import EpochEnd
 from cotenant.tracing.cuda_build.extension_builds import ExtensionBuilds, narrow_architectures
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
@@ -39,6 +40,7 @@ from cotenant.tracing.process.script_traceback import describe, hint_for, print_
 from cotenant.tracing.sandbox import torch_save
 from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
+from cotenant.tracing.training import later_training
 
 _MAX_PLACES = 3
 _MIN_TORCH = (2, 8)
@@ -64,7 +66,8 @@ class CudaBuildSession:
         self.request, self.answer, self.overlay = request, answer, overlay
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
-        self.observer = CudaBuildObserver(self.options.steps, self._steps_done)
+        self.epoch_end = EpochEnd(self.warn)
+        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end.may_step)
         self.builds = ExtensionBuilds()
         deadline.start_deadline(
             request.get("deadline"), self._too_late, lambda: self.observer.counts()[0],
@@ -87,6 +90,7 @@ class CudaBuildSession:
         )
         self.values = UnknownValues(self)
         patches.add(self.observer.patches())
+        patches.add(self.epoch_end.patches())
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(self.values.patches())
         patches.add(self.builds.patches())
@@ -116,7 +120,6 @@ class CudaBuildSession:
                 missing_folders.make_missing(self.overlay, self.request["program"]["args"])
             run_program(self.request["program"])
         except EnoughSteps:
-            self.warn("what the script does after the last step that was run, such as a validation, is not included")
             self._answer(partial=False)
         except SystemExit as stop:
             if stop.code not in (None, 0):
@@ -125,8 +128,10 @@ class CudaBuildSession:
             self._raised(error)
         self._ended()
 
-    def _steps_done(self) -> NoReturn:
-        raise EnoughSteps
+    def _steps_done(self) -> None:
+        if self.epoch_end.has_begun or not self.epoch_end.begin():
+            later_training.warn_later_training(self)
+            raise EnoughSteps
 
     def _ended(self) -> NoReturn:
         if self.steps:
@@ -138,11 +143,16 @@ class CudaBuildSession:
         session.answer_error(self.answer, TraceError("no-step", message, hint=hint))
 
     def _raised(self, error: BaseException) -> NoReturn:
+        if self.epoch_end.has_begun and isinstance(error, StopIteration):
+            self._answer(partial=False)  # from a loader whose epoch was ended
         session.mark_uninstalled(error, self.answer)
         print_script_traceback(error)
         if isinstance(error, torch.OutOfMemoryError):
             raise_again = TraceError("out-of-memory", f"the script ran out of memory: {describe(error)}")
             session.answer_error(self.answer, raise_again)
+        if self.epoch_end.has_begun:
+            self.warn(f"not run after training: the script raised {type(error).__name__}: {describe(error)}")
+            self._answer(partial=False)
         places = list(self.values.places)[-_MAX_PLACES:]
         suspects = f"; maybe because of values that a null GPU does not compute, read at {', '.join(places)}"
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
@@ -160,6 +170,9 @@ class CudaBuildSession:
     def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
         """Answer before the timeout, from a thread of its own, while the script still runs."""
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
+        if self.epoch_end.has_begun:
+            self.warn(f"the work after training was not run to its end within {limit} (`--timeout`){at}")
+            self._answer(partial=False)
         if self.steps:
             self.warn(f"the script was stopped {limit} after it started (`--timeout`){at}")
             self._answer(partial=True)
