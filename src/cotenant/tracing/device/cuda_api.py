@@ -22,6 +22,11 @@ from cotenant.tracing.sensors.nvidia_smi import uuid_of
 
 _NCCL_VERSION = (2, 27, 5)
 _KIB = 1 << 10
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+"""Most threads of a multiprocessor, by compute capability, where it is not 2048.
+
+Source: CUDA C++ Programming Guide, `Technical Specifications per Compute Capability`.
+"""
 _SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}
 """Shared memory that a block can have; 99 for others. Source: CUDA C++ Programming Guide, technical specifications."""
 _SOME_VERSIONS = "some versions: functions come and go between PyTorch 2.4 and 2.13"
@@ -58,7 +63,7 @@ class _DeviceProperties:
         self.multi_processor_count = spec.sm_count
         self.is_integrated = False
         self.is_multi_gpu_board = False
-        self.max_threads_per_multi_processor = 2048
+        self.max_threads_per_multi_processor = _THREADS.get(spec.capability, 2048)
         self.max_threads_per_block = 1024
         self.warp_size = 32
         self.regs_per_multiprocessor = 65536
