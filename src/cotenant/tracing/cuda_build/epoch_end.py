@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cotenant.tracing.patches.registry import Patch, Phase
+from cotenant.tracing.training.later_training import TrainedLines
 from cotenant.tracing.training.loop_exit import leave_loop
 
 _DRAIN_BATCHES = 2  # that a loader still gives after the steps: enough for a validation
@@ -27,8 +28,9 @@ class EpochEnd:
         has_begun: the wanted steps are done, and the epoch ends.
     """
 
-    def __init__(self, warn: Callable[[str], object]) -> None:
+    def __init__(self, warn: Callable[[str], object], trained: TrainedLines) -> None:
         self._warn = warn
+        self._trained = trained
         self._loaders = 0
         self._batches_ahead = 0
         self.has_begun = False
@@ -45,7 +47,7 @@ class EpochEnd:
 
     def begin(self) -> bool:
         """The wanted steps are done: whether there is more to run."""
-        goes_on = leave_loop(self._warn, with_loaders=bool(self._loaders)) or bool(self._loaders)
+        goes_on = leave_loop(self._warn, self._trained, with_loaders=bool(self._loaders)) or bool(self._loaders)
         self.has_begun, self._batches_ahead = goes_on, _BATCHES_AHEAD
         return goes_on
 

@@ -15,6 +15,7 @@ import torch
 
 from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
+from cotenant.tracing.training.later_training import TrainedLines
 from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS
 
 MAX_ENTRIES = 4_000_000
@@ -33,11 +34,19 @@ class CudaBuildObserver:
 
     Attributes:
         steps: of the optimizer that has done most.
+        trained: where backward passes ran, which `later_training` does not take for later ones.
         is_recording: whether the script has used CUDA, so that there is a history.
     """
 
-    def __init__(self, steps: int, finish: Callable[[], object], may_step: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        steps: int,
+        finish: Callable[[], object],
+        may_step: Callable[[], bool] = lambda: True,
+        trained: TrainedLines | None = None,
+    ) -> None:
         self._wanted, self._finish, self._may_step = steps, finish, may_step
+        self.trained = trained or TrainedLines()
         self._is_done = False
         self._steps: Counter[int] = Counter()
         self._phase = ""
@@ -105,6 +114,7 @@ class CudaBuildObserver:
             # A compiler traces the backward of fake tensors while the forward pass waits for its code.
             if torch._guards.TracingContext.try_get() is None:
                 self._begin(BACKWARD)
+                self.trained.record()
             return original(*args, **kwargs)
 
         return call

@@ -66,8 +66,9 @@ class CudaBuildSession:
         self.request, self.answer, self.overlay = request, answer, overlay
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
-        self.epoch_end = EpochEnd(self.warn)
-        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end.may_step)
+        trained = later_training.TrainedLines()
+        self.epoch_end = EpochEnd(self.warn, trained)
+        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end.may_step, trained)
         self.builds = ExtensionBuilds()
         deadline.start_deadline(
             request.get("deadline"), self._too_late, lambda: self.observer.counts()[0],
@@ -130,7 +131,7 @@ class CudaBuildSession:
 
     def _steps_done(self) -> None:
         if self.epoch_end.has_begun or not self.epoch_end.begin():
-            later_training.warn_later_training(self)
+            later_training.warn_later_training(self, self.observer.trained)
             raise EnoughSteps
 
     def _ended(self) -> NoReturn:
