@@ -55,7 +55,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "17"
+    version = "18"
 
     def __init__(
         self,
