@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import sys
 
@@ -53,7 +54,7 @@ def test_the_hint_names_the_version_that_is_installed(tmp_path, source, hint):
 
 def test_a_loader_without_samples_is_about_data(tmp_path):
     source = "from torch.utils.data import DataLoader\nDataLoader([], batch_size=2, shuffle=True)\n"
-    assert "--synthetic-data" in hint_of(tmp_path, source)
+    assert "--synthetic-data" in hint_of(tmp_path, source, null_packages=("tensorflow",))
 
 
 def test_a_module_beside_the_importing_file_is_what_python_2_imports(tmp_path):
@@ -65,7 +66,7 @@ def test_a_module_beside_the_importing_file_is_what_python_2_imports(tmp_path):
 
 def test_the_import_that_failed_first_is_named(tmp_path):
     source = "try:\n    import fast_kernels_cuda\nexcept ImportError:\n    from .kernels import fast_kernels_cuda\n"
-    assert "`fast_kernels_cuda`, which is missing" in hint_of(tmp_path, source)
+    assert "`fast_kernels_cuda`, which is missing" in hint_of(tmp_path, source, null_packages=("tensorflow",))
 
 
 def test_a_package_without_the_module_that_its_build_makes_is_not_said_to_have_it(tmp_path, monkeypatch):
@@ -74,3 +75,48 @@ def test_a_package_without_the_module_that_its_build_makes_is_not_said_to_have_i
     monkeypatch.chdir(tmp_path)
     assert "`encoder` is there without it" in hint_of(tmp_path, "import encoder\n")
     assert "encoder" not in sys.modules
+
+
+def test_a_folder_that_is_not_the_package_which_is_built_from_it(tmp_path):
+    (tmp_path / "spotlight" / "spotlight").mkdir(parents=True)
+    (tmp_path / "spotlight" / "setup.py").write_text("")
+    hint = hint_of(tmp_path, "from spotlight import import_class\n")
+    assert "is not the package, which is built from it" in hint
+
+
+def test_what_a_script_computes_with_is_to_be_installed(tmp_path):
+    source = """
+import torch
+from tensorflow.examples.tutorials.mnist import input_data
+images = input_data.read_data_sets("MNIST", one_hot=True).train.images
+torch.nn.Linear(images.shape[1], 8)
+"""
+    if importlib.util.find_spec("tensorflow") is None:
+        assert "`tensorflow`: not installed, and the script computes with" in hint_of(
+            tmp_path, source, null_packages=("tensorflow",)
+        )
+
+
+def test_batches_without_end_are_not_an_error_of_the_script(tmp_path):
+    source = """
+import torch
+from torch.utils.data import DataLoader
+
+class Endless:
+    def __init__(self, loader):
+        self.batches = iter(loader)
+
+    def __iter__(self):
+        while True:
+            yield next(self.batches)
+
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = iter(Endless(DataLoader(torch.randn(4000, 8), batch_size=4)))
+for _ in range(100):
+    model(next(batches).cuda()).sum().backward()
+    optimizer.step()
+"""
+    trace = traced(tmp_path, source)
+    assert trace.warnings == ("not traced after training: the script reads batches without end (train.py, line 17)",)
+    assert not trace.partial

@@ -57,7 +57,7 @@ _ARRAYS = (".npy", ".pt", ".pth")
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
-    r"|broadcast",
+    r"|broadcast|values to unpack",
     re.IGNORECASE,
 )
 """Of messages about arrays whose shapes do not go together."""

@@ -73,6 +73,12 @@ def provide(packages: Iterable[str]) -> None:
         sys.meta_path.insert(0, _NullFinder(readers, lambda: True))
 
 
+def provided() -> list[str]:
+    """Packages for which null objects stand in this process."""
+    finders = (finder for finder in sys.meta_path if isinstance(finder, _NullFinder))
+    return sorted({name for finder in finders for name in finder.names})
+
+
 def warning_for(package: str) -> str:
     """What to say of a trace in which a null object stood for `package`."""
     return f"`{package}` is not installed: its calls did nothing in this trace"
@@ -167,11 +173,11 @@ class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules and everything below them, where `may_find` agrees to the import that is at work."""
 
     def __init__(self, names: frozenset[str], may_find: Callable[[], bool]) -> None:
-        self._names = names
+        self.names = names
         self._may_find = may_find
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        is_ours = any(f"{fullname}.".startswith(f"{name}.") for name in self._names)
+        is_ours = any(f"{fullname}.".startswith(f"{name}.") for name in self.names)
         if is_ours and self._may_find():
             return ModuleSpec(fullname, self, is_package=True)
         return None
@@ -179,7 +185,7 @@ class _NullFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
         """Of a script that prints the versions of its packages: importlib.metadata, `MetadataPathFinder`."""
         name = getattr(context, "name", None)
-        return [_NullDistribution(name)] if name in self._names and self._may_find() else []
+        return [_NullDistribution(name)] if name in self.names and self._may_find() else []
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return _NullModule(spec.name)

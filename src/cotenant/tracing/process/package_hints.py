@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from cotenant.tracing.patches import null_packages
 from cotenant.tracing.process import simulator_hints, version_hints
 
 _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
@@ -27,8 +28,13 @@ def hint_for(error: BaseException) -> str | None:
         if own := _own_package(error.name or ""):
             return f"`{own}` has it: install that (`pip install -e`), or set `PYTHONPATH` to its folder"
         return version_hints.hint_for(error)
-    if isinstance(error, ImportError) and (hint := _first_import_hint(error)):
+    if isinstance(error, ImportError) and (hint := _first_import_hint(error) or _namespace_hint(error)):
         return hint
+    if "Null" in str(error) and (absent := null_packages.provided()):
+        names = ", ".join(f"`{name}`" for name in absent)
+        return (
+            f"{names}: not installed, and the script computes with what it gives: install it, or name the job's Python"
+        )
     if hint := version_hints.hint_for(error):
         return hint
     if hint := simulator_hints.hint_for(error):
@@ -79,6 +85,19 @@ def _first_import_hint(error: ImportError) -> str | None:
         return None
     hint = hint_for(first) or "is it built, or installed, for this Python?"
     return f"the import before failed for `{first.name}`, which is missing: {hint}"
+
+
+def _namespace_hint(error: ImportError) -> str | None:
+    """About a folder that is imported as if it were the package that is built from it."""
+    found = sys.modules.get(error.name or "")
+    if found is None or getattr(found, "__file__", None) is not None or not hasattr(found, "__path__"):
+        return None
+    folder = next((path for path in map(Path, found.__path__) if any(path.glob("setup.*"))), None)
+    return (
+        None
+        if folder is None
+        else f"`{folder}` is not the package, which is built from it: install that (`pip install {folder}`)"
+    )
 
 
 def _own_package(name: str) -> str | None:

@@ -20,6 +20,7 @@ from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
+from cotenant.tracing import script_location
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches import null_packages, torch_import
@@ -248,6 +249,10 @@ class TracingSession:
             self.observer.warn_untraced_rounds(error)
         if self.observer.draining and isinstance(error, StopIteration):
             self._answer(partial=False)  # from a loader whose epoch was ended
+        if self.observer.draining and "generator raised StopIteration" in str(error):  # PEP 479: one within a generator
+            at = script_location.error_location(error)
+            self.recorder.warn(f"not traced after training: the script reads batches without end{at and f' ({at})'}")
+            self._answer(partial=False)
         if self.observer.draining:
             # Raised after the traced steps: by a validation, a checkpoint, a report.
             self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {message}")
