@@ -26,6 +26,31 @@ def test_a_missing_recording_is_read(tmp_path):
     assert any("a recording that the script opens is not on this machine" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        pytest.param("sampling_rate = 24_000", 24_000, id="a variable"),
+        pytest.param("class hps: pass\nhps = hps()\nhps.audio = {'sample_rate': 44_100}", 44_100, id="an option"),
+        pytest.param("frame_rate, learning_sr = 24_000, 0.1", 16_000, id="other rates"),
+    ],
+)
+def test_a_missing_recording_has_the_rate_that_its_reader_names(tmp_path, options, rate):
+    (tmp_path / "soundfile.py").write_text(
+        "class SoundFile:\n    def __init__(self, file):\n        pass\n\n"
+        "def read(file, **options):\n    raise FileNotFoundError(file)\n"
+    )
+    (tmp_path / "reader.py").write_text(
+        "import soundfile\n\ndef read(path):\n    return soundfile.read(path)\n\n"
+        "class Speech:\n    def __init__(self, hps):\n        self.hps = hps\n\n"
+        "    def first(self):\n        return read('wavs/0.wav')\n"
+    )
+    named = "vars().get('hps')"
+    source = f"{options}\nfrom reader import Speech, read\n" + (
+        f"assert Speech({named}).first()[1] == {rate}" if "hps" in options else f"assert read('0.wav')[1] == {rate}"
+    )
+    trained(tmp_path, source, synthetic_data=["3200:float32"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="needs scipy")
 @pytest.mark.parametrize(
     "listing",

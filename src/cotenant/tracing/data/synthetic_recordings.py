@@ -1,10 +1,11 @@
 """Recordings and HDF5 files that a script reads and that are not on this machine.
 
 A synthetic sample of floating-point numbers and one dimension is a recording: `32000:float32` has as many numbers. Its
-sampling rate is the requested one, else 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the
-other readers. An HDF5 file holds the first sample under every name and every index, and one class under those that are
-common for labels; `pid=2048:int64:50` describes what has another name. Where samples are texts, `tokens` are those of
-all texts, one after another. Source of the names: charlesq34/pointnet, provider.py.
+sampling rate is the requested one, or that of the code that reads it, by its variables, attributes and options; else
+22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the other readers. An HDF5 file holds the
+first sample under every name and every index, and one class under those that are common for labels;
+`pid=2048:int64:50` describes what has another name. Where samples are texts, `tokens` are those of all texts, one after
+another. Source of the names: charlesq34/pointnet, provider.py.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import importlib
 import io
 import os
 import re
+import types
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from cotenant.tracing import script_location
 from cotenant.tracing.data import placeholders, synthetic_records
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
@@ -31,6 +34,9 @@ from cotenant.tracing.data.token_files import TOKENS
 from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
 
 _SPEECH_HZ, _SYNTHESIS_HZ = 16_000, 22_050
+_RATE_NAME = re.compile(r"(?:\w*_)?sampl(?:e|ing)_?rate|sr", re.IGNORECASE)
+_RATES = range(4_000, 200_000)  # in Hz
+_READER_DEPTH = 3  # functions of the script: a data set's method that calls the one that reads
 _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
@@ -88,6 +94,37 @@ def _reading(make: Callable[..., Any], warn: Callable[[str], None], original: An
     return read
 
 
+def _rate_of_reader(otherwise: int) -> int:
+    """The sampling rate that the functions of the script name which read a recording now."""
+    frame: types.FrameType | None = script_location.calling_frame()
+    depth = 0
+    while frame is not None and depth < _READER_DEPTH:
+        if script_location.is_user_file(frame.f_code.co_filename):
+            depth += 1
+            names = script_location.visible_names(frame)
+            if found := _rate(names) or next(filter(None, map(_rate_of_parts, names.values())), 0):
+                return found
+        frame = frame.f_back
+    return otherwise
+
+
+def _rate(names: Mapping[Any, Any]) -> int:
+    rates = (value for name, value in names.items() if isinstance(name, str) and _RATE_NAME.fullmatch(name))
+    return next((rate for rate in rates if type(rate) is int and rate in _RATES), 0)
+
+
+def _rate_of_parts(value: Any) -> int:
+    """Of an object of the script's, such as a data set or options, and of its own parts, such as its options."""
+    names = _parts(value)
+    return _rate(names) or next((rate for part in list(names.values()) if (rate := _rate(_parts(part)))), 0)
+
+
+def _parts(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, torch.nn.Module)):
+        return {}
+    return value if isinstance(value, dict) else getattr(value, "__dict__", {})
+
+
 def _waveform(count: int) -> Any:
     """Numbers that are not all the same: scripts divide by the largest, or by the deviation."""
     numpy = importlib.import_module("numpy")
@@ -95,7 +132,7 @@ def _waveform(count: int) -> Any:
 
 
 def _of_scipy(count: int, *args: Any, **kwargs: Any) -> Any:
-    return _SYNTHESIS_HZ, (_waveform(count) * _INT16_PEAK).astype("int16")
+    return _rate_of_reader(_SYNTHESIS_HZ), (_waveform(count) * _INT16_PEAK).astype("int16")
 
 
 def _of_soundfile(
@@ -103,7 +140,7 @@ def _of_soundfile(
     always_2d: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
     made = _waveform(count if frames < 0 else min(count, frames)).astype(dtype)
-    return (made[:, None] if always_2d else made), _SPEECH_HZ
+    return (made[:, None] if always_2d else made), _rate_of_reader(_SPEECH_HZ)
 
 
 def _of_librosa(count: int, sr: Any = _SYNTHESIS_HZ, **kwargs: Any) -> Any:
@@ -112,7 +149,7 @@ def _of_librosa(count: int, sr: Any = _SYNTHESIS_HZ, **kwargs: Any) -> Any:
 
 def _of_torchaudio(count: int, frame_offset: int = 0, num_frames: int = -1, *args: Any, **kwargs: Any) -> Any:
     made = torch.from_numpy(_waveform(count if num_frames < 0 else min(count, num_frames)))
-    return made[None], _SPEECH_HZ
+    return made[None], _rate_of_reader(_SPEECH_HZ)
 
 
 def _opening_soundfile(count: int, original: Any) -> Any:
