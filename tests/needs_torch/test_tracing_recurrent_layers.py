@@ -38,7 +38,8 @@ CALLS = {
         "m(x)",
     ),
     "LSTM in both directions, packed": (
-        ("m = nn.LSTM(200, 256, 2, bidirectional=True, dropout=.3).cuda(); x = torch.ones(60, 64, 200, device='cuda')\n"
+        ("m = nn.LSTM(200, 256, 2, bidirectional=True, dropout=0.3).cuda()\n"
+         "x = torch.ones(60, 64, 200, device='cuda')\n"
          "x = nn.utils.rnn.pack_padded_sequence(x, torch.full((64,), 60))"),
         "m(x)",
     ),
@@ -48,6 +49,10 @@ CALLS = {
          "    torch.tensor([60, *range(2, 17)]), enforce_sorted=False)"),
         "m(x)",
     ),
+    "packing of sequences that come first": (
+        "x = torch.ones(64, 60, 200, device='cuda')",
+        "nn.utils.rnn.pack_padded_sequence(x, torch.tensor([60] * 32 + [30] * 32), batch_first=True)",
+    ),
     "GRU in evaluation": (
         "m = nn.GRU(200, 256, 2, bidirectional=True).cuda().eval(); x = torch.ones(60, 64, 200, device='cuda')",
         "m(x)",
@@ -56,6 +61,7 @@ CALLS = {
 DROPOUT_STATES = 108 * 2048 * 48
 WANTED = {
     "LSTM": [8192, 8192, 81_920, 8192, 8192, 13_341_984, 409_856],
+    "packing of sequences that come first": [1_536_000, 768_000, 2_304_000],
     "gradient of an LSTM": [8192, 8192, 5120, 8192, 8192, 13_341_984, 4_472_832, 13_341_984],
 }
 

@@ -232,11 +232,14 @@ def _pack_padded_sequence(ctx: OpContext, func: OpOverload, args: Args, kwargs: 
     for size in sorted(set(sizes), reverse=True):
         if size == batch and not batch_first:
             continue
-        copy = ctx.empty_strided((sizes.count(size) * size, math.prod(rest)), (1, 1), source.dtype, source.device)
+        of_size = (sizes.count(size) * size, math.prod(rest))
+        copy = ctx.empty_strided(of_size, contiguous_strides(of_size), source.dtype, source.device)
         ctx.record(copy)
         copies.append(copy)
     shape = (sum(sizes), *rest)
-    return (ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device), batch_sizes)
+    data = ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device)
+    ctx.record(data)  # beside the copies
+    return data, batch_sizes
 
 
 @operators.shape_of("torchvision::nms")

@@ -71,7 +71,7 @@ class _DropoutStates:
     """
 
     def __init__(self) -> None:
-        self._made: dict[int, list[Any]] = {}
+        self._made: dict[int, Any] = {}
 
     def make(self, device: torch.device) -> None:
         """Allocate the states of a GPU, if there are none."""
@@ -79,8 +79,8 @@ class _DropoutStates:
             return
         gpu = torch.cuda.get_device_properties(device)
         state_bytes = gpu.multi_processor_count * gpu.max_threads_per_multi_processor * _RANDOM_STATE_BYTES
-        seed = torch.empty((), dtype=torch.int64, device=device)
-        self._made[device.index] = [seed, torch.empty(state_bytes, dtype=torch.uint8, device=device)]
+        torch.empty((), dtype=torch.int64, device=device)  # a seed
+        self._made[device.index] = torch.empty(state_bytes, dtype=torch.uint8, device=device)
 
 
 def _padded(name: str, number: int, recorder: Any, states: _DropoutStates) -> Any:
