@@ -8,6 +8,7 @@ from pathlib import Path
 from traced_scripts import traced
 
 HEAD = """
+import copy
 import torch
 from torch import nn
 from torch.nn import functional as F

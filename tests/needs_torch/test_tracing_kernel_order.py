@@ -18,6 +18,7 @@ def requests_of(tmp_path_factory):
 IMAGE = 4 * 8 * 6 * 6 * 4
 BN = "torch.autograd.grad(y, (x, *bn.parameters()), g)"
 CALLS = {
+    "deep copy of buffers": ("m = nn.BatchNorm1d(8, affine=False).cuda()", "copy.deepcopy(m)"),
     "softmax": (
         "x = made(50, 77); y = F.softmax(x, 1); g = torch.ones(50, 77, device='cuda')",
         "torch.autograd.grad(y, x, g)",
@@ -259,6 +260,7 @@ CALLS = {
     ),
 }  # fmt: skip
 WANTED = {
+    "deep copy of buffers": [32, 4, 32, 4, 8, 8],
     "softmax": [50 * 77 * 4] * 2,
     "log-softmax": [50 * 77 * 4] * 2,
     "layer norm": [50 * 77 * 4, 77 * 4, 77 * 4, 50 * 77 * 4],

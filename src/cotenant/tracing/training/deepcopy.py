@@ -36,6 +36,8 @@ def _deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
         raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol at the moment")
     with torch.no_grad():
         copied = self.detach().clone() if is_parameter or _owns_storage(self) else _copy_view(self, memo)
+        if not is_parameter:
+            self.new_empty(())  # the tensor that gets the copied storage
     copied.requires_grad_(self.requires_grad)
     if is_parameter:
         copied._is_param = True
