@@ -13,7 +13,14 @@ X = 50 * 77 * 4
 MASK = 50 * 77
 T = 9 * 77 * 4
 GRAD = "torch.autograd.grad(y, x, g)"
+WRITTEN_VIEW = "y = nn.Identity()(y).sigmoid(); g = torch.ones_like(y)"
 CALLS = {
+    "activation in place behind instance normalization": (
+        "x = made(8, 32, 16, 16); y = F.relu(nn.InstanceNorm2d(32)(x), inplace=True); " + WRITTEN_VIEW,
+        "torch.autograd.grad(y, x, g)",
+    ),
+    "view that is written": ("y = (x * 2).transpose(0, 1); y.relu_(); " + WRITTEN_VIEW, "torch.autograd.grad(y, x, g)"),
+    "piece that is written": ("y = (x * 2)[:4]; y.relu_(); " + WRITTEN_VIEW, "torch.autograd.grad(y, x, g)"),
     "largest of all": ("x = made(50, 77); y = x.max(); g = torch.ones_like(y)", GRAD),
     "median": ("y = x.median(); g = torch.ones_like(y)", GRAD),
     "largest norm": ("y = x.norm(torch.inf); g = torch.ones_like(y)", GRAD),
@@ -80,7 +87,11 @@ CALLS = {
 }  # fmt: skip
 POSITIONS = [MASK, 4, 1]
 """The mask of whole rows, and what counts its elements."""
+VIEW, PIECE = 4 * 8 * 32 * 16 * 16, 4 * 4 * 32 * 16 * 16
 WANTED = {
+    "activation in place behind instance normalization": [VIEW] * 6,
+    "view that is written": [VIEW] * 6,
+    "piece that is written": [PIECE, VIEW, VIEW, PIECE, PIECE, VIEW],
     "largest of all": [MASK, 1, MASK, 8, MASK * 8, 4, X],
     "median": [MASK, 1, MASK, 8, MASK * 8, 4, X],
     "largest norm": [X, MASK, MASK, MASK, 8, MASK * 8, 4, X, X, X],  # out of place in every build

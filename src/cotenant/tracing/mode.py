@@ -42,6 +42,7 @@ from cotenant.tracing.patches import initializations
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import module_to_device
 from cotenant.tracing.training.inplace_grad_accumulation import InplaceGradAccumulation
+from cotenant.tracing.training.written_views import WrittenViews
 
 _DEVICE = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
@@ -59,6 +60,7 @@ class TraceMode(TorchDispatchMode):
         groups: process groups whose collectives the script may call as operators.
         composites: implementations of composite operators that CUDA divides differently, by operator.
         grad_accumulation: gradients that are added in place.
+        written_views: views that operators have written.
         adds_in_place: sums replace their first operand, while attention adds its mask.
     """
 
@@ -77,6 +79,7 @@ class TraceMode(TorchDispatchMode):
         self.host_reads = HostReads()
         self.generated_tokens = GeneratedTokens()
         self.grad_accumulation = InplaceGradAccumulation()
+        self.written_views = WrittenViews()
         self.adds_in_place = False
         self.groups: NcclGroups | None = None
         self.composites: dict[OpOverload, Callable[..., Any]] = {}
@@ -211,6 +214,7 @@ class TraceMode(TorchDispatchMode):
             with self:
                 self.recorder.graph_seeds()
         self._operator_scratch.clear()
+        self.written_views.note(args, out)
         return out
 
     def _note_truth(self, func: OpOverload, args: Args, out: FakeTensor) -> None:

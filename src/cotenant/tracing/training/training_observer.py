@@ -29,6 +29,7 @@ from cotenant.tracing.training.loop_exit import leave_loop
 from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
+from cotenant.tracing.training.written_views import WrittenViews
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _BATCHES_AHEAD = 1
@@ -53,6 +54,7 @@ class TrainingObserver:
         self.loaders = 0
         self.empty_loader_reason = ""
         self.batches: RepeatedBatches | None = None
+        self.written_views = WrittenViews()
         self._backward_passes = 0
         self._phase_around_step = "forward"
         self._warmup_loops = 0  # that were traced to their end
@@ -123,10 +125,12 @@ class TrainingObserver:
             self.recorder.enter_phase("forward")
         if self.recorder.modules.is_empty:
             self.conditional_work.record_call()
+        self.written_views.add_hooks()
         self.recorder.modules.enter(module)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self.recorder.modules.leave()
+        self.written_views.add_hooks()
         self.layer_log.record(module, output)
 
     def _steps_wanted(self) -> int:
@@ -140,6 +144,7 @@ class TrainingObserver:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.compiling or not self._is_training:
                 return function(*args, **kwargs)
+            self.written_views.add_hooks()
             self.layer_log.close_batch()
             self.conditional_work.record_call()
             self._trained.record()
@@ -286,6 +291,7 @@ class TrainingObserver:
 
 def patches(context: PatchContext) -> list[Entry]:
     """The hooks of the session's observer."""
+    context.observer.written_views = context.mode.written_views
     return context.observer.patches()
 
 
