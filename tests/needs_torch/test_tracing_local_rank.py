@@ -71,3 +71,9 @@ subprocess.run([sys.executable, "-m", "torch.distributed.launch", "--nproc_per_n
     trace = traced(tmp_path, parent)
     assert bytes_of(trace) == 4 * 1024 * 10
     assert not trace.partial
+
+
+def test_deepspeed_puts_the_rank_before_the_arguments_of_the_script(tmp_path):
+    rest = "parser.add_argument('--local_rank', type=int, default=-1); parser.add_argument('rest', nargs='...')"
+    source = PARSE.format(options=rest, parse="parser.parse_args()").replace("assert not [", "assert [")
+    assert bytes_of(traced(tmp_path, source, "a", "--size", "3", launcher=["deepspeed"])) == 4 * 1024 * 10

@@ -81,7 +81,7 @@ class CudaBuildSession:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(uuid_of, range(launch.local)))
         if self.options.sandbox:  # it keeps what the script starts from real GPUs; that has the script's variables
             launcher_env.show_visible_devices(request.get("visible_devices"))
-        program["args"] = [*program["args"], *launch.more_args]
+        program["args"] = [*launch.more_args, *program["args"]]
         gpu: Mapping[str, Any] = request["gpu"]
         narrow_architectures(os.environ, tuple(gpu["capability"]))
         self.header: TraceHeader = replace(

@@ -193,7 +193,7 @@ def _run_here(context: PatchContext, program: Program, env: Mapping[str, str], c
             recorder = context.recorder
             recorder.header = replace(recorder.header, processes=plan.total)
         try:
-            run_program(replace(program, args=(*program.args, *plan.more_args)).to_request())
+            run_program(replace(program, args=(*plan.more_args, *program.args)).to_request())
         except SystemExit as stop:
             return _code(stop.code)
         finally:

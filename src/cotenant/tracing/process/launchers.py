@@ -46,7 +46,7 @@ class LaunchPlan:
 
     Attributes:
         local: processes on this machine, each with a GPU; `total`: on all machines.
-        env: variables of rank 0; `more_args`: arguments that the launcher adds.
+        env: variables of rank 0; `more_args`: arguments that it puts before the script's own.
         gives_local_rank: whether it also adds `--local-rank`, see `local_rank_option`.
         warning: what of the launcher's options had no effect; empty if nothing.
     """

@@ -133,7 +133,7 @@ class TracingSession:
         program, wanted = request.get("program", {}), request["gpu"]
         launch = launcher_env.apply_launcher(request.get("launcher", ()), program, wanted["count"])
         if launch.more_args:
-            program["args"] = [*program["args"], *launch.more_args]
+            program["args"] = [*launch.more_args, *program["args"]]
         gpu = FakeGpuSpec(**{**_tuples(wanted), "count": launch.local})
         self.recorder = (recorder or TraceRecorder)()
         self.recorder.header = replace(header_of(torch, gpu.name, gpu.capability, gpu.count), processes=launch.total)
