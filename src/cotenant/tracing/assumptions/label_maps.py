@@ -22,7 +22,9 @@ def note(func: OpOverload, args: Any, out: Any) -> None:
     if func is not torch.ops.aten._to_copy.default or not isinstance(out, FakeTensor) or not out.is_floating_point():
         return
     source = args[0]
-    if isinstance(source, FakeTensor) or source.device.type != "cpu" or not 0 < source.numel() <= _MAX_ELEMENTS:
+    if isinstance(source, FakeTensor) or source.device.type != "cpu" or source.layout is not torch.strided:
+        return
+    if not 0 < source.numel() <= _MAX_ELEMENTS:
         return
     source = source.detach()
     if source.stride() != out.stride() or not _is_whole(source.reshape(-1)[:_FIRST]) or not _is_whole(source):
