@@ -82,6 +82,14 @@ sample()""",
     "before with": """
 for i in range(99): train()
 with torch.no_grad(): sample()""",
+    "before with of several lines": """
+def main():
+    count = 0
+    for i in range(99): train()
+    with torch.no_grad():
+        sample()
+    return count
+seen = main()""",
     "before another": """
 for i in range(99): train()
 for j in [7, 8]: sample()
