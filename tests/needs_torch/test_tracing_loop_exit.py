@@ -142,3 +142,43 @@ def test_a_loop_that_is_not_left_ends_the_trace(tmp_path, rest, warnings):
     trace = traced(tmp_path, HEAD + "def fit():\n    for i in range(99): train()\n" + rest + "\nprint('left')")
     assert (trace.header.steps, "left" in (tmp_path / "log").read_text()) == (3, False)
     assert [warning[: len(start)] for warning, start in zip(trace.warnings, warnings, strict=True)] == list(warnings)
+
+
+EPOCHS = """
+def epoch():
+    for x in DataLoader(torch.ones(4000, 64), 4): train_on(x)
+for i in range({epochs}):
+    epoch()
+{rest}
+"""
+
+
+@pytest.mark.parametrize(
+    ("epochs", "rest", "is_named"),
+    [
+        pytest.param(10, "sample()", True, id="of a model"),
+        pytest.param(1, "sample()", False, id="of a model, after one epoch"),
+        pytest.param(10, "print(model)", False, id="of no model"),
+        pytest.param(10, "epoch()", False, id="that trains"),
+    ],
+)
+def test_the_work_of_a_model_behind_all_epochs_is_named(tmp_path, epochs, rest, is_named):
+    trace = traced(tmp_path, HEAD + EPOCHS.format(epochs=epochs, rest=rest))
+    named = [
+        warning for warning in trace.warnings if warning.startswith("the work at train.py, line 22, runs only after")
+    ]
+    assert len(named) == is_named, trace.warnings
+
+
+def test_the_work_behind_the_epochs_of_each_of_several_models_is_not_named(tmp_path):
+    rest = """
+for fold in range(3):
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(10):
+        for x in DataLoader(torch.ones(4000, 64), 4): train_on(x)
+    sample()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert not [warning for warning in trace.warnings if "runs only after" in warning]
+    assert SAMPLED in allocations(trace, "forward")

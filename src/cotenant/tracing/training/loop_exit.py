@@ -57,9 +57,44 @@ def leave_loop(warn: Callable[[str], object], trained: later_training.TrainedLin
     if way:
         _leave(frame, loop, way)
         return True
+    _warn_of(warn, work)
+    return False
+
+
+def warn_behind_epochs(warn: Callable[[str], object]) -> None:
+    """Name the work of models behind the loop over epochs, which data loaders do not end."""
+    found = _training_loop()
+    if found is None:
+        return
+    frame, places, at = found
+    if _is_counted(places[at][0][places[at][1]]):
+        return
+    epochs = _loop_around(frame, places[:at])
+    if epochs is None:
+        return
+    frame, places = epochs
+    block, index = places[-1]
+    work = _work_behind(frame, places)
+    if work and Counters.of(block[index], script_location.visible_names(frame)).rounds_left != 0:
+        _warn_of(warn, work)
+
+
+def _warn_of(warn: Callable[[str], object], work: tuple[str, int]) -> None:
     path, line = work
     warn(f"the work at {Path(path).name}, line {line}, runs only after the traced steps; its memory is not included")
-    return False
+
+
+def _loop_around(frame: FrameType, places: list[_Place]) -> tuple[FrameType, list[_Place]] | None:
+    """The next loop outwards from the last of `places`, and its frame; the places end with it."""
+    frames = list(later_training.script_frames())
+    for outer in frames[next(at for at, other in enumerate(frames) if other is frame) :]:
+        if outer is not frame:
+            places = list(_places(later_training.function_body(outer), outer.f_lineno))
+        for at in reversed(range(len(places))):
+            block, index = places[at]
+            if isinstance(block[index], LOOPS):
+                return outer, places[: at + 1]
+    return None
 
 
 def _training_loop() -> tuple[FrameType, list[_Place], int] | None:

@@ -25,7 +25,7 @@ from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
-from cotenant.tracing.training.loop_exit import leave_loop
+from cotenant.tracing.training.loop_exit import leave_loop, warn_behind_epochs
 from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
@@ -262,6 +262,8 @@ class TrainingObserver:
             is_left = leave_loop(self.recorder.warn, self._trained, with_loaders=bool(self.loaders))
             if not self.loaders and not is_left:
                 self._finish()
+            if self.loaders and not is_left and not self.rounds.trains_anew:
+                warn_behind_epochs(self.recorder.warn)
             self.draining = self.ending_epoch = True
             self._batches_ahead = _BATCHES_AHEAD
 

@@ -71,6 +71,11 @@ class TrainingRounds:
             self._first_parameters.append(weakref.ref(parameter))
         return begins
 
+    @property
+    def trains_anew(self) -> bool:
+        """Whether each iteration of a loop around the present training trains a new model."""
+        return self._loop() is not None
+
     def begin(self) -> None:
         """A round begins."""
         self._rounds += 1
