@@ -170,6 +170,40 @@ def test_the_work_of_a_model_behind_all_epochs_is_named(tmp_path, epochs, rest, 
     assert len(named) == is_named, trace.warnings
 
 
+def test_a_loop_before_another_training_is_not_left(tmp_path):
+    rest = """
+for i in range(99): train()
+sample()
+for i in range(99):
+    model(torch.ones(4, 64, device="cuda")).mean().backward()
+    optimizer.step()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert SAMPLED not in allocations(trace, "forward")
+    (warning,) = trace.warnings
+    line = 2 + (HEAD + rest).splitlines().index("sample()")
+    assert warning.startswith(f"the training at train.py, line {line}, runs only after")
+
+
+def test_the_work_behind_a_while_loop_that_reads_a_loader_is_named(tmp_path):
+    rest = """
+batches = iter(DataLoader(torch.ones(4000, 64), 4))
+done = 0
+while done < 100:
+    try:
+        train_on(next(batches))
+    except StopIteration:
+        batches = iter(DataLoader(torch.ones(4000, 64), 4))
+    done += 1
+sample()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert SAMPLED not in allocations(trace, "forward")
+    (warning,) = trace.warnings
+    line = 1 + (HEAD + rest).splitlines().index("sample()")
+    assert warning.startswith(f"the work at train.py, line {line}, runs only after")
+
+
 def test_the_work_behind_the_epochs_of_each_of_several_models_is_not_named(tmp_path):
     rest = """
 for fold in range(3):

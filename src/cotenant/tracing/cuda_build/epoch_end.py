@@ -15,10 +15,7 @@ from typing import Any
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.training.later_training import TrainedLines
 from cotenant.tracing.training.loop_exit import leave_loop
-
-_DRAIN_BATCHES = 2  # that a loader still gives after the steps: enough for a validation
-_BATCHES_AHEAD = 1
-"""Of the training epoch, read before it was ended. Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
+from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, DRAIN_BATCHES
 
 
 class EpochEnd:
@@ -48,7 +45,7 @@ class EpochEnd:
     def begin(self) -> bool:
         """The wanted steps are done: whether there is more to run."""
         goes_on = leave_loop(self._warn, self._trained, with_loaders=bool(self._loaders)) or bool(self._loaders)
-        self.has_begun, self._batches_ahead = goes_on, _BATCHES_AHEAD
+        self.has_begun, self._batches_ahead = goes_on, BATCHES_AHEAD
         return goes_on
 
     def may_step(self) -> bool:
@@ -65,7 +62,7 @@ class EpochEnd:
         return iterate
 
     def epoch_begins(self) -> None:
-        """A loader is asked for its first batch: those of the epoch before are used up."""
+        """A loader is about to give its first batch: those of the epoch before are used up."""
         self._batches_ahead = 0
 
 
@@ -87,7 +84,7 @@ class _EndingIterator:
     def __next__(self) -> Any:
         if not self._given:
             self._epoch_end.epoch_begins()
-        if self._epoch_end.has_begun and self._given >= _DRAIN_BATCHES:
+        if self._epoch_end.has_begun and self._given >= DRAIN_BATCHES:
             self._given = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         batch = next(self._batches)

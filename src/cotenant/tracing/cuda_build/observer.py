@@ -29,7 +29,7 @@ _MAX_STEPS_FACTOR = 4
 class CudaBuildObserver:
     """Marks for the memory history.
 
-    `finish` is called when every optimizer that steps has done `steps` steps. `may_step` is asked before any later
+    `finish` is called when every optimizer that steps has done `steps` steps. `may_step` is called before any later
     step; `finish` is called again, and does not return, where it says no.
 
     Attributes:

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
 from cotenant.tracing.data.memory_growth import MemoryGrowth
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_attributes
+from cotenant.tracing.training.optimizer_schedule import DRAIN_BATCHES
 from cotenant.tracing.training.training_observer import TrainingObserver
 
-_DRAIN_BATCHES = 2  # that a loader still gives after the traced steps: enough for a validation pass
 _MAX_STREAM_BATCHES = 100_000
 _REAL_SAMPLES = 4  # in a batch; the rest repeat them
 
@@ -98,7 +98,7 @@ def _fastai_batches(observer: TrainingObserver) -> Callable[[Iterable[Any]], Ite
         observer.loaders += 1
         observer.epoch_begins()
         for count, batch in enumerate(source):
-            if observer.ending_epoch and count >= _DRAIN_BATCHES:
+            if observer.ending_epoch and count >= DRAIN_BATCHES:
                 return
             yield batch
 
@@ -120,7 +120,7 @@ class _FewSampleIterator:
         self._quantiles = quantiles
         self._histogram = histogram
         self._position = 0  # in the epoch
-        self._max_position = _DRAIN_BATCHES  # after the traced steps
+        self._max_position = DRAIN_BATCHES  # after the traced steps
         self._epoch: tuple[object, ...] = ()
         self._growth = MemoryGrowth(observer.recorder)
         self._batches_made = 0
@@ -151,7 +151,7 @@ class _FewSampleIterator:
             is_short = observer.draining and observer.rounds.epoch_passes(self._epoch)
             if is_short and not observer.rounds.is_short_epoch:
                 raise StopIteration
-            self._max_position = 1 if is_short else _DRAIN_BATCHES
+            self._max_position = 1 if is_short else DRAIN_BATCHES
         self._growth.before_batch()
         if observer.ending_epoch and self._position >= self._max_position:
             self._growth.end(self._batch_count())
@@ -164,7 +164,7 @@ class _FewSampleIterator:
             size, indices = self._next_size(self._sizes)
             if self._partial_size and self._position and (observer.ending_epoch or observer.last_step):
                 observer.ending_epoch = True
-                size, self._position = self._partial_size, _DRAIN_BATCHES
+                size, self._position = self._partial_size, DRAIN_BATCHES
             batch = self._batch(size, indices)
             self._growth.gives(size)
         self._position += 1

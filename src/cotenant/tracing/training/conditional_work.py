@@ -86,9 +86,7 @@ class ConditionalWork:
         for branch in self._missing:
             if not self._was_entered(branch):
                 place = f"{Path(branch.path).name}, line {branch.first_line}"
-                self._recorder.warn(
-                    f"the work at {place}, runs only after the traced steps; its memory is not included"
-                )
+                self._recorder.warn(later_training.work_is_later(place))
 
     def _was_entered(self, branch: PendingBranch) -> bool:
         lines = range(branch.first_line, branch.last_line + 1)

@@ -43,6 +43,11 @@ def warn_later_training(recorder: Any, trained: TrainedLines) -> None:
         recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
 
 
+def work_is_later(place: str) -> str:
+    """The warning of work that is left out: what a script does every so many steps, or behind its loop."""
+    return f"the work at {place}, runs only after the traced steps; its memory is not included"
+
+
 def trains_later(trained: TrainedLines) -> bool:
     """Whether `warn_later_training` has something to warn of."""
     return any(True for _ in _later_training(trained))

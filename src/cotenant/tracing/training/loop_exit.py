@@ -3,7 +3,7 @@
 After the wanted steps such a loop is left as by `break`: when its iteration is over, the script goes on behind it. That
 is done only where a statement there, or behind the call that the loop is in, runs a model: a sampling, a validation;
 not before another training, of which `later_training` warns. A loop that is the last of its function, or of an outer
-loop's body, cannot be left; a warning names what comes behind it.
+loop's body, cannot be left, nor can loops over epochs of a data loader; a warning names what comes behind them.
 Source: Python's data model, `frame.f_lineno`: a trace function may set the line at which a frame goes on.
 """
 
@@ -33,20 +33,29 @@ _Place = tuple[list[ast.stmt], int]
 """A block of statements, and the one in it that runs now."""
 
 
-def leave_loop(warn: Callable[[str], object], trained: later_training.TrainedLines, *, with_loaders: bool) -> bool:
+def leave_loop(
+    warn: Callable[[str], object],
+    trained: later_training.TrainedLines,
+    *,
+    with_loaders: bool,
+    passes_epochs: bool = False,
+) -> bool:
     """Let the script leave the loop around its optimizer step; whether it gets to work of models behind the loop.
 
     `with_loaders`: the script has data loaders, which end the loops over them; then only counted loops are left.
+    `passes_epochs`: the loop over epochs ends by itself, since those that follow have no work.
     """
     found = _training_loop()
     if found is None or threading.current_thread() is not threading.main_thread():
-        return False
-    if later_training.trains_later(trained):
         return False
     frame, places, at = found
     block, index = places[at]
     loop = block[index]
     if with_loaders and not _is_counted(loop):
+        if not passes_epochs:
+            _warn_behind_epochs(warn, frame, places[: at + isinstance(loop, ast.While)])
+        return False
+    if later_training.trains_later(trained):
         return False
     work = _work_behind(frame, places[: at + 1])
     if work is None:
@@ -61,15 +70,9 @@ def leave_loop(warn: Callable[[str], object], trained: later_training.TrainedLin
     return False
 
 
-def warn_behind_epochs(warn: Callable[[str], object]) -> None:
-    """Name the work of models behind the loop over epochs, which data loaders do not end."""
-    found = _training_loop()
-    if found is None:
-        return
-    frame, places, at = found
-    if _is_counted(places[at][0][places[at][1]]):
-        return
-    epochs = _loop_around(frame, places[:at])
+def _warn_behind_epochs(warn: Callable[[str], object], frame: FrameType, places: list[_Place]) -> None:
+    """Name the work of a model behind the innermost loop of `places`, or of the callers: data loaders do not end it."""
+    epochs = _innermost_loop(frame, places)
     if epochs is None:
         return
     frame, places = epochs
@@ -81,11 +84,11 @@ def warn_behind_epochs(warn: Callable[[str], object]) -> None:
 
 def _warn_of(warn: Callable[[str], object], work: tuple[str, int]) -> None:
     path, line = work
-    warn(f"the work at {Path(path).name}, line {line}, runs only after the traced steps; its memory is not included")
+    warn(later_training.work_is_later(f"{Path(path).name}, line {line}"))
 
 
-def _loop_around(frame: FrameType, places: list[_Place]) -> tuple[FrameType, list[_Place]] | None:
-    """The next loop outwards from the last of `places`, and its frame; the places end with it."""
+def _innermost_loop(frame: FrameType, places: list[_Place]) -> tuple[FrameType, list[_Place]] | None:
+    """The frame of the innermost loop in `places` or in the callers of `frame`, and its places, which end with it."""
     frames = list(later_training.script_frames())
     for outer in frames[next(at for at, other in enumerate(frames) if other is frame) :]:
         if outer is not frame:

@@ -18,6 +18,10 @@ from cotenant.tracing.training import lbfgs
 
 CAPTURE_WARMUP_STEPS = 11
 """Steps before a CUDA graph is captured: docs/source/notes/cuda.rst requires 11 with DDP, else 3."""
+DRAIN_BATCHES = 2
+"""Batches that a data loader still gives after the traced steps: enough for a validation pass."""
+BATCHES_AHEAD = 1
+"""Batches that are read before the epoch was ended. Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
 _MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
 _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 

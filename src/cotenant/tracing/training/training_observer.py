@@ -25,15 +25,13 @@ from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
-from cotenant.tracing.training.loop_exit import leave_loop, warn_behind_epochs
-from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS, OptimizerSchedule
+from cotenant.tracing.training.loop_exit import leave_loop
+from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
 from cotenant.tracing.training.written_views import WrittenViews
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
-_BATCHES_AHEAD = 1
-"""Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 
 
@@ -259,16 +257,19 @@ class TrainingObserver:
             self.conditional_work.save_pending()
             if not self.loaders and self._goes_on():
                 return
-            is_left = leave_loop(self.recorder.warn, self._trained, with_loaders=bool(self.loaders))
+            is_left = leave_loop(
+                self.recorder.warn,
+                self._trained,
+                with_loaders=bool(self.loaders),
+                passes_epochs=self.rounds.trains_anew,
+            )
             if not self.loaders and not is_left:
                 self._finish()
-            if self.loaders and not is_left and not self.rounds.trains_anew:
-                warn_behind_epochs(self.recorder.warn)
             self.draining = self.ending_epoch = True
-            self._batches_ahead = _BATCHES_AHEAD
+            self._batches_ahead = BATCHES_AHEAD
 
     def epoch_begins(self) -> None:
-        """A loader is asked for its first batch: batches of the epoch before are used up."""
+        """A loader is about to give its first batch: those of the epoch before are used up."""
         self._batches_ahead = 0
 
     def _goes_on(self) -> bool:

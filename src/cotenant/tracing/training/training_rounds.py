@@ -53,6 +53,7 @@ class TrainingRounds:
         self._read: tuple[object, ...] = ()  # the epoch that gave the last batch
         # Not by `id`: a data set that is made in each iteration often gets the address of the one before.
         self._datasets = WeakIdKeyDictionary()
+        self._needing: dict[tuple[CodeType, int], bool] = {}
         self._next_dataset = itertools.count()
 
     def optimizer_made(self, optimizer: Any) -> bool:
@@ -112,10 +113,17 @@ class TrainingRounds:
         self._empty_epochs += self._passing
         readers = (frame for frame in _frames() if script_location.is_user_file(frame.f_code.co_filename))
         reader = next(readers, None) if self._passing else None
-        if reader is not None and needs_a_batch(reader):
+        if reader is not None and self._needs_a_batch(reader):
             self.is_short_epoch = self._empty_epochs <= _MAX_SHORT_EPOCHS
             return self.is_short_epoch
         return self._passing
+
+    def _needs_a_batch(self, reader: FrameType) -> bool:
+        """`needs_a_batch`, which reads a whole function, once for each line."""
+        line = reader.f_code, reader.f_lineno
+        if line not in self._needing:
+            self._needing[line] = needs_a_batch(reader)
+        return self._needing[line]
 
     def warning(self, error: BaseException | None = None) -> str | None:
         """What to say of rounds that are not traced; None if there are none. `error`: what the script raised."""
