@@ -67,6 +67,7 @@ def test_replay_of_the_history_reserves_what_pytorch_reserved(explain):
         "for x in DataLoader(torch.ones(64 * 256, 512), 256): train(x)",
         "batches = iter(DataLoader(torch.ones(64 * 256, 512), 256))\nfor i in range(64): train(next(batches))",
         "for i in range(64): train(torch.ones(256, 512))",
+        "for i in range(9):\n    for x in DataLoader(torch.ones(64 * 256, 512), 256): train(x)",
     ],
 )
 def test_validation_behind_the_steps_runs(explain, loop):
@@ -84,6 +85,22 @@ with torch.no_grad():
     assert (result.trace.header.steps, result.trace.partial) == (3, False)
     assert result.estimate.peak_allocated_bytes > 2 * 20_000 * 2048 * 4
     assert not [sentence for sentence in result.estimate.warnings if "included" in sentence]
+
+
+def test_a_second_stage_runs(explain):
+    text = """
+from torch.utils.data import DataLoader
+def train(size):
+    for x in DataLoader(torch.ones(8 * size, 512), size):
+        model(x.cuda()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+for epoch in range(9): train(256)
+for epoch in range(9): train(20_000)
+"""
+    result = explain(PERCEPTRON + text)
+    assert (result.trace.header.steps, result.trace.partial) == (6, False)
+    assert result.estimate.peak_allocated_bytes > 2 * 20_000 * 2048 * 4
 
 
 def test_compiled_code_takes_the_memory_of_compiled_code(explain):

@@ -12,7 +12,9 @@ torch = pytest.importorskip("torch", reason="watches optimizers of torch")
 from cotenant.core.errors import TraceError  # noqa: E402 - needs torch
 from cotenant.tracing.assumptions import booleans  # noqa: E402 - needs torch
 from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
+from cotenant.tracing.cuda_build.epoch_end import EpochEnd  # noqa: E402
 from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
+from cotenant.tracing.training.later_training import TrainedLines  # noqa: E402
 
 
 class Recorder:
@@ -157,7 +159,9 @@ def test_steps_behind_the_wanted_ones_are_asked_for(more, done):
         left[0] -= 1
         return left[0] >= 0
 
-    observer = CudaBuildObserver(3, finish, may_step)
+    epoch_end = EpochEnd(pytest.fail, TrainedLines())
+    epoch_end.may_step = may_step
+    observer = CudaBuildObserver(3, finish, epoch_end)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
     def train():

@@ -1,4 +1,4 @@
-"""Work behind a training loop that no data loader ends: it is traced, or a warning names it."""
+"""What a script does behind its training loops is traced, or a warning names it."""
 
 from __future__ import annotations
 
@@ -132,14 +132,56 @@ sample()
 
 
 @pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param("for i in range(99): train()", id="one line"),
+        pytest.param("for i in range(99):\n        train()", id="two lines"),
+        pytest.param("with torch.enable_grad():\n        for i in range(2, 99, 3): train()", id="in with"),
+        pytest.param("if model:\n        for i in range(len([0 for _ in range(99)])): train()", id="in a condition"),
+        pytest.param("for i in tqdm(range(99)): train()", id="with a bar"),
+        pytest.param("for i in trange(99): train()", id="in a bar"),
+    ],
+)
+def test_a_loop_over_a_range_that_ends_its_function_is_left(tmp_path, loop):
+    rest = f"""
+class tqdm(list): pass
+def trange(n): return range(n)
+def fit():
+    {loop}
+fit()
+sample()
+assert len(range(3)) == 3 and len(trange(3)) == 3
+print("left")
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
+    assert trace.header.steps == 3
+    assert (tmp_path / "log").read_text().endswith("left\n")
+
+
+def test_other_calls_of_range_are_not_empty_when_a_loop_is_left(tmp_path):
+    rest = """
+def first():
+    return 7 // len(range(7)) - 1
+def fit():
+    for i in range(first(), 99):
+        train()
+fit()
+sample()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings) == (True, ())
+
+
+@pytest.mark.parametrize(
     ("rest", "warnings"),
     [
         pytest.param("fit()\nprint(model)", (), id="nothing that runs a model"),
         pytest.param("fit()\nsample()", ("the work at train.py, line 20, runs only after",), id="behind its function"),
     ],
 )
-def test_a_loop_that_is_not_left_ends_the_trace(tmp_path, rest, warnings):
-    trace = traced(tmp_path, HEAD + "def fit():\n    for i in range(99): train()\n" + rest + "\nprint('left')")
+def test_a_loop_that_cannot_be_left_ends_the_trace(tmp_path, rest, warnings):
+    trace = traced(tmp_path, HEAD + "def fit():\n    while model: train()\n" + rest + "\nprint('left')")
     assert (trace.header.steps, "left" in (tmp_path / "log").read_text()) == (3, False)
     assert [warning[: len(start)] for warning, start in zip(trace.warnings, warnings, strict=True)] == list(warnings)
 
@@ -147,61 +189,153 @@ def test_a_loop_that_is_not_left_ends_the_trace(tmp_path, rest, warnings):
 EPOCHS = """
 def epoch():
     for x in DataLoader(torch.ones(4000, 64), 4): train_on(x)
-for i in range({epochs}):
-    epoch()
 {rest}
 """
-
-
-@pytest.mark.parametrize(
-    ("epochs", "rest", "is_named"),
-    [
-        pytest.param(10, "sample()", True, id="of a model"),
-        pytest.param(1, "sample()", False, id="of a model, after one epoch"),
-        pytest.param(10, "print(model)", False, id="of no model"),
-        pytest.param(10, "epoch()", False, id="that trains"),
-    ],
-)
-def test_the_work_of_a_model_behind_all_epochs_is_named(tmp_path, epochs, rest, is_named):
-    trace = traced(tmp_path, HEAD + EPOCHS.format(epochs=epochs, rest=rest))
-    named = [
-        warning for warning in trace.warnings if warning.startswith("the work at train.py, line 22, runs only after")
-    ]
-    assert len(named) == is_named, trace.warnings
-
-
-def test_a_loop_before_another_training_is_not_left(tmp_path):
-    rest = """
-for i in range(99): train()
-sample()
-for i in range(99):
-    model(torch.ones(4, 64, device="cuda")).mean().backward()
-    optimizer.step()
-"""
-    trace = traced(tmp_path, HEAD + rest)
-    assert SAMPLED not in allocations(trace, "forward")
-    (warning,) = trace.warnings
-    line = 2 + (HEAD + rest).splitlines().index("sample()")
-    assert warning.startswith(f"the training at train.py, line {line}, runs only after")
-
-
-def test_the_work_behind_a_while_loop_that_reads_a_loader_is_named(tmp_path):
-    rest = """
+BEHIND_EPOCHS = {
+    "of one call": """
+for i in range(10): epoch()
+sample()""",
+    "that end a function": """
+def fit():
+    for i in range(10):
+        epoch()
+        print("epoch", i)
+fit()
+sample()""",
+    "in two functions": """
+def fit():
+    for i in range(10):
+        epoch()
+def main():
+    fit()
+    sample()
+main()""",
+    "with a loop": """
+for i in range(10):
+    for x in DataLoader(torch.ones(4000, 64), 4): train_on(x)
+sample()""",
+    "while": """
+i = 0
+while i < 10:
+    epoch()
+    i += 1
+sample()""",
+    "while batches are read": """
 batches = iter(DataLoader(torch.ones(4000, 64), 4))
-done = 0
-while done < 100:
+i = 0
+while i < 100:
     try:
         train_on(next(batches))
     except StopIteration:
         batches = iter(DataLoader(torch.ones(4000, 64), 4))
-    done += 1
-sample()
-"""
-    trace = traced(tmp_path, HEAD + rest)
-    assert SAMPLED not in allocations(trace, "forward")
-    (warning,) = trace.warnings
-    line = 1 + (HEAD + rest).splitlines().index("sample()")
+    i += 1
+sample()""",
+    "of one epoch": """
+for i in range(1): epoch()
+sample()""",
+    "in rounds": """
+for i in range(5):
+    for j in range(10): epoch()
+    sample()""",
+    "in phases": """
+for i in range(5):
+    for phase in ["train", "val"]:
+        for x in DataLoader(torch.ones(4000, 64), 4):
+            if phase == "train":
+                train_on(x)
+            else:
+                model(x.cuda())
+    print("epoch", i)
+sample()""",
+    "in counted phases": """
+for i in range(5):
+    for phase in range(2):
+        if phase == 0:
+            epoch()
+        else:
+            print("second phase")
+    print("epoch", i)
+sample()""",
+}
+
+
+@pytest.mark.parametrize("rest", [pytest.param(rest, id=name) for name, rest in BEHIND_EPOCHS.items()])
+def test_the_work_of_a_model_behind_all_epochs_is_traced(tmp_path, rest):
+    trace = traced(tmp_path, HEAD + EPOCHS.format(rest=rest + "\nprint('left')"))
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
+    assert trace.header.steps <= 5
+    log = (tmp_path / "log").read_text()
+    assert log.count("epoch") <= 1
+    assert ("second phase" in log) == ("second phase" in rest)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param("for i in range(10): epoch()\nprint(model)", id="of no model"),
+        pytest.param("for i in range(10): epoch()\nepoch()", id="that trains elsewhere"),
+        pytest.param("def fit():\n    while True: epoch()\nfit()\nprint(model)", id="behind a loop without end"),
+    ],
+)
+def test_behind_all_epochs_there_is_nothing_to_tell(tmp_path, rest):
+    trace = traced(tmp_path, HEAD + EPOCHS.format(rest=rest))
+    assert (trace.warnings, trace.partial) == ((), False)
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        pytest.param("for i in iter([*range(9)]): epoch()", id="of unknown number"),
+        pytest.param("def fit():\n    while True: epoch()\nfit()", id="without end"),
+    ],
+)
+def test_the_work_behind_epochs_that_are_not_left_is_named(tmp_path, epochs):
+    source = HEAD + EPOCHS.format(rest=epochs + "\nsample()")
+    (warning,) = traced(tmp_path, source).warnings
+    line = 1 + source.splitlines().index("sample()")
     assert warning.startswith(f"the work at train.py, line {line}, runs only after")
+
+
+STAGE = """
+def stage():
+    for i in range(99):
+        model(torch.ones(50, 64, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+IN_STAGE = 4 * 50 * 64
+
+
+@pytest.mark.parametrize(
+    ("rest", "steps"),
+    [
+        pytest.param("for i in range(99): train()\nsample()\nstage()", 6, id="behind a sampling"),
+        pytest.param("for i in range(99): train()\nstage()", 6, id="behind steps"),
+        pytest.param("for i in range(99): epoch()\nstage()\nsample()", 8, id="behind epochs"),
+        pytest.param("for i in range(99):\n    for j in range(99): train()\n    stage()", 6, id="in an outer loop"),
+    ],
+)
+def test_a_second_stage_is_traced(tmp_path, rest, steps):
+    trace = traced(tmp_path, HEAD + EPOCHS.format(rest=STAGE + rest))
+    found = allocations(trace, "forward")
+    assert (IN_STAGE in found, SAMPLED in found) == (True, "sample" in rest)
+    assert (trace.warnings, trace.partial) == ((), False)
+    assert trace.header.steps <= steps
+
+
+def test_of_many_stages_the_first_are_traced(tmp_path):
+    stages = "\n".join(f"for i in range({number}, 99): train()" for number in range(1, 12))
+    trace = traced(tmp_path, HEAD + stages)
+    assert trace.header.steps == 8 * 3 + 1  # a loader may have read a batch ahead
+    tenth = len(HEAD.splitlines()) + 10
+    (warning,) = trace.warnings
+    assert warning.startswith(f"the training at train.py, line {tenth}, runs only after the traced part")
+
+
+def test_an_error_behind_the_epochs_leaves_the_answer_whole(tmp_path):
+    trace = traced(tmp_path, HEAD + EPOCHS.format(rest="for i in range(9): epoch()\nsample()\nassert i == 8"))
+    assert (SAMPLED in allocations(trace, "forward"), trace.partial) == (True, False)
+    (warning,) = trace.warnings
+    assert warning.startswith("not traced after training: the script raised AssertionError")
 
 
 def test_the_work_behind_the_epochs_of_each_of_several_models_is_not_named(tmp_path):

@@ -128,7 +128,7 @@ def test_a_round_of_many_such_epochs_ends_the_trace_with_a_warning(tmp_path):
     assert trace.warnings == (warning(source, "the first is"),)
 
 
-def test_a_loop_without_loaders_adds_a_warning(tmp_path):
+def test_the_rounds_of_a_loop_without_loaders_are_traced(tmp_path):
     rounds = """
 for width in (32, 4096):
     model = net(width)
@@ -137,8 +137,25 @@ for width in (32, 4096):
         model(torch.randn(8, 64).cuda()).sum().backward()
         optimizer.step()
 """
-    assert traced(tmp_path, HEAD + rounds).warnings == (warning(HEAD + rounds, "the first is"),)
-    assert not traced(tmp_path, HEAD + rounds.replace("(32, 4096)", "(32,)")).warnings
+    trace = traced(tmp_path, HEAD + rounds)
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
+    assert (trace.header.steps, trace.warnings) == (6, ())
+
+
+def test_rounds_whose_loop_cannot_be_left_add_a_warning(tmp_path):
+    rounds = """
+def fit(width):
+    model = net(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.randn(8, 64).cuda()).sum().backward()
+        optimizer.step()
+for width in {widths}:
+    fit(width)
+"""
+    several, one = (HEAD + rounds.format(widths=widths) for widths in ("(32, 4096)", "(32,)"))
+    assert traced(tmp_path, several).warnings == (warning(several, "the first is"),)
+    assert not traced(tmp_path, one).warnings
 
 
 @pytest.mark.parametrize(

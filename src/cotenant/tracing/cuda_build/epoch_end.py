@@ -14,7 +14,7 @@ from typing import Any
 
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.training.later_training import TrainedLines
-from cotenant.tracing.training.loop_exit import leave_loop
+from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, DRAIN_BATCHES
 
 
@@ -23,11 +23,12 @@ class EpochEnd:
 
     Attributes:
         has_begun: the wanted steps are done, and the epoch ends.
+        trained: where backward passes ran.
     """
 
     def __init__(self, warn: Callable[[str], object], trained: TrainedLines) -> None:
-        self._warn = warn
-        self._trained = trained
+        self.trained = trained
+        self._loop_exit = LoopExit(warn, trained)
         self._loaders = 0
         self._batches_ahead = 0
         self.has_begun = False
@@ -44,9 +45,13 @@ class EpochEnd:
 
     def begin(self) -> bool:
         """The wanted steps are done: whether there is more to run."""
-        goes_on = leave_loop(self._warn, self._trained, with_loaders=bool(self._loaders)) or bool(self._loaders)
+        goes_on = self._loop_exit.leave(with_loaders=bool(self._loaders)) or bool(self._loaders)
         self.has_begun, self._batches_ahead = goes_on, BATCHES_AHEAD
         return goes_on
+
+    def warn_unreached(self) -> None:
+        """The script trains again: name the work that it has not got to."""
+        self._loop_exit.warn_unreached()
 
     def may_step(self) -> bool:
         """Whether one more step, which begins now, belongs to the epoch that ends."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.cuda_build.epoch_end import EpochEnd
 from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
 from cotenant.tracing.training.later_training import TrainedLines
@@ -29,12 +30,11 @@ _MAX_STEPS_FACTOR = 4
 class CudaBuildObserver:
     """Marks for the memory history.
 
-    `finish` is called when every optimizer that steps has done `steps` steps. `may_step` is called before any later
-    step; `finish` is called again, and does not return, where it says no.
+    `finish` is called when every optimizer that steps has done `steps` steps; again, where another training has done
+    as many. `epoch_end` is asked before any later step; `finish` does not return where it says no.
 
     Attributes:
         steps: of the optimizer that has done most.
-        trained: where backward passes ran, which `later_training` does not take for later ones.
         is_recording: whether the script has used CUDA, so that there is a history.
     """
 
@@ -42,13 +42,13 @@ class CudaBuildObserver:
         self,
         steps: int,
         finish: Callable[[], object],
-        may_step: Callable[[], bool] = lambda: True,
-        trained: TrainedLines | None = None,
+        epoch_end: EpochEnd | None = None,
     ) -> None:
-        self._wanted, self._finish, self._may_step = steps, finish, may_step
-        self.trained = trained or TrainedLines()
+        self._wanted, self._finish = steps, finish
+        self._epoch_end = epoch_end or EpochEnd(lambda sentence: None, TrainedLines())
         self._is_done = False
-        self._steps: Counter[int] = Counter()
+        self._steps: Counter[int] = Counter()  # of the present training
+        self._steps_before = 0
         self._phase = ""
         self._in_parts = False
         self._parts_stepped = 0
@@ -59,6 +59,10 @@ class CudaBuildObserver:
     @property
     def steps(self) -> int:
         """Of the optimizer that has done most."""
+        return self._steps_before + self._present_steps
+
+    @property
+    def _present_steps(self) -> int:
         return max(self._steps.values(), default=0)
 
     def start(self) -> None:
@@ -114,7 +118,7 @@ class CudaBuildObserver:
             # A compiler traces the backward of fake tensors while the forward pass waits for its code.
             if torch._guards.TracingContext.try_get() is None:
                 self._begin(BACKWARD)
-                self.trained.record()
+                self._epoch_end.trained.record()
             return original(*args, **kwargs)
 
         return call
@@ -130,10 +134,18 @@ class CudaBuildObserver:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins: its parameters have gradients."""
-        if self._is_done and not self._in_parts and not self._may_step():
-            self._finish()
+        if self._is_done and not self._in_parts:
+            if self._epoch_end.trained.begins_stage():
+                self._begin_stage()
+            elif not self._epoch_end.may_step():
+                self._finish()
         self._name("gradient", (parameter.grad for parameter in _parameters(optimizer)))
         self._begin(_STEP)
+
+    def _begin_stage(self) -> None:
+        self._steps_before = self.steps
+        self._steps.clear()
+        self._is_done = self._epoch_end.has_begun = False
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
@@ -165,7 +177,7 @@ class CudaBuildObserver:
         wanted = self._wanted + (CAPTURE_WARMUP_STEPS if self._is_aside() else 0)
         if self._is_done:
             return
-        if min(self._steps.values()) >= wanted or self.steps >= _MAX_STEPS_FACTOR * wanted:
+        if min(self._steps.values()) >= wanted or self._present_steps >= _MAX_STEPS_FACTOR * wanted:
             self._is_done = True
             self._finish()
 

@@ -66,9 +66,8 @@ class CudaBuildSession:
         self.request, self.answer, self.overlay = request, answer, overlay
         self.options: TraceOptions = session.options_of(request)
         self.warnings: dict[str, None] = {}
-        trained = later_training.TrainedLines()
-        self.epoch_end = EpochEnd(self.warn, trained)
-        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end.may_step, trained)
+        self.epoch_end = EpochEnd(self.warn, later_training.TrainedLines())
+        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end)
         self.builds = ExtensionBuilds()
         deadline.start_deadline(
             request.get("deadline"), self._too_late, lambda: self.observer.counts()[0],
@@ -131,7 +130,8 @@ class CudaBuildSession:
 
     def _steps_done(self) -> None:
         if self.epoch_end.has_begun or not self.epoch_end.begin():
-            later_training.warn_later_training(self, self.observer.trained)
+            self.epoch_end.warn_unreached()
+            later_training.warn_later_training(self, self.epoch_end.trained)
             raise EnoughSteps
 
     def _ended(self) -> NoReturn:

@@ -17,19 +17,32 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.training.loop_counters import Counters
 
+_MAX_STAGES = 8
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
 TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
 
 
 class TrainedLines:
-    """Lines of the script's functions in which a backward pass ran, with those of the calls that led to it."""
+    """Lines of the script's functions in which a backward pass ran, with those of the calls that led to it.
+
+    Another training of the script, its next stage, begins with a backward pass in another line.
+    """
 
     def __init__(self) -> None:
         self._lines: set[tuple[CodeType, int]] = set()
+        self._goes_elsewhere = False
+        self._stages = 1
 
     def record(self) -> None:
         """A backward pass runs now."""
-        self._lines.update((frame.f_code, frame.f_lineno) for frame in script_frames())
+        lines = {(frame.f_code, frame.f_lineno) for frame in script_frames()}
+        self._goes_elsewhere = not lines <= self._lines
+        self._lines |= lines
+
+    def begins_stage(self) -> bool:
+        """Whether the step that comes, after the wanted ones, begins another stage, and of the first eight."""
+        self._stages += self._goes_elsewhere
+        return self._goes_elsewhere and self._stages <= _MAX_STAGES
 
     def any_in(self, code: CodeType, statement: ast.stmt) -> bool:
         """Whether one ran in this statement of a function."""

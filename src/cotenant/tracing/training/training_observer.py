@@ -3,9 +3,10 @@
 The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
 epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
 Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
-again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where an
-optimizer of another size begins, such as that of a student after its teacher, as many of its steps are traced; so are
-the rounds of a loop that trains a new model in each: see `training_rounds`.
+again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where
+another training begins, such as that of a student after its teacher, as many of its steps are traced: an optimizer of
+another size, or backward passes in other lines. So are the rounds of a loop that trains a new model in each: see
+`training_rounds`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
-from cotenant.tracing.training.loop_exit import leave_loop
+from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_rounds import TrainingRounds
@@ -45,6 +46,7 @@ class TrainingObserver:
         self.conditional_work = ConditionalWork(recorder)
         self.rounds = TrainingRounds()
         self._trained = later_training.TrainedLines()
+        self._loop_exit = LoopExit(recorder.warn, self._trained)
         self.finish = finish
         self.draining = False  # all wanted steps were traced
         self.compiling = False  # the compiler calls functions, and no work of the script is done
@@ -233,7 +235,7 @@ class TrainingObserver:
         """Finish before a step of a training that was traced; go on where another one begins."""
         if not self.draining:
             return
-        if not self.schedule.is_new_training(optimizer):
+        if not self.schedule.is_new_training(optimizer) and not self._trained.begins_stage():
             if self.rounds.is_short_epoch:
                 return
             if self._batches_ahead:
@@ -257,13 +259,8 @@ class TrainingObserver:
             self.conditional_work.save_pending()
             if not self.loaders and self._goes_on():
                 return
-            is_left = leave_loop(
-                self.recorder.warn,
-                self._trained,
-                with_loaders=bool(self.loaders),
-                passes_epochs=self.rounds.trains_anew,
-            )
-            if not self.loaders and not is_left:
+            goes_on = self._loop_exit.leave(with_loaders=bool(self.loaders), rounds_loop=self.rounds.loop())
+            if not self.loaders and not goes_on:
                 self._finish()
             self.draining = self.ending_epoch = True
             self._batches_ahead = BATCHES_AHEAD
@@ -287,6 +284,7 @@ class TrainingObserver:
             self.recorder.warn(sentence)
 
     def _finish(self) -> None:
+        self._loop_exit.warn_unreached()
         later_training.warn_later_training(self.recorder, self._trained)
         self.warn_untraced_rounds()
         self.finish()

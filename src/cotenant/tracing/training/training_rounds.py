@@ -72,10 +72,9 @@ class TrainingRounds:
             self._first_parameters.append(weakref.ref(parameter))
         return begins
 
-    @property
-    def trains_anew(self) -> bool:
-        """Whether each iteration of a loop around the present training trains a new model."""
-        return self._loop() is not None
+    def loop(self) -> tuple[FrameType, ast.For] | None:
+        """The loop around the present training that trains a new model in each iteration, with its frame."""
+        return self._loop() if self._rounds < _MAX_ROUNDS else None
 
     def begin(self) -> None:
         """A round begins."""

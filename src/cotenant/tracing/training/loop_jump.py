@@ -1,0 +1,154 @@
+"""Lets a frame leave a loop when the loop's present iteration is over, as by `break`.
+
+Between iterations nothing but the loop's own iterator is left on the frame's stack, which Python drops, and what the
+iteration has opened is closed. A loop over `range(...)` is begun again with an empty range, which works for the last
+statement of a function, too; others go on at the line behind them.
+Source: Python's data model, `frame.f_lineno`: a trace function may set the line at which a frame goes on.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import itertools
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+_RANGES = ("range", "trange", "count")
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Import, ast.ImportFrom)
+
+
+def counts(loop: ast.stmt) -> bool:
+    """Whether it is a loop over `range(...)`, maybe in `tqdm(...)`."""
+    over = _iterated(loop)
+    return isinstance(over, ast.Call) and ast.unparse(over.func).rpartition(".")[2] in _RANGES
+
+
+def _iterated(loop: ast.stmt) -> ast.expr | None:
+    """What a `for` loop iterates over, without `tqdm(...)`."""
+    over = loop.iter if isinstance(loop, ast.For) else None
+    while isinstance(over, ast.Call) and ast.unparse(over.func).endswith("tqdm") and over.args:
+        over = over.args[0]
+    return over
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a frame leaves a loop.
+
+    Attributes:
+        first_lines: lines of which the first to run next begins an iteration, or ends the loop.
+        lines: to go to, one after the other.
+        empties: name of the function that gives an empty range at the last of them; empty: none.
+    """
+
+    frame: FrameType
+    first_lines: frozenset[int]
+    lines: tuple[int, ...]
+    empties: str = ""
+
+
+def exit_of(frame: FrameType, block: list[ast.stmt], index: int) -> Exit | None:
+    """The exit of the loop at `index` of a block that `frame` runs; None if there is none."""
+    loop = block[index]
+    first_lines = {loop.lineno}
+    if isinstance(loop, ast.While) and isinstance(loop.body[0], _SIMPLE):
+        first_lines.add(loop.body[0].lineno)  # `while True` has no code; a `with` is reached again at its end
+    emptied = _emptied(frame, loop)
+    lines = (loop.lineno,) if emptied else _way_behind(frame, block, index)
+    return Exit(frame, frozenset(first_lines), lines, emptied) if lines else None
+
+
+def _emptied(frame: FrameType, loop: ast.stmt) -> str:
+    """The global name by which a loop gets its range; empty if it gets it otherwise, or in several lines."""
+    over = _iterated(loop)
+    if not counts(loop) or not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
+        return ""
+    is_local = over.func.id in {*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars}
+    # The end of a header of several lines has a line of its own, and belongs to no statement.
+    has_one_line = isinstance(loop, ast.For) and loop.lineno == loop.iter.end_lineno
+    return over.func.id if has_one_line and not is_local else ""
+
+
+def _way_behind(frame: FrameType, block: list[ast.stmt], index: int) -> tuple[int, ...]:
+    """Lines to go to one after the other, to be at the statement behind the one at `index`; none if there is no way.
+
+    Of several places in the code that belong to a line, such as the beginning and the end of a `with`, Python takes the
+    one that keeps most of the stack, and would take the loop's iterator for something else. A line with one place, in
+    the same block, drops the iterator first.
+    """
+    if index + 1 >= len(block):
+        return ()
+    places = Counter(_lines(frame.f_code))
+    line = block[index + 1].lineno
+    if places[line] == 1:
+        return (line,)
+    simple = next((part.lineno for part in block if isinstance(part, _SIMPLE) and places[part.lineno] == 1), None)
+    return (simple, line) if simple is not None and places[line] else ()
+
+
+def _lines(code: CodeType) -> Iterator[int | None]:
+    """The lines of the code, in its order; one that is left and comes again twice."""
+    return (line for line, _ in itertools.groupby(line for _, _, line in code.co_lines()))
+
+
+def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> None:
+    """Take each exit, from the innermost outwards, when the present iteration of its loop is over; `left`: is told."""
+    pending, before = list(exits), sys.gettrace()
+
+    def watch(frame: FrameType, event: str, arg: Any) -> Any:
+        of_frame = [at for at, taken in enumerate(pending) if taken.frame is frame]
+        if event == "return" and of_frame:
+            del pending[: of_frame[-1] + 1]
+        elif event == "line":
+            at = next((at for at in of_frame if frame.f_lineno in pending[at].first_lines), None)
+            if at is not None:
+                taken = pending[at]
+                del pending[: at + 1]  # loops inside it have ended
+                _take(taken)
+                left(taken)
+        if not pending:
+            sys.settrace(before)
+        return watch
+
+    for taken in exits:
+        taken.frame.f_trace = watch
+    sys.settrace(lambda *_: None)
+
+
+def _take(taken: Exit) -> None:
+    restore = _emptying(taken.frame, taken.empties) if taken.empties else None
+    # Python 3.12 and newer warn of variables that have no value yet.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for line in taken.lines:
+                taken.frame.f_lineno = line  # type: ignore[misc]  # typeshed does not know that trace functions may
+        except ValueError:  # Python finds no way there; then the script trains on, and is ended
+            if restore is not None:
+                restore()
+
+
+def _emptying(frame: FrameType, name: str) -> Callable[[], None]:
+    """Let the next call of a global function in `frame` give an empty range; what undoes it."""
+    names = frame.f_globals
+    original = names.get(name, frame.f_builtins.get(name))
+    undo: Callable[[], None] = functools.partial(names.__setitem__, name, original)
+    if name not in names:
+        undo = functools.partial(names.pop, name, None)
+
+    def empty_once(*args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1) is not frame:  # a function of the module, called for an argument
+            return original(*args, **kwargs)  # type: ignore[misc]
+        with contextlib.suppress(KeyError):
+            undo()
+        return range(0)
+
+    names[name] = empty_once
+    return undo
