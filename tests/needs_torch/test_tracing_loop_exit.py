@@ -331,6 +331,80 @@ def test_of_many_stages_the_first_are_traced(tmp_path):
     assert warning.startswith(f"the training at train.py, line {tenth}, runs only after the traced part")
 
 
+LIBRARY = """
+import torch
+class Trainer:
+    def __init__(self, step, loader):
+        self.step, self.loader = step, loader
+    def train(self, epochs=9):
+        for epoch in range(epochs):
+            for x in self.loader:
+                self.step(x)
+            print("epoch", epoch)
+        return self
+    def fit(self):
+        epoch = 0
+        while not self.done(epoch):
+            self.train(1)
+            epoch += 1
+        return self
+    def done(self, epoch):
+        return epoch == 9
+    def evaluate(self):
+        self.step.__globals__["sample"]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "steps", "epochs"),
+    [
+        pytest.param("trainer.train()\ntrainer.evaluate()", 4, 1, id="a method of the library"),
+        pytest.param("trainer.fit()\nsample()", 4, 1, id="a function of the script, behind a while loop"),
+        pytest.param("trainer.train()\nTrainer(train_on, loader).train()\nsample()", 8, 2, id="another training"),
+        pytest.param("trainer.train()\nprint(trainer)", 4, 1, id="nothing"),
+        pytest.param("model.train()\ntrainer.train()\nmodel.train()", 4, 1, id="the mode of a module"),
+    ],
+)
+def test_the_loops_of_a_library_are_left(tmp_path, monkeypatch, rest, steps, epochs):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "fitting.py").write_text(LIBRARY)
+    text = f"""
+import sys; sys.path.append({str(tmp_path / "site-packages")!r})
+from fitting import Trainer
+loader = DataLoader(torch.ones(4000, 64), 4)
+trainer = Trainer(train_on, loader)
+{rest}
+"""
+    trace = traced(tmp_path, HEAD + text)
+    is_sampled = "sample" in rest or "evaluate" in rest
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings, trace.partial) == (is_sampled, (), False)
+    assert trace.header.steps <= steps
+    assert (tmp_path / "log").read_text().count("epoch") == epochs
+
+
+def test_the_evaluation_behind_the_epochs_of_a_trainer_is_traced(tmp_path):
+    pytest.importorskip("transformers", reason="the trainer is that of transformers")
+    text = f"""
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+class Texts(torch.utils.data.Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, at): return dict(input_ids=torch.ones(64, dtype=torch.long), labels=torch.tensor(0))
+model = BertForSequenceClassification(BertConfig(
+    hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128, vocab_size=100))
+options = TrainingArguments({str(tmp_path)!r}, per_device_train_batch_size=4, per_device_eval_batch_size=512,
+    num_train_epochs=3, report_to=[])
+trainer = Trainer(model, options, train_dataset=Texts(), eval_dataset=Texts())
+trainer.train()
+trainer.evaluate()
+print("left")
+"""
+    trace = traced(tmp_path, text)
+    assert 4 * 512 * 64 * 128 in allocations(trace, "forward")
+    assert (trace.partial, [sentence for sentence in trace.warnings if "included" in sentence]) == (False, [])
+    assert (tmp_path / "log").read_text().endswith("left\n")
+
+
 def test_an_error_behind_the_epochs_leaves_the_answer_whole(tmp_path):
     trace = traced(tmp_path, HEAD + EPOCHS.format(rest="for i in range(9): epoch()\nsample()\nassert i == 8"))
     assert (SAMPLED in allocations(trace, "forward"), trace.partial) == (True, False)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from traced_scripts import TRAINING, by_category, failing, trained
+from traced_scripts import TRAINING, allocations, by_category, failing, trained
 from traced_scripts import traced as traced_script
 
 TRAIN = f"{TRAINING}\ntrain()"
@@ -74,6 +74,25 @@ def test_the_namespace_is_that_of_a_kernel(tmp_path):
         TRAIN,
         where="sub",
     )
+
+
+BATCH = "model(torch.ones(3000, 4, device='cuda'))"
+
+
+@pytest.mark.parametrize(
+    ("later", "steps"),
+    [
+        pytest.param([f"%%time\n{BATCH}"], 3, id="a model"),
+        pytest.param(["def last():\n    train()\nlast()", BATCH], 4, id="another training"),
+        pytest.param([f"def test():\n    {BATCH}", "for i in range(3):", BATCH], 3, id="no Python"),
+    ],
+)
+def test_what_follows_in_later_cells_is_traced(tmp_path, later, steps):
+    loop = "print('training')\nfor i in range(99):\n    train()"
+    trace = traced(tmp_path, TRAINING.replace("range(4)", "range(1)"), loop, "print('between')", *later)
+    has_run = 4 * 4 * 3000 in allocations(trace, "forward")
+    assert (has_run, trace.header.steps, trace.partial) == ("for i in range(3):" not in later, steps, False)
+    assert len(trace.warnings) == (not has_run)
 
 
 def test_parameters_replace_those_of_the_tagged_cell(tmp_path):

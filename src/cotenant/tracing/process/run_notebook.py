@@ -23,6 +23,7 @@ from typing import Any
 
 from cotenant.tracing.process import notebook
 from cotenant.tracing.process.notebook import Cell
+from cotenant.tracing.training.later_training import set_later_cells
 
 _IN_BRACES = re.compile(r"\{([^{}]+)\}|\$(\w+)")
 
@@ -39,8 +40,7 @@ def run_notebook(path: Path, assignments: Sequence[str] = ()) -> None:
     sys.argv = ["ipykernel_launcher.py"]
     sys.path.insert(0, "")  # as ipykernel has it: wherever `%cd` goes
     kernel = _NotebookKernel(path, vars(module))
-    for cell in cells:
-        kernel.run(cell)
+    kernel.run_all(cells)
 
 
 class _NotebookKernel:
@@ -53,13 +53,20 @@ class _NotebookKernel:
         namespace.update(Out={}, _="", __="", ___="", display=_nothing, get_ipython=lambda: shell)
         namespace["__builtins__"] = builtins
 
-    def run(self, cell: Cell) -> None:
-        """Run a cell; an error is raised unless the cell is tagged to have one."""
+    def run_all(self, cells: Sequence[Cell]) -> None:
+        """Run cells, one after the other."""
         # Messages name the last part of a path and the line: `train.ipynb cell 3, line 2`.
-        name = f"{self._path} cell {cell.number}" if cell.number else f"{self._path} parameters"
-        source = notebook.python_of(cell.text)
-        # Without a time of modification, `linecache.checkcache` never looks for the file.
-        linecache.cache[name] = (len(source), None, [f"{line}\n" for line in source.split("\n")], name)
+        names = [f"{self._path} cell {cell.number}" if cell.number else f"{self._path} parameters" for cell in cells]
+        sources = [notebook.python_of(cell.text) for cell in cells]
+        for place, (name, source) in enumerate(zip(names, sources, strict=True), start=1):
+            # Without a time of modification, `linecache.checkcache` never looks for the file.
+            linecache.cache[name] = (len(source), None, [f"{line}\n" for line in source.split("\n")], name)
+            set_later_cells(name, names[place:])
+        for name, source, cell in zip(names, sources, cells, strict=True):
+            self._run(name, source, cell)
+
+    def _run(self, name: str, source: str, cell: Cell) -> None:
+        """Run a cell; an error is raised unless the cell is tagged to have one."""
         expected = contextlib.suppress(Exception) if "raises-exception" in cell.tags else contextlib.nullcontext()
         with expected:
             self._execute(ast.parse(source, name), name, cell)
@@ -170,8 +177,7 @@ class Shell:
 def run_cells(path: Path, namespace: dict[str, Any]) -> None:
     """Run the cells of another notebook in `namespace`."""
     kernel = _NotebookKernel(path.absolute(), namespace)
-    for cell in notebook.read_cells(path):
-        kernel.run(cell)
+    kernel.run_all(notebook.read_cells(path))
 
 
 _MAGICS: Mapping[str, Callable[[Shell, str], None]] = {

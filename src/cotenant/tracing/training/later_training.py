@@ -116,6 +116,25 @@ def function_body(frame: FrameType) -> list[ast.stmt]:
     return code_body(frame.f_code)
 
 
+_cells_behind: dict[str, list[str]] = {}  # by the file names of a notebook's cells
+
+
+def set_later_cells(name: str, later: list[str]) -> None:
+    """Note which cells of a notebook follow the one that runs now, by the names of their files."""
+    _cells_behind[name] = later
+
+
+def later_cells(code: CodeType) -> list[str]:
+    """Names of the cells that follow, where `code` is a notebook's cell itself."""
+    return _cells_behind.get(code.co_filename, []) if code.co_name == "<module>" else []
+
+
+def file_body(path: str) -> list[ast.stmt]:
+    """The statements of a file, or of a notebook's cell; none where its source is not available."""
+    tree = _tree(path)
+    return [] if tree is None else tree.body
+
+
 def code_body(code: CodeType) -> list[ast.stmt]:
     """The same for a code object."""
     tree = _tree(code.co_filename)

@@ -3,24 +3,32 @@
 After the wanted steps, loops over steps and over epochs are left as by `break`, when their iterations are over: the
 script goes on behind them. That is done only where a statement behind them, or behind the calls that they are in, runs
 a model or trains anew: a sampling, a test, a second stage. Loops over a data loader end by themselves; so do loops over
-a few values, such as the phases of an epoch. What cannot be left is named by a warning.
+a few values, such as the phases of an epoch. Loops of libraries around the step, such as that of a `Trainer`, are left
+for the script's work behind them. What cannot be left is named by a warning.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TypeGuard
+
+import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training
-from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_counters import Counters, value_of
 from cotenant.tracing.training.loop_jump import Exit, counts, exit_of, leave_at_end
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import LOOPS
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_TORCH = str(Path(torch.__file__).parent)
 
 _Place = tuple[list[ast.stmt], int]
 """A block of statements, and the one in it that runs now."""
@@ -38,19 +46,54 @@ class _Work:
         return later_training.work_is_later(f"{Path(self.path).name}, line {self.line}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A statement of the script that runs behind a loop.
+
+    Attributes:
+        frame: where it runs; of a later cell of a notebook, that of the present one.
+        path: its file.
+        inner_names: of the functions that the loop is in, from the loop outwards.
+    """
+
+    frame: FrameType
+    path: str
+    statement: ast.stmt
+    inner_names: frozenset[str]
+
+    def trains(self) -> bool:
+        """Whether it trains: as `later_training.trains`, and `x.train()` where `x` is no module."""
+        if later_training.trains(self.statement, set(self.inner_names)):
+            return True
+        if isinstance(self.statement, _DEFINITIONS):
+            return False
+        calls = (node.func for node in ast.walk(self.statement) if isinstance(node, ast.Call))
+        names = script_location.visible_names(self.frame)
+        owners = (value_of(called.value, names) for called in calls if _is_method(called, self.inner_names))
+        return any(owner is not None and not isinstance(owner, torch.nn.Module) for owner in owners)
+
+    def has_trained(self, trained: later_training.TrainedLines) -> bool:
+        """Whether a backward pass ran in it."""
+        code = self.frame.f_code
+        return self.path == code.co_filename and trained.any_in(code, self.statement)
+
+
+def _is_method(called: ast.expr, names: frozenset[str]) -> TypeGuard[ast.Attribute]:
+    return isinstance(called, ast.Attribute) and called.attr in names
+
+
 @dataclass(slots=True)
 class _Loop:
     """A loop that goes on: the statement at `index` of a block.
 
     Attributes:
-        behind: frames and statements that run between the end of this loop and that of the next iteration of the loop
-            around it, with the names of the functions that the loop is in.
+        behind: what the script runs between the end of this loop and that of the iteration of the loop around it.
     """
 
     frame: FrameType
     block: list[ast.stmt]
     index: int
-    behind: list[tuple[FrameType, ast.stmt, frozenset[str]]] = field(default_factory=list)
+    behind: list[_Behind] = field(default_factory=list)
 
     @property
     def statement(self) -> ast.stmt:
@@ -84,7 +127,7 @@ class LoopExit:
     def __init__(self, warn: Callable[[str], object], trained: later_training.TrainedLines) -> None:
         self._warn = warn
         self._trained = trained
-        self._unreached: list[tuple[int, _Work]] = []  # work behind loops that may end by themselves, with their depths
+        self._unreached: list[tuple[int, _Work]] = []  # work behind loops that are not left, with their depths
 
     def leave(self, *, with_loaders: bool, rounds_loop: tuple[FrameType, ast.stmt] | None = None) -> bool:
         """Let the script leave the loops around its optimizer step; whether it gets to work that is behind them.
@@ -102,30 +145,24 @@ class LoopExit:
             wanted = len(loops)
         exits: dict[int, Exit] = {}
         for depth, loop in enumerate(loops[:wanted]):
-            if loop.ends_by_itself():
+            may_end = (with_loaders or depth > 0) and not loop.repeats()
+            if loop.ends_by_itself() or (may_end and not depth):  # the loop over a loader is the innermost one
                 continue
-            if depth or with_loaders:
-                may_end = not loop.repeats()
-                if may_end and not depth:
-                    continue  # the loop over a loader
-                if may_end:
-                    if rounds_loop is None:
-                        self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
-                    continue
-            way = exit_of(loop.frame, loop.block, loop.index)
-            if way is None:
-                if rounds_loop is None:
-                    self._warn_of(works[depth:])
-                wanted = depth
-                break
-            exits[depth] = way
+            way = None if may_end else exit_of(loop.frame, loop.block, loop.index)
+            if way is not None:
+                exits[depth] = way
+            elif not with_loaders and not depth:
+                self._warn_of(works)
+                return False
+            elif rounds_loop is None:
+                self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
         if exits:
             depths = {way: depth for depth, way in exits.items()}
             leave_at_end(list(exits.values()), lambda way: self._left(depths[way]))
         return wanted > 0
 
     def warn_unreached(self) -> None:
-        """Name the work behind a loop that was thought to end by itself; the script trains again, and has not."""
+        """Name the work behind a loop that was not left, and has not ended by itself: the script trains again."""
         self._warn_of(work for _, work in self._unreached)
 
     def _left(self, depth: int) -> None:
@@ -140,40 +177,65 @@ class LoopExit:
         """The first statement behind each loop that runs a model; none behind one that has trained already."""
         for loop in loops:
             found = None
-            for frame, statement, inner_names in loop.behind:
-                if later_training.trains(statement, set(inner_names)):
-                    if not self._trained.any_in(frame.f_code, statement):
-                        yield found or _Work(frame.f_code.co_filename, statement.lineno, trains=True)
+            for part in loop.behind:
+                if part.trains():
+                    if not part.has_trained(self._trained):
+                        yield found or _Work(part.path, part.statement.lineno, trains=True)
                     elif found:
                         yield found
                     return
-                if found is None and runs_model([statement], script_location.visible_names(frame)):
-                    found = _Work(frame.f_code.co_filename, statement.lineno, trains=False)
+                if found is None and runs_model([part.statement], script_location.visible_names(part.frame)):
+                    found = _Work(part.path, part.statement.lineno, trains=False)
             yield found
 
 
 def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
-    """The innermost loop of the script that trains now, and those around it, up to `rounds_loop`.
+    """The innermost loop that trains now, and those around it, up to `rounds_loop`.
 
-    A loop over optimizers, or over their parameters, only takes the steps.
+    A loop of the script over optimizers, or over their parameters, only takes the steps.
     """
     inner_names: set[str] = set()
     loop: _Loop | None = None
-    for frame in list(later_training.script_frames()):
+    called_of_library = ""
+    for frame in list(_frames()):
+        is_library = not script_location.is_user_file(frame.f_code.co_filename)
+        if called_of_library and not is_library:
+            inner_names.add(called_of_library)
+        called_of_library = frame.f_code.co_name if is_library else ""
         for block, index in reversed(list(_places(later_training.function_body(frame), frame.f_lineno))):
             statement = block[index]
-            if isinstance(statement, LOOPS) and (loop or later_training.trains(statement, inner_names)):
+            if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
                 if loop is not None:
                     yield loop
                 if rounds_loop is not None and rounds_loop == (frame, statement):
                     return
                 loop = _Loop(frame, block, index)
-            if loop is not None:
-                names = frozenset(inner_names)
-                loop.behind.extend((frame, later, names) for later in block[index + 1 :])
-        inner_names.add(frame.f_code.co_name)
+            if loop is not None and not is_library:
+                loop.behind.extend(_behind(frame, frame.f_code.co_filename, block[index + 1 :], inner_names))
+        if loop is not None:
+            for path in later_training.later_cells(frame.f_code):
+                loop.behind.extend(_behind(frame, path, later_training.file_body(path), inner_names))
+        if not is_library:
+            inner_names.add(frame.f_code.co_name)
     if loop is not None:
         yield loop
+
+
+def _behind(frame: FrameType, path: str, statements: list[ast.stmt], inner_names: set[str]) -> Iterator[_Behind]:
+    return (_Behind(frame, path, statement, frozenset(inner_names)) for statement in statements)
+
+
+def _frames() -> Iterator[FrameType]:
+    """Frames of the script, and of the libraries that train for it, from the innermost outwards."""
+    script = list(later_training.script_frames())
+    frame: FrameType | None = sys._getframe(1)
+    while script and frame is not None:
+        path = frame.f_code.co_filename
+        if frame is script[0]:
+            yield script.pop(0)
+        elif not path.startswith((script_location.PACKAGE_DIR, _TORCH, "<")) and "-packages" in path:
+            yield frame
+        frame = frame.f_back
 
 
 def _places(body: list[ast.stmt], line: int) -> Iterator[_Place]:

@@ -15,11 +15,17 @@ from cotenant.tracing.training import later_training
 from cotenant.tracing.training.loop_counters import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
+_LIBRARY_WORK = frozenset(
+    {"generate", "sample", "predict", "evaluate", "validate", "test", "val", "encode", "get_preds", "predict_proba"}
+)  # methods that run a model in Transformers, Lightning, Keras, Ultralytics, fastai and others
 _RETURN_SELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module
 
 
 def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether they call or copy a module, or run a backward pass, directly or through the script's own functions."""
+    """Whether they call or copy a module, or run a backward pass, directly or through the script's own functions.
+
+    So do methods such as `evaluate` of libraries that use torch.
+    """
     return any(_runs(call, names, depth) for statement in statements for call in _calls(statement))
 
 
@@ -67,8 +73,10 @@ def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth:
     if not isinstance(called, FunctionType):
         return False
     function = inspect.unwrap(called)
-    if not isinstance(function, FunctionType) or not script_location.is_user_file(function.__code__.co_filename):
+    if not isinstance(function, FunctionType):
         return False
+    if not script_location.is_user_file(function.__code__.co_filename):
+        return function.__name__ in _LIBRARY_WORK and "torch" in function.__globals__
     code = function.__code__
     known = dict(function.__globals__)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
