@@ -46,3 +46,16 @@ def test_every_expert_gets_the_same_number_of_tokens(tmp_path, counts, tokens):
     trace = traced(tmp_path, MIXTURE.format(counts=counts, tokens=tokens, experts=experts))
     assert not trace.partial
     assert ["every expert gets the same number" in warning for warning in trace.warnings] == [True]
+
+
+def test_a_class_that_is_out_of_range_stops_no_trace(tmp_path):
+    source = """
+    import torch
+    labels = torch.tensor([0, 254], dtype=torch.int64).cuda()  # made-up data have such; a kernel checks it
+    network = torch.nn.Linear(2, 2).cuda()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(3):
+        network(torch.nn.functional.one_hot(labels, 2).float()).sum().backward()
+        optimizer.step()
+    """
+    assert not traced(tmp_path, source).partial

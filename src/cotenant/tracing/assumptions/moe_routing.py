@@ -42,7 +42,9 @@ def patches(context: PatchContext) -> list[Patch]:
         if values.of(tensor) is None and tensor.numel():
             values.assume(tensor, even_choices(tensor.shape, num_classes), EVEN_ROUTING)
         known = values.of(tensor)
-        if known is not None and values.of(made) is None and made.numel() <= values.max_assumed_elements:
+        is_wanted = known is not None and values.of(made) is None and made.numel() <= values.max_assumed_elements
+        # A class of made-up data may be out of range. On a GPU no operator checks it before the kernel runs.
+        if is_wanted and _are_classes(known, num_classes):
             values.assume(made, original(known, num_classes), EVEN_ROUTING)
         return made
 
@@ -54,6 +56,10 @@ def patches(context: PatchContext) -> list[Patch]:
         )
         for target in ("torch.nn.functional:one_hot", "torch._C._nn:one_hot")
     ]  # fmt: skip
+
+
+def _are_classes(values: torch.Tensor, count: int) -> bool:
+    return not values.numel() or (int(values.min()) >= 0 and int(values.max()) < count)
 
 
 @operators.assumption_for("aten::topk")
