@@ -331,3 +331,42 @@ def test_a_list_of_images_with_boxes_is_known_by_its_reader(tmp_path):
     assert {box[4] for _, boxes in items for box in boxes} == set(range(7))
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_sequences_that_a_script_reads_until_one_is_absent_are_few(tmp_path):
+    source = """
+    from PIL import Image
+    found, sequence = [], 0
+    while True:
+        images = sorted(glob.glob(os.path.join("data/hd1k", "image_2/%06d_*.png" % sequence)))
+        if not images:
+            break
+        found.append(len(images))
+        sequence += 1
+    assert len(found) == 4 and found[0] > 100, found
+    listed = [len(glob.glob(f"data/other/{index}_*.png")) for index in range(9)]
+    assert min(listed) > 100, listed
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_more_images_are_made_than_a_file_may_have_links(tmp_path):
+    source = """
+    from PIL import Image
+    folders = [os.listdir(f"data/train/{index}") for index in range(36)]
+    assert sum(map(len, folders)) == 72_000
+    assert Image.open(f"data/train/35/{folders[35][-1]}").size == (16, 8)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_images_and_the_flow_between_two_of_them_are_as_many(tmp_path):
+    source = """
+    images = sorted(glob.glob(os.path.join("data/FlyingChairs", "*.ppm")))
+    flows = sorted(glob.glob(os.path.join("data/FlyingChairs", "*.flo")))
+    assert 100 < len(images) == 2 * len(flows), (len(images), len(flows))
+    """
+    trained(tmp_path, source, synthetic_data=["3x436x1027:uint8"])

@@ -267,3 +267,16 @@ def test_arrays_that_differ_in_shape_are_to_be_described_apart(tmp_path):
     assert "`lr`, `hr` had to be made up, all of one shape" in caught.value.hint
     assert "`--synthetic-data hr=SHAPE:DTYPE`" in caught.value.hint
     trained(tmp_path, source, synthetic_data=["lr=5x5:float32", "hr=15x15:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_a_scan_has_a_file_of_its_own_with_a_label_for_each_voxel(tmp_path):
+    source = """
+    import h5py
+    with h5py.File("data/train.h5", "r") as file:
+        assert file["raw"][:].shape == file["label"][()].shape == (16, 256, 300), file["raw"].shape
+        assert sorted({int(value) for value in file["label"].ravel()[:99]}) == [0, 1, 2]
+    scans = os.listdir("data/scans")
+    assert scans[0].endswith(".h5") and len(scans) == 2**27 // (16 * 256 * 300) // 2 * 2, len(scans)
+    """
+    trained(tmp_path, source, synthetic_data=["16x256x300:float32:3"])

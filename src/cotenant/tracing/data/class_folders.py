@@ -42,6 +42,17 @@ def caller_downloads_what_is_absent() -> bool:
     return _downloads(*script_location.calling_line())
 
 
+def caller_ends_at_absence() -> bool:
+    """Whether the user's line is in a loop without an end of its own: `while True`, left where nothing is found."""
+    return _ends_at_absence(*script_location.calling_line())
+
+
+@functools.cache
+def _ends_at_absence(path: str, line: int) -> bool:
+    loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.While) and _spans(node, line))
+    return any(isinstance(loop.test, ast.Constant) and loop.test.value for loop in loops)
+
+
 @functools.cache
 def _downloads(path: str, line: int) -> bool:
     choices = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.If) and _spans(node.test, line))

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,6 +41,9 @@ from cotenant.tracing.sandbox.overlay import Overlay
 IMAGES = 2000
 _IMAGES_OF_INNER = 20  # of a folder in a folder of a class: a character of an alphabet has as many
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
+_MAX_LINKS = 50_000  # of one file: ext4 has at most 65,000
+_MAX_SERIES = 4  # sequences of images, one for each number in a pattern
+_MIN_SCANS, _VOXELS = 32, 2**27  # of scans: scripts compute statistics of each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
@@ -81,6 +85,8 @@ class FileMaker:
         self._texts: set[str] = set()
         self._wanted: list[str] = []
         self._listed: set[str] = set()
+        self._links = 0
+        self._series: Counter[str] = Counter()  # patterns of loops that end where nothing matches, without their numbers
         self._roots: set[tuple[str | None, str]] = set()  # folders, and beginnings of names that were made in them
 
     def make_matching(self, pattern: str) -> bool:
@@ -92,6 +98,11 @@ class FileMaker:
         is_known = suffix.lower() in image_files.LISTED | self._videos and not set(stem) & set("?[")
         if not is_known or not self._is_of_files(folder):
             return False
+        if class_folders.caller_ends_at_absence():
+            series = re.sub(r"\d+", "0", pattern)
+            self._series[series] += 1
+            if self._series[series] > _MAX_SERIES:
+                return False
         if "*" not in stem:
             return self._make_images(folder, suffix, [stem])
         names = [re.sub(r"\*+", name, stem) for name in self._stems(folder, suffix)]
@@ -107,7 +118,8 @@ class FileMaker:
             return sorted(made)[::2]
         image, count = self._image, IMAGES
         if image is not None:
-            count = max(_MIN_IMAGES, min(count, _PIXELS // math.prod(image.shape)))
+            least, most = (_MIN_SCANS, _VOXELS) if suffix.lower() in placeholders.SUFFIXES else (_MIN_IMAGES, _PIXELS)
+            count = max(least, min(count, most // math.prod(image.shape))) // 2 * 2  # pairs, for optical flow
         return sorted(made) or image_names.names(count, max(1, self._classes), suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
@@ -302,12 +314,13 @@ class FileMaker:
             return False
         is_mask = is_of_masks(f"{full}/{stems[0]}{suffix}")
         kind = ".png" if is_mask and suffix.lower() in _LOSSY else suffix.lower()  # readers judge by the content
-        source = None if is_placeholder else self._image_file(kind, image)
         self._listed.update(name + suffix for name in stems)
         for name in stems:
-            if source is None:
+            if is_placeholder:
                 placeholders.make(Path(above, name + suffix), os.path.join(full, name + suffix))  # noqa: PTH118 - a text
             else:
+                self._links += 1
+                source = self._image_file(kind, image, self._links // _MAX_LINKS)
                 Path(above, name + suffix).hardlink_to(source)
         if not is_quiet:
             self._warn(f"`{folder}`")
@@ -315,8 +328,8 @@ class FileMaker:
         return True
 
     @functools.cache  # noqa: B019 - one maker for each process
-    def _image_file(self, suffix: str, image: SyntheticSample) -> Path:
-        path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{image.dtype}{suffix}")
+    def _image_file(self, suffix: str, image: SyntheticSample, copy: int) -> Path:
+        path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{image.dtype}-{copy}{suffix}")
         path.write_bytes(image_files.file_bytes(image, suffix))
         return path
 

@@ -15,6 +15,7 @@ import errno
 import functools
 import importlib
 import io
+import math
 import os
 import re
 import types
@@ -40,6 +41,7 @@ _READER_DEPTH = 3  # functions of the script: a data set's method that calls the
 _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
+_MIN_EXTENT, _MIN_VOXELS = 16, 1 << 20  # of a scan: no image has as many channels
 _STREAMS = ("tokens",)
 """Names of the tokens of all texts, one after another."""
 _REASON = "It raises where the file is missing."
@@ -213,13 +215,16 @@ def _synthetic_file(module: Any) -> type:
     class SyntheticFile(module.File):
         def __getitem__(self, name: Any) -> Any:
             first = samples_for_all(self.synthetic_samples)[0]
+            # A sample has a file of its own where the script listed it, and where it is a scan.
+            has_own_file = placeholders.is_placeholder(self.synthetic_name) or _is_scan(first)
             is_label = isinstance(name, str) and _LABELS.fullmatch(name)
-            default = replace(first, shape=(1,), dtype="int64") if is_label else first
+            of_labels = first.shape if has_own_file and _is_without_channels(first) else (1,)
+            default = replace(first, shape=of_labels, dtype="int64") if is_label else first
             is_stream = name in _STREAMS and len(first.shape) == 1 and not getattr(torch, first.dtype).is_floating_point
             if is_stream:  # of a whole corpus
                 default = replace(first, shape=())
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
-            if placeholders.is_placeholder(self.synthetic_name):  # a sample has a file of its own
+            if has_own_file:
                 return synthetic_tensor(sample).numpy()
             if sample is first:
                 synthetic_records.common_arrays.append(str(name))
@@ -275,6 +280,15 @@ def _synthetic_file(module: Any) -> type:
             return "<synthetic HDF5 file>"
 
     return SyntheticFile
+
+
+def _is_without_channels(sample: SyntheticSample) -> bool:
+    """Whether a sample is a slice or a scan, which has a label for each of its elements."""
+    return len(sample.shape) > 1 and min(sample.shape) >= _MIN_EXTENT
+
+
+def _is_scan(sample: SyntheticSample) -> bool:
+    return len(sample.shape) == 3 and _is_without_channels(sample) and math.prod(sample.shape) > _MIN_VOXELS
 
 
 class _SyntheticRows:
