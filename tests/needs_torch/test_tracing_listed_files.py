@@ -370,3 +370,26 @@ def test_images_and_the_flow_between_two_of_them_are_as_many(tmp_path):
     assert 100 < len(images) == 2 * len(flows), (len(images), len(flows))
     """
     trained(tmp_path, source, synthetic_data=["3x436x1027:uint8"])
+
+
+@IMAGES
+@pytest.mark.parametrize("name", ["label.txt", "notes.txt"])
+def test_a_list_of_faces_has_a_line_of_numbers_for_each(tmp_path, name):
+    source = f"""
+    from PIL import Image
+    path, faces = "data/widerface/train/{name}", {{}}
+    try:
+        lines = open(path).readlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines:
+        if line.startswith("#"):
+            faces[path.replace("{name}", "images/") + line[2:].strip()] = found = []
+        else:
+            found.append([float(number) for number in line.split(" ")])
+    assert len(faces) == (2000 if {name!r} == "label.txt" else 0)
+    for image, found in list(faces.items())[:1]:
+        assert Image.open(image).size == (16, 8) and [len(face) for face in found] == [20] * 3
+        assert all(left + width <= 16 and top + height <= 8 for left, top, width, height, *_ in found), found
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:2"])

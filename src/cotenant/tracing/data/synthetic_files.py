@@ -30,6 +30,7 @@ from cotenant.tracing.data import (
     placeholders,
     text_contents,
     voc_lists,
+    wider_lists,
     yolo_lists,
 )
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
@@ -86,7 +87,9 @@ class FileMaker:
         self._wanted: list[str] = []
         self._listed: set[str] = set()
         self._links = 0
-        self._series: Counter[str] = Counter()  # patterns of loops that end where nothing matches, without their numbers
+        self._series: Counter[str] = (
+            Counter()
+        )  # patterns of loops that end where nothing matches, without their numbers
         self._roots: set[tuple[str | None, str]] = set()  # folders, and beginnings of names that were made in them
 
     def make_matching(self, pattern: str) -> bool:
@@ -232,12 +235,13 @@ class FileMaker:
         return self._make_images(folder, suffix, [name[: -len(suffix)]])
 
     def make_dataset(self, path: str) -> bool:
-        """Make a data set of YOLO, PASCAL VOC or NeRF, or a list of boxes, whose list, or folder, a path is."""
+        """Make a data set of YOLO, PASCAL VOC or NeRF, a list of boxes or faces: a path is of its list or folder."""
         full = self._overlay.path_of(path)
         makers = (
             (voc_lists.is_voc_list, voc_lists.make),
             (self.is_yolo, yolo_lists.make),
             (nerf_cameras.is_camera_list, nerf_cameras.make),
+            (lambda path: self.is_data(path) and wider_lists.is_face_list(path), wider_lists.make),
             (lambda path: self.is_data(path) and box_lists.is_box_list(path), box_lists.make),
         )
         make = next((make for is_kind, make in makers if is_kind(path)), None)
