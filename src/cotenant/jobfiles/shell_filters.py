@@ -1,7 +1,7 @@
 """What pipes make of a text, as in `$(echo $GPUS | tr ',' ' ' | wc -w)`. Pure, and nothing is run.
 
-Known are `wc`, `tr` of single characters, `cut -d -f`, `head`, `tail`, `awk '{print NF}'`, `sed s/a/b/` of plain texts,
-`bc`, `sort`, `uniq`, `xargs`, `cat` and `tee`.
+Known are `wc`, `tr` of single characters, `cut -d -f`, `head`, `tail`, `awk '{print NF}'` and `awk '{if ($1 > 0) print
+"yes"; else print "no"}'`, `sed s/a/b/` and `grep -o a` of plain texts, `bc`, `sort`, `uniq`, `xargs`, `cat` and `tee`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 _SUBSTITUTION = re.compile(r"s([/|#,])(\^?[\w /:.-]+?\$?)\1([\w /:.-]*)\1(g?)")
 _PRINTED = re.compile(r"\s*\{\s*print\s+(NF|\$\d{1,3}|\$NF)\s*;?\s*\}\s*")
+_CHOSEN = re.compile(
+    r"\s*\{\s*if\s*\(\s*\$(\w+)\s*([=!]=|[<>]=?)\s*(-?\d{1,9})\s*\)\s*print\s*\"([^\"$\\]*)\"\s*;"
+    r"\s*else\s+print\s*\"([^\"$\\]*)\"\s*;?\s*\}\s*"
+)
+_PLAIN = re.compile(r"[\w ,:;/=@%-]+")
+_COMPARED: Mapping[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
 _BEGIN = re.compile(r"\s*BEGIN\s*\{\s*(?:print|printf\s+\"%[.\d]*[fgd]\"\s*,)\s*([^{};]+?)\s*;?\s*\}\s*")
 _SCALE = re.compile(r"\s*(?:scale\s*=\s*(\d{1,2})\s*;)?([^;=]+)")
 _OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
@@ -37,8 +45,11 @@ def filtered(text: str, words: Sequence[str]) -> str | None:
     if name == "xargs":
         return " ".join([*options, *text.split()]) if not options or options[0] == "echo" else None
     if name == "wc":
-        counted = {"-l": len(lines), "-w": len(text.split()), "-c": len(text) + 1}
+        counted = {"-l": len(lines) if text else 0, "-w": len(text.split()), "-c": len(text) + 1}
         return str(counted[options[0]]) if len(options) == 1 and options[0] in counted else None
+    if name == "grep":
+        is_plain = len(options) == 2 and options[0] == "-o" and _PLAIN.fullmatch(options[1])
+        return "\n".join(options[1] for line in lines for _ in range(line.count(options[1]))) if is_plain else None
     if name in ("head", "tail"):
         count = _count(options)
         return None if count is None else "\n".join(lines[:count] if name == "head" else lines[-count:])
@@ -109,6 +120,9 @@ def _awk(lines: list[str], options: list[str]) -> str | None:
     if options and options[0].startswith("-F"):
         mark = options[0][2:] or "".join(options[1:2])
         options = options[1 if options[0][2:] else 2 :]
+    chosen = _CHOSEN.fullmatch(options[0]) if len(options) == 1 and mark is None else None
+    if chosen is not None:
+        return _awk_chosen(lines, chosen)
     match = _PRINTED.fullmatch(options[0]) if len(options) == 1 else None
     if match is None or (mark is not None and len(mark) != 1):
         return None
@@ -118,6 +132,18 @@ def _awk(lines: list[str], options: list[str]) -> str | None:
         which = len(fields) if match[1] == "$NF" else 0 if match[1] == "NF" else int(match[1][1:])
         found = str(len(fields)) if match[1] == "NF" else line
         printed.append(found if which == 0 else fields[which - 1] if which <= len(fields) else "")
+    return "\n".join(printed)
+
+
+def _awk_chosen(lines: list[str], match: re.Match[str]) -> str | None:
+    """One of two texts for each line, by a number in it; a name that is not set, as in `$e`, is the whole line."""
+    printed = []
+    for line in lines:
+        fields, place = line.split(), int(match[1]) if match[1].isdecimal() else 0
+        field = line.strip() if place == 0 else fields[place - 1] if place <= len(fields) else ""
+        if not re.fullmatch(r"-?\d{1,9}", field):
+            return None
+        printed.append(match[4] if _COMPARED[match[2]](int(field), int(match[3])) else match[5])
     return "\n".join(printed)
 
 

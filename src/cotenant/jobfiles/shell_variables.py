@@ -12,6 +12,7 @@ from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_outputs, she
 
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(#?)(\w+|[@*#])([^{}]*)\}|\(+[^()]*\)+)|`[^`]*`")
 _CHOICE = re.compile(r"\$\{(\w+)(:?[-+=](?=[^{}]*\s)[^{}]*(?:\$\{\w+\}[^{}]*)?)\}")  # of several words
+_QUOTED = re.compile(r"((?<=\s)'[^']*')")
 _SLICE = re.compile(r":\s*(\d{1,4})")
 _RANDOM = "12345"  # what `$RANDOM` is: a number of at most 32,767, of a port or a seed
 _ARITHMETIC = "cotenant_arithmetic_"
@@ -172,7 +173,8 @@ class ShellVariables:
     def _printed(self, place: int) -> str | None:
         """What the command in a `$( ... )` of the line prints; None: not known."""
         before, self.unknown = self.unknown, {}
-        text = self.texts([self._outputs[place]])[0]
+        parts = _QUOTED.split(self._outputs[place])  # programs of awk and sed have dollar signs of their own
+        text = "".join(part if at % 2 else self.texts([part])[0] for at, part in enumerate(parts))
         is_known, self.unknown = not self.unknown, before
         return shell_outputs.printed(text, self._where(), self._gpus) if is_known else None
 

@@ -126,10 +126,26 @@ def test_what_pipes_print_is_known():
     WIDTH=$(echo "scale=2; 8/3" | bc -l)
     LR=$(awk "BEGIN {print 1e-3/4}")
     ROOT=$(cd -- "$(dirname "$0")/.." &> /dev/null && pwd)
-    python train.py $GPUS $N $M $LAST $NAME $SUM $WIDTH $LR $ROOT
+    FIRST=$(echo "$LIST 7" | awk '{print $2}')
+    python train.py $GPUS $N $M $LAST $NAME $SUM $WIDTH $LR $ROOT $FIRST
     """
     (found,) = find_python_commands(script, {}, gpus=4, name="sub/run.sh", workdir="/w")
-    assert (found.words[2:], found.unknown) == (("4", "3", "3", "5", "b", "7", "2.66", "0.00025", "/w"), ())
+    assert (found.words[2:], found.unknown) == (("4", "3", "3", "5", "b", "7", "2.66", "0.00025", "/w", "7"), ())
+
+
+@pytest.mark.parametrize(("devices", "command"), [("0", "python train.py 0"), ("0,1,3", "torchrun train.py 2")])
+def test_a_script_that_counts_commas_and_chooses_by_awk(devices, command):
+    script = """
+    commas=$(echo $1 | grep -o "," | wc -l)
+    is_distributed=`echo ${commas} | awk '{if($e > 0) print "True"; else print "False";}'`
+    if [ ${is_distributed} == "True" ]
+    then
+        torchrun train.py $commas
+    else
+        python train.py $commas
+    fi
+    """
+    assert words(script, devices) == [command]
 
 
 def test_what_an_unknown_command_prints_stays_unknown_in_a_variable():
