@@ -23,7 +23,7 @@ from typing import Any
 
 from cotenant.tracing.process import notebook
 from cotenant.tracing.process.notebook import Cell
-from cotenant.tracing.training.later_training import set_later_cells
+from cotenant.tracing.training.source_bodies import set_later_cells
 
 _IN_BRACES = re.compile(r"\{([^{}]+)\}|\$(\w+)")
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.growing_sizes import growing_sizes
 from cotenant.tracing.training.loop_counters import Counters, when_true
 from cotenant.tracing.training.model_calls import runs_model
@@ -95,7 +95,7 @@ class ConditionalWork:
     def _pending(self) -> Iterator[PendingBranch]:
         innermost = True
         for frame in list(later_training.script_frames()):
-            loops = list(loops_around(later_training.function_body(frame), frame.f_lineno))
+            loops = list(loops_around(source_bodies.function_body(frame), frame.f_lineno))
             names = script_location.visible_names(frame) if loops else {}
             for depth, loop in enumerate(reversed(loops)):
                 for branch in _branches(frame, loop, names, innermost=innermost and not depth):

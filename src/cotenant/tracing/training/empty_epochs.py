@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-from cotenant.tracing.training.later_training import function_body
+from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import LOOPS, loops_around
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of, when_true
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 
@@ -34,7 +34,7 @@ _SIZE = re.compile(r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|leng
 def growing_sizes() -> Iterator[str]:
     """Sentences for the user about the loops that run now; call it right after an optimizer step."""
     for frame in list(later_training.script_frames()):
-        loops = list(loops_around(later_training.function_body(frame), frame.f_lineno))
+        loops = list(loops_around(source_bodies.function_body(frame), frame.f_lineno))
         names = script_location.visible_names(frame) if loops else {}
         for loop in loops:
             yield from _later_calls(frame, loop, names)

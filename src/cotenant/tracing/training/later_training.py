@@ -6,8 +6,6 @@ Where that loop is short, such as one that warms up kernels, the trace goes on t
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.source_bodies import function_body
 
 _MAX_STAGES = 8
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
@@ -109,51 +108,6 @@ def _after(frame: FrameType) -> Iterator[ast.stmt]:
 
 def _contains(statement: ast.stmt, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or 0)
-
-
-def function_body(frame: FrameType) -> list[ast.stmt]:
-    """The statements of the function that a frame runs; none where its source is not available."""
-    return code_body(frame.f_code)
-
-
-_cells_behind: dict[str, list[str]] = {}  # by the file names of a notebook's cells
-
-
-def set_later_cells(name: str, later: list[str]) -> None:
-    """Note which cells of a notebook follow the one that runs now, by the names of their files."""
-    _cells_behind[name] = later
-
-
-def later_cells(code: CodeType) -> list[str]:
-    """Names of the cells that follow, where `code` is a notebook's cell itself."""
-    return _cells_behind.get(code.co_filename, []) if code.co_name == "<module>" else []
-
-
-def file_body(path: str) -> list[ast.stmt]:
-    """The statements of a file, or of a notebook's cell; none where its source is not available."""
-    tree = _tree(path)
-    return [] if tree is None else tree.body
-
-
-def code_body(code: CodeType) -> list[ast.stmt]:
-    """The same for a code object."""
-    tree = _tree(code.co_filename)
-    if code.co_name == "<module>" or tree is None:
-        return tree.body if tree is not None else []
-    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    return next((function.body for function in functions if _first_line(function) == code.co_firstlineno), [])
-
-
-@functools.cache
-def _tree(path: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
 def _inner_block(statement: ast.stmt, line: int) -> list[ast.stmt]:

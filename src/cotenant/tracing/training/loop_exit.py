@@ -21,7 +21,7 @@ from typing import TypeGuard
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of
 from cotenant.tracing.training.loop_jump import Exit, counts, exit_of, leave_at_end
 from cotenant.tracing.training.model_calls import runs_model
@@ -202,7 +202,7 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
         if called_of_library and not is_library:
             inner_names.add(called_of_library)
         called_of_library = frame.f_code.co_name if is_library else ""
-        for block, index in reversed(list(_places(later_training.function_body(frame), frame.f_lineno))):
+        for block, index in reversed(list(_places(source_bodies.function_body(frame), frame.f_lineno))):
             statement = block[index]
             if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
                 if loop is not None:
@@ -213,8 +213,8 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
             if loop is not None and not is_library:
                 loop.behind.extend(_behind(frame, frame.f_code.co_filename, block[index + 1 :], inner_names))
         if loop is not None:
-            for path in later_training.later_cells(frame.f_code):
-                loop.behind.extend(_behind(frame, path, later_training.file_body(path), inner_names))
+            for path in source_bodies.later_cells(frame.f_code):
+                loop.behind.extend(_behind(frame, path, source_bodies.file_body(path), inner_names))
         if not is_library:
             inner_names.add(frame.f_code.co_name)
     if loop is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import source_bodies
 from cotenant.tracing.training.loop_counters import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
@@ -86,4 +86,4 @@ def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth:
             continue
     known.update(zip(code.co_varnames[: code.co_argcount], arguments, strict=False))
     known.update({keyword.arg: value_of(keyword.value, names) for keyword in call.keywords if keyword.arg})
-    return runs_model(later_training.code_body(code), known, depth + 1)
+    return runs_model(source_bodies.code_body(code), known, depth + 1)

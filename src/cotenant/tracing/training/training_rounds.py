@@ -25,8 +25,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training.empty_epochs import needs_a_batch
-from cotenant.tracing.training.later_training import TRACER, function_body
+from cotenant.tracing.training.later_training import TRACER
 from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import loops_around
 
 _MAX_ROUNDS = 8
