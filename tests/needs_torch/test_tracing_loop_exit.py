@@ -322,6 +322,23 @@ def test_a_second_stage_is_traced(tmp_path, rest, steps):
     assert trace.header.steps <= steps
 
 
+def test_the_loops_around_a_stage_that_begins_are_not_left_before_its_steps(tmp_path):
+    rest = """
+def hidden():
+    model(torch.ones(50, 64, device="cuda")).mean().backward()
+    optimizer.step()
+for i in range(9):
+    for j in range(99): train()
+    print("train")
+    {"stage": hidden}["stage"]()
+    print("stage")
+sample()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings, trace.header.steps) == (True, (), 7)
+    assert (tmp_path / "log").read_text().split() == ["train", "stage", "train", "stage"]
+
+
 def test_of_many_stages_the_first_are_traced(tmp_path):
     stages = "\n".join(f"for i in range({number}, 99): train()" for number in range(1, 12))
     trace = traced(tmp_path, HEAD + stages)

@@ -53,6 +53,11 @@ class EpochEnd:
         """The script trains again: name the work that it has not got to."""
         self._loop_exit.warn_unreached()
 
+    def begin_anew(self) -> None:
+        """Another stage of the training begins: its epochs last until its wanted steps are done, too."""
+        self.has_begun = False
+        self._loop_exit.give_up()
+
     def may_step(self) -> bool:
         """Whether one more step, which begins now, belongs to the epoch that ends."""
         self._batches_ahead -= 1

@@ -145,7 +145,8 @@ class CudaBuildObserver:
     def _begin_stage(self) -> None:
         self._steps_before = self.steps
         self._steps.clear()
-        self._is_done = self._epoch_end.has_begun = False
+        self._is_done = False
+        self._epoch_end.begin_anew()
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""

@@ -127,6 +127,7 @@ class LoopExit:
     def __init__(self, warn: Callable[[str], object], trained: later_training.TrainedLines) -> None:
         self._warn = warn
         self._trained = trained
+        self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
         self._unreached: list[tuple[int, _Work]] = []  # work behind loops that are not left, with their depths
 
     def leave(self, *, with_loaders: bool, rounds_loop: tuple[FrameType, ast.stmt] | None = None) -> bool:
@@ -135,6 +136,7 @@ class LoopExit:
         `with_loaders`: the script has data loaders, which end the loops over them.
         `rounds_loop`: the loop that trains a new model in each iteration, with its frame; it is not left.
         """
+        self.give_up()
         self._unreached = []
         if threading.current_thread() is not threading.main_thread():
             return False
@@ -158,7 +160,7 @@ class LoopExit:
                 self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
         if exits:
             depths = {way: depth for depth, way in exits.items()}
-            leave_at_end(list(exits.values()), lambda way: self._left(depths[way]))
+            self.give_up = leave_at_end(list(exits.values()), lambda way: self._left(depths[way]))
         return wanted > 0
 
     def warn_unreached(self) -> None:
@@ -249,3 +251,7 @@ def _places(body: list[ast.stmt], line: int) -> Iterator[_Place]:
 
 def _contains(statement: ast.stmt, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or 0)
+
+
+def _nothing() -> None:
+    """What there is to give up before any loop is to be left."""

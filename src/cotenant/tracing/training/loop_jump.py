@@ -98,8 +98,11 @@ def _lines(code: CodeType) -> Iterator[int | None]:
     return (line for line, _ in itertools.groupby(line for _, _, line in code.co_lines()))
 
 
-def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> None:
-    """Take each exit, from the innermost outwards, when the present iteration of its loop is over; `left`: is told."""
+def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Callable[[], None]:
+    """Take each exit, from the innermost outwards, when the present iteration of its loop is over.
+
+    `left` is called with each that is taken. What is returned gives up those that are not.
+    """
     pending, before = list(exits), sys.gettrace()
 
     def watch(frame: FrameType, event: str, arg: Any) -> Any:
@@ -117,9 +120,15 @@ def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> None:
             sys.settrace(before)
         return watch
 
+    def give_up() -> None:
+        if pending:
+            pending.clear()
+            sys.settrace(before)
+
     for taken in exits:
         taken.frame.f_trace = watch
     sys.settrace(lambda *_: None)
+    return give_up
 
 
 def _take(taken: Exit) -> None:

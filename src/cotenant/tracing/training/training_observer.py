@@ -229,6 +229,7 @@ class TrainingObserver:
 
     def _trace_more(self) -> None:
         self.draining = self.ending_epoch = False
+        self._loop_exit.give_up()
         self.schedule.extend(self.recorder.steps)
 
     def _end_if_complete(self, optimizer: torch.optim.Optimizer) -> None:
