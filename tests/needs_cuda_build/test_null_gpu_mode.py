@@ -103,6 +103,88 @@ for epoch in range(9): train(20_000)
     assert result.estimate.peak_allocated_bytes > 2 * 20_000 * 2048 * 4
 
 
+@pytest.mark.parametrize(
+    ("work", "steps"),
+    [
+        pytest.param(
+            """
+for step, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(4000, 512)), 128)):
+    train(x)
+    if step % 6 == 5:
+        with torch.no_grad(): model(torch.ones(20_000, 512, device="cuda"))
+""",
+            7,
+            id="a validation every six steps",
+        ),
+        pytest.param(
+            """
+for (x,) in DataLoader(TensorDataset(torch.ones(4000, 512)), 1024, num_workers=2):
+    features = train(x)
+torch.cdist(features.repeat(10, 1), features.repeat(10, 1))
+""",
+            3,
+            id="what follows a smaller last batch",
+        ),
+        pytest.param(
+            """
+optimizer = torch.optim.LBFGS(model.parameters(), history_size=5, max_iter=3)
+for _ in range(90): optimizer.step(lambda: backward(torch.ones(256, 512)))
+""",
+            4,
+            id="the history of LBFGS",
+        ),
+        pytest.param(
+            """
+for width in (1024, 2048, 4096):
+    model = torch.nn.Sequential(torch.nn.Linear(512, width), torch.nn.Linear(width, 512)).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    for epoch in range(3):
+        for (x,) in DataLoader(TensorDataset(torch.ones(4000, 512)), 1000): train(x)
+    del model, optimizer
+    gc.collect()
+""",
+            9,
+            id="a new model in each round",
+        ),
+    ],
+)
+def test_null_gpu_reaches_what_a_trace_reaches(explain, work, steps):
+    text = """
+import gc
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+def backward(x):
+    features = model(x.cuda())
+    features.square().mean().backward()
+    return features.detach()
+def train(x):
+    features = backward(x)
+    optimizer.step()
+    optimizer.zero_grad()
+    return features
+"""
+    optimizer = "" if "optimizer = " in work else "optimizer = torch.optim.SGD(model.parameters())\n"
+    null, traced = (explain(text + optimizer + work, backend=backend) for backend in ("null-gpu", "trace"))
+    assert (null.estimate.partial, null.trace.header.steps) == (False, steps)
+    assert traced.trace.header.steps == steps
+    assert null.replay.peak_allocated_bytes == traced.replay.peak_allocated_bytes
+    assert null.replay.peak_reserved_bytes == traced.replay.peak_reserved_bytes
+
+
+def test_script_without_an_optimizer_has_twenty_backward_passes(explain):
+    text = """
+for _ in range(90):
+    model(torch.ones(256, 512, device="cuda")).square().mean().backward()
+    for parameter in model.parameters():
+        parameter.data.sub_(parameter.grad)
+        parameter.grad = None
+"""
+    result = explain(PERCEPTRON.replace("optimizer =", "#") + text)
+    assert result.trace.header.steps == 20
+    assert any("the script has no optimizer" in warning for warning in result.estimate.warnings)
+
+
 def test_compiled_code_takes_the_memory_of_compiled_code(explain):
     """Eager autograd saves the input of each sine, 16 MiB; compiled code saves the first and computes the others."""
     chain = """

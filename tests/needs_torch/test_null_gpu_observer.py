@@ -12,9 +12,8 @@ torch = pytest.importorskip("torch", reason="watches optimizers of torch")
 from cotenant.core.errors import TraceError  # noqa: E402 - needs torch
 from cotenant.tracing.assumptions import booleans  # noqa: E402 - needs torch
 from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
-from cotenant.tracing.cuda_build.epoch_end import EpochEnd  # noqa: E402
+from cotenant.tracing.cuda_build.epoch_end import epoch_patches  # noqa: E402
 from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
-from cotenant.tracing.training.later_training import TrainedLines  # noqa: E402
 
 
 class Recorder:
@@ -143,37 +142,6 @@ def test_run_ends_after_so_many_steps_of_each_optimizer(order, finished_after):
     assert len(done) == finished_after
 
 
-@pytest.mark.parametrize(("more", "done"), [(0, 3), (1, 4)])
-def test_steps_behind_the_wanted_ones_are_asked_for(more, done):
-    class Finished(Exception):
-        pass
-
-    calls, left = [], [more]
-
-    def finish():
-        calls.append(True)
-        if len(calls) > 1:
-            raise Finished
-
-    def may_step():
-        left[0] -= 1
-        return left[0] >= 0
-
-    epoch_end = EpochEnd(pytest.fail, TrainedLines())
-    epoch_end.may_step = may_step
-    observer = CudaBuildObserver(3, finish, epoch_end)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-
-    def train():
-        while True:
-            observer.before_step(optimizer)
-            observer.after_step(optimizer)
-
-    with pytest.raises(Finished):
-        train()
-    assert observer.steps == done
-
-
 @pytest.mark.parametrize(
     ("counts", "steps"), [pytest.param(True, 1, id="of an engine"), pytest.param(False, 0, id="states")]
 )
@@ -192,3 +160,74 @@ def test_step_that_an_engine_skips_is_none():
     with observer.step_in_parts(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), counts=True):
         pass  # gradients overflow, by what it read
     assert observer.steps == 0
+
+
+TRAINING = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+def validate():
+    model(torch.ones(8, 4))
+while True:
+    before_validation
+    model(torch.ones(2, 4))
+    progress.backward_begins()
+    progress.step_begins(optimizer)
+    progress.step_ends(optimizer)
+    step += 1
+    after_validation
+"""
+
+
+class Finished(Exception):
+    """Enough steps were taken."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "warned"),
+    [
+        pytest.param("pass", "pass", 3, False, id="no validation"),
+        pytest.param("pass", "if step % 7 == 0: validate()", 8, False, id="a step later, so that it has run"),
+        pytest.param("if step % 7 == 6: validate()", "pass", 7, False, id="before the step"),
+        pytest.param("if step % 100 == 0: validate()", "pass", 3, False, id="it has run in the first round"),
+        pytest.param("pass", "if step % 100 == 0: validate()", 3, True, id="too late to wait for"),
+        pytest.param("pass", "if step % 3 == 0: validate()", 4, False, id="that of the last step"),
+    ],
+)
+def test_work_every_few_steps_is_awaited_by_its_condition(tmp_path, before, after, steps, warned):
+    def finish():
+        raise Finished
+
+    observer = CudaBuildObserver(3, finish)
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING.replace("before_validation", before).replace("after_validation", after))
+    with pytest.raises(Finished):
+        exec(compile(script.read_text(), str(script), "exec"), {"progress": observer.progress})
+    observer.progress.conditional_work.warn()
+    assert observer.steps == steps
+    assert ([text for text in observer.warnings if "runs only after the traced steps" in text] != []) == warned
+
+
+def test_last_batch_that_cannot_be_read_here_is_a_full_one_and_named():
+    """As of a data set that only a worker can read."""
+
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, index):
+            if progress.ending_epoch:
+                raise OSError("not opened")
+            return torch.ones(1)
+
+    observer = CudaBuildObserver(1, lambda: pytest.fail("finished"))
+    progress = observer.progress
+    (patch, *_) = epoch_patches(progress)
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=4)
+    batches = patch.replacement(lambda loader: iter([torch.ones(4, 1)] * 3))(loader)
+    assert [len(next(batches)) for _ in range(2)] == [4, 4]
+    assert next(batches, None) is None
+    assert list(observer.warnings) == [
+        "the last batch of an epoch, of 2 samples, is not included: reading it raised OSError: not opened"
+    ]

@@ -331,6 +331,11 @@ class TraceRecorder:
         """Add a sentence for the user, unless it was added before."""
         self.warnings.setdefault(sentence)
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether the script works on a stream of its own."""
+        return max(self.streams.values(), default=0) > 0
+
     # -- the result -------------------------------------------------------------------------------------------
 
     @property

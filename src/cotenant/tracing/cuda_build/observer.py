@@ -13,42 +13,31 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.cuda_build.epoch_end import EpochEnd
 from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
-from cotenant.tracing.training.later_training import TrainedLines
-from cotenant.tracing.training.optimizer_schedule import CAPTURE_WARMUP_STEPS
+from cotenant.tracing.training.training_progress import TrainingProgress
 
 MAX_ENTRIES = 4_000_000
 _STEP = "step"
 _STEPS_NAMED = 2
 """The state is made in the first step, by some optimizers in the second."""
-_MAX_STEPS_FACTOR = 4
-"""The trace ends after this many times the wanted number of steps, though an optimizer may have made fewer."""
 
 
 class CudaBuildObserver:
-    """Marks for the memory history.
-
-    `finish` is called when every optimizer that steps has done `steps` steps; again, where another training has done
-    as many. `epoch_end` is asked before any later step; `finish` does not return where it says no.
+    """Marks for the memory history. `finish` is called once enough was run, and does not return.
 
     Attributes:
-        steps: of the optimizer that has done most.
+        progress: which steps are wanted, and whether they are done.
+        steps: of all optimizers, so far.
+        warnings: sentences for the user; a dict, as an ordered set.
         is_recording: whether the script has used CUDA, so that there is a history.
     """
 
-    def __init__(
-        self,
-        steps: int,
-        finish: Callable[[], object],
-        epoch_end: EpochEnd | None = None,
-    ) -> None:
-        self._wanted, self._finish = steps, finish
-        self._epoch_end = epoch_end or EpochEnd(lambda sentence: None, TrainedLines())
-        self._is_done = False
-        self._steps: Counter[int] = Counter()  # of the present training
-        self._steps_before = 0
+    def __init__(self, steps: int, finish: Callable[[], object]) -> None:
+        self.progress = TrainingProgress(self, steps=steps, finish=finish, each_in_full=True, sees_calls=False)
+        self.steps = 0
+        self.warnings: dict[str, None] = {}
+        self._named: Counter[int] = Counter()  # steps whose states were named, by the optimizer's `id`
         self._phase = ""
         self._in_parts = False
         self._parts_stepped = 0
@@ -56,14 +45,29 @@ class CudaBuildObserver:
         self.names = StorageNames()
         self.is_recording = False
 
-    @property
-    def steps(self) -> int:
-        """Of the optimizer that has done most."""
-        return self._steps_before + self._present_steps
+    def warn(self, sentence: str) -> None:
+        """Add a warning, once."""
+        self.warnings[sentence] = None
 
     @property
-    def _present_steps(self) -> int:
-        return max(self._steps.values(), default=0)
+    def event_count(self) -> int:
+        """Allocations and frees so far."""
+        return sum(self.counts())
+
+    @property
+    def live_bytes(self) -> dict[int, int]:
+        """Allocated on the GPU now."""
+        return {0: torch.cuda.memory_allocated()} if self.is_recording else {}
+
+    @property
+    def peak_bytes(self) -> dict[int, int]:
+        """Allocated on it at most."""
+        return {0: torch.cuda.max_memory_allocated()} if self.is_recording else {}
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the script trains on a stream of its own."""
+        return self.is_recording and torch.cuda.current_stream() != torch.cuda.default_stream()
 
     def start(self) -> None:
         """Record from the script's first use of CUDA on; before it, the script may still change the allocator."""
@@ -91,6 +95,7 @@ class CudaBuildObserver:
                 target="torch.optim.optimizer", phase=Phase.TRAINING, register=self._register,
                 reason="Steps are counted.", source="torch/optim/optimizer.py, `register_optimizer_step_post_hook`",
             ),
+            *self.progress.schedule.patches(),
         ]  # fmt: skip
 
     def _register(self) -> Callable[[], None]:
@@ -118,7 +123,7 @@ class CudaBuildObserver:
             # A compiler traces the backward of fake tensors while the forward pass waits for its code.
             if torch._guards.TracingContext.try_get() is None:
                 self._begin(BACKWARD)
-                self._epoch_end.trained.record()
+                self.progress.backward_begins()
             return original(*args, **kwargs)
 
         return call
@@ -134,30 +139,21 @@ class CudaBuildObserver:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins: its parameters have gradients."""
-        if self._is_done and not self._in_parts:
-            if self._epoch_end.trained.begins_stage():
-                self._begin_stage()
-            elif not self._epoch_end.may_step():
-                self._finish()
+        if not self._in_parts:
+            self.progress.step_begins(optimizer)
         self._name("gradient", (parameter.grad for parameter in _parameters(optimizer)))
         self._begin(_STEP)
 
-    def _begin_stage(self) -> None:
-        self._steps_before = self.steps
-        self._steps.clear()
-        self._is_done = False
-        self._epoch_end.begin_anew()
-
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
-        if self._steps[id(optimizer)] < _STEPS_NAMED:
+        if self._named[id(optimizer)] < _STEPS_NAMED:
             self._name("parameter", _parameters(optimizer))
             self._name("optimizer state", _tensors(list(optimizer.state.values())))
+        self._begin(FORWARD)
         if self._in_parts:
             self._parts_stepped += 1
         else:
             self._count_step(optimizer)
-        self._begin(FORWARD)
 
     @contextlib.contextmanager
     def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> Iterator[None]:
@@ -165,6 +161,8 @@ class CudaBuildObserver:
 
         A step that an engine skips, since gradients overflow by what it read, counts as none.
         """
+        if counts:
+            self.progress.step_begins(optimizer)
         self._in_parts, self._parts_stepped = True, 0
         try:
             yield
@@ -174,17 +172,8 @@ class CudaBuildObserver:
             self._count_step(optimizer)
 
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._steps[id(optimizer)] += 1
-        wanted = self._wanted + (CAPTURE_WARMUP_STEPS if self._is_aside() else 0)
-        if self._is_done:
-            return
-        if min(self._steps.values()) >= wanted or self._present_steps >= _MAX_STEPS_FACTOR * wanted:
-            self._is_done = True
-            self._finish()
-
-    def _is_aside(self) -> bool:
-        """Whether the script trains on a stream of its own: steps there warm up for a CUDA graph, and it follows."""
-        return self.is_recording and torch.cuda.current_stream() != torch.cuda.default_stream()
+        self._named[id(optimizer)] += 1
+        self.progress.step_ends(optimizer)
 
     def name_modules(self) -> None:
         """Name what all modules hold that are alive; called once, since it looks at every object."""

@@ -20,7 +20,7 @@ from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, NcclUsage, TraceHeader
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.tracing.cuda_build import ddp, extension_builds, kernel_tuning
-from cotenant.tracing.cuda_build.epoch_end import EpochEnd
+from cotenant.tracing.cuda_build.epoch_end import epoch_patches
 from cotenant.tracing.cuda_build.extension_builds import ExtensionBuilds, narrow_architectures
 from cotenant.tracing.cuda_build.memory_history import events_of
 from cotenant.tracing.cuda_build.observer import MAX_ENTRIES, CudaBuildObserver
@@ -40,7 +40,7 @@ from cotenant.tracing.process.script_traceback import describe, hint_for, print_
 from cotenant.tracing.sandbox import torch_save
 from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import lbfgs
 
 _MAX_PLACES = 3
 _MIN_TORCH = (2, 8)
@@ -56,7 +56,6 @@ class CudaBuildSession:
 
     Attributes:
         header: of the trace; `process_groups` and `NcclGroups` write to it, as to a recorder's.
-        warnings: sentences for the user; a dict, as an ordered set.
     """
 
     def __init__(self, request: dict[str, Any], answer: Path, patches: PatchTable, overlay: Overlay) -> None:
@@ -65,9 +64,7 @@ class CudaBuildSession:
             raise TraceError("unsupported", message, hint="use `--backend trace`")
         self.request, self.answer, self.overlay = request, answer, overlay
         self.options: TraceOptions = session.options_of(request)
-        self.warnings: dict[str, None] = {}
-        self.epoch_end = EpochEnd(self.warn, later_training.TrainedLines())
-        self.observer = CudaBuildObserver(self.options.steps, self._steps_done, self.epoch_end)
+        self.observer = CudaBuildObserver(self.options.steps, self._finish)
         self.builds = ExtensionBuilds()
         deadline.start_deadline(
             request.get("deadline"), self._too_late, lambda: self.observer.counts()[0],
@@ -90,8 +87,9 @@ class CudaBuildSession:
         )
         self.values = UnknownValues(self)
         patches.add(self.observer.patches())
-        patches.add(self.epoch_end.patches())
+        patches.add(epoch_patches(self.observer.progress))
         patches.add(deepspeed.step_patches(self.observer))
+        patches.add(lbfgs.step_patches())
         patches.add(self.values.patches())
         patches.add(self.builds.patches())
         patches.add(kernel_tuning.patches())
@@ -106,12 +104,12 @@ class CudaBuildSession:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps so far."""
+        """Optimizer steps so far, of all optimizers."""
         return self.observer.steps
 
     def warn(self, sentence: str) -> None:
         """Add a warning, once."""
-        self.warnings[sentence] = None
+        self.observer.warn(sentence)
 
     def run(self) -> NoReturn:
         """Run the script and answer; the process ends here."""
@@ -128,11 +126,8 @@ class CudaBuildSession:
             self._raised(error)
         self._ended()
 
-    def _steps_done(self) -> None:
-        if self.epoch_end.has_begun or not self.epoch_end.begin():
-            self.epoch_end.warn_unreached()
-            later_training.warn_later_training(self, self.epoch_end.trained)
-            raise EnoughSteps
+    def _finish(self) -> NoReturn:
+        raise EnoughSteps
 
     def _ended(self) -> NoReturn:
         if self.steps:
@@ -140,19 +135,20 @@ class CudaBuildSession:
         if not self.observer.is_recording:
             session.answer_error(self.answer, session.without_gpu("the script ended without putting anything on a GPU"))
         message = "the script ended without an optimizer step in its first process"
-        hint = "only training is estimated; does the script need options to train, after `--`?"
+        hint = (
+            self.observer.progress.empty_loader_reason
+            or "only training is estimated; does the script need options to train, after `--`?"
+        )
         session.answer_error(self.answer, TraceError("no-step", message, hint=hint))
 
     def _raised(self, error: BaseException) -> NoReturn:
-        if self.epoch_end.has_begun and isinstance(error, StopIteration):
-            self._answer(partial=False)  # from a loader whose epoch was ended
         session.mark_uninstalled(error, self.answer)
         print_script_traceback(error)
         if isinstance(error, torch.OutOfMemoryError):
             raise_again = TraceError("out-of-memory", f"the script ran out of memory: {describe(error)}")
             session.answer_error(self.answer, raise_again)
-        if self.epoch_end.has_begun:
-            self.warn(f"not run after training: the script raised {type(error).__name__}: {describe(error)}")
+        if self.observer.progress.draining:
+            self.observer.progress.warn_after_training(error, describe(error))
             self._answer(partial=False)
         places = list(self.values.places)[-_MAX_PLACES:]
         suspects = f"; maybe because of values that a null GPU does not compute, read at {', '.join(places)}"
@@ -171,7 +167,7 @@ class CudaBuildSession:
     def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
         """Answer before the timeout, from a thread of its own, while the script still runs."""
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
-        if self.epoch_end.has_begun:
+        if self.observer.progress.draining:
             self.warn(f"the work after training was not run to its end within {limit} (`--timeout`){at}")
             self._answer(partial=False)
         if self.steps:
@@ -194,6 +190,7 @@ class CudaBuildSession:
 
     def _trace(self, *, partial: bool) -> MemoryTrace:
         self.observer.name_modules()
+        self.observer.progress.conditional_work.warn()
         reserved = torch.cuda.max_memory_reserved()
         history = torch.cuda.memory._snapshot()["device_traces"][0]
         has_oom = any(entry["action"] == "oom" for entry in history)
@@ -222,7 +219,7 @@ class CudaBuildSession:
             events=tuple(events),
             ops=(),
             header=replace(header, sources=_written_by_people(header.sources or ())),
-            warnings=tuple(self.warnings),
+            warnings=tuple(self.observer.warnings),
             partial=partial,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cotenant.core.units import format_bytes
 from cotenant.tracing import script_location
-from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.training.training_progress import TrainingLog
 
 _LEAST_BYTES = 16 << 20
 _LEAST_SHARE = 0.05
@@ -18,15 +18,15 @@ _LEAST_SHARE = 0.05
 class MemoryGrowth:
     """Allocated bytes during one epoch of a loader."""
 
-    def __init__(self, recorder: TraceRecorder) -> None:
-        self._recorder = recorder
-        self._steps = recorder.steps
+    def __init__(self, log: TrainingLog) -> None:
+        self._log = log
+        self._steps = log.steps
         self._live: list[int] = []  # bytes, before each batch
         self._sizes: list[int] = []
 
     def before_batch(self) -> None:
         """The script asks for a batch, and is done with the one before."""
-        self._live.append(sum(self._recorder.live_bytes.values()))
+        self._live.append(sum(self._log.live_bytes.values()))
 
     def gives(self, size: int) -> None:
         """A batch of so many samples is given."""
@@ -39,13 +39,13 @@ class MemoryGrowth:
             return
         place = script_location.call_location()
         loop = f"the loop at {place}" if place else "a loop"
-        self._recorder.warn(
+        self._log.warn(
             f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by "
             f"{format_bytes(growth * batches)} over its {batches:,} batches, of which only the first few are included"
         )
 
     def _least_bytes(self) -> float:
-        return max(_LEAST_BYTES, _LEAST_SHARE * sum(self._recorder.peak_bytes.values()))
+        return max(_LEAST_BYTES, _LEAST_SHARE * sum(self._log.peak_bytes.values()))
 
     def _per_batch(self) -> int:
         """Bytes that each batch adds; 0 unless the last ones agree.
@@ -54,7 +54,7 @@ class MemoryGrowth:
         growth after it will do; with steps two that are equal. The last batch of an evaluation may be smaller.
         """
         growths = [after - before for before, after in zip(self._live[1:], self._live[2:], strict=False)]
-        wanted = 1 if self._recorder.steps == self._steps else 2
+        wanted = 1 if self._log.steps == self._steps else 2
         last = growths[-wanted:]
         if len(last) < wanted or min(last) != max(last) or last[0] < 0:
             return 0

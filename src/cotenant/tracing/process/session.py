@@ -20,7 +20,6 @@ from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
-from cotenant.tracing import script_location
 from cotenant.tracing.data import missing_folders
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches import null_packages, torch_import
@@ -209,7 +208,7 @@ class TracingSession:
         recorder: TraceRecorder | None = getattr(self, "recorder", None)  # None while torch is being imported
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
         if recorder is not None and recorder.steps:
-            if self.observer.draining:
+            if self.observer.progress.draining:
                 recorder.warn(f"the work after training was not traced to its end within {limit} (`--timeout`){at}")
                 self._answer(partial=False)
             self._failed(f"the script was stopped {limit} after it started (`--timeout`){at}")
@@ -234,7 +233,7 @@ class TracingSession:
             error = TraceError(
                 "no-step",
                 "the script ended without an optimizer step",
-                hint=self.observer.empty_loader_reason
+                hint=self.observer.progress.empty_loader_reason
                 or "only training is estimated; does the script need options to train, after `--`?",
             )
         answer_error(self.answer, error)
@@ -245,17 +244,8 @@ class TracingSession:
         from cotenant.tracing.data.missing_data_hints import absent_path, missing_data_hint, missing_part_hint
 
         message = describe(error) + ("" if absent_path(error) else self.mode.host_reads.suspect(error))
-        if self.observer.draining:
-            self.observer.warn_untraced_rounds(error)
-        if self.observer.draining and isinstance(error, StopIteration):
-            self._answer(partial=False)  # from a loader whose epoch was ended
-        if self.observer.draining and "generator raised StopIteration" in str(error):  # PEP 479: one within a generator
-            at = script_location.error_location(error)
-            self.recorder.warn(f"not traced after training: the script reads batches without end{at and f' ({at})'}")
-            self._answer(partial=False)
-        if self.observer.draining:
-            # Raised after the traced steps: by a validation, a checkpoint, a report.
-            self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {message}")
+        if self.observer.progress.draining:
+            self.observer.progress.warn_after_training(error, message)
             self._answer(partial=False)
         if "fork-based multiprocessing" in str(error):
             # Autograd's device threads do not survive a fork (PyTorch 2.4 to 2.13).
@@ -289,7 +279,7 @@ class TracingSession:
             # Its optimizer steps were on the CPU: an answer of 0 B plus a CUDA context would be wrong.
             answer_error(self.answer, without_gpu("the script trains without putting anything on a GPU"))
         self.recorder.header = with_provenance(replace(self.recorder.header, libraries=library_versions()))
-        self.observer.conditional_work.warn()
+        self.observer.progress.conditional_work.warn()
         gc.disable()  # nothing of the trace is garbage, and collections would take half of the time
         answer_trace(self.answer, self.recorder.trace(partial=partial))
 

@@ -1,8 +1,8 @@
 """LBFGS, which reads the values of gradients and keeps as many pairs of vectors as its history allows.
 
 Its step ends early when the loss no longer changes, as it seems to where losses are not computed, and it keeps a pair
-only where the curvature is positive, which is not known. In a trace no step ends early and every pair stays: an
-upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
+only where the curvature is positive, which is not known. In a trace, and on the null GPU, no step ends early and every
+pair stays: an upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
 
 A module of its own: the rules of one optimizer.
 """
@@ -21,6 +21,11 @@ CURVATURE = 1e-10
 
 
 def patches(context: PatchContext) -> list[Patch]:
+    """Those of `step_patches`."""
+    return step_patches()
+
+
+def step_patches() -> list[Patch]:
     """The step, without its tests of convergence."""
     return [
         Patch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _MAX_ROUNDS = 10_000  # of the loop, to look ahead
@@ -42,22 +42,31 @@ class Counters:
     strides: Mapping[str, int]
     rounds_left: int | None
     of_loop: frozenset[str]
+    changed_at: Mapping[str, int] = field(default_factory=dict)  # lines of `step += 1`
+    ahead: Mapping[str, int] = field(default_factory=dict)  # changes by which a place is ahead of the present line
 
     @classmethod
     def of(cls, loop: ast.AST, names: Mapping[str, Any]) -> Counters:
         """The counters of a loop, with the values that `names` of its frame have now."""
         strides: dict[str, int] = {}
+        changed_at: dict[str, int] = {}
         for node in ast.walk(loop):
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
                 stride = number_of(node.value, names)
                 if isinstance(stride, int):
-                    strides[ast.unparse(node.target)] = stride
+                    name = ast.unparse(node.target)
+                    strides[name], changed_at[name] = stride, node.lineno
         if not isinstance(loop, ast.For):
-            return cls(strides, None, frozenset())
+            return cls(strides, None, frozenset(), changed_at)
         name, stride, left = _counter_of_for(loop, names)
         if name:
             strides[name] = stride
-        return cls(strides, left, frozenset({name}))
+        return cls(strides, left, frozenset({name}), changed_at)
+
+    def seen_from(self, line: int, place: int) -> Counters:
+        """The same, for conditions at line `place` of the loop, while the script is at `line`."""
+        first, last, change = (line, place, 1) if place > line else (place, line, -1)
+        return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
 
 
 def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, int | None]:
@@ -134,10 +143,11 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
     known = number_of(node, names)
     if known is None:
         return None
-    stride = counters.strides.get(ast.unparse(node), 0)
+    name = ast.unparse(node)
+    stride, ahead = counters.strides.get(name, 0), counters.ahead.get(name, 0)
     if stride:
-        used.add(ast.unparse(node))
-    return lambda rounds: known + stride * rounds
+        used.add(name)
+    return lambda rounds: known + stride * (rounds + ahead)
 
 
 def _combined(

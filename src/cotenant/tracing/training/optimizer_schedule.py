@@ -22,6 +22,8 @@ DRAIN_BATCHES = 2
 """Batches that a data loader still gives after the traced steps: enough for a validation pass."""
 BATCHES_AHEAD = 1
 """Batches that are read before the epoch was ended. Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
+_MAX_STEPS_FACTOR = 4
+"""An optimizer may do so many times the wanted steps until the others have done theirs."""
 _MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
 _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 
@@ -29,10 +31,15 @@ _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not st
 class OptimizerSchedule:
     """The optimizers of one script, and the number of steps to trace."""
 
-    def __init__(self, steps: int, made: Callable[[torch.optim.Optimizer], None]) -> None:
-        """`made`: is called with each optimizer that the script makes."""
+    def __init__(
+        self, steps: int, made: Callable[[torch.optim.Optimizer], None], *, each_in_full: bool = False
+    ) -> None:
+        """`made` is called with each optimizer that the script makes. `each_in_full`: each is to step `steps` times."""
         self._steps = self._of_one_training = steps
         self._made = made
+        self._each_in_full = each_in_full
+        self._counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._count = 0
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sizes: set[int] = set()  # elements that each optimizer which stepped trains
@@ -69,6 +76,8 @@ class OptimizerSchedule:
     def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         """Record that `optimizer` took the last of `steps` steps."""
         self._sizes.add(_trained_elements(optimizer))
+        self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        self._count = steps
         if optimizer not in self._stepped:
             self._stepped.add(optimizer)
             self._last_first_step = steps
@@ -86,6 +95,7 @@ class OptimizerSchedule:
     def extend(self, steps: int) -> None:
         """Trace as many steps again after `steps`, where another training begins."""
         self._steps = steps + self._of_one_training
+        self._counts.clear()
 
     def continue_until(self, steps: int) -> None:
         """Trace `steps` in all, or more."""
@@ -98,7 +108,15 @@ class OptimizerSchedule:
     @property
     def enough(self) -> int:
         """Steps after which the trace is complete, as far as is known now."""
-        return max(self._until, self._usual)
+        return max(self._until, self._usual, self._in_full)
+
+    @property
+    def _in_full(self) -> int:
+        """Steps after which each optimizer has done its own; those that are far behind the others are not awaited."""
+        counts, wanted = list(self._counts.values()), self._of_one_training
+        if not self._each_in_full or not counts or max(counts) >= _MAX_STEPS_FACTOR * wanted:
+            return 0
+        return self._count + sum(max(0, wanted - count) for count in counts)
 
     @property
     def _usual(self) -> int:

@@ -47,7 +47,7 @@ _MUCH_MORE = 1 / 64
 
 def patches(context: PatchContext) -> list[Patch]:
     """The call of modules."""
-    batches = RepeatedBatches(context.recorder, context.mode.known_values, context.observer.conditional_work)
+    batches = RepeatedBatches(context.recorder, context.mode.known_values, context.observer.progress.conditional_work)
     context.observer.batches = batches
     calls = RepeatedCalls(context.recorder, context.mode.known_values, batches)
     return [

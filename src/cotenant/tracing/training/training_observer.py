@@ -1,13 +1,4 @@
-"""Watches the training loop: phases, modules, optimizers, and when enough steps were traced.
-
-The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
-epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
-Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
-again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where
-another training begins, such as that of a student after its teacher, as many of its steps are traced: an optimizer of
-another size, or backward passes in other lines. So are the rounds of a loop that trains a new model in each: see
-`training_rounds`.
-"""
+"""Watches the training loop of a trace: phases, modules, optimizers. `training_progress` says how much is traced."""
 
 from __future__ import annotations
 
@@ -23,17 +14,10 @@ from torch.utils import _foreach_utils
 
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase
 from cotenant.tracing.recorder import TraceRecorder
-from cotenant.tracing.training import later_training
-from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
-from cotenant.tracing.training.loop_exit import LoopExit
-from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
-from cotenant.tracing.training.training_rounds import TrainingRounds
+from cotenant.tracing.training.training_progress import TrainingProgress
 from cotenant.tracing.training.written_views import WrittenViews
-
-_BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
-_MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 
 
 class TrainingObserver:
@@ -42,30 +26,13 @@ class TrainingObserver:
     def __init__(self, recorder: TraceRecorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
         self.layer_log = LayerLog(recorder)
-        self.schedule = OptimizerSchedule(steps, self._optimizer_made)
-        self.conditional_work = ConditionalWork(recorder)
-        self.rounds = TrainingRounds()
-        self._trained = later_training.TrainedLines()
-        self._loop_exit = LoopExit(recorder.warn, self._trained)
-        self.finish = finish
-        self.draining = False  # all wanted steps were traced
+        self.progress = TrainingProgress(recorder, steps=steps, finish=finish)
         self.compiling = False  # the compiler calls functions, and no work of the script is done
-        self.ending_epoch = False  # data loaders end their epoch as soon as they can
-        self.loaders = 0
-        self.empty_loader_reason = ""
         self.batches: RepeatedBatches | None = None
         self.written_views = WrittenViews()
-        self._backward_passes = 0
         self._phase_around_step = "forward"
-        self._warmup_loops = 0  # that were traced to their end
         self._is_training = True  # backward passes are counted
-        self._batches_ahead = 0  # that a loader may have read before its epoch was ended
         self._in_parts = False  # an engine steps its optimizer for one part of the parameters after another
-
-    @property
-    def last_step(self) -> bool:
-        """Whether the next optimizer step is the last one wanted, which gets the last batch of an epoch."""
-        return self.recorder.steps >= self.schedule.enough - 1
 
     def patches(self) -> list[Entry]:
         """Hooks into modules, autograd and optimizers."""
@@ -115,7 +82,7 @@ class TrainingObserver:
                 )
                 for name in ("backward", "grad")
             ),
-            *self.schedule.patches(),
+            *self.progress.schedule.patches(),
         ]  # fmt: skip
 
     # -- modules ----------------------------------------------------------------------------------------------
@@ -124,7 +91,7 @@ class TrainingObserver:
         if self.recorder.phase == "load" and self.recorder.cuda_used:
             self.recorder.enter_phase("forward")
         if self.recorder.modules.is_empty:
-            self.conditional_work.record_call()
+            self.progress.conditional_work.record_call()
         self.written_views.add_hooks()
         self.recorder.modules.enter(module)
 
@@ -132,11 +99,6 @@ class TrainingObserver:
         self.recorder.modules.leave()
         self.written_views.add_hooks()
         self.layer_log.record(module, output)
-
-    def _steps_wanted(self) -> int:
-        """Steps to trace; on a stream of their own steps warm up for a CUDA graph, and the capture follows."""
-        warmup = CAPTURE_WARMUP_STEPS if max(self.recorder.streams.values(), default=0) > 0 else 0
-        return self.schedule.enough + warmup
 
     # -- backward ---------------------------------------------------------------------------------------------
 
@@ -146,9 +108,7 @@ class TrainingObserver:
                 return function(*args, **kwargs)
             self.written_views.add_hooks()
             self.layer_log.close_batch()
-            self.conditional_work.record_call()
-            self._trained.record()
-            self._count_without_optimizer()
+            self.progress.backward_begins()
             before = self.recorder.enter_phase("backward")
             if self.batches is not None:
                 self.batches.begin_backward(name)
@@ -170,26 +130,13 @@ class TrainingObserver:
         finally:
             self._is_training = before
 
-    def _count_without_optimizer(self) -> None:
-        """Count backward passes where a script has no optimizer and updates its weights itself."""
-        if self.schedule.has_optimizer or (self.recorder.steps and self._backward_passes <= _BACKWARD_PASSES):
-            return
-        self._backward_passes += 1
-        if self._backward_passes <= _BACKWARD_PASSES:
-            return
-        self.recorder.steps = _BACKWARD_PASSES
-        self.recorder.warn(f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were traced instead")
-        if not self.loaders or self.draining:
-            self._finish()
-        self.draining = self.ending_epoch = True
-
     # -- optimizers -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def step_in_parts(self, optimizer: torch.optim.Optimizer, *, counts: bool) -> Iterator[None]:
         """Steps of `optimizer` within count as one; without `counts` as none: they only create its states."""
         if counts:
-            self._end_if_complete(optimizer)
+            self.progress.step_begins(optimizer)
         self._in_parts = True
         try:
             yield
@@ -203,7 +150,7 @@ class TrainingObserver:
         if self.batches is not None:
             self.batches.close()
         if not self._in_parts:
-            self._end_if_complete(optimizer)
+            self.progress.step_begins(optimizer)
         before = self.recorder.enter_phase("step")
         self._phase_around_step = "backward" if before == "backward" else "forward"
         for group in optimizer.param_groups:
@@ -222,73 +169,10 @@ class TrainingObserver:
         if not self._in_parts:
             self._count_step(optimizer)
 
-    def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.rounds.optimizer_made(optimizer) and self.draining:
-            self.rounds.begin()
-            self._trace_more()
-
-    def _trace_more(self) -> None:
-        self.draining = self.ending_epoch = False
-        self._loop_exit.give_up()
-        self.schedule.extend(self.recorder.steps)
-
-    def _end_if_complete(self, optimizer: torch.optim.Optimizer) -> None:
-        """Finish before a step of a training that was traced; go on where another one begins."""
-        if not self.draining:
-            return
-        if not self.schedule.is_new_training(optimizer) and not self._trained.begins_stage():
-            if self.rounds.is_short_epoch:
-                return
-            if self._batches_ahead:
-                self._batches_ahead -= 1
-                return
-            self._finish()
-        self._trace_more()
-
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.recorder.steps += 1
-        self.rounds.stepped()
         if self.batches is not None:
             self.batches.end_step()
-        self.schedule.stepped(optimizer, self.recorder.steps)
-        if self.recorder.steps < self._steps_wanted() - 1 or self.draining:
-            return
-        extra = self.conditional_work.extra_steps()
-        if extra:
-            self.schedule.continue_until(self.recorder.steps + extra)
-        if self.recorder.steps >= self._steps_wanted():
-            self.conditional_work.save_pending()
-            if not self.loaders and self._goes_on():
-                return
-            goes_on = self._loop_exit.leave(with_loaders=bool(self.loaders), rounds_loop=self.rounds.loop())
-            if not self.loaders and not goes_on:
-                self._finish()
-            self.draining = self.ending_epoch = True
-            self._batches_ahead = BATCHES_AHEAD
-
-    def epoch_begins(self) -> None:
-        """A loader is about to give its first batch: those of the epoch before are used up."""
-        self._batches_ahead = 0
-
-    def _goes_on(self) -> bool:
-        """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
-        rounds = later_training.rounds_before_later_training(self._trained)
-        if rounds is None or rounds > _MAX_WARMUP_ROUNDS or self._warmup_loops >= _MAX_WARMUP_LOOPS:
-            return False
-        self._warmup_loops += 1
-        self.schedule.continue_for_rounds(self.recorder.steps, rounds + 1)
-        return True
-
-    def warn_untraced_rounds(self, error: BaseException | None = None) -> None:
-        """Say which rounds come after the script's present place, or the one that raised `error`."""
-        if sentence := self.rounds.warning(error):
-            self.recorder.warn(sentence)
-
-    def _finish(self) -> None:
-        self._loop_exit.warn_unreached()
-        later_training.warn_later_training(self.recorder, self._trained)
-        self.warn_untraced_rounds()
-        self.finish()
+        self.progress.step_ends(optimizer)
 
 
 def patches(context: PatchContext) -> list[Entry]:

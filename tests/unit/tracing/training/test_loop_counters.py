@@ -57,3 +57,19 @@ NAMES = {
 def test_the_round_in_which_a_counter_condition_is_true_is_predicted(loop, test, rounds):
     counters = Counters.of(ast.parse(loop).body[0], NAMES)
     assert when_true(ast.parse(test, mode="eval").body, counters, NAMES, first=1) == rounds
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "test", "rounds"),
+    [
+        pytest.param(2, 4, "n % 17 == 0", 0, id="added to on the way to the condition"),
+        pytest.param(2, 4, "n % 18 == 0", 1, id="and once more in the next round"),
+        pytest.param(4, 2, "n % 17 == 0", 2, id="added to since the condition was passed"),
+        pytest.param(4, 5, "n % 16 == 0", 0, id="not added to in between"),
+        pytest.param(2, 4, "i == 3", 1, id="the counter of the loop itself"),
+    ],
+)
+def test_a_counter_is_seen_as_it_will_be_at_the_condition(line, place, test, rounds):
+    loop = ast.parse("for i in range(99):\n    step()\n    n += 1\n    pass").body[0]
+    counters = Counters.of(loop, NAMES).seen_from(line, place)
+    assert when_true(ast.parse(test, mode="eval").body, counters, NAMES, first=0 if place > line else 1) == rounds

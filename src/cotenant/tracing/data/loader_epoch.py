@@ -1,0 +1,113 @@
+"""One epoch of a data loader: which of its batches is the last, and how many samples that has.
+
+The same for the few samples of a trace and for the real batches of a script on the null GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from cotenant.tracing.data.memory_growth import MemoryGrowth
+from cotenant.tracing.training.optimizer_schedule import DRAIN_BATCHES
+from cotenant.tracing.training.training_progress import TrainingProgress
+
+
+class LoaderEpoch:
+    """The present epoch of one loader; a loader may have one iterator for all its epochs."""
+
+    def __init__(self, loader: DataLoader[Any], progress: TrainingProgress) -> None:
+        self._loader = loader
+        self._progress = progress
+        self._position = 0  # in the epoch
+        self._max_position = DRAIN_BATCHES  # after the wanted steps
+        self._epoch: tuple[object, ...] = ()
+        self._growth = MemoryGrowth(progress.log)
+        self._last_size = last_size(loader)
+        self._small_data_warning = _warning_of_small_data(loader)
+        self._steps_before = progress.log.steps
+        progress.loaders += 1
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no batch of the epoch was given yet."""
+        return not self._position
+
+    def begin_batch(self) -> None:
+        """The script asks for a batch.
+
+        Raises:
+            StopIteration: the epoch has ended.
+        """
+        progress = self._progress
+        if self._small_data_warning and progress.log.steps > self._steps_before:  # the script trains on it
+            progress.log.warn(self._small_data_warning)
+        if self.is_new:
+            progress.epoch_begins()
+            self._growth = MemoryGrowth(progress.log)
+            self._epoch = progress.rounds.epoch(self._loader.dataset)
+            is_short = progress.draining and progress.rounds.epoch_passes(self._epoch)
+            if is_short and not progress.rounds.is_short_epoch:
+                raise StopIteration
+            self._max_position = 1 if is_short else DRAIN_BATCHES
+        self._growth.before_batch()
+        if progress.ending_epoch and self._position >= self._max_position:
+            self._growth.end(_batch_count(self._loader))
+            self._position = 0
+            progress.rounds.is_short_epoch = False
+            raise StopIteration
+
+    def size_of_batch(self, size: int) -> int:
+        """Samples of the batch that is given now: `size`, or fewer for the last of an epoch, which ends behind it."""
+        if self._last_size and self._position and (self._progress.ending_epoch or self._progress.last_step):
+            self._progress.ending_epoch = True
+            size, self._position = self._last_size, DRAIN_BATCHES
+        self._growth.gives(size)
+        return size
+
+    def end_batch(self) -> None:
+        """A batch is given."""
+        self._position += 1
+        self._progress.rounds.batch_read(self._epoch)
+
+    def note_empty(self) -> None:
+        """The loader has no batch: the reason goes to the user if the script never trains."""
+        if self._small_data_warning and self.is_new:
+            self._progress.empty_loader_reason = self._small_data_warning
+
+
+def last_size(loader: DataLoader[Any]) -> int:
+    """Size of the last batch of an epoch if it is smaller than the others, else 0."""
+    count, size = counts(loader)
+    return 0 if not size or getattr(loader.batch_sampler, "drop_last", True) else count % size
+
+
+def counts(loader: DataLoader[Any]) -> tuple[int, int]:
+    """Samples of an epoch and of a full batch; (0, 0) if they are not known."""
+    sampler = loader.batch_sampler
+    size = getattr(sampler, "batch_size", None)
+    if not isinstance(size, int) or size < 1:
+        return 0, 0
+    try:
+        return len(sampler.sampler), size
+    except (TypeError, AttributeError):
+        return 0, 0
+
+
+def _warning_of_small_data(loader: DataLoader[Any]) -> str:
+    """What to warn of where the data do not fill one batch, as in a quick test of a script; else empty."""
+    count, size = counts(loader)
+    if not 0 < count < size:
+        return ""
+    is_dropped = getattr(loader.batch_sampler, "drop_last", True)
+    what = "is dropped (`drop_last`)" if is_dropped else "and its memory are smaller than with enough data"
+    return f"a data set has {count} samples for batches of {size}: the only batch {what}"
+
+
+def _batch_count(loader: DataLoader[Any]) -> int:
+    """Batches of an epoch; 0 if they are not known."""
+    try:
+        return len(loader)
+    except (TypeError, AttributeError, NotImplementedError):
+        return 0

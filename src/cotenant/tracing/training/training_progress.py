@@ -1,0 +1,200 @@
+"""How much of a script's training is wanted, and when its loops end: one rule for a trace and for the null GPU.
+
+The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
+epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
+Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
+again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where
+another training begins, such as that of a student after its teacher, as many of its steps are traced: an optimizer of
+another size, or backward passes in other lines. So are the rounds of a loop that trains a new model in each: see
+`training_rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training import later_training
+from cotenant.tracing.training.conditional_work import ConditionalWork
+from cotenant.tracing.training.loop_exit import LoopExit
+from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
+from cotenant.tracing.training.training_rounds import TrainingRounds
+
+_BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
+_MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
+
+
+class TrainingLog(Protocol):
+    """What is recorded of a script: events, steps and warnings.
+
+    Attributes:
+        steps: of all optimizers, so far.
+    """
+
+    steps: int
+
+    @property
+    def event_count(self) -> int:
+        """Allocations and frees so far."""
+
+    @property
+    def live_bytes(self) -> Mapping[int, int]:
+        """Allocated now, by GPU."""
+
+    @property
+    def peak_bytes(self) -> Mapping[int, int]:
+        """Allocated at most, by GPU."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the script trains on a stream of its own: steps there warm up for a CUDA graph, and it follows."""
+
+    def warn(self, sentence: str) -> None:
+        """Add a warning for the user."""
+
+
+class TrainingProgress:
+    """Counts steps of one script. `finish` is called once, from the main thread, and does not return.
+
+    `each_in_full`: every optimizer is to step `steps` times, as compiled code needs, which is ready in the third call.
+    `sees_calls`: `conditional_work.record_call` is called for each model.
+
+    Attributes:
+        draining: all wanted steps were traced.
+        ending_epoch: data loaders end their epoch as soon as they can.
+        loaders: how many times a data loader began.
+        empty_loader_reason: why one gave nothing, for the user.
+    """
+
+    def __init__(
+        self,
+        log: TrainingLog,
+        *,
+        steps: int,
+        finish: Callable[[], object],
+        each_in_full: bool = False,
+        sees_calls: bool = True,
+    ) -> None:
+        self.log = log
+        self._finish = finish
+        self.schedule = OptimizerSchedule(steps, self._optimizer_made, each_in_full=each_in_full)
+        self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
+        self.rounds = TrainingRounds()
+        self._trained = later_training.TrainedLines()
+        self._loop_exit = LoopExit(log.warn, self._trained)
+        self.draining = False
+        self.ending_epoch = False
+        self.loaders = 0
+        self.empty_loader_reason = ""
+        self._backward_passes = 0
+        self._warmup_loops = 0  # that were traced to their end
+        self._batches_ahead = 0  # that a loader may have read before its epoch was ended
+
+    @property
+    def last_step(self) -> bool:
+        """Whether the next optimizer step is the last one wanted, which gets the last batch of an epoch."""
+        return self.log.steps >= self.schedule.enough - 1
+
+    def _steps_wanted(self) -> int:
+        """Steps to trace; on a stream of their own steps warm up for a CUDA graph, and the capture follows."""
+        return self.schedule.enough + (CAPTURE_WARMUP_STEPS if self.log.is_aside else 0)
+
+    def backward_begins(self) -> None:
+        """A backward pass of the training begins."""
+        self.conditional_work.record_backward()
+        self._trained.record()
+        self._count_without_optimizer()
+
+    def _count_without_optimizer(self) -> None:
+        """Count backward passes where a script has no optimizer and updates its weights itself."""
+        if self.schedule.has_optimizer or (self.log.steps and self._backward_passes <= _BACKWARD_PASSES):
+            return
+        self._backward_passes += 1
+        if self._backward_passes <= _BACKWARD_PASSES:
+            return
+        self.log.steps = _BACKWARD_PASSES
+        self.log.warn(f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were traced instead")
+        if not self.loaders or self.draining:
+            self._end()
+        self.draining = self.ending_epoch = True
+
+    def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.rounds.optimizer_made(optimizer) and self.draining:
+            self.rounds.begin()
+            self._trace_more()
+
+    def _trace_more(self) -> None:
+        self.draining = self.ending_epoch = False
+        self._loop_exit.give_up()
+        self.schedule.extend(self.log.steps)
+
+    def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Finish before a step of a training that was traced; go on where another one begins."""
+        if not self.draining:
+            return
+        if not self.schedule.is_new_training(optimizer) and not self._trained.begins_stage():
+            if self.rounds.is_short_epoch:
+                return
+            if self._batches_ahead:
+                self._batches_ahead -= 1
+                return
+            self._end()
+        self._trace_more()
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step was taken: count it, and end the epoch after the last one that is wanted."""
+        self.log.steps += 1
+        self.rounds.stepped()
+        self.schedule.stepped(optimizer, self.log.steps)
+        if self.log.steps < self._steps_wanted() - 1 or self.draining:
+            return
+        extra = self.conditional_work.extra_steps()
+        if extra:
+            self.schedule.continue_until(self.log.steps + extra)
+        if self.log.steps >= self._steps_wanted():
+            self.conditional_work.save_pending()
+            if not self.loaders and self._goes_on():
+                return
+            goes_on = self._loop_exit.leave(with_loaders=bool(self.loaders), rounds_loop=self.rounds.loop())
+            if not self.loaders and not goes_on:
+                self._end()
+            self.draining = self.ending_epoch = True
+            self._batches_ahead = BATCHES_AHEAD
+
+    def epoch_begins(self) -> None:
+        """A loader is about to give its first batch: those of the epoch before are used up."""
+        self._batches_ahead = 0
+
+    def _goes_on(self) -> bool:
+        """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
+        rounds = later_training.rounds_before_later_training(self._trained)
+        if rounds is None or rounds > _MAX_WARMUP_ROUNDS or self._warmup_loops >= _MAX_WARMUP_LOOPS:
+            return False
+        self._warmup_loops += 1
+        self.schedule.continue_for_rounds(self.log.steps, rounds + 1)
+        return True
+
+    def warn_after_training(self, error: BaseException, message: str) -> None:
+        """Warn of what the script raised after the traced steps: in a validation, a checkpoint, a report."""
+        self._warn_untraced_rounds(error)
+        if isinstance(error, StopIteration):  # from a loader whose epoch was ended
+            return
+        if "generator raised StopIteration" in str(error):  # PEP 479: one within a generator
+            at = script_location.error_location(error)
+            self.log.warn(f"not traced after training: the script reads batches without end{at and f' ({at})'}")
+            return
+        self.log.warn(f"not traced after training: the script raised {type(error).__name__}: {message}")
+
+    def _warn_untraced_rounds(self, error: BaseException | None = None) -> None:
+        """Say which rounds come after the script's present place, or the one that raised `error`."""
+        if sentence := self.rounds.warning(error):
+            self.log.warn(sentence)
+
+    def _end(self) -> None:
+        self._loop_exit.warn_unreached()
+        later_training.warn_later_training(self.log, self._trained)
+        self._warn_untraced_rounds()
+        self._finish()
