@@ -55,7 +55,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "18"
+    version = "19"
 
     def __init__(
         self,
