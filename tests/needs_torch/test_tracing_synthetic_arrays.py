@@ -280,3 +280,18 @@ def test_a_scan_has_a_file_of_its_own_with_a_label_for_each_voxel(tmp_path):
     assert scans[0].endswith(".h5") and len(scans) == 2**27 // (16 * 256 * 300) // 2 * 2, len(scans)
     """
     trained(tmp_path, source, synthetic_data=["16x256x300:float32:3"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
+@pytest.mark.parametrize(
+    ("name", "part"), [("3d.npz", "['positions'].item()"), ("3d.npy", ".item()"), ("train.pkl", "")]
+)
+def test_a_file_of_an_object_is_not_made_of_an_array(tmp_path, name, part):
+    source = f"""
+    import numpy as np
+    assert np.load("data/other.npy").shape == (17, 3)
+    positions = np.load("data/{name}", allow_pickle=True){part}
+    """
+    with failing("raised", f"FileNotFoundError: [Errno 2] No such file or directory: 'data/{name}'") as caught:
+        trained(tmp_path, source, synthetic_data=["17x3:float32"])
+    assert "make it available" in caught.value.hint, caught.value.hint

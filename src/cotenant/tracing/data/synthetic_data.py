@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     file_questions,
     json_rows,
@@ -56,6 +57,8 @@ from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
 _VOXEL_DISTANCE = 7
+_OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
+_PICKLED = (".pkl", ".pickle")
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
@@ -197,9 +200,12 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
     """What `numpy.load` makes of a file that is missing.
 
     Raises:
-        FileNotFoundError: it holds weights, by its path: their shapes are known to the model alone.
+        FileNotFoundError: it holds weights, by its path: their shapes are known to the model alone. Or it holds an
+            object, such as a dict, which the script takes out of its array.
     """
-    if isinstance(file, (str, os.PathLike)) and _WEIGHTS.search(os.fspath(file)):
+    is_path = isinstance(file, (str, os.PathLike))
+    is_object = _OBJECT.search(script_location.calling_text()) or (is_path and os.fspath(file).endswith(_PICKLED))
+    if is_path and (is_object or _WEIGHTS.search(os.fspath(file))):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
         return _MissingNpz(os.fspath(file), samples, default)
