@@ -37,6 +37,7 @@ other = nn.Linear(64, 64).cuda()
 if "hooked" in sys.argv:
     model.register_forward_hook(lambda *unused: None)
 """
+IMPORT = "from transformers.modeling_outputs import SequenceClassifierOutput"
 LOOP = """
 optimizer = torch.optim.AdamW([*model.parameters(), *other.parameters()])
 total, losses = torch.zeros((), device="cuda"), []
@@ -220,3 +221,12 @@ def test_accumulation_by_libraries(tmp_path, library, source, calls):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}")
     assert compared(tmp_path, source)[:2] == calls
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+def test_results_that_were_made_of_a_dict_have_no_more_keys_when_they_are_repeated(tmp_path):
+    model = MODEL.format(inside="pass").replace("from torch import nn", "from torch import nn\n" + IMPORT, 1)
+    model = re.sub(r"return \{.*", "return SequenceClassifierOutput({'logits': out})", model)  # as accelerate does
+    loop = LOOP.format(**PLAIN).replace('found["loss"]', "nn.functional.cross_entropy(found[0], y)")
+    replaced, every, _ = compared(tmp_path, model + loop)
+    assert replaced < every

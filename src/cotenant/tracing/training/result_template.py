@@ -7,6 +7,7 @@ the original do, and backward ends at them.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ class ResultTemplate:
             views.append(_view_of(tensor, number))
         slots = {key: _Slot() for key in tensors}
         try:
-            copied = copy.deepcopy(result, dict(slots))
+            copied = _deep_copy(result, dict(slots))
         except Exception:  # noqa: BLE001 - `__deepcopy__` and `__reduce_ex__` of a library's class raise anything
             # No template: the call runs again each time, which is slower and gives the same trace.
             return None
@@ -104,9 +105,23 @@ class ResultTemplate:
             _EndOfGraph.apply(anchor, tensor) if view.requires_grad else tensor
             for tensor, view in zip(made, self._views, strict=True)
         ]
-        return copy.deepcopy(
-            self._result, {id(slot): tensor for slot, tensor in zip(self._slots, tensors, strict=True)}
-        )
+        return _deep_copy(self._result, {id(slot): tensor for slot, tensor in zip(self._slots, tensors, strict=True)})
+
+
+def _deep_copy(result: Any, memo: dict[int, Any]) -> Any:
+    """A copy with the keys of the original.
+
+    One of a `ModelOutput` of transformers is made of all its attributes. Where the original was made of a dict, as
+    accelerate does for mixed precision, its first attribute is that dict, and no key.
+    Source: transformers/utils/generic.py, `ModelOutput.__reduce__` (4.38); accelerate/utils/operations.py,
+    `recursively_apply`.
+    """
+    made = copy.deepcopy(result, memo)
+    if isinstance(result, dict) and isinstance(made, dict):
+        delete = OrderedDict.__delitem__ if isinstance(made, OrderedDict) else dict.__delitem__
+        for key in [key for key in made if key not in result]:
+            delete(made, key)
+    return made
 
 
 def _view_of(tensor: FakeTensor, number: int) -> _View:
