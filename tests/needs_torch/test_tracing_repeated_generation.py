@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("needs transformers", allow_module_level=True)
 
+from cotenant.tracing.training import repeated_generation
 from traced_scripts import allocations, traced
 
 SCRIPT = """
@@ -53,3 +54,11 @@ def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):
     assert 2 * 2 * 8 * 4 * (60 + 23) in allocations(longer)  # its cache: 2 texts, 2 heads of 8 numbers
     own = ", stopping_criteria=[lambda tokens, scores, **_: torch.zeros(2, dtype=torch.bool, device='cuda')]"
     run(tmp_path, 8, traced_calls="== 8 * 24", more=own)
+
+
+def test_of_many_long_texts_one_is_traced(tmp_path, monkeypatch):
+    monkeypatch.setattr(repeated_generation, "_EVENTS_OF_LONG", 1000)
+    many = run(tmp_path, 6, traced_calls="== 24")
+    monkeypatch.undo()
+    few = run(tmp_path, 2, traced_calls="== 48")
+    assert max(allocations(many)) == max(allocations(few))

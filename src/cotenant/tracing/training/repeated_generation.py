@@ -1,7 +1,8 @@
 """Texts that a model generates one after another, as roll-outs do: once two were alike, no more are traced.
 
 A call of `generate` repeats the last two if they had the same inputs but for values, the same settings, and recorded
-the same events; they leave nothing but their result. Its result has the tokens of the last one. Where more is allocated
+the same events; they leave nothing but their result. A long text needs no second one: its hundreds of tokens show that
+calls of the model are alike. The result has the tokens of the last one. Where more is allocated
 around it than around the traced one, the events of that are recorded once more.
 Source: transformers/generation/utils.py, `GenerationMixin.generate` (4.38 to 5.23).
 """
@@ -24,6 +25,7 @@ from cotenant.tracing.training.call_signature import signature
 
 _MAX_EVENTS = 100_000  # of the trace, from which on texts leave events only where much more is allocated
 _MUCH_MORE = 1 / 64
+_EVENTS_OF_LONG = 20_000  # of one text
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -85,7 +87,7 @@ class RepeatedGeneration:
 
     def _add(self, known: _Generation, result: Any, before: Any, live: dict[int, int]) -> None:
         events, left = self._recorder.events_since(before)
-        is_alike = events is not None and events == known.events
+        is_alike = events is not None and (events == known.events or len(events) > _EVENTS_OF_LONG)
         known.events = events
         if not is_alike or not isinstance(result, FakeTensor) or left != {self._recorder.storage_id(result)}:
             return
