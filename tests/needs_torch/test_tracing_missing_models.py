@@ -107,6 +107,7 @@ tokenizer = AutoTokenizer.from_pretrained(
 )
 assert tokenizer.pad_token == "<nothing>" and len(tokenizer("<own><own>", add_special_tokens=False)["input_ids"]) == 2
 assert tokenizer.apply_chat_template([{{"role": "user", "content": "hello"}}], tokenize=False) == "hello"
+assert tokenizer.vocab["!"] == tokenizer.get_vocab()["yes"] == tokenizer.unk_token_id and "!" not in tokenizer.vocab
 model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="hub", vocab_size=len(tokenizer))
 batch = tokenizer(["one two three"], padding="max_length", truncation=True, return_tensors="pt")
 assert batch["input_ids"].shape == (1, 16) and batch["input_ids"][0, 0] == tokenizer.pad_token_id

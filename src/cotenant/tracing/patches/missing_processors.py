@@ -236,7 +236,23 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     if "chat_template" not in wanted:
         fast.chat_template = chat_template(media)
     setattr(fast, _MADE, True)
+    fast.get_vocab = functools.partial(_vocabulary, tokenizer, tokenizer.token_to_id(unknown))
     return fast
+
+
+class _Vocabulary(dict[str, int]):
+    """Numbers of tokens; one that a script looks up (`tokenizer.vocab["yes"]`) has the number of unknown words."""
+
+    unknown = 0
+
+    def __missing__(self, token: str) -> int:
+        return self.unknown
+
+
+def _vocabulary(tokenizer: Any, unknown: int) -> dict[str, int]:
+    found = _Vocabulary(tokenizer.get_vocab(with_added_tokens=True))
+    found.unknown = unknown
+    return found
 
 
 @functools.cache
