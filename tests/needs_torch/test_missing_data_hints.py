@@ -65,6 +65,13 @@ def test_the_hint_for_an_array_of_the_wrong_shape_asks_for_its_shape(tmp_path):
     assert "give its shape with `--synthetic-data .mel.npy=SHAPE:DTYPE`" in caught.value.hint
 
 
+def test_the_hint_names_the_folders_of_arrays_that_differ_in_shape(tmp_path):
+    source = "import numpy\nmel, pitch = (numpy.load(f'data/{kind}/1-{kind}.npy') for kind in ('mel', 'pitch'))\n"
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, f"{source}print(mel.shape[1])\n", synthetic_data=["80:float32"])
+    assert "`mel`, `pitch` had to be made up, all of one shape" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("source", "shape"),
     [

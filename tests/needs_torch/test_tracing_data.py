@@ -69,6 +69,15 @@ def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypa
     assert "is not on this machine; replaced by synthetic data: 3x24x32:float32:7" in trace.warnings[0]
 
 
+@TABLES
+def test_a_hint_names_a_table_that_was_made_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    source = "from datasets import load_dataset\nload_dataset('nobody/nothing')\nraise ValueError('no column `real`')\n"
+    with failing("raised", "no column") as caught:
+        traced(tmp_path, source, synthetic_data=["64:int64:100"])
+    assert "`nobody/nothing` had to be made up" in caught.value.hint
+
+
 @VISION
 @pytest.mark.parametrize(
     ("construct", "shape", "dims"),

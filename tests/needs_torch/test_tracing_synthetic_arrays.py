@@ -295,3 +295,14 @@ def test_a_file_of_an_object_is_not_made_of_an_array(tmp_path, name, part):
     with failing("raised", f"FileNotFoundError: [Errno 2] No such file or directory: 'data/{name}'") as caught:
         trained(tmp_path, source, synthetic_data=["17x3:float32"])
     assert "make it available" in caught.value.hint, caught.value.hint
+
+
+def test_a_missing_file_of_tensors_has_them_by_name(tmp_path):
+    source = """
+    loaded = torch.load("data/train.pt")
+    samples, labels = loaded["samples"], loaded["labels"]
+    assert samples.shape[1:] == (9, 128) and labels.shape == samples.shape[:1] and set(labels.tolist()) == set(range(6))
+    assert labels.dtype == torch.int64 and type(samples) is torch.Tensor
+    assert loaded.shape == (9, 128) and type(loaded[:, 5]) is torch.Tensor and loaded.cuda().is_cuda
+    """
+    trained(tmp_path, source, synthetic_data=["9x128:float32:6"])

@@ -448,6 +448,25 @@ def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
     trained(tmp_path, source, synthetic_data=["64:int64:3001", "3x8x8:uint8"])
 
 
+def test_a_row_of_json_has_the_keywords_of_what_it_is_passed_to(tmp_path):
+    source = """
+    import json
+    from dataclasses import dataclass
+    @dataclass
+    class Entity:
+        entity_id: str
+        entity: str
+        entity_desc: str = ""
+    def entity(kind, name, **more):
+        return kind, name, sorted(more)
+    read = [Entity(**row) for row in json.load(open("data/entities.json"))]
+    assert read[0].entity_id == "0" and len(read[0].entity.split()) == 64 and not read[0].entity_desc
+    row = json.load(open("data/entities.json"))[1]
+    assert entity("a", **row)[2] == [] and list(row) == ["name"] and {**row}.keys() == row.keys()
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+
+
 def test_missing_files_of_tokens_and_packed_texts_are_made(tmp_path):
     source = """
     import gzip, pickle

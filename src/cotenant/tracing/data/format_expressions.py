@@ -241,6 +241,9 @@ class ExpressionReader:
         if name in ("map", "filter") and len(call.args) == 2:
             return self._mapped(call.args[0], self._value(call.args[1]))
         values = [self._value(part) for part in (*call.args, *(keyword.value for keyword in call.keywords))]
+        for value, keyword in zip(values[len(call.args) :], call.keywords, strict=True):
+            if keyword.arg is None and isinstance(value, FormatNode):  # its keys are not in this file
+                value.is_known = False
         if name == "append" and isinstance(call.func, ast.Attribute):
             target = name_of(call.func.value)
             if target is not None and values and values[0] is not None:

@@ -2,16 +2,24 @@
 
 Such a file is made with rows that are empty; `json.loads` gives each the keys that the script reads, with values by
 their names, as `synthetic_columns` does for tables. Images and recordings are names of files there. What a script only
-looks for (`row.get("system")`, `"weight" in row`) is absent, but for what most rows of its kind have.
+looks for (`row.get("system")`, `"weight" in row`) is absent, but for what most rows of its kind have. A row that is
+passed as keywords, `Example(**row)`, has those that the call needs.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import json
+from collections.abc import Iterator, KeysView
+from types import FrameType
 from typing import Any
 
+from cotenant.tracing import script_location
+from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
+from cotenant.tracing.data.format_nodes import spans
 from cotenant.tracing.data.synthetic_columns import GrowingRow
 from cotenant.tracing.patches.registry import Patch, Phase
 
@@ -67,6 +75,49 @@ class _JsonRow(GrowingRow):
         if name not in self:
             return default
         return self[name]  # which makes it
+
+    def __iter__(self) -> Iterator[str]:  # without it, `**row` copies the dict and asks for no keys
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:
+        """Also those that a call needs to which the row is passed as keywords."""
+        for name in _wanted_keywords(script_location.calling_frame()) if self._maker is not None else ():
+            self[name]  # makes it
+        return super().keys()
+
+
+def _wanted_keywords(frame: FrameType) -> list[str]:
+    """Parameters without defaults of what a frame now calls with keywords from a dict, but for those it names."""
+    for call in _calls_with_keywords(frame.f_code.co_filename, frame.f_lineno):
+        function = script_location.visible_names(frame).get(getattr(call.func, "id", ""))
+        if not callable(function) or function is dict:
+            continue
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            continue
+        named = {keyword.arg for keyword in call.keywords}
+        return [
+            parameter.name
+            for parameter in parameters[len(call.args) :]
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and parameter.name not in named
+        ]
+    return []
+
+
+@functools.cache
+def _calls_with_keywords(path: str, line: int) -> tuple[ast.Call, ...]:
+    """Calls at a line of a function by its name, with `**`."""
+    return tuple(
+        node
+        for node in ast.walk(parsed_source(path))
+        if isinstance(node, ast.Call)
+        and spans(node, line)
+        and isinstance(node.func, ast.Name)
+        and any(keyword.arg is None for keyword in node.keywords)
+    )
 
 
 def _value(maker: ColumnMaker, row: int, name: str) -> Any:

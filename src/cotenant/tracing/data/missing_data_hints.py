@@ -57,7 +57,7 @@ _ARRAYS = (".npy", ".pt", ".pth")
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
-    r"|broadcast|values to unpack",
+    r"|broadcast|values to unpack|tuple index out of range",
     re.IGNORECASE,
 )
 """Of messages about arrays whose shapes do not go together."""
@@ -182,7 +182,8 @@ def absent_path(error: BaseException) -> str | None:
 def _shape_hint() -> str | None:
     """What to do where things that differ in shape had to be made up of one sample; None where only one was made."""
     made = map(Path, synthetic_records.made_up)
-    folders = [path.parent.name if path.suffix.lower() in image_files.IMAGES else path.name for path in made]
+    of_folders = (*image_files.IMAGES, *_ARRAYS)
+    folders = [path.parent.name if path.suffix.lower() in of_folders else path.name for path in made]
     names = list(dict.fromkeys(synthetic_records.common_arrays)) or [
         name for name in dict.fromkeys(folders) if "." not in name
     ]

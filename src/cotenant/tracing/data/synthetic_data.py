@@ -50,7 +50,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     without_hashing,
 )
 from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
-from cotenant.tracing.data.unpacked_files import unpacked_tensors
+from cotenant.tracing.data.unpacked_files import loaded_tensors, unpacked_tensors
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 
@@ -275,7 +275,7 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
                 return missing_weights.MissingStateDict()
             warn(f"`{file}`")
             synthetic_records.made_up.append(str(file))
-            return unpacked_tensors(sample_at(file, samples, samples_for_all(samples)[0]))
+            return loaded_tensors(sample_at(file, samples, samples_for_all(samples)[0]))
 
     return load
 

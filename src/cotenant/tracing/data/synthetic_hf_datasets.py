@@ -23,6 +23,7 @@ import torch
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import columns_of_options, columns_of_parsed_options
+from cotenant.tracing.data.synthetic_records import made_up
 from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
 
 ROWS = 1000
@@ -152,6 +153,7 @@ def synthesizing_load(
             name, part = name or str(kwargs.get("path", "")), part or str(kwargs.get("name", ""))
             name = name.replace(_PLAIN_OWNER, "setfit-")
             warn(f"the data set `{name}`")
+            made_up.append(name)
             tables.synthetic += 1
             module = sys.modules["datasets"]
             return _splits(module, _dataset(module, known, name, part), part, kwargs)

@@ -1,16 +1,17 @@
-"""Files that a script unpacks as it loads them: `images, labels = torch.load("train.pt")`.
+"""Files that a script unpacks: `images, labels = torch.load("train.pt")`, or `torch.load("train.pt")["samples"]`.
 
-Each name gets a tensor of the file's sample, and one of labels a class for each of its first dimension.
-
-A module of its own: readers of several libraries ask the script's code the same.
+Each name gets a tensor of the file's sample, and one of labels a class for each of its first dimension. Of a file that
+is read by keys the sample is one of many: each key gets so many of them, and one of labels their classes.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -21,6 +22,33 @@ from cotenant.tracing.data.format_nodes import called_name, spans
 from cotenant.tracing.data.synthetic_torchvision import synthetic_tensor
 
 _LABELS = re.compile(r"(?:.*_)?(?:labels?|targets?|class(?:es)?|y)(?:_.*)?", re.IGNORECASE)
+_ROWS, _MIN_ROWS, _NUMBERS = 2000, 128, 2**26
+"""Samples of a file that is read by keys; fewer where they would have more numbers than that."""
+
+
+class KeyedTensor(torch.Tensor):
+    """What a file has that the script loads without saying what it expects: a tensor, and tensors by name."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # what it computes is a plain tensor
+    sample: SyntheticSample
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        rows = max(_MIN_ROWS, min(_ROWS, _NUMBERS // math.prod(self.sample.shape)))
+        if _LABELS.fullmatch(key):
+            return synthetic_tensor(replace(self.sample, shape=(rows,), dtype="int64"))
+        return synthetic_tensor(replace(self.sample, shape=(rows, *self.sample.shape)))
+
+
+def loaded_tensors(sample: SyntheticSample) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """As `unpacked_tensors`; a tensor has others by name, too."""
+    made = unpacked_tensors(sample)
+    if isinstance(made, tuple):
+        return made
+    keyed = made.as_subclass(KeyedTensor)
+    keyed.sample = sample
+    return keyed
 
 
 def unpacked_tensors(sample: SyntheticSample) -> torch.Tensor | tuple[torch.Tensor, ...]:
