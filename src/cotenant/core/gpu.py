@@ -31,8 +31,12 @@ class Gpu:
     available_until_s: float | None = None
 
 
+WHOLE_GPU_SLICES = 7
+"""MIG divides the SMs of a GPU into so many parts."""
+
+
 def mig_slices(profile: str) -> int:
-    """The sevenths of a GPU's SMs that a MIG profile has, e.g. 3 of `3g.20gb`; 0 where it says none."""
+    """How many of `WHOLE_GPU_SLICES` a MIG profile has, e.g. 3 of `3g.20gb`; 0 where it says none."""
     digits = profile.partition("g")[0]
     return int(digits) if digits.isdecimal() and len(digits) == 1 else 0
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cotenant.core.errors import UsageError
-from cotenant.core.gpu import Gpu, GpuSnapshot, mig_slices
+from cotenant.core.gpu import WHOLE_GPU_SLICES, Gpu, GpuSnapshot, mig_slices
 from cotenant.core.job import Job
 from cotenant.core.mig import (
     InstanceProfile,
@@ -45,7 +45,6 @@ MAX_WAITING = 32
 """So many jobs that wait are looked at, in the order of the policy."""
 MAX_OTHERS = 64
 """So many other empty GPUs and instances."""
-WHOLE_GPU_SLICES = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from cotenant.core.errors import UsageError
-from cotenant.core.gpu import Sharing, mig_slices
+from cotenant.core.gpu import WHOLE_GPU_SLICES, Sharing, mig_slices
 from cotenant.core.job import Job
 from cotenant.scheduling.placement import gates, orders, scores
 from cotenant.scheduling.placement.composition import MoveRule
@@ -73,10 +73,9 @@ _ORDERS: dict[QueueOrder, orders.Order] = {
 }
 
 
-MAX_SLICES = 7
 SLICE_COST = 0.01
 """Of each slice of a MIG instance, in jobs' worth of speed: it decides between instances of equal gain only, which is
-rounded to tenths. A whole GPU has seven."""
+rounded to tenths."""
 
 
 class MarginalGainPairing:
@@ -148,7 +147,7 @@ class MarginalGainPairing:
         if residents:
             shared = self._judge_shared(new, residents)
             return shared if isinstance(shared, Refusal) else speed * shared
-        return -(round(speed, 1) + SLICE_COST * (MAX_SLICES - mig_slices(profile)))
+        return -(round(speed, 1) + SLICE_COST * (WHOLE_GPU_SLICES - mig_slices(profile)))
 
     def _judge_shared(self, new: CoRunner, residents: Residents) -> float | Refusal:
         if not new.ignores_activity:  # the cheapest limit first
