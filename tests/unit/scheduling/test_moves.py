@@ -68,6 +68,13 @@ def test_a_job_leaves_a_heavy_neighbor_for_an_empty_gpu():
     assert move.reason.startswith(f"{MOVE_STOP}: +")
 
 
+def test_the_least_gain_of_the_policy_is_that_of_a_move_too():
+    move = plan(CROWDED, [running(1), running(2)], min_gain=0.8)
+    assert move is not None
+    assert move.reason == f"{MOVE_STOP}: +0.89 jobs' worth of speed on another GPU"
+    assert plan(CROWDED, [running(1), running(2)], min_gain=0.9) is None
+
+
 def test_only_a_job_that_can_save_its_state_is_moved():
     move = plan(CROWDED, [running(1, checkpoint_signal=None), running(2)])
     assert move is not None

@@ -247,7 +247,7 @@ def marginal_gain(
         raise UsageError(f"`max_moves` must be >= 1, got {max_moves}", hint="`moves = false` moves no job")
     return Ranked(
         name="marginal-gain",
-        moves=MoveRule(max_moves=max_moves) if moves else None,
+        moves=MoveRule(min_gain=min_gain, max_moves=max_moves) if moves else None,
         order=_ORDERS[order],
         gates=(gates.max_jobs(max_jobs), gates.warming_up_unless_known(warmup_s)),
         score=scores.most_available_memory,
