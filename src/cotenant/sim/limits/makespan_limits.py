@@ -68,8 +68,3 @@ def makespan_limits(evaluation: Evaluation, *, tries: int = SEARCH_TRIES) -> Mak
     if bound.critical_path_s >= bound.makespan_s:
         notes.append("the bound is the arrival of one job plus its run time alone")
     return MakespanLimits(bound_s=bound.makespan_s, best_s=best_s, best_by=best_by, note="; ".join(notes))
-
-
-def gap_lines(evaluation: Evaluation, limits: MakespanLimits) -> list[str]:
-    """One line per policy: how far its makespan is from the limits."""
-    return [f"{result.policy}: {limits.text(result.metrics.makespan_s)}" for result in evaluation.results]
