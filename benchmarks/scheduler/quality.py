@@ -10,8 +10,9 @@ seeds; the defaults of our policies were chosen on these (decision 0048) and las
 `as the goal was set`: t1 with the interference model of the prototype from which the goals come (decision 0048):
 pairs without a measurement cost 1.94 x SMACT^4.44, and costs add up without a ceiling.
 Columns. Policies get memory from the named estimator, start without history, and run with a slowdown bound of 1.5
-unless another bound is named. Our estimator (`cotenant`) gives the bound of the traced memory and the SM activity of
-CNNs of `hybrid`. A job without a script for it is unknown and runs alone; these workloads are listed above the table.
+unless another bound is named. Our estimator (`cotenant`) gives the bound of the traced memory and the interval of
+SM activity (decision 0082). A job without a script for it is unknown and runs alone; these workloads are listed above
+the table.
 "Best known" is a clairvoyant search, run on every tenth bootstrap. "No schedule beats" is a linear program over all
 sets of at most four jobs that fit a GPU, with free preemption, on every tenth bootstrap.
 """
