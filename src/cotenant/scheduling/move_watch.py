@@ -86,7 +86,8 @@ class MoveWatch:
         live = [table.jobs[job_id] for job_id in sorted(table.live)]
         if all(job.spec.checkpoint_signal is None for job in live) or any(self.is_moving(job) for job in live):
             return []
-        timer.looked(at_s, [job.attempts[-1].started_at_s or at_s for job in live if planner.is_movable(job)])
+        starts_s = [job.attempts[-1].started_at_s for job in live if planner.is_movable(job)]
+        timer.looked(at_s, [at_s if start_s is None else start_s for start_s in starts_s])
         found = [self._running(job, at_s) for job in live if not is_suspended(job)]
         running = {live_job.job.id: live_job for live_job in found if live_job is not None}
         driver, offered = self._driver, self._admission.offered()
