@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("scipy")
 
 from benchmarks.scheduler.lookahead import LookaheadPolicy, Rule
-from benchmarks.scheduler.online_gap import SCHEDULERS, step, table
-from cotenant.sim import cluster
+from benchmarks.scheduler.online_gap import SCHEDULERS, step, table, with_history
+from cotenant.sim import cluster, traces
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.simulate import simulate
+from cotenant.sim.traces.transforms import resampled
 from worlds import a_profile, a_trace
 
 ONE, TWO = cluster.parse("1xA100-40GB"), cluster.parse("2xA100-40GB")
@@ -51,7 +52,15 @@ def test_gangs_get_all_of_their_gpus():
 
 
 def test_every_scheduler_has_a_row_and_its_step():
-    lines = table([a_trace((0, 1000, 1, HEAVY), (0, 1000, 1, HEAVY), (100, 100, 1, SHORT))])
+    trace = a_trace((0, 1000, 1, HEAVY), (0, 1000, 1, HEAVY), (100, 100, 1, SHORT))
+    lines = table([trace], SCHEDULERS, title="schedule", chained=True)
     assert len(lines) == 2 + len(SCHEDULERS)
     assert step([0.1, 0.3], [0.0, 0.1]) == "+15.0 ± 5.0"
     assert step([0.1], None) == "-"
+
+
+def test_history_of_other_traces_is_used():
+    trace = resampled(traces.load("t1"), seed=1)
+    cold, warm = (with_history(count, reports_steps=True)(trace) for count in (0, 2))
+    assert warm.columns.start_s != cold.columns.start_s
+    assert warm.completed == cold.completed == len(trace)
