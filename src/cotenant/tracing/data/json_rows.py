@@ -12,9 +12,9 @@ import ast
 import functools
 import inspect
 import json
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data.class_folders import parsed_source
@@ -22,6 +22,9 @@ from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.format_nodes import spans
 from cotenant.tracing.data.synthetic_columns import GrowingRow
 from cotenant.tracing.patches.registry import Patch, Phase
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_keys
 
 ROWS = 1000
 _MARK = "cotenant_row"
@@ -79,7 +82,7 @@ class _JsonRow(GrowingRow):
     def __iter__(self) -> Iterator[str]:  # without it, `**row` copies the dict and asks for no keys
         return super().__iter__()
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> dict_keys[str, Any]:
         """Also those that a call needs to which the row is passed as keywords."""
         for name in _wanted_keywords(script_location.calling_frame()) if self._maker is not None else ():
             self[name]  # makes it
