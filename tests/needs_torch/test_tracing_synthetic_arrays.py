@@ -283,9 +283,7 @@ def test_a_scan_has_a_file_of_its_own_with_a_label_for_each_voxel(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
-@pytest.mark.parametrize(
-    ("name", "part"), [("3d.npz", "['positions'].item()"), ("3d.npy", ".item()"), ("train.pkl", "")]
-)
+@pytest.mark.parametrize(("name", "part"), [("3d.npz", "['positions'].item()"), ("3d.npy", ".item()")])
 def test_a_file_of_an_object_is_not_made_of_an_array(tmp_path, name, part):
     source = f"""
     import numpy as np

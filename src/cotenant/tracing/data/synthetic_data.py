@@ -58,7 +58,6 @@ _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
 _VOXEL_DISTANCE = 7
 _OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
-_PICKLED = (".pkl", ".pickle")
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
@@ -204,7 +203,7 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
             object, such as a dict, which the script takes out of its array.
     """
     is_path = isinstance(file, (str, os.PathLike))
-    is_object = _OBJECT.search(script_location.calling_text()) or (is_path and os.fspath(file).endswith(_PICKLED))
+    is_object = _OBJECT.search(script_location.calling_text())
     if is_path and (is_object or _WEIGHTS.search(os.fspath(file))):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
