@@ -192,6 +192,23 @@ def epoch():
 {rest}
 """
 BEHIND_EPOCHS = {
+    "by a model made there": """
+class Pipeline:
+    @torch.no_grad()
+    def __call__(self): sample()
+def validate():
+    pipeline = Pipeline()
+    with torch.inference_mode(): pipeline()
+for i in range(10): epoch()
+validate()""",
+    "by a function without gradients": """
+class Pipeline:
+    def run(self): sample()
+@torch.no_grad()
+def validate():
+    Pipeline().run()
+for i in range(10): epoch()
+validate()""",
     "of one call": """
 for i in range(10): epoch()
 sample()""",

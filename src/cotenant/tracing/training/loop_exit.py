@@ -24,7 +24,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of
 from cotenant.tracing.training.loop_jump import Exit, counts, exit_of, leave_at_end
-from cotenant.tracing.training.model_calls import runs_model
+from cotenant.tracing.training.model_calls import infers, runs_model
 from cotenant.tracing.training.source_loops import LOOPS
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -71,6 +71,11 @@ class _Behind:
         names = script_location.visible_names(self.frame)
         owners = (value_of(called.value, names) for called in calls if _is_method(called, self.inner_names))
         return any(owner is not None and not isinstance(owner, torch.nn.Module) for owner in owners)
+
+    def runs_model(self) -> bool:
+        """Whether it runs a model, as far as the source tells."""
+        names = script_location.visible_names(self.frame)
+        return runs_model([self.statement], names) or infers([self.statement], names)
 
     def has_trained(self, trained: later_training.TrainedLines) -> bool:
         """Whether a backward pass ran in it."""
@@ -186,7 +191,7 @@ class LoopExit:
                     elif found:
                         yield found
                     return
-                if found is None and runs_model([part.statement], script_location.visible_names(part.frame)):
+                if found is None and part.runs_model():
                     found = _Work(part.path, part.statement.lineno, trains=False)
             yield found
 

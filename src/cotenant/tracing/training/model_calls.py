@@ -9,6 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.utils import _contextlib
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import source_bodies
@@ -18,6 +19,7 @@ _MAX_CALL_DEPTH = 3  # of functions of the script
 _LIBRARY_WORK = frozenset(
     {"generate", "sample", "predict", "evaluate", "validate", "test", "val", "encode", "get_preds", "predict_proba"}
 )  # methods that run a model in Transformers, Lightning, Keras, Ultralytics, fastai and others
+_WITHOUT_GRAD = frozenset({"no_grad", "inference_mode"})
 _RETURN_SELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module
 
 
@@ -29,13 +31,46 @@ def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: 
     return any(_runs(call, names, depth) for statement in statements for call in _calls(statement))
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
+def infers(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether they compute without gradients, directly or through the script's own functions.
+
+    So does a model that is made only there, such as the pipeline of a last validation.
+    """
+    nodes = [node for statement in statements for node in _nodes(statement)]
+    withs = (item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items)
+    if any(isinstance(part, ast.Attribute) and part.attr in _WITHOUT_GRAD for item in withs for part in ast.walk(item)):
+        return True
+    calls = (node for node in nodes if isinstance(node, ast.Call))
+    return any(_function_infers(_called(call, names), call, names, depth) for call in calls)
+
+
+def _function_infers(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
+    function = called.__func__ if isinstance(called, MethodType) else called
+    if isinstance(function, FunctionType) and function.__code__.co_filename == _contextlib.__file__:
+        return True  # in a decorator such as `torch.no_grad()`
+    found = _body_and_names(called, call, names) if depth < _MAX_CALL_DEPTH else None
+    return found is not None and infers(*found, depth + 1)
+
+
+def _called(call: ast.Call, names: Mapping[str, Any]) -> Any:
+    """What is called, without running code of the script; None where it is not known."""
+    called = value_of(_receiver(call.func), names)
+    if called is None and isinstance(call.func, ast.Attribute):
+        return _method(value_of(call.func.value, names), call.func.attr)
+    return called
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of what runs in a statement, which leaves out the bodies of what it defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
-    if isinstance(node, ast.Call):
-        yield node
+    yield node
     for child in ast.iter_child_nodes(node):
-        yield from _calls(child)
+        yield from _nodes(child)
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (part for part in _nodes(node) if isinstance(part, ast.Call))
 
 
 def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
@@ -44,11 +79,9 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
         return True
     if word == "deepcopy":
         return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
-    called = value_of(_receiver(call.func), names)
+    called = _called(call, names)
     if isinstance(called, torch.nn.Module):
         return True
-    if called is None and isinstance(call.func, ast.Attribute):
-        called = _method(value_of(call.func.value, names), word)
     return depth < _MAX_CALL_DEPTH and called is not None and _function_runs(called, call, names, depth)
 
 
@@ -66,17 +99,25 @@ def _method(owner: Any, name: str) -> Any:
 
 
 def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
+    function = called.__func__ if isinstance(called, MethodType) else called
+    function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
+    if isinstance(function, FunctionType) and not script_location.is_user_file(function.__code__.co_filename):
+        return function.__name__ in _LIBRARY_WORK and "torch" in function.__globals__
+    found = _body_and_names(called, call, names)
+    return found is not None and runs_model(*found, depth + 1)
+
+
+def _body_and_names(
+    called: Any, call: ast.Call, names: Mapping[str, Any]
+) -> tuple[list[ast.stmt], dict[str, Any]] | None:
+    """The statements of a function of the script, and the names that they see; None for anything else."""
     arguments = [value_of(node, names) for node in call.args]
     if isinstance(called, MethodType):
         arguments.insert(0, called.__self__)
         called = called.__func__
-    if not isinstance(called, FunctionType):
-        return False
-    function = inspect.unwrap(called)
-    if not isinstance(function, FunctionType):
-        return False
-    if not script_location.is_user_file(function.__code__.co_filename):
-        return function.__name__ in _LIBRARY_WORK and "torch" in function.__globals__
+    function = inspect.unwrap(called) if isinstance(called, FunctionType) else None
+    if not isinstance(function, FunctionType) or not script_location.is_user_file(function.__code__.co_filename):
+        return None
     code = function.__code__
     known = dict(function.__globals__)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
@@ -86,4 +127,4 @@ def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth:
             continue
     known.update(zip(code.co_varnames[: code.co_argcount], arguments, strict=False))
     known.update({keyword.arg: value_of(keyword.value, names) for keyword in call.keywords if keyword.arg})
-    return runs_model(source_bodies.code_body(code), known, depth + 1)
+    return source_bodies.code_body(code), known
