@@ -11,7 +11,7 @@ from cotenant.core.job import Attempt, AttemptExit
 from cotenant.core.placement import Placement
 from cotenant.scheduling import policies
 from cotenant.scheduling.checkpoints import MOVE_STOP
-from cotenant.scheduling.moves import RunningJob, move_planner
+from cotenant.scheduling.moves import MAX_WAITING, RunningJob, move_planner
 from cotenant.scheduling.prediction.durations import duration_of_runs
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.prediction.interference import GpuActivity
@@ -127,3 +127,21 @@ def test_speeds_that_were_learned_since_the_last_look_count():
     for _ in range(20):
         history.interference.learn(activities, [3.0, 1.0], spread=0.05)
     assert found.plan(gpus, jobs, (), {}, RAN_S) is not None
+
+
+@pytest.mark.parametrize(("ahead", "is_moved"), [(MAX_WAITING - 1, True), (MAX_WAITING, False)])
+def test_only_the_first_jobs_that_wait_are_looked_at(ahead, is_moved):
+    gpus = (gpu(0, resident(1, 0.6, sharing="exclusive")), gpu(1))
+    too_large = [a_job(100 + number, 80) for number in range(ahead)]
+    gang = a_job(9, 10, gpus=2, exclusive=True)
+    assert (planned(gpus, [running(1)], [*too_large, gang]) is not None) == is_moved
+
+
+def test_of_two_jobs_the_one_with_more_left_gives_a_turn():
+    history, short, longer = WorkloadHistory(), a_job(9, 10, exclusive=True, command=("short",)), running(2)
+    learned(history, short, 100.0)
+    learned(history, longer.job, RAN_S + 2.0 * LEFT_UNKNOWN_S)
+    gpus = tuple(gpu(place, resident(place + 1, 0.6, gib=30, sharing="exclusive")) for place in (0, 1))
+    move = planned(gpus, [running(1), longer], [short], history=history)
+    assert move is not None
+    assert move.job_id == 2

@@ -155,7 +155,11 @@ def test_a_job_makes_room_for_a_gang_on_its_own_host_only():
     gang = a_job(9, 10, gpus=2, exclusive=True)
     held, jobs = of("n1", gpu(0, resident(1, sharing="exclusive"))), {1: running(1)}
     assert found.plan((held, of("n2", gpu(1)), of("n3", gpu(2))), jobs, [gang], {}, RAN_S) is None
-    assert found.plan((held, of("n1", gpu(1)), of("n2", gpu(2))), jobs, [gang], {}, RAN_S) is not None
+    small = a_snapshot(2, gib=16, at_s=RAN_S)
+    large = of("n1", gpu(0, resident(1, gib=30, sharing="exclusive")))
+    move = found.plan((large, of("n1", gpu(1)), of("n2", small)), jobs, [gang], {}, RAN_S)
+    assert move is not None
+    assert move.reason == f"{MOVE_STOP}: room for job 9, +1.00 of speed", "it gets the two GPUs of that host"
     assert planner().plan((held, of("n2", gpu(1))), jobs, [gang], {}, RAN_S) is not None, "gangs may span hosts"
 
 
