@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_resident, a_snapshot
+from builders import a_job, a_resident, a_snapshot
 from cotenant.scheduling.placement.gpu_view import GpuView
-from cotenant.scheduling.placement.pairing import residents_of
+from cotenant.scheduling.placement.pairing import co_runner_of, residents_of
+from placers import Facts
 
 
 def company(*residents, smact):
@@ -62,3 +63,17 @@ def test_residents_that_differ_only_in_their_slowdown_bound_sort_stably():
         for place, bound in enumerate(bounds)
     ]
     assert company(*residents, smact=0.5) == company(*reversed(residents), smact=0.5)
+
+
+def test_what_a_lone_resident_shows_has_no_interval():
+    (one,) = company(a_resident(12, placed_at_s=0.0, first_active_at_s=0.0), smact=0.34)
+    assert one.smact_high is None
+    (starting,) = company(a_resident(12, placed_at_s=0.0), smact=0.34)
+    assert starting.smact_high > starting.smact
+
+
+def test_a_job_has_the_memory_that_its_history_says():
+    facts = Facts()
+    assert co_runner_of(a_job(1, 8), facts).memory_bytes == 8 * 2**30
+    facts.demand_bytes = lambda _job: 2**30
+    assert co_runner_of(a_job(1, 8), facts).memory_bytes == 2**30

@@ -375,3 +375,15 @@ def test_sharing_an_instance_gains_in_proportion_to_the_speed_there():
     slow, fast = (rule.judge(CoRunner(workload=name, smact=0.2), shared) for name in ("slow", "fast"))
     assert fast < 0
     assert slow == pytest.approx(0.3 * fast)
+
+
+def test_the_retry_of_a_job_that_ran_out_of_memory_is_bound_by_what_users_requested_only():
+    pairing = create("marginal-gain").pairing
+    heavy = CoRunner("heavy", 0.9, memory_bytes=12 * GiB)
+    strict = heavy._replace(max_slowdown=1.5)
+    assert pairing.judge(heavy, (heavy,)).rule == "smact_sum"
+    retry = heavy._replace(ignores_activity=True)
+    gain = -pairing.judge(retry, (heavy, heavy, heavy))
+    assert gain < 0.3, "no limit of the policy holds, its least gain neither"
+    assert pairing.judge(retry, (strict,)).rule == "max_slowdown"
+    assert pairing.judge(retry._replace(max_slowdown=1.5), (heavy,)).rule == "max_slowdown"
