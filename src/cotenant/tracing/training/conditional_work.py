@@ -1,8 +1,10 @@
 """Work that a training loop does only sometimes, such as a regularization every 16 steps or a validation pass.
 
-Found in the source: an `if` in a loop around the optimizer step, on the loop's counter and known numbers, that runs a
-model or a backward pass and was not entered so far. The trace waits for work that comes soon, and warns of work that
-comes later. Not found: other conditions, loops of libraries, and calls through anything but names and attributes.
+Found in the source: an `if`, or its `else`, in a loop around the optimizer step or in what that loop calls, on its
+counter and known numbers, that runs a model or a backward pass and was not entered so far. So a discriminator that
+starts at the tenth epoch is found in the loop over batches, also where that is in a function that gets the epoch. The
+trace waits for work that comes soon, and warns of work that comes later. Not found: other conditions, loops of
+libraries, and calls through anything but names and attributes.
 
 On the null GPU calls of models are not seen: hooks of modules would change what is compiled. There an `if` counts as
 entered whose condition was true when a backward pass began before it or after it.
@@ -13,8 +15,8 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.growing_sizes import growing_sizes
-from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, number_in, when_true
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 
@@ -115,10 +117,20 @@ class ConditionalWork:
         return any((branch.path, line) in self._lines_run for line in lines)
 
     def _pending(self) -> Iterator[PendingBranch]:
-        for frame, loop, names, innermost in _loops():
-            for branch in _branches(frame, loop, names, innermost=innermost):
-                if not self._was_entered(branch):
-                    yield branch
+        innermost = True
+        inside: list[_Level] = []  # what the loops looked at so far, and the functions, stand in
+        for frame in list(later_training.script_frames()):
+            body = source_bodies.function_body(frame)
+            loops = list(loops_around(body, frame.f_lineno))
+            names = script_location.visible_names(frame)
+            for depth, loop in enumerate(reversed(loops)):
+                level = _Level(frame, names, loop, Counters.of(loop, names))
+                inside.append(level)
+                for branch in _branches(level, inside, innermost=innermost and not depth):
+                    if not self._was_entered(branch):
+                        yield branch
+            inside.append(_Level(frame, names, ast.Module(body=body, type_ignores=[]), NO_COUNTERS))
+            innermost = innermost and not loops
 
 
 def _loops() -> Iterator[tuple[FrameType, ast.stmt, Mapping[str, Any], bool]]:
@@ -140,14 +152,57 @@ def _conditions(frame: FrameType, loop: ast.stmt) -> Iterator[tuple[ast.If, bool
             yield branch, branch.lineno > line
 
 
-def _branches(
-    frame: FrameType, loop: ast.stmt, names: Mapping[str, Any], *, innermost: bool
-) -> Iterator[PendingBranch]:
-    """The branches of one loop that run a model and whose condition will be true."""
-    of_loop = Counters.of(loop, names)
-    for branch, after in _conditions(frame, loop):
-        counters = of_loop.seen_from(frame.f_lineno, branch.lineno)
-        rounds = when_true(branch.test, counters, names, first=0 if after else 1)
-        if rounds is not None and runs_model(branch.body, names):
-            last = branch.body[-1].end_lineno or branch.body[-1].lineno
-            yield PendingBranch(frame.f_code.co_filename, branch.body[0].lineno, last, rounds, after, innermost)
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A loop, or the body of a function, that runs now."""
+
+    frame: FrameType
+    names: Mapping[str, Any]
+    node: ast.AST
+    counters: Counters
+
+    def counters_of(self, outer: _Level, inner: Sequence[_Level]) -> Counters:
+        """Those of an outer loop that are known here: by the same name or attribute, and with the same value.
+
+        What the loops between, `inner`, count is not known in a later round of the outer one.
+        """
+        if self is outer:
+            return self.counters
+        code = self.frame.f_code
+        counted = {text for level in inner if level is not outer for text in level.counters.strides}
+        is_local = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]).__contains__
+        known = {
+            text: stride
+            for text, stride in outer.counters.strides.items()
+            if text not in counted
+            and (self.frame is outer.frame or not is_local(text))
+            and number_in(text, self.names) == number_in(text, outer.names)
+        }
+        return replace(outer.counters, strides=known, not_known=frozenset(counted))
+
+
+def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Iterator[PendingBranch]:
+    """The branches in a loop, and in what stands `inside` of it, that run a model and that it will come to."""
+    for level in inside:
+        frame, counters = level.frame, level.counters_of(loop, inside)
+        if not counters.strides:
+            continue
+        for line, test, body in _tests_and_bodies(level.node, frame.f_lineno):
+            after = body[0].lineno > frame.f_lineno
+            there = counters.seen_from(frame.f_lineno, line) if frame is loop.frame else counters
+            rounds = when_true(test, there, level.names, first=0 if after else 1)
+            if rounds is not None and runs_model(body, level.names):
+                last = body[-1].end_lineno or body[-1].lineno
+                yield PendingBranch(frame.f_code.co_filename, body[0].lineno, last, rounds, after, innermost)
+
+
+def _tests_and_bodies(node: ast.AST, line: int) -> Iterator[tuple[int, ast.expr, list[ast.stmt]]]:
+    """The branches of the conditions in a loop, each with the line and what makes it run, but for that of `line`."""
+    for condition in conditions_in(node):
+        is_chain = len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If)  # `elif`: one of its own
+        for test, body in (
+            (condition.test, condition.body),
+            (ast.UnaryOp(op=ast.Not(), operand=condition.test), [] if is_chain else condition.orelse),
+        ):
+            if body and not body[0].lineno <= line <= (body[-1].end_lineno or line):
+                yield condition.lineno, test, body

@@ -54,7 +54,7 @@ def _later_calls(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> 
             if rounds is not None and rounds > _ROUNDS_TRACED:
                 yield (
                     f"parameters are unfrozen at {_place(frame, branch)}, after the traced steps; their gradients and "
-                    "optimizer states are not included"
+                    "optimizer states, and the activations that they need, are not included"
                 )
 
 

@@ -37,6 +37,7 @@ class Counters:
         strides: what a round adds, by the counter's source text.
         rounds_left: rounds after the present one; None: not known.
         of_loop: counters that end with those rounds.
+        not_known: source texts of numbers that other loops count.
     """
 
     strides: Mapping[str, int]
@@ -44,6 +45,7 @@ class Counters:
     of_loop: frozenset[str]
     changed_at: Mapping[str, int] = field(default_factory=dict)  # lines of `step += 1`
     ahead: Mapping[str, int] = field(default_factory=dict)  # changes by which a place is ahead of the present line
+    not_known: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, loop: ast.AST, names: Mapping[str, Any]) -> Counters:
@@ -60,13 +62,31 @@ class Counters:
             return cls(strides, None, frozenset(), changed_at)
         name, stride, left = _counter_of_for(loop, names)
         if name:
-            strides[name] = stride
-        return cls(strides, left, frozenset({name}), changed_at)
+            copies = _copies_of(name, loop)
+            strides |= dict.fromkeys((name, *copies), stride)
+            return cls(strides, left, frozenset({name, *copies}), changed_at)
+        return cls(strides, left, frozenset(), changed_at)
 
     def seen_from(self, line: int, place: int) -> Counters:
         """The same, for conditions at line `place` of the loop, while the script is at `line`."""
         first, last, change = (line, place, 1) if place > line else (place, line, -1)
         return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
+
+
+def _copies_of(counter: str, loop: ast.For) -> list[str]:
+    """What a loop sets to its counter, or to a number more: `self.epoch = epoch + 1`."""
+    found = []
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
+            value = node.value
+            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.right, ast.Constant):
+                value = value.left
+            if ast.unparse(value) == counter:
+                found.append(ast.unparse(node.targets[0]))
+    return found
+
+
+NO_COUNTERS = Counters({}, None, frozenset())
 
 
 def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, int | None]:
@@ -75,13 +95,13 @@ def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, 
     if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
         return "", 0, None
     arguments = [number_of(node, names) for node in over.args]
-    if over.func.id == "range" and isinstance(target, ast.Name):
-        now = number_of(target, names)
+    if over.func.id == "range" and isinstance(target, (ast.Name, ast.Attribute)):
+        now, text = number_of(target, names), ast.unparse(target)
         if not arguments or not all(isinstance(value, int) for value in arguments) or 0 in arguments[2:]:
-            return target.id, 1, None
+            return text, 1, None
         counted = range(*(int(value) for value in arguments if value is not None))
         left = len(counted) - 1 - counted.index(now) if isinstance(now, int) and now in counted else None
-        return target.id, counted.step, left
+        return text, counted.step, left
     counter = target.elts[0] if isinstance(target, ast.Tuple) else None
     if over.func.id == "enumerate" and isinstance(counter, ast.Name) and arguments:
         default = over.args[1] if len(over.args) > 1 else ast.Constant(0)
@@ -140,13 +160,12 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In):
         member, among = _future_value(node.left, counters, names, used), _numbers(node.comparators[0], names)
         return None if member is None or among is None else lambda rounds: member(rounds) in among
-    known = number_of(node, names)
-    if known is None:
+    known, text = number_of(node, names), ast.unparse(node)
+    if known is None or text in counters.not_known:
         return None
-    name = ast.unparse(node)
-    stride, ahead = counters.strides.get(name, 0), counters.ahead.get(name, 0)
+    stride, ahead = counters.strides.get(text, 0), counters.ahead.get(text, 0)
     if stride:
-        used.add(name)
+        used.add(text)
     return lambda rounds: known + stride * (rounds + ahead)
 
 
@@ -178,6 +197,11 @@ def number_of(node: ast.expr, names: Mapping[str, Any]) -> int | float | None:
     """The value of a constant, name or attribute if it is a number below 1e9; None for anything else."""
     value = node.value if isinstance(node, ast.Constant) else value_of(node, names)
     return value if isinstance(value, (int, float)) and abs(value) < _MAX_NUMBER else None
+
+
+def number_in(text: str, names: Mapping[str, Any]) -> int | float | None:
+    """The same for the source text of a name or an attribute."""
+    return number_of(ast.parse(text, mode="eval").body, names)
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:

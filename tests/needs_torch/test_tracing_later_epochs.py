@@ -1,0 +1,102 @@
+"""Work that a training does from some epoch on, in the loop over batches or in what it calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import allocations, traced
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = "import torch\nfrom torch import nn\n"
+RARE = """
+import argparse
+from torch.utils.data import DataLoader
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+args = argparse.Namespace(every=9)
+@torch.no_grad()
+def evaluate(net, width):
+    net(torch.ones(5000, width, device="cuda"))
+def train(x):
+    model(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+{loop}
+"""
+STEP = "train(torch.ones(4, 64, device='cuda'))"
+BIG = 4 * 5000 * 64
+
+
+def _loops(text: str) -> str:
+    return text.replace("STEP", STEP).strip()
+
+
+NESTED = """
+for epoch in range(99):
+    for i in range(10):
+        STEP
+        if epoch >= 50 and i % 2 == 0: evaluate(model, 64)
+"""
+IN_A_FUNCTION = """
+def train_epoch(loader, epoch):
+    for x in loader:
+        train(x.cuda())
+        if epoch < args.separated:
+            continue
+        elif epoch > 60: evaluate(model, 64)
+args.separated = 60
+for epoch in range(99):
+    train_epoch(DataLoader(torch.ones(400, 64), 4), epoch)
+"""
+IN_A_METHOD = """
+class Trainer:
+    def step(self):
+        if self.epoch < 30:
+            STEP
+        else: evaluate(model, 64)
+    def fit(self):
+        for self.epoch in range(99):
+            for i in range(10):
+                self.step()
+Trainer().fit()
+"""
+KEPT = IN_A_METHOD.replace(
+    "for self.epoch in range(99):", "for epoch in range(99):\n            self.epoch = epoch + 1"
+)
+BY_THE_STEP = """
+def step(i):
+    if i % 7 == 6: evaluate(model, 64)
+    STEP
+for i in range(99):
+    step(i)
+"""
+
+
+@pytest.mark.parametrize(
+    "loop", [NESTED, IN_A_FUNCTION, IN_A_METHOD, KEPT], ids=["nested", "in a function", "in a method", "kept"]
+)
+def test_work_that_waits_for_an_epoch_adds_a_warning_wherever_it_stands(tmp_path, loop):
+    source = HEAD + RARE.format(loop=_loops(loop))
+    line = next(at for at, text in enumerate(source.splitlines(), 1) if ": evaluate(" in text)
+    trace = traced(tmp_path, source)
+    expected = f"the work at train.py, line {line}, runs only after the traced steps; its memory is not included"
+    assert (trace.warnings, BIG in allocations(trace, "forward")) == ((expected,), False)
+
+
+def test_periodic_work_in_a_function_that_the_loop_calls_is_traced(tmp_path):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=_loops(BY_THE_STEP)))
+    assert (trace.header.steps, trace.warnings, BIG in allocations(trace, "forward")) == (7, (), True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("epoch >= 50", "epoch >= 150", id="after the last epoch"),
+        pytest.param("epoch >= 50", "epochs >= 50", id="another number"),
+        pytest.param("for epoch in", "for late in", id="no counter"),
+    ],
+)
+def test_work_that_waits_for_no_epoch_adds_none(tmp_path, old, new):
+    source = _loops(NESTED).replace(old, new)
+    assert not traced(tmp_path, HEAD + RARE.format(loop=f"epoch = epochs = 1\n{source}")).warnings
