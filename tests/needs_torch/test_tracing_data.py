@@ -359,3 +359,40 @@ def test_a_loader_of_a_made_up_table_has_many_batches(tmp_path, monkeypatch):
     assert len(DataLoader([0] * 8, batch_size=4)) == 2
     """
     trained(tmp_path, source, synthetic_data=["16:int64:50"])
+
+
+DRAWN = """
+import random
+import torch
+from torch.utils.data import DataLoader
+calls = []
+def collate(images):
+    calls.append(len(images))
+    side = {side}
+    return torch.nn.functional.interpolate(torch.stack(images), size=side)
+model = torch.nn.Conv2d(3, 64, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for image in DataLoader([torch.ones(3, 32, 32)] * 100, batch_size=4, collate_fn=collate):
+    model(image.cuda()).sum().backward()
+    optimizer.step()
+assert len(calls) {calls}, calls
+"""
+
+
+@pytest.mark.parametrize(
+    ("side", "calls"),
+    [
+        pytest.param("random.choice([24, 28, 32, 36, 40])", "== 33", id="of Python"),
+        pytest.param("24 + 4 * int(torch.randint(5, ()))", "== 33", id="of PyTorch"),
+        pytest.param("24 + 4 * __import__('numpy').random.randint(5)", "== 33", id="of NumPy"),
+        pytest.param("40 + 0 * random.randrange(5)", "== 7", id="not of the size"),
+        pytest.param("40", "== 1", id="none"),
+    ],
+)
+def test_a_collate_function_that_draws_sizes_is_asked_for_the_largest(tmp_path, side, calls):
+    if "numpy" in side:
+        pytest.importorskip("numpy")
+    trace = traced(tmp_path, DRAWN.format(side=side, calls=calls))
+    assert 4 * 3 * 40 * 40 * 4 in allocations(trace, category="input")
+    expected = ["the collate function draws the size of batches: after the first, the largest of 33 is traced"]
+    assert list(trace.warnings) == expected * ("33" in calls)

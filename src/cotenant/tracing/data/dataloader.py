@@ -7,6 +7,7 @@ differ, a batch has padding and its mask.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from cotenant.tracing.data import data_options, length_histogram, sample_lengths
+from cotenant.tracing.data import data_options, drawn_sizes, length_histogram, sample_lengths
 from cotenant.tracing.data.ending_loaders import ending_patches
 from cotenant.tracing.data.loader_epoch import LoaderEpoch
 from cotenant.tracing.patches.registry import Entry, PatchContext, Phase, patch_attributes
@@ -68,7 +69,7 @@ class _FewSampleIterator:
         self._quantiles = quantiles
         self._histogram = histogram
         self._batches_made = 0
-        self._cache: dict[tuple[int, int], Any] = {}
+        self._cache: dict[tuple[int, int], Sequence[Any]] = {}
         self._samples: list[list[Any]] = []  # for each kind of batch
         self._makes_batches: bool | None = None
         self._on_gpu = False  # whether the data set puts its samples there
@@ -114,9 +115,12 @@ class _FewSampleIterator:
         kinds = len(self._samples) if self._histogram is None else 2  # of usual lengths, then with the longest
         kind = min(self._batches_made, kinds - 1)
         self._batches_made += 1
-        if (size, kind) not in self._cache:
-            self._cache[size, kind] = self._loader.collate_fn(self._samples_of_batch(size, kind))
-        return _copy_containers(self._cache[size, kind])
+        made = self._cache.get((size, kind))
+        if made is not None:
+            return _copy_containers(made[-1])
+        samples = functools.partial(self._samples_of_batch, size, kind)
+        made = self._cache[size, kind] = drawn_sizes.batches_of(self._loader.collate_fn, samples, self._log.warn)
+        return _copy_containers(made[0])
 
     def _dataset_makes_batches(self, indices: Sequence[Any]) -> bool:
         """Whether `__getitems__` gives a whole batch in place of a list of samples, as that of Keras's arrays."""

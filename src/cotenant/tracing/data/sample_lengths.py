@@ -90,14 +90,15 @@ def lengths_vary(samples: Sequence[Any], collate: Callable[[list[Any]], Any]) ->
     if _sort_key(shortest) == _sort_key(longest):
         return False
     try:
-        shapes = [list(_shapes(collate([sample] * len(samples)))) for sample in (shortest, longest)]
+        found = [list(shapes(collate([sample] * len(samples)))) for sample in (shortest, longest)]
     except Exception:  # noqa: BLE001 - the script's collate function raises anything for batches it never gets
         # The result decides a warning only.
         return False
-    return shapes[0] != shapes[1]
+    return found[0] != found[1]
 
 
-def _shapes(batch: Any) -> Iterator[tuple[int, ...]]:
+def shapes(batch: Any) -> Iterator[tuple[int, ...]]:
+    """Of the tensors in a batch."""
     if isinstance(batch, Mapping):
         batch = batch.values()
     elif not isinstance(batch, (list, tuple)):
@@ -105,7 +106,7 @@ def _shapes(batch: Any) -> Iterator[tuple[int, ...]]:
             yield tuple(batch.shape)
         return
     for part in batch:
-        yield from _shapes(part)
+        yield from shapes(part)
 
 
 def is_stream(dataset: Any) -> bool:
