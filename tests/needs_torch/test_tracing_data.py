@@ -365,6 +365,10 @@ DRAWN = """
 import random
 import torch
 from torch.utils.data import DataLoader
+random.seed(1)
+torch.manual_seed(1)
+if "numpy" in {side!r}:
+    __import__("numpy").random.seed(1)
 calls = []
 def collate(images):
     calls.append(len(images))
@@ -385,6 +389,11 @@ assert len(calls) {calls}, calls
         pytest.param("random.choice([24, 28, 32, 36, 40])", "== 33", id="of Python"),
         pytest.param("24 + 4 * int(torch.randint(5, ()))", "== 33", id="of PyTorch"),
         pytest.param("24 + 4 * __import__('numpy').random.randint(5)", "== 33", id="of NumPy"),
+        pytest.param(
+            "24 + 16 * (len(calls) % 10 == 1 and len(calls) > 20 * (random.random() < 2))",
+            "== 33",
+            id="for every tenth",
+        ),
         pytest.param("40 + 0 * random.randrange(5)", "== 7", id="not of the size"),
         pytest.param("40", "== 1", id="none"),
     ],

@@ -18,7 +18,7 @@ import torch
 
 from cotenant.tracing.data.sample_lengths import shapes
 
-_TRIES, _MAX_TRIES = 6, 32  # until a size differs, and in all
+_DRAWS, _BATCHES = 7, 33  # until a size differs, and in all
 
 
 def batches_of(
@@ -27,14 +27,17 @@ def batches_of(
     """The first batch, and the largest of some where sizes are drawn. `samples`: makes them anew."""
     before = _random_state()
     first = collate(samples())
-    if _random_state() == before:
+    state = _random_state()
+    if state == before:
         return [first]
-    sizes, largest = [_elements(first)], first
-    while len(sizes) <= (_TRIES if len(set(sizes)) == 1 else _MAX_TRIES):
+    sizes, largest, draws = [_elements(first)], first, 1
+    while len(sizes) < _BATCHES and (draws < _DRAWS or len(set(sizes)) > 1):
         made = collate(samples())
         if _elements(made) > max(sizes):
             largest = made
         sizes.append(_elements(made))
+        before, state = state, _random_state()
+        draws += state != before  # some draw for every tenth batch only
     if len(set(sizes)) == 1:
         return [first]
     warn(f"the collate function draws the size of batches: after the first, the largest of {len(sizes)} is traced")
