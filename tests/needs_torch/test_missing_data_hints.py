@@ -117,7 +117,8 @@ raise AssertionError({message!r})
     ],
 )  # fmt: skip
 def test_where_files_were_looked_for_and_not_found_is_named(tmp_path, listing, named):
-    for use in ("random.sample(names, 10)", "torch.utils.data.DataLoader(names, shuffle=True)"):
+    last = "def last():\n    for at, _ in enumerate(names):\n        pass\n    return at\nlast()"
+    for use in ("random.sample(names, 10)", "torch.utils.data.DataLoader(names, shuffle=True)", last):
         with pytest.raises(TraceError) as caught:
             traced(
                 tmp_path, f"import glob, os, random, torch\nfrom pathlib import Path\n{listing}\n{use}\n",

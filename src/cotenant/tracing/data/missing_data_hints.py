@@ -163,7 +163,7 @@ def _absent_path_hint(error: BaseException) -> str | None:
 def _listing_hint(error: BaseException) -> str | None:
     """What to do about an error that may come from folders without the files that the script looks for in them."""
     listed = list(dict.fromkeys(synthetic_records.empty_listings))[:_NAMED_FILES]
-    if not listed or not isinstance(error, (*_OWN_ERRORS, ArithmeticError, TypeError)):
+    if not listed or not isinstance(error, (*_OWN_ERRORS, ArithmeticError, TypeError, UnboundLocalError)):
         return None
     return (
         f"the script finds no files of the kind that it wants in {', '.join(f'`{path}`' for path in listed)}: make a "
