@@ -69,6 +69,16 @@ def test_a_script_runs_with_the_environment_of_python(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(("gpus", "is_warned"), [("7", False), ("3,5", True)])
+def test_more_gpus_in_the_environment_than_the_script_finds_add_a_warning(tmp_path, gpus, is_warned):
+    source = TRAIN.partition("assert open")[0] + TRAIN.partition('"kept"')[2]
+    (tmp_path / "helper.py").write_text("WIDTH = 8\n")
+    found = run(tmp_path, source, "--lr", "1", env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus})
+    assert ["names 2 GPUs, and the script found 1: give `--gpus 2`" in text for text in found.warnings] == [
+        True
+    ] * is_warned
+
+
 def test_a_module_with_relative_imports_is_traced(tmp_path):
     package = tmp_path / "package"
     package.mkdir()

@@ -101,7 +101,18 @@ def trace_script(
     if isinstance(found, TraceError):
         raise found
     notes = [null_packages.warning_for(package) for package in options.null_packages]
+    notes += [] if program.launcher else _warnings_of_devices(env.get("CUDA_VISIBLE_DEVICES", ""), gpu["count"])
     return replace(found, warnings=(*notes, *found.warnings))
+
+
+def _warnings_of_devices(named: str, gpus: int) -> list[str]:
+    """What to warn of where the job's `CUDA_VISIBLE_DEVICES` names more GPUs than the script finds."""
+    count = len([name for name in named.split(",") if name.strip()])
+    text = (
+        f"`CUDA_VISIBLE_DEVICES={named}` names {count} GPUs, and the script found {gpus}: give `--gpus {count}` if it "
+        "divides its batches among them"
+    )
+    return [text] if count > gpus else []
 
 
 def _without_compiler(found: TraceError | MemoryTrace, eager: TraceError | MemoryTrace) -> TraceError | MemoryTrace:
