@@ -61,6 +61,14 @@ class Trainer:
                 self.step()
 Trainer().fit()
 """
+NAMED = """
+start = 100
+for index in range(9999):
+    i = index + start
+    is_due = i != 0 and i % 5000 == 0
+    STEP
+    if is_due: evaluate(model, 64)
+"""
 KEPT = IN_A_METHOD.replace(
     "for self.epoch in range(99):", "for epoch in range(99):\n            self.epoch = epoch + 1"
 )
@@ -74,7 +82,9 @@ for i in range(99):
 
 
 @pytest.mark.parametrize(
-    "loop", [NESTED, IN_A_FUNCTION, IN_A_METHOD, KEPT], ids=["nested", "in a function", "in a method", "kept"]
+    "loop",
+    [NESTED, IN_A_FUNCTION, IN_A_METHOD, KEPT, NAMED],
+    ids=["nested", "in a function", "in a method", "kept", "named"],
 )
 def test_work_that_waits_for_an_epoch_adds_a_warning_wherever_it_stands(tmp_path, loop):
     source = HEAD + RARE.format(loop=_loops(loop))

@@ -13,8 +13,10 @@ entered whose condition was true when a backward pass began before it or after i
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,11 +200,31 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
 
 def _tests_and_bodies(node: ast.AST, line: int) -> Iterator[tuple[int, ast.expr, list[ast.stmt]]]:
     """The branches of the conditions in a loop, each with the line and what makes it run, but for that of `line`."""
+    named = _Named(node)
     for condition in conditions_in(node):
+        test = named.visit(copy.deepcopy(condition.test))
         is_chain = len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If)  # `elif`: one of its own
-        for test, body in (
-            (condition.test, condition.body),
-            (ast.UnaryOp(op=ast.Not(), operand=condition.test), [] if is_chain else condition.orelse),
+        for reached, body in (
+            (test, condition.body),
+            (ast.UnaryOp(op=ast.Not(), operand=test), [] if is_chain else condition.orelse),
         ):
             if body and not body[0].lineno <= line <= (body[-1].end_lineno or line):
-                yield condition.lineno, test, body
+                yield condition.lineno, reached, body
+
+
+class _Named(ast.NodeTransformer):
+    """Puts conditions in the places of the names that a loop gives them: `is_due = step % 16 == 0`."""
+
+    def __init__(self, loop: ast.AST) -> None:
+        assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign)]
+        names = Counter(ast.unparse(target) for node in assigned for target in node.targets)
+        self._conditions = {
+            node.targets[0].id: node.value
+            for node in assigned
+            if isinstance(node.targets[0], ast.Name)
+            and names[node.targets[0].id] == 1
+            and isinstance(node.value, (ast.Compare, ast.BoolOp))
+        }
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._conditions.get(node.id, node)

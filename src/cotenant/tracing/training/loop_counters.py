@@ -74,14 +74,13 @@ class Counters:
 
 
 def _copies_of(counter: str, loop: ast.For) -> list[str]:
-    """What a loop sets to its counter, or to a number more: `self.epoch = epoch + 1`."""
+    """What a loop sets to its counter, or to a sum with it: `self.epoch = epoch`, `i = idx + args.start_iter`."""
     found = []
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Name, ast.Attribute)):
             value = node.value
-            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.right, ast.Constant):
-                value = value.left
-            if ast.unparse(value) == counter:
+            parts = [value.left, value.right] if isinstance(value, ast.BinOp) and type(value.op) is ast.Add else [value]
+            if counter in map(ast.unparse, parts):
                 found.append(ast.unparse(node.targets[0]))
     return found
 
