@@ -2,7 +2,8 @@ r"""Names of made-up images, as the code that lists them takes them apart: by a 
 
 Data sets for re-identification have the person and the camera in the name, such as `0002_c1s1_000451_03.jpg`, and their
 readers search it for `([-\d]+)_c(\d)`. Where the function that lists a folder has a regular expression, names match
-it: the first number in it is the class, all others are 1 or 2. Otherwise a name is `3_17`: class, then number.
+it: the first number in it is the class, all others are 1 or 2. Where the module reads names of files as numbers, as in
+`int(name.split(".")[0])` for the frames of a video, they count up. Otherwise a name is `3_17`: class, then number.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data.class_folders import parsed_source
 
 try:
     from re import _constants as op  # type: ignore[attr-defined]
@@ -26,6 +28,7 @@ except ImportError:  # Python 3.10
 _USES = frozenset({"compile", "match", "fullmatch", "search", "findall", "finditer"})
 _CLASSES = {op.CATEGORY_DIGIT: "0", op.CATEGORY_WORD: "a", op.CATEGORY_SPACE: " "}
 _MAX_LENGTH = 100  # of a name
+_STEM = re.compile(r"\.split\('\.'\)\[0\]$|\bsplitext\(.*\)\[0\]$|\.stem$")
 
 
 def names(count: int, classes: int, suffix: str) -> list[str]:
@@ -40,7 +43,16 @@ def names(count: int, classes: int, suffix: str) -> list[str]:
             made = sorted({name.removesuffix(suffix) for name in made})
             if len(made) == count and all(re.search(pattern, name + suffix) for name in made):
                 return made
+    if _reads_numbers(script_location.calling_file()):
+        return [str(index) for index in range(count)]
     return [f"{index % classes}_{index}" for index in range(count)]
+
+
+@functools.cache
+def _reads_numbers(path: str) -> bool:
+    """Whether a module makes whole numbers of names of files without their suffix."""
+    calls = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call) and len(node.args) == 1)
+    return any(ast.unparse(call.func) == "int" and _STEM.search(ast.unparse(call.args[0])) for call in calls)
 
 
 @functools.cache
