@@ -304,3 +304,14 @@ def test_a_missing_file_of_tensors_has_them_by_name(tmp_path):
     assert loaded.shape == (9, 128) and type(loaded[:, 5]) is torch.Tensor and loaded.cuda().is_cuda
     """
     trained(tmp_path, source, synthetic_data=["9x128:float32:6"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_a_part_of_a_data_set_in_a_group_has_rows(tmp_path):
+    source = """
+    import h5py
+    with h5py.File("data/shapenet.hdf5", "r") as file:
+        assert file["02691156"]["train"][...].shape == (2000, 64, 3) and file["02691156"]["7"].shape == (64, 3)
+        assert [row.shape for row in file["02691156"]["val"]][:2] == [(64, 3), (64, 3)]
+    """
+    trained(tmp_path, source, synthetic_data=["64x3:float32"])

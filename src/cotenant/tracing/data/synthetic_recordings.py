@@ -42,6 +42,8 @@ _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
 _MIN_EXTENT, _MIN_VOXELS = 16, 1 << 20  # of a scan: no image has as many channels
+_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+"""Names of groups of rows in a group, as those of a category's shapes."""
 _STREAMS = ("tokens",)
 """Names of the tokens of all texts, one after another."""
 _REASON = "It raises where the file is missing."
@@ -313,7 +315,7 @@ class _SyntheticRows:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            return self._rows[0]
+            return self if key in _SPLITS else self._rows[0]
         if isinstance(key, tuple) and len(key) > self.ndim and self._other != self._sample:
             return _SyntheticRows(self._other, self._other, is_of_matlab=self._is_of_matlab)[key]
         found = self._rows[() if key is Ellipsis else key]
