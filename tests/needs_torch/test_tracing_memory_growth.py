@@ -119,3 +119,20 @@ def test_samples_that_a_data_set_puts_on_the_gpu_are_gone_after_their_batch(tmp_
     trace = traced(tmp_path, textwrap.dedent(source))
     assert not trace.warnings
     assert trace.header.steps == 3
+
+
+def test_the_next_batch_of_a_loader_that_asks_ahead_is_no_growth(tmp_path):
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "__init__.py").write_text("")
+    (tmp_path / "accelerate" / "data_loader.py").write_text(
+        "def shard(loader):\n    batches = iter(loader)\n    present = next(batches)\n    while present is not None:\n"
+        "        present = [part.cuda() for part in present]\n        following = next(batches, None)\n"
+        "        yield present\n        present = following\n"
+    )
+    head = HEAD.format(held_out=500).replace("torch.randn(500, 8)", "torch.randn(500, 40_000)")
+    head += "from accelerate.data_loader import shard\nwide = nn.Linear(40_000, 10).cuda()\n"
+    loop = LOOP.replace("in DataLoader(held_out, batch_size=50)", "in shard(DataLoader(held_out, batch_size=50))")
+    evaluation = "            model(x.cuda()).sum()"
+    assert not traced(tmp_path, head + loop.replace(evaluation, "            wide(x).sum()")).warnings
+    collecting = loop.replace(evaluation, "            outputs.append(x * 2 + 1)")
+    assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, head + collecting).warnings)

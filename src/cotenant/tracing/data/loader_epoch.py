@@ -66,8 +66,9 @@ class LoaderEpoch:
         self._growth.gives(size)
         return size
 
-    def end_batch(self) -> None:
+    def end_batch(self, batch: Any) -> None:
         """A batch is given."""
+        self._growth.gave(batch)
         self._position += 1
         self._progress.rounds.batch_read(self._epoch)
 

@@ -1,10 +1,17 @@
 """GPU memory that grows with each batch of a loop over a loader: predictions in a list, losses with their graphs.
 
-Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it.
-A module of its own: it is about epochs, and the loader's iterator about their batches.
+Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. A loader of
+accelerate asks for the next batch while the script has the one before, so the second is on the GPU beside the first:
+that is no growth.
+Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree
 
 from cotenant.core.units import format_bytes
 from cotenant.tracing import script_location
@@ -13,6 +20,8 @@ from cotenant.tracing.training.training_progress import TrainingLog
 _LEAST_BYTES = 16 << 20
 _LEAST_SHARE = 0.05
 """Of the peak so far: a growth over all batches is reported if it exceeds both."""
+_LOADER_AHEAD = "/accelerate/data_loader.py"
+_BLOCK_BYTES = 512
 
 
 class MemoryGrowth:
@@ -23,14 +32,24 @@ class MemoryGrowth:
         self._steps = log.steps
         self._live: list[int] = []  # bytes, before each batch
         self._sizes: list[int] = []
+        self._is_ahead = False  # whether the loader asks for batches before the script does
+        self._batch_bytes = 0  # of the latest, on a GPU
 
     def before_batch(self) -> None:
         """The script asks for a batch, and is done with the one before."""
+        if not self._live:
+            self._is_ahead = script_location.calling_file().endswith(_LOADER_AHEAD)
         self._live.append(sum(self._log.live_bytes.values()))
 
     def gives(self, size: int) -> None:
-        """A batch of so many samples is given."""
+        """A batch of so many samples is read."""
         self._sizes.append(size)
+
+    def gave(self, batch: Any) -> None:
+        """It is given."""
+        if self._is_ahead:
+            tensors = [leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            self._batch_bytes = sum(-(-tensor.nbytes // _BLOCK_BYTES) * _BLOCK_BYTES for tensor in tensors)
 
     def end(self, batches: int) -> None:
         """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
@@ -58,4 +77,6 @@ class MemoryGrowth:
         last = growths[-wanted:]
         if len(last) < wanted or min(last) != max(last) or last[0] < 0:
             return 0
+        if len(growths) == 1:
+            last[0] = max(0, last[0] - self._batch_bytes)
         return last[0] * self._sizes[0] // self._sizes[-1] if len(self._sizes) > wanted else last[0]
