@@ -652,3 +652,15 @@ def test_texts_of_the_network_are_made_for_the_script_alone(tmp_path):
         raise AssertionError(url)
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_a_table_of_words_has_a_word_and_a_tag_a_row(tmp_path):
+    source = """
+    import pandas
+    data = pandas.read_csv("data/ner.csv")
+    kinds = set(data.Tag.unique())
+    assert "O" in kinds and {"B-1", "I-1"} < kinds and len(kinds) == 11
+    assert isinstance(data["Word"][0], str) and data[["Word", "Tag"]].groupby("Tag").size().min() > 0
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])

@@ -24,8 +24,8 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data import image_files
 from cotenant.tracing.data.class_folders import parsed_source
-from cotenant.tracing.data.column_values import ColumnMaker, kind_of
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES, TIME_STEPS
 from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -50,6 +50,9 @@ _DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
 _COLUMN_OPTIONS = ("by", "subset", "keys", "columns", "item")
+_OF_CELLS = ("read_csv", "read_table", "read_excel")
+_TAGS = ("O", *(f"{place}-{number}" for number in range(CLASSES // 2) for place in "BI"))
+"""Of words: outside of names, and at the begin or inside of one of a class."""
 
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
@@ -96,6 +99,8 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
         if not columns and maker.image is not None:
             return _table(columns, of_images, kwargs, rows=max(_ROWS, maker.image.classes), has_dates=False)
         make = functools.partial(_column, columns, maker)
+        if original.__name__ in _OF_CELLS:
+            make = functools.partial(_of_tokens, make)
         return _table(columns, make, kwargs, rows=TIME_STEPS, has_dates=_mentions_dates(reader))
 
     return read
@@ -152,6 +157,16 @@ def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
     if _DATE_NAME.search(name):
         return pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h")
     return numpy.arange(TIME_STEPS, dtype=float) % 24
+
+
+def _of_tokens(make: Callable[[str], Any], name: str) -> Any:
+    """A column of a file that has no lists: where others have the words of a text, or their tags, it has one a row."""
+    kind = kind_of(name)
+    if kind == "words":
+        return [words_of_row(1, row) for row in range(TIME_STEPS)]
+    if kind == "tags":
+        return [_TAGS[row % len(_TAGS)] for row in range(TIME_STEPS)]
+    return make(name)
 
 
 def _of_images(maker: ColumnMaker, name: str, *, appends_suffix: bool) -> Any:
