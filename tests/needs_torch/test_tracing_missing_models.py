@@ -116,6 +116,22 @@ assert batch["input_ids"].shape == (1, 16) and batch["input_ids"][0, 0] == token
     assert not traced(tmp_path, script).partial
 
 
+def test_a_made_tokenizer_of_a_class_is_copied_and_sent_to_other_processes(tmp_path):
+    cache(tmp_path, "someone/tiny", {"config.json": BERT})
+    script = f"""
+import copy, pickle, torch
+from transformers import AutoModelForSequenceClassification, BertTokenizer
+tokenizer = BertTokenizer.from_pretrained("someone/tiny", cache_dir="hub")
+for other in (pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
+    assert isinstance(other, BertTokenizer) and other("one two")["input_ids"] == tokenizer("one two")["input_ids"]
+    assert other.vocab["yes"] == tokenizer.unk_token_id
+model = AutoModelForSequenceClassification.from_pretrained("someone/tiny", cache_dir="hub")
+batch = tokenizer(["one two three"], return_tensors="pt")
+{TRAIN}
+"""
+    assert not traced(tmp_path, script).partial
+
+
 def test_a_tokenizer_without_a_vocabulary_is_replaced(tmp_path):
     """transformers 5 makes one of special tokens alone where the files are missing: a text then has no tokens."""
     tokenizer = {

@@ -266,7 +266,16 @@ def _tokenizer_class(cls: type, has_prefixes: bool) -> Any:
     own: dict[str, Any] = dict.fromkeys(_PREFIX_SETTERS, _setting_no_prefix) if has_prefixes else {}
     if issubclass(cls, library.PreTrainedTokenizerBase) and not issubclass(base, cls):
         own["__class__"] = property(lambda self: cls)
-    return type("MadeTokenizer", (base,), own) if own else base
+    if not own:
+        return base
+    # `pickle` would look the class up by its name, and compares it with `__class__`.
+    own["__reduce_ex__"] = lambda self, _: (_unpickled, (cls, has_prefixes), vars(self))
+    return type("MadeTokenizer", (base,), own)
+
+
+def _unpickled(cls: type, has_prefixes: bool) -> Any:
+    kind = _tokenizer_class(cls, has_prefixes)
+    return kind.__new__(kind)
 
 
 def _setting_no_prefix(self: Any, *args: Any, **kwargs: Any) -> None:
