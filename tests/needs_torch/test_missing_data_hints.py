@@ -65,6 +65,21 @@ def test_the_hint_for_an_array_of_the_wrong_shape_asks_for_its_shape(tmp_path):
     assert "give its shape with `--synthetic-data .mel.npy=SHAPE:DTYPE`" in caught.value.hint
 
 
+def test_the_hint_for_lengths_that_differ_names_the_file_that_was_made_up(tmp_path):
+    source = """
+import torch
+from reader import rows
+words = list(rows("data/train.json")[0]["text"])
+torch.zeros(len(words)) + torch.zeros(len(words) + 1)
+"""
+    (tmp_path / "reader.py").write_text(
+        "import json\ndef rows(path):\n    with open(path) as file:\n        return json.load(file)\n"
+    )
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, source, synthetic_data=["16:int64:100"])
+    assert "`data/train.json` had to be made up" in caught.value.hint
+
+
 def test_the_hint_names_the_folders_of_arrays_that_differ_in_shape(tmp_path):
     source = "import numpy\nmel, pitch = (numpy.load(f'data/{kind}/1-{kind}.npy') for kind in ('mel', 'pitch'))\n"
     with pytest.raises(TraceError) as caught:

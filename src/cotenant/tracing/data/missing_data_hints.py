@@ -131,9 +131,10 @@ def _libraries_of_script(error: BaseException) -> set[str]:
 def _made_up_hint(error: BaseException) -> str | None:
     """What else may be the cause of an error of a lookup or a conversion: a file that was made up."""
     kinds = (LookupError, ValueError, AssertionError, TypeError, ArithmeticError)
-    if _OTHER_SHAPE.search(str(error)) and (hint := _shape_hint()):
+    is_of_shapes = _OTHER_SHAPE.search(str(error)) is not None
+    if is_of_shapes and (hint := _shape_hint()):
         return hint
-    if not synthetic_records.made_up or not isinstance(error, kinds):
+    if not synthetic_records.made_up or not (isinstance(error, kinds) or is_of_shapes):
         return None
     archive = next((path for path in synthetic_records.made_up if path.endswith(".npz")), None)
     if archive is not None and isinstance(error, LookupError):
