@@ -315,3 +315,15 @@ def test_a_part_of_a_data_set_in_a_group_has_rows(tmp_path):
         assert [row.shape for row in file["02691156"]["val"]][:2] == [(64, 3), (64, 3)]
     """
     trained(tmp_path, source, synthetic_data=["64x3:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_a_group_of_a_missing_hdf5_file_has_data_sets_by_name(tmp_path):
+    source = """
+    import h5py
+    with h5py.File("data/records.h5", "r") as file:
+        series, labels = file["train"]["X"][:], file["val"]["labels"][:4]
+        assert series.shape[1:] == (48, 37) and labels.shape[0] == 4 and labels.dtype == "int64"
+        assert file["clips"]["mask"][:3].shape == (3, 2) and file["clips"]["video_7"].shape == (48, 37)
+    """
+    trained(tmp_path, source, synthetic_data=["48x37:float32", "mask=2:float32"])

@@ -42,8 +42,7 @@ _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
 _MIN_EXTENT, _MIN_VOXELS = 16, 1 << 20  # of a scan: no image has as many channels
-_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
-"""Names of groups of rows in a group, as those of a category's shapes."""
+_SPLIT = re.compile(r"train(?:ing)?|val(?:id|idation)?|test(?:ing)?|dev", re.IGNORECASE)
 _STREAMS = ("tokens",)
 """Names of the tokens of all texts, one after another."""
 _REASON = "It raises where the file is missing."
@@ -219,7 +218,7 @@ def _synthetic_file(module: Any) -> type:
             first = samples_for_all(self.synthetic_samples)[0]
             # A sample has a file of its own where the script listed it, and where it is a scan.
             has_own_file = placeholders.is_placeholder(self.synthetic_name) or _is_scan(first)
-            is_label = isinstance(name, str) and _LABELS.fullmatch(name)
+            is_label = isinstance(name, str) and _LABELS.fullmatch(name.rpartition("/")[2])
             of_labels = first.shape if has_own_file and _is_without_channels(first) else (1,)
             default = replace(first, shape=of_labels, dtype="int64") if is_label else first
             is_stream = name in _STREAMS and len(first.shape) == 1 and not getattr(torch, first.dtype).is_floating_point
@@ -231,7 +230,16 @@ def _synthetic_file(module: Any) -> type:
             if sample is first:
                 synthetic_records.common_arrays.append(str(name))
             other = first if sample is default else sample
-            return _SyntheticRows(sample, other, is_of_matlab=self.synthetic_name.endswith(".mat"))
+            rows = _SyntheticRows(sample, other, is_of_matlab=self.synthetic_name.endswith(".mat"))
+            rows.member = functools.partial(self._member, name)
+            return rows
+
+        def _member(self, group: Any, name: str) -> Any:
+            """What a group of data sets has by a name; None where nothing says that it is one."""
+            full = f"{group}/{name}"
+            parts = [sample.path_part for sample in self.synthetic_samples if sample.path_part in full]
+            is_group = _SPLIT.fullmatch(str(group)) or any(part not in str(group) for part in parts)
+            return self[full] if is_group else None
 
         def get(self, name: Any, default: Any = None, *args: Any, **kwargs: Any) -> Any:
             """As of a dict that has every name."""
@@ -296,6 +304,8 @@ def _is_scan(sample: SyntheticSample) -> bool:
 class _SyntheticRows:
     """A data set of rows that are all alike, or a group of them by name; of single numbers, a text of tokens.
 
+    `member`: a data set in a group such as `train`, as `file["train"]["x"]` reads it.
+
     Labels of classes are numbers; they are like `other` for a reader who takes more of their dimensions, as files for
     super-resolution have images in `data` and `label`. A file of MATLAB has its dimensions in the other order, so the
     rows are its columns there: readers transpose them.
@@ -308,6 +318,7 @@ class _SyntheticRows:
         row = numpy.zeros(sample.shape, sample.dtype)
         rows = numpy.broadcast_to(row, (_ROWS if sample.shape else TOKENS, *sample.shape))
         self._rows = rows.transpose() if is_of_matlab else rows
+        self.member: Callable[[str], Any] = lambda _: None
         self.shape, self.dtype, self.ndim = self._rows.shape, self._rows.dtype, self._rows.ndim
 
     def __len__(self) -> int:
@@ -315,7 +326,10 @@ class _SyntheticRows:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            return self if key in _SPLITS else self._rows[0]
+            member = self.member(key)
+            if member is None:  # or the rows of a split in a group, as those of a category's shapes
+                return self if _SPLIT.fullmatch(key) else self._rows[0]
+            return member
         if isinstance(key, tuple) and len(key) > self.ndim and self._other != self._sample:
             return _SyntheticRows(self._other, self._other, is_of_matlab=self._is_of_matlab)[key]
         found = self._rows[() if key is Ellipsis else key]
