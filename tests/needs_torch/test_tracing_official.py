@@ -239,6 +239,13 @@ def test_synthetic_tables_have_the_columns_that_examples_read(name, part, texts,
     assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
+def test_tables_of_corpora_have_texts_alone():
+    columns, _ = synthetic_hf_datasets.synthetic_columns(
+        [parse_sample("64:int64:30000")], "wikitext", "wikitext-2-raw-v1"
+    )
+    assert list(columns) == ["text"] and len(columns["text"]) == synthetic_hf_datasets.ROWS
+
+
 def test_tables_of_recordings_have_fewer_rows_with_any_column():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("160000:float32")], "common_voice", "hi")
     assert {len(column) for column in columns.values()} == {128}

@@ -76,6 +76,8 @@ _TAGS: Mapping[str, Mapping[str, int]] = {
 }
 """Columns of tags, of which each word of the column `tokens` has one, and how many tags differ."""
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
+_CORPORA = ("wikitext", "bookcorpus", "openwebtext", "tinystories", "fineweb", "fineweb-edu", "lambada")
+"""Texts that have no labels: scripts join all columns that they do not remove."""
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _PLAIN_OWNER = "SetFit/"
 """Its copies of well-known sets have the columns `text` and `label`."""
@@ -359,6 +361,8 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
         question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
         return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
+    if name.lower() in _CORPORA:
+        return {"text": _text_column(length)}, 0
     if part in _EMBEDDED or part.startswith("triplet-"):
         return {column: _text_column(length) for column in _EMBEDDED[part.partition("-")[0]]}, 0
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
