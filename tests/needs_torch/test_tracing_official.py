@@ -243,7 +243,8 @@ def test_tables_of_corpora_have_texts_alone():
     columns, _ = synthetic_hf_datasets.synthetic_columns(
         [parse_sample("64:int64:30000")], "wikitext", "wikitext-2-raw-v1"
     )
-    assert list(columns) == ["text"] and len(columns["text"]) == synthetic_hf_datasets.ROWS
+    assert list(columns) == ["text"]
+    assert len(columns["text"]) == synthetic_hf_datasets.ROWS
 
 
 def test_tables_of_recordings_have_fewer_rows_with_any_column():
