@@ -11,6 +11,9 @@ from cotenant.jobfiles import shell_arrays
 MAX_SCRIPT_LINES = 5_000
 MAX_JOINED_LINES = 100
 
+QUOTED = "cotenant_quoted"
+"""A variable that is empty: stands behind one in quotes, which is one word whatever its value."""
+_QUOTED_VARIABLE = re.compile(r'(?<!\S)"\$\{?(\w+)\}?"(?!\S)')
 _NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
 _DESCRIPTOR = re.compile(r"(?<=\s)\d(?=[<>])")  # the 2 of `2>`, but not of `--seed 2 > log`
 _PROCESS_SUBSTITUTION = re.compile(r"[<>]\([^()]*\)")
@@ -70,6 +73,7 @@ def commands(line: str) -> Iterator[list[str]]:
 def listed_commands(line: str) -> Iterator[tuple[str, list[str]]]:
     """The simple commands with what stands before each: `&&`, `||`, `|`, `;`, ...; at the beginning an empty text."""
     line = _NAME_BEFORE_QUOTE.sub(r"${\1}", _code(line)[0])  # a quote ends the name in `$model'_'$length`
+    line = _QUOTED_VARIABLE.sub(rf'"${{\1}}${{{QUOTED}}}"', line)
     line = _DESCRIPTOR.sub("", _PROCESS_SUBSTITUTION.sub("/dev/fd/63", line))
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True

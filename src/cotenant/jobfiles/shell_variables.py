@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_outputs, shell_parameters
+from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_lines, shell_outputs, shell_parameters
 
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*#?$!-])|\{(#?)(\w+|[@*#])([^{}]*)\}|\(+[^()]*\)+)|`[^`]*`")
 _CHOICE = re.compile(r"\$\{(\w+)(:?[-+=](?=[^{}]*\s)[^{}]*(?:\$\{\w+\}[^{}]*)?)\}")  # of several words
@@ -43,7 +43,7 @@ class ShellVariables:
         self.arguments = list(arguments)
         self.assigned: dict[str, str] = {}
         self.unknown: dict[str, None] = {}
-        self._env = {"RANDOM": _RANDOM, **env}
+        self._env = {"RANDOM": _RANDOM, shell_lines.QUOTED: "", **env}
         self._name = name
         self._gpus = gpus
         self._where = where

@@ -205,3 +205,22 @@ def test_scripts_that_a_script_runs_are_read():
         3,
     )
     assert last.words == ("python", "a.py", "--lr", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        pytest.param('"$A"', ("",), id="empty, in quotes"),
+        pytest.param("$A", (), id="empty"),
+        pytest.param('"${B}"', ("two words",), id="two words in quotes"),
+        pytest.param("$B", ("two", "words"), id="two words"),
+        pytest.param('"$1"', ("an argument",), id="an argument in quotes"),
+    ],
+)
+def test_a_variable_in_quotes_is_one_word(word, words):
+    text = (
+        f'A=""\nB="two words"\nif [ -z "$A" ] && [ "$B" = "two words" ]; then\npython t.py --from {word} --to 1\nfi\n'
+    )
+    (found,) = find_python_commands(text, {}, ["an argument"])
+    assert found.words == ("python", "t.py", "--from", *words, "--to", "1")
+    assert not found.unknown
