@@ -35,7 +35,12 @@ def patches(overlay: Overlay) -> list[Entry]:
         Patch(target="os:open", phase=Phase.SANDBOX, replacement=opened["os.open"], reason=reason, source=source),
         Patch(target="builtins:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
         Patch(target="io:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
-    ]
+        Patch(
+            target="io:FileIO", phase=Phase.SANDBOX, replacement=_raw_file(opened["os.open"]),
+            reason="A class that opens files without `open`, as the library blobfile does.",
+            source="Modules/_io/fileio.c, `_io_FileIO___init___impl`",
+        ),
+    ]  # fmt: skip
     for module, name in _OPEN_ALIASES.items():
         if getattr(importlib.import_module(module), name, None) is io.open:
             entries += patch_attributes(
@@ -213,6 +218,22 @@ def _open_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         return real_open(_path_to_open(overlay, path, wanted), flags, mode)
 
     return {"open": as_builtin(open_, plain), "os.open": os_open}
+
+
+def _raw_file(os_open: Callable[..., int]) -> Any:
+    """`io.FileIO` whose path goes through `os_open`; files that `open` makes are instances of it, too."""
+    plain: Any = io.FileIO
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, plain)
+
+    class FileIO(plain, metaclass=Kind):
+        def __init__(self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None) -> None:
+            opens = opener is None and not isinstance(file, int)
+            super().__init__(file, mode, closefd, functools.partial(os_open, mode=0o666) if opens else opener)
+
+    return FileIO
 
 
 def _path_to_open(overlay: Overlay, path: Any, mode: str) -> Any:

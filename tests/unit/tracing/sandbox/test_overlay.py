@@ -126,3 +126,19 @@ def test_without_capture_only_files_of_the_overlay_are_redirected(folder, tmp_pa
     assert overlay.for_writing("old.txt", fresh=False) == "old.txt"
     assert overlay.names(str(folder)) == ["data", "model.pt", "old.txt"]
     assert not (folder / "model.pt").exists()
+
+
+def test_raw_files_are_written_in_the_scratch_folder(overlay, folder):
+    raw_file = overlay_hooks._raw_file(overlay_hooks._open_functions(overlay)["os.open"])
+    Path(overlay.above(str(folder / "out"))).mkdir(parents=True)
+    for path in ("out/new.pt", "old.txt"):
+        with raw_file(path, mode="wb") as file:
+            file.write(b"after")
+        with raw_file(path) as file:
+            assert file.read() == b"after"
+    assert (folder / "old.txt").read_text() == "before"
+    assert not (folder / "out").exists()
+    with (folder / "old.txt").open("rb", buffering=0) as file:
+        assert isinstance(file, raw_file)
+    with refused_with(errno.ENOENT):
+        raw_file("gone.txt")
