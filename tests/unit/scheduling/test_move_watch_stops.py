@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cotenant.core.events import JobCancelled, Stop
 from cotenant.core.job import AttemptExit
 from cotenant.scheduling.checkpoints import EXIT_SAVED, MOVE_STOP
@@ -10,9 +12,9 @@ from managers import Life
 SAVED = AttemptExit(exit_code=EXIT_SAVED, signal=None, reason="stopped", detail=MOVE_STOP)
 
 
-def a_server():
+def a_server(**config):
     """One of two GPUs has a job that can be moved."""
-    life = Life(gpus=2, policy="marginal-gain")
+    life = Life(gpus=2, policy="marginal-gain", **config)
     life.submit(1, exclusive=True, checkpoint_signal="TERM")
     life.start(1)
     return life
@@ -58,3 +60,12 @@ def test_a_clock_that_was_set_back_brings_a_look_at_once():
     assert moved_at(life, 1000.0) == []
     life.submit(2, gpus=2, exclusive=True)
     assert moved_at(life, 500.0) == [1]
+
+
+@pytest.mark.parametrize("is_suspended", [True, False])
+def test_a_job_that_is_paused_stays_where_it_is(is_suspended):
+    life = a_server(stale_after_s=100.0)
+    life.submit(2, gpus=2, exclusive=True)
+    life.sample(at_s=299.0)
+    stops = life.manager._moves.commands(361.0, lambda _job: is_suspended)
+    assert [stop.job_id for stop in stops] == ([] if is_suspended else [1])
