@@ -17,6 +17,7 @@ class Facts:
         self.durations_s = durations_s or {}
         self.interference = interference or LearnedInterference()
         self.typical_bytes = ()
+        self.assumed_duration_s = 3600.0
 
     def activity(self, job):
         return GpuActivity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))

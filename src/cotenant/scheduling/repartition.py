@@ -38,7 +38,6 @@ from cotenant.core.stats import mean
 from cotenant.scheduling.demand import MAX_IDLE_BYTES, demand_bytes
 from cotenant.scheduling.placement.composition import Composition
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.prediction.durations import ASSUMED_DURATION_S
 from cotenant.scheduling.prediction.history import WorkloadHistory
 
 MAX_WAITING = 32
@@ -184,7 +183,7 @@ class RepartitionPlanner:
     def _run_s(self, job: Job) -> float:
         """Its run time alone, by history; else what an unknown one takes."""
         known_s = self._history.duration_s(job)
-        return ASSUMED_DURATION_S / self._pace if known_s is None else known_s
+        return self._history.assumed_duration_s if known_s is None else known_s
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,6 @@ from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, Queued
 from cotenant.scheduling.checkpoints import is_moved
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
-from cotenant.scheduling.prediction.durations import ASSUMED_DURATION_S
 from cotenant.scheduling.recovery import has_oomed, has_precedence
 
 Order = Callable[[Job, JobPredictions], tuple[float, ...]]
@@ -77,7 +76,7 @@ def shortest_first(job: Job, facts: JobPredictions) -> tuple[float, ...]:
 def due_first(patience: float) -> Order:
     """Larger priority first, then the one that is due first: `patience` times its GPU time after its submission.
 
-    GPU time is duration x GPUs by history, an hour where that is not known. Small jobs pass large ones, but only those
+    GPU time is duration x GPUs by history, or `assumed_duration_s` x GPUs. Small jobs pass large ones, but only those
     that came no later than the large one's due time, so no job is overtaken for ever.
 
     Raises:
@@ -88,7 +87,7 @@ def due_first(patience: float) -> Order:
 
     def order(job: Job, facts: JobPredictions) -> tuple[float, ...]:
         duration_s = facts.duration_s(job)
-        work_s = (ASSUMED_DURATION_S if duration_s is None else duration_s) * job.spec.gpus
+        work_s = (facts.assumed_duration_s if duration_s is None else duration_s) * job.spec.gpus
         return (-job.spec.priority, queued_at_s(job) + patience * work_s, job.id)
 
     return order

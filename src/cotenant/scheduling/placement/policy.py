@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from cotenant.core.gpu import GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
+from cotenant.scheduling.prediction.durations import ASSUMED_DURATION_S
 from cotenant.scheduling.prediction.interference import GpuActivity, InterferencePredictor
 
 
@@ -22,6 +23,11 @@ class JobPredictions(Protocol):
     @property
     def typical_bytes(self) -> Sequence[tuple[int, int]]:
         """Memory that completed runs held on each GPU, and how many runs; the same object until that changes."""
+        ...
+
+    @property
+    def assumed_duration_s(self) -> float:
+        """How long a job is taken to run alone whose `duration_s` is not known."""
         ...
 
     def activity(self, job: Job) -> GpuActivity | None:
@@ -42,6 +48,7 @@ class NoPredictions:
 
     interference: InterferencePredictor | None = None
     typical_bytes: Sequence[tuple[int, int]] = ()
+    assumed_duration_s = ASSUMED_DURATION_S
 
     def activity(self, _job: Job) -> GpuActivity | None:
         """Not known."""

@@ -22,7 +22,12 @@ from typing import Any
 from cotenant.core.gpu import Sharing
 from cotenant.core.job import Attempt, CoRun, Job
 from cotenant.scheduling.demand import demand_bytes
-from cotenant.scheduling.prediction.durations import DurationInterval, duration_of_runs, unknown_left
+from cotenant.scheduling.prediction.durations import (
+    ASSUMED_DURATION_S,
+    DurationInterval,
+    duration_of_runs,
+    unknown_left,
+)
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.move_cost import (
@@ -68,6 +73,7 @@ class WorkloadHistory:
         self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
         self._min_run_s = MIN_RUN_S / pace
         self._pace = pace
+        self.assumed_duration_s = ASSUMED_DURATION_S / pace
         self._records: dict[str, WorkloadRecord] = {}
         self._activities: dict[str, GpuActivity] = {}  # cache, by workload
         self._summary_keys: dict[str, tuple[object, ...]] = {}

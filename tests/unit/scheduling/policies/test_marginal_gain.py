@@ -15,6 +15,7 @@ from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.pairing import CoRunner
 from cotenant.scheduling.policies import create
 from cotenant.scheduling.policies.marginal_gain import InstanceClass
+from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.prediction.interference import GpuActivity, LearnedInterference, PriorInterference
 from cotenant.scheduling.prediction.interference_table import InterferenceTable, WorkloadAlone
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
@@ -148,6 +149,12 @@ def test_jobs_are_ordered_by_due_time(name, gpus, later_s, passes):
     order = create("marginal-gain").order
     assert (order(other, facts) < order(large, facts)) == passes
     assert order(replace(large, spec=replace(large.spec, priority=1)), facts) < order(other, facts)
+
+
+@pytest.mark.parametrize(("pace", "due_s"), [(1.0, 10_900.0), (60.0, 280.0)])
+def test_the_hour_that_unknown_work_is_taken_for_is_one_of_gpu_time(pace, due_s):
+    order = create("marginal-gain").order
+    assert order(a_job(1, at_s=100.0, name="unknown"), WorkloadHistory(pace=pace))[1] == due_s
 
 
 @pytest.mark.parametrize("patience", [-1.0, float("inf"), float("nan")])
