@@ -174,14 +174,19 @@ sample()
 
 
 @pytest.mark.parametrize(
-    ("rest", "warnings"),
+    ("loop", "rest", "warnings"),
     [
-        pytest.param("fit()\nprint(model)", (), id="nothing that runs a model"),
-        pytest.param("fit()\nsample()", ("the work at train.py, line 20, runs only after",), id="behind its function"),
+        pytest.param("while model: train()", "print(model)", (), id="nothing that runs a model"),
+        pytest.param("while model: train()", "sample()", ("the work at train.py, line 20, runs",), id="while"),
+        pytest.param("for i in range(\n        99\n    ): train()", "sample()", ("the work at train.py, line 22, runs",),
+                     id="a range in three lines"),
+        pytest.param("for i in count(99): train()", "sample()", ("the work at train.py, line 20, runs",),
+                     id="a range by a local name"),
     ],
-)
-def test_a_loop_that_cannot_be_left_ends_the_trace(tmp_path, rest, warnings):
-    trace = traced(tmp_path, HEAD + "def fit():\n    while model: train()\n" + rest + "\nprint('left')")
+)  # fmt: skip
+def test_a_loop_that_cannot_be_left_ends_the_trace(tmp_path, loop, rest, warnings):
+    source = f"def fit(count=range):\n    {loop}\nfit()\n{rest}\nprint('left')"
+    trace = traced(tmp_path, HEAD + source)
     assert (trace.header.steps, "left" in (tmp_path / "log").read_text()) == (3, False)
     assert [warning[: len(start)] for warning, start in zip(trace.warnings, warnings, strict=True)] == list(warnings)
 
@@ -264,6 +269,18 @@ for i in range(5):
                 model(x.cuda())
     print("epoch", i)
 sample()""",
+    "in phases, in rounds": """
+for r in range(5):
+    for i in range(5):
+        for phase in ["train", "val"]:
+            for x in DataLoader(torch.ones(4000, 64), 4):
+                if phase == "train":
+                    train_on(x)
+                else:
+                    model(x.cuda())
+        model(x.cuda())
+    print("epoch", r)
+    sample()""",
     "in counted phases": """
 for i in range(5):
     for phase in range(2):
