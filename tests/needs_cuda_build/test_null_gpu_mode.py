@@ -119,8 +119,8 @@ for step, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(4000, 512)), 128
         pytest.param(
             """
 for (x,) in DataLoader(TensorDataset(torch.ones(4000, 512)), 1024, num_workers=2):
-    features = train(x)
-torch.cdist(features.repeat(10, 1), features.repeat(10, 1))
+    train(x)
+torch.cdist(features.detach().repeat(10, 1), features.detach().repeat(10, 1))
 """,
             3,
             id="what follows a smaller last batch",
@@ -155,14 +155,15 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
 def backward(x):
-    features = model(x.cuda())
-    features.square().mean().backward()
-    return features.detach()
-def train(x):
-    features = backward(x)
-    optimizer.step()
+    global features
     optimizer.zero_grad()
-    return features
+    features = model(x.cuda())
+    loss = features.square().mean()
+    loss.backward()
+    return loss
+def train(x):
+    backward(x)
+    optimizer.step()
 """
     optimizer = "" if "optimizer = " in work else "optimizer = torch.optim.SGD(model.parameters())\n"
     null, traced = (explain(text + optimizer + work, backend=backend) for backend in ("null-gpu", "trace"))
