@@ -165,6 +165,9 @@ CALLS = {
     ),
     "distances": ("x, z = made(64, 100), made(64, 100)", "torch.cdist(x, z)"),
     "their gradient": ("y = torch.cdist(x, z, p=1); g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)"),
+    "gradient of counted differences": (
+        "y = torch.cdist(x, z, p=0); g = torch.ones_like(y)", "torch.autograd.grad(y, x, g)",
+    ),
     "sort of short rows": ("", "x.sort(1)"),
     "sort": ("x = torch.randn(100_000, device='cuda')", "x.sort()"),
     "sort of integers": ("i = torch.zeros(100_000, dtype=torch.long, device='cuda')", "i.sort()"),
@@ -307,6 +310,7 @@ WANTED = {
     "gradient of columns": [25_600],
     "distances": [25_600, 256, 256, 25_600, 256, 256, 25_600, 26_112, 26_112, 16_384],
     "their gradient": [25_600, 1_638_400],
+    "gradient of counted differences": [25_600],
     "sort of short rows": [25_600, 51_200, 800],
     "sort": [400_000, 800_000, 800_000, 1_242_623],
     "sort of integers": [800_000, 800_000, 800_000, 1_644_543],

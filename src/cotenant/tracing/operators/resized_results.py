@@ -130,12 +130,15 @@ def _distances(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 @operators.recorder_of("aten::_cdist_backward", "aten::_pdist_backward")
 def _distances_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """A gradient of each vector from each other one, before they are added.
+    """A gradient of each vector from each other one, before they are added; none where differences are counted.
 
     Source: ATen/native/cuda/DistanceKernel.cu, `cdist_backward_kernel_impl`, `pdist_backward_kernel_impl`.
     """
     ctx.record(out)
-    others = args[2].shape[-2] if func._opname == "_cdist_backward" else out.shape[-2] - 1
+    is_of_two = func._opname == "_cdist_backward"
+    if args[3 if is_of_two else 2] == 0:
+        return
+    others = args[2].shape[-2] if is_of_two else out.shape[-2] - 1
     ctx.keep_until_done([ctx.scratch(math.prod(out.shape) * others * out.element_size(), out.device)])
 
 
