@@ -43,6 +43,7 @@ class OptimizerSchedule:
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sizes: set[int] = set()  # elements that each optimizer which stepped trains
+        self._classes: set[type] = set()  # of the same
         self.has_optimizer = False
         self._until = 0
         self._last_first_step = 0  # number of the step that was the first of the latest optimizer
@@ -76,6 +77,7 @@ class OptimizerSchedule:
     def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         """Record that `optimizer` took the last of `steps` steps."""
         self._sizes.add(_trained_elements(optimizer))
+        self._classes.add(type(optimizer))
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         self._count = steps
         if optimizer not in self._stepped:
@@ -83,14 +85,15 @@ class OptimizerSchedule:
             self._last_first_step = steps
 
     def is_new_training(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether `optimizer` trains another number of elements than those before; if it has stepped, far more.
+        """Whether `optimizer` trains another number of elements than those before, or is of another class.
 
-        So layers that are unfrozen after the first epoch count as new; other experts of a mixture do not.
+        If it has stepped, whether it trains far more. So layers that are unfrozen after the first epoch count as new;
+        other experts of a mixture do not.
         """
         size = _trained_elements(optimizer)
         if optimizer in self._stepped:
             return size > _MIN_GROWTH * max(self._sizes)
-        return size not in self._sizes
+        return size not in self._sizes or type(optimizer) not in self._classes
 
     def extend(self, steps: int) -> None:
         """Trace as many steps again after `steps`, where another training begins."""
