@@ -239,6 +239,13 @@ def test_synthetic_tables_have_the_columns_that_examples_read(name, part, texts,
     assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
+@pytest.mark.parametrize(("words", "rows"), [(64, 1000), (1024, 1000), (8192, 128), (100_000, 128)])
+def test_tables_of_long_texts_have_fewer_rows(words, rows):
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample(f"{words}:int64:30000")], "nothing", "")
+    assert {len(values) for values in columns.values()} == {rows}
+    assert len(columns["text"][-1].split()) == words
+
+
 def test_tables_of_corpora_have_texts_alone():
     columns, _ = synthetic_hf_datasets.synthetic_columns(
         [parse_sample("64:int64:30000")], "wikitext", "wikitext-2-raw-v1"

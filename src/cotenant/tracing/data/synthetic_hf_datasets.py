@@ -29,8 +29,9 @@ from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank
 ROWS = 1000
 MIN_AUDIO_SAMPLES = 4000
 """A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
-_MIN_RECORDINGS, _RECORDED_NUMBERS = 128, 2**24
-"""Rows, and numbers, of a table of recordings: scripts compute the spectrum of each row before they train."""
+_MIN_RECORDINGS, _RECORDED_NUMBERS, _WORDS = 128, 2**24, 2**20
+"""Rows, and numbers, of a table of recordings, of which scripts compute spectra before they train; words of one of
+texts, which they divide into tokens."""
 TIME_STEPS = 60_000
 """Of a time series: more than the quarters of an hour of 20 months, by which studies cut their tables."""
 _SENTENCE_PAIR = ("sentence1", "sentence2")
@@ -289,6 +290,9 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
             columns[column] = _halves(maker)[:rows] if shares else maker.column(column, rows)
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
+    if maker.text is not None and maker.image is None:
+        fewer = max(_MIN_RECORDINGS, min(rows, _WORDS // maker.text.shape[0]))
+        columns = {column: values[:fewer] for column, values in columns.items()}
     return columns, classes
 
 
