@@ -95,6 +95,8 @@ class FileMaker:
     def make_matching(self, pattern: str) -> bool:
         """Make images, or arrays, that match a pattern of `glob`: many for `*.jpg`, one for `7_mask.*`."""
         folder, name = os.path.split(pattern)
+        if name.endswith(".xml"):
+            return self._make_annotations(folder)
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = re.sub(r"\*+", "0", folder)
@@ -139,7 +141,11 @@ class FileMaker:
     def fill(self, folder: str) -> bool:
         """Fill a folder with images if it is missing, or was made because an argument names it."""
         full = self._overlay.path_of(folder)
-        if full is None or not self._is_of_files(folder) or class_folders.caller_handles_absence():
+        if full is None or class_folders.caller_handles_absence():
+            return False
+        if not self._overlay.exists(full) and self._make_annotations(folder):
+            return True
+        if not self._is_of_files(folder):
             return False
         suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
         if self._is_listed_file(full):  # the names that were listed are folders
@@ -250,6 +256,11 @@ class FileMaker:
         if not self._overlay.captures_all or self._overlay.exists(full):
             return False
         return make(full, self._overlay, self._image, self._make_images)
+
+    def _make_annotations(self, folder: str) -> bool:
+        """Make PASCAL VOC where a script lists its annotations, and not one of its lists."""
+        is_voc = Path(folder).name == voc_lists.ANNOTATIONS
+        return is_voc and self.make_dataset(str(Path(folder).parent / voc_lists.LIST))
 
     def is_yolo(self, path: str) -> bool:
         """Whether a path is of a data set of YOLO, and a script or the package ultralytics looks for it."""

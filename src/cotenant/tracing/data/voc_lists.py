@@ -20,7 +20,8 @@ CLASSES = (
     "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 _OBJECTS = 3  # of an image; 27,450 of 11,530 in VOC 2012 are 2.4
-_LISTS = "ImageSets"
+_LISTS, ANNOTATIONS = "ImageSets", "Annotations"
+LIST = f"{_LISTS}/Main/trainval.txt"
 _IMAGES = "JPEGImages"
 _FOLDERS = ((_IMAGES, ".jpg"), ("SegmentationClass", ".png"), ("SegmentationObject", ".png"))
 
@@ -42,7 +43,7 @@ def make(
     if not is_made and not all(make_images(str(root / folder), suffix, names) for folder, suffix in _FOLDERS):
         return False
     if not is_made:
-        annotations = Path(overlay.above(str(root / "Annotations")))
+        annotations = Path(overlay.above(str(root / ANNOTATIONS)))
         annotations.mkdir(parents=True, exist_ok=True)
         text = annotation(*image_size(image)[1:])
         for name in names:
