@@ -224,6 +224,15 @@ def fit():
         print("epoch", i)
 fit()
 sample()""",
+    "whose function returns": """
+def fit():
+    for i in range(10):
+        epoch()
+        if i == 0: return
+fit()
+sample()
+import sys
+assert sys.gettrace() is None""",
     "in two functions": """
 def fit():
     for i in range(10):
