@@ -37,6 +37,7 @@ from cotenant.tracing.data import (
 )
 from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
+from cotenant.tracing.data.made_up_warnings import made_up
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.synthetic_hf_datasets import (
     LoadedTables,
@@ -71,7 +72,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
     image, tables = image_sample(samples), LoadedTables()
 
     def warn(what: str, made: str = "") -> None:
-        context.recorder.warn(f"{what} is not on this machine; replaced by synthetic data: {made or ', '.join(texts)}")
+        context.recorder.warn(made_up(what, made or ", ".join(texts)))
 
     return [
         ImportPatch(

@@ -21,6 +21,7 @@ from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.core.units import format_duration
 from cotenant.tracing.data import missing_folders
+from cotenant.tracing.data.made_up_warnings import shortened
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.patches import null_packages, torch_import
 from cotenant.tracing.patches.registry import PatchContext, PatchTable
@@ -79,6 +80,7 @@ def answer_error(answer: Path, error: TraceError) -> NoReturn:
 def answer_trace(answer: Path, trace: MemoryTrace) -> NoReturn:
     """Write a trace as the answer; the process ends here."""
     _answer_lock.acquire()
+    trace = replace(trace, warnings=shortened(trace.warnings))
     serialization.save(answer, {"trace": serialization.trace_to_dict(trace)})
     _leave()
 
