@@ -233,6 +233,14 @@ fit()
 sample()
 import sys
 assert sys.gettrace() is None""",
+    "around a loop that breaks": """
+for i in range(9):
+    for j in range(99):
+        train()
+        if j == 2: break
+sample()
+import sys
+assert sys.gettrace() is None""",
     "in two functions": """
 def fit():
     for i in range(10):

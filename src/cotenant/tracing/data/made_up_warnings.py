@@ -29,5 +29,5 @@ def shortened(warnings: Iterable[str]) -> tuple[str, ...]:
     more = {made: count - _NAMED for made, count in seen.items() if count > _NAMED}
     for made, count in more.items():
         last = max(place for place, sentence in enumerate(kept) if sentence.endswith(f"{_MIDDLE}{made}"))
-        kept.insert(last + 1, made_up(f"{count} more of such files", made).replace(" is not ", " are not ", 1))
+        kept.insert(last + 1, made_up(f"{count} more such files", made).replace(" is not ", " are not ", 1))
     return tuple(kept)
