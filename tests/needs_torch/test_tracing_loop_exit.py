@@ -150,7 +150,7 @@ def fit():
     {loop}
 fit()
 sample()
-assert len(range(3)) == 3 and len(trange(3)) == 3
+assert len(range(3)) == 3 and len(trange(3)) == 3 and "range" not in globals()
 print("left")
 """
     trace = traced(tmp_path, HEAD + rest)
