@@ -373,6 +373,19 @@ def test_a_second_stage_is_traced(tmp_path, rest, steps):
     assert trace.header.steps <= steps
 
 
+def test_a_stage_whose_backward_pass_is_in_a_closure_is_traced(tmp_path):
+    rest = """
+def closure():
+    loss = model(torch.ones(50, 64, device="cuda")).mean()
+    loss.backward()
+    return loss
+for i in range(99): train()
+for i in range(99): optimizer.step(closure)
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert (IN_STAGE in allocations(trace, "step"), trace.warnings, trace.header.steps) == (True, (), 7)
+
+
 def test_the_loops_around_a_stage_that_begins_are_not_left_before_its_steps(tmp_path):
     rest = """
 def hidden():

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TypeGuard
 
 import torch
 
@@ -62,15 +61,23 @@ class _Behind:
     inner_names: frozenset[str]
 
     def trains(self) -> bool:
-        """Whether it trains: as `later_training.trains`, and `x.train()` where `x` is no module."""
+        """Whether it trains: as `later_training.trains`, by `x.train()` where `x` is no module, or by an optimizer.
+
+        A step without a backward pass has it in a closure, as that of L-BFGS.
+        """
         if later_training.trains(self.statement, set(self.inner_names)):
             return True
         if isinstance(self.statement, _DEFINITIONS):
             return False
-        calls = (node.func for node in ast.walk(self.statement) if isinstance(node, ast.Call))
+        called = (node.func for node in ast.walk(self.statement) if isinstance(node, ast.Call))
         names = script_location.visible_names(self.frame)
-        owners = (value_of(called.value, names) for called in calls if _is_method(called, self.inner_names))
-        return any(owner is not None and not isinstance(owner, torch.nn.Module) for owner in owners)
+        methods = [(part.attr, value_of(part.value, names)) for part in called if isinstance(part, ast.Attribute)]
+        return any(self._is_training(name, owner) for name, owner in methods)
+
+    def _is_training(self, method: str, owner: object) -> bool:
+        if isinstance(owner, torch.optim.Optimizer):
+            return method == "step"
+        return method in self.inner_names and owner is not None and not isinstance(owner, torch.nn.Module)
 
     def runs_model(self) -> bool:
         """Whether it runs a model, as far as the source tells."""
@@ -81,10 +88,6 @@ class _Behind:
         """Whether a backward pass ran in it."""
         code = self.frame.f_code
         return self.path == code.co_filename and trained.any_in(code, self.statement)
-
-
-def _is_method(called: ast.expr, names: frozenset[str]) -> TypeGuard[ast.Attribute]:
-    return isinstance(called, ast.Attribute) and called.attr in names
 
 
 @dataclass(slots=True)
