@@ -178,12 +178,20 @@ sample()
     [
         pytest.param("while model: train()", "print(model)", (), id="nothing that runs a model"),
         pytest.param("while model: train()", "sample()", ("the work at train.py, line 20, runs",), id="while"),
-        pytest.param("for i in range(\n        99\n    ): train()", "sample()", ("the work at train.py, line 22, runs",),
-                     id="a range in three lines"),
-        pytest.param("for i in count(99): train()", "sample()", ("the work at train.py, line 20, runs",),
-                     id="a range by a local name"),
+        pytest.param(
+            "for i in range(\n        99\n    ): train()",
+            "sample()",
+            ("the work at train.py, line 22, runs",),
+            id="a range in three lines",
+        ),
+        pytest.param(
+            "for i in count(99): train()",
+            "sample()",
+            ("the work at train.py, line 20, runs",),
+            id="a range by a local name",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_loop_that_cannot_be_left_ends_the_trace(tmp_path, loop, rest, warnings):
     source = f"def fit(count=range):\n    {loop}\nfit()\n{rest}\nprint('left')"
     trace = traced(tmp_path, HEAD + source)
