@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from traced_scripts import allocations, traced
@@ -86,12 +88,58 @@ for i in range(99):
     [NESTED, IN_A_FUNCTION, IN_A_METHOD, KEPT, NAMED],
     ids=["nested", "in a function", "in a method", "kept", "named"],
 )
-def test_work_that_waits_for_an_epoch_adds_a_warning_wherever_it_stands(tmp_path, loop):
+def test_work_that_waits_for_an_epoch_is_traced_wherever_it_stands(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=_loops(loop)))
+    assert (trace.warnings, trace.partial, BIG in allocations(trace, "forward")) == ((), False, True)
+    assert trace.header.steps <= 8
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [NESTED, IN_A_FUNCTION, KEPT, NAMED],
+    ids=["nested", "in a function", "kept", "named"],
+)
+def test_work_that_waits_for_an_epoch_adds_a_warning_where_the_loop_has_no_range(tmp_path, loop):
+    for name in ("epoch", "index"):  # counted, and by no range that could begin later
+        loop = re.sub(rf"for {name} in (range\(\d+\)):", rf"for {name}, _ in enumerate(\1):", loop)
     source = HEAD + RARE.format(loop=_loops(loop))
     line = next(at for at, text in enumerate(source.splitlines(), 1) if ": evaluate(" in text)
     trace = traced(tmp_path, source)
     expected = f"the work at train.py, line {line}, runs only after the traced steps; its memory is not included"
     assert (trace.warnings, BIG in allocations(trace, "forward")) == ((expected,), False)
+
+
+SOMETIMES = """
+from torch.utils.data import DataLoader
+def train_epoch(epoch):
+    for x in DataLoader(torch.ones(400, 64), 4):
+        train(x.cuda())
+    print("epoch", epoch)
+for epoch in {epochs}:
+    train_epoch(epoch)
+    if {first}: evaluate(model, 64)
+    if {second}: evaluate(model, 64)
+print("end")
+"""
+LATER = "the work at train.py, line 23, runs only after the traced steps; its memory is not included"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "first", "second", "run", "warnings"),
+    [
+        pytest.param("range(100)", "epoch % 10 == 9", "epoch == 99", [0, 9, 99], (), id="twice"),
+        pytest.param("range(100)", "epoch % 10 == 9", "epoch == 9", [0, 9], (), id="at once"),
+        pytest.param("range(5, 100, 5)", "epoch == 40", "epoch == 41", [5, 40], (), id="strides"),
+        pytest.param("range(100)", "epoch % 10 == 9 and not model", "False", [0, 9], (LATER,), id="is not entered"),
+        pytest.param("range(9)", "epoch == 9", "epoch > 9", [0], (), id="never"),
+    ],
+)
+def test_the_loop_goes_on_at_the_epochs_with_work(tmp_path, epochs, first, second, run, warnings):
+    text = _loops(SOMETIMES).format(epochs=epochs, first=first, second=second)
+    trace = traced(tmp_path, HEAD + RARE.format(loop=text))
+    log = (tmp_path / "log").read_text().splitlines()
+    assert [line for line in log if line.startswith("epoch ")] == [f"epoch {epoch}" for epoch in run]
+    assert (trace.warnings, trace.partial, trace.header.steps <= 4 * len(run)) == (warnings, False, True)
 
 
 def test_periodic_work_in_a_function_that_the_loop_calls_is_traced(tmp_path):

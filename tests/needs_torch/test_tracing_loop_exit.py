@@ -113,6 +113,27 @@ def test_the_work_of_a_model_behind_a_loop_is_traced(tmp_path, rest):
     assert trace.header.steps <= 4
 
 
+@pytest.mark.parametrize("more", ["", "    stage()\n"], ids=["no stage", "a stage"])
+def test_a_loop_that_is_left_keeps_nothing_alive(tmp_path, more):
+    rest = """
+def stage():
+    for i in range({stage}):
+        model(torch.ones(50, 64, device="cuda")).mean().backward()
+        optimizer.step()
+def main():
+    for i in range({steps}):
+        found = model(torch.ones(3000, 64, device="cuda"))
+        found.mean().backward()
+        optimizer.step()
+    del found
+    sample()
+{more}main()
+"""
+    left = traced(tmp_path, HEAD + rest.format(steps=99, stage=99, more=more))
+    ended = traced(tmp_path, HEAD + rest.format(steps=3, stage=3, more=more))
+    assert left.events == ended.events
+
+
 def test_a_loop_is_left_when_its_iteration_is_over(tmp_path):
     rest = """
 import contextlib

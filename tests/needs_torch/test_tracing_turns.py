@@ -210,8 +210,15 @@ def test_periodic_work_within_the_limit_is_traced(tmp_path, loop, steps):
     assert (trace.header.steps, trace.warnings) == (steps, ())
 
 
+def test_for_periodic_work_beyond_the_limit_the_loop_goes_on_there(tmp_path):
+    loop = f"for i in range(9999):\n    {STEP}\n    if i % 1000 == 999: print('step', i); evaluate(model, 64)"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (trace.header.steps, BIG in allocations(trace, "forward"), trace.warnings) == (6, True, ())
+    assert "step 999" in (tmp_path / "log").read_text()
+
+
 def test_periodic_work_beyond_the_limit_adds_a_warning(tmp_path):
-    loop = f"for i in range(9999):\n    {STEP}\n    if i % 1000 == 999:\n        evaluate(model, 64)"
+    loop = f"for i, _ in enumerate(range(9999)):\n    {STEP}\n    if i % 1000 == 999:\n        evaluate(model, 64)"
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert (trace.header.steps, BIG in allocations(trace, "forward")) == (3, False)
     assert trace.warnings == (

@@ -158,8 +158,13 @@ def visible_names(frame: FrameType) -> dict[str, Any]:
     Before Python 3.13 (PEP 667), `f_locals` of a function returns a dict that the frame keeps. It would keep tensors
     alive after the script has dropped them, so it is emptied.
     """
+    names = {**frame.f_globals, **frame.f_locals}
+    release_locals(frame)
+    return names
+
+
+def release_locals(frame: FrameType) -> None:
+    """Empty the dict of locals that a frame keeps; not in a trace function of that frame."""
     local = frame.f_locals
-    names = {**frame.f_globals, **local}
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(local) is dict:
         local.clear()
-    return names

@@ -3,8 +3,8 @@
 Found in the source: an `if`, or its `else`, in a loop around the optimizer step or in what that loop calls, on its
 counter and known numbers, that runs a model or a backward pass and was not entered so far. So a discriminator that
 starts at the tenth epoch is found in the loop over batches, also where that is in a function that gets the epoch. The
-trace waits for work that comes soon, and warns of work that comes later. Not found: other conditions, loops of
-libraries, and calls through anything but names and attributes.
+trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), and warns of other work
+that comes later. Not found: other conditions, loops of libraries, and calls through anything but names and attributes.
 
 On the null GPU calls of models are not seen: hooks of modules would change what is compiled. There an `if` counts as
 entered whose condition was true when a backward pass began before it or after it.
@@ -32,6 +32,7 @@ from cotenant.tracing.training.source_loops import conditions_in, loops_around
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
+_MAX_SOUGHT = 3  # branches for which the trace goes on at a later round
 _MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
 
 _is_user_file = functools.cache(script_location.is_user_file)
@@ -45,6 +46,8 @@ class PendingBranch:
         rounds: of its loop until then; 0 for the present one.
         comes_after: whether it is placed after the optimizer step.
         innermost: whether its loop is the one that takes the steps.
+        loop_line: where its loop begins.
+        loop_path: in which file.
     """
 
     path: str
@@ -53,6 +56,8 @@ class PendingBranch:
     rounds: int
     comes_after: bool
     innermost: bool
+    loop_line: int
+    loop_path: str
 
 
 class ConditionalWork:
@@ -66,6 +71,7 @@ class ConditionalWork:
         self._coming: set[tuple[str, int]] = set()  # lines that run before the next backward pass
         self._waits = 0
         self._missing: list[PendingBranch] = []
+        self._sought: set[tuple[str, int]] = set()
 
     def record_backward(self) -> None:
         """A backward pass begins."""
@@ -106,6 +112,21 @@ class ConditionalWork:
         self._missing = [branch for branch in self._pending() if self._sees_calls or branch.rounds]
         for sentence in growing_sizes():
             self._recorder.warn(sentence)
+
+    def next_rounds(self) -> dict[tuple[str, int], int]:
+        """Rounds until a branch that is pending, by its loop (file and line), for those that were not sought before.
+
+        They are sought now: after so many rounds of its loop, a branch runs or is told.
+        """
+        found: dict[tuple[str, int], PendingBranch] = {}
+        if len(self._sought) >= _MAX_SOUGHT:
+            return {}
+        for branch in self._missing:
+            if branch.rounds and (branch.path, branch.first_line) not in self._sought:
+                loop = branch.loop_path, branch.loop_line
+                found[loop] = min(found.get(loop, branch), branch, key=lambda one: one.rounds)
+        self._sought |= {(branch.path, branch.first_line) for branch in found.values()}
+        return {loop: branch.rounds for loop, branch in found.items()}
 
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
@@ -195,7 +216,10 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
             rounds = when_true(test, there, level.names, first=0 if after else 1)
             if rounds is not None and runs_model(body, level.names):
                 last = body[-1].end_lineno or body[-1].lineno
-                yield PendingBranch(frame.f_code.co_filename, body[0].lineno, last, rounds, after, innermost)
+                yield PendingBranch(
+                    frame.f_code.co_filename, body[0].lineno, last, rounds, after, innermost,
+                    getattr(loop.node, "lineno", 0), loop.frame.f_code.co_filename,
+                )  # fmt: skip
 
 
 def _tests_and_bodies(node: ast.AST, line: int) -> Iterator[tuple[int, ast.expr, list[ast.stmt]]]:

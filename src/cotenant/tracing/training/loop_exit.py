@@ -4,7 +4,8 @@ After the wanted steps, loops over steps and over epochs are left as by `break`,
 script goes on behind them. That is done only where a statement behind them, or behind the calls that they are in, runs
 a model or trains anew: a sampling, a test, a second stage. Loops over a data loader end by themselves; so do loops over
 a few values, such as the phases of an epoch. Loops of libraries around the step, such as that of a `Trainer`, are left
-for the script's work behind them. What cannot be left is named by a warning.
+for the script's work behind them. What cannot be left is named by a warning. A loop over a range goes on at a later
+iteration first, if that has work of its own: see `conditional_work`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from __future__ import annotations
 import ast
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of
-from cotenant.tracing.training.loop_jump import Exit, counts, exit_of, leave_at_end
+from cotenant.tracing.training.loop_jump import Exit, counts, entry_of, exit_of, leave_at_end
 from cotenant.tracing.training.model_calls import infers, runs_model
 from cotenant.tracing.training.source_loops import LOOPS
 
@@ -132,17 +133,29 @@ class _Loop:
 class LoopExit:
     """The loops of one script that are left."""
 
-    def __init__(self, warn: Callable[[str], object], trained: later_training.TrainedLines) -> None:
+    def __init__(
+        self, warn: Callable[[str], object], trained: later_training.TrainedLines, resume: Callable[[], object]
+    ) -> None:
+        """`resume`: called when a loop goes on at a later iteration, in which the script trains."""
         self._warn = warn
         self._trained = trained
+        self._resume = resume
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
         self._unreached: list[tuple[int, _Work]] = []  # work behind loops that are not left, with their depths
 
-    def leave(self, *, with_loaders: bool, rounds_loop: tuple[FrameType, ast.stmt] | None = None) -> bool:
+    def leave(
+        self,
+        *,
+        with_loaders: bool,
+        rounds_loop: tuple[FrameType, ast.stmt] | None = None,
+        next_rounds: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    ) -> bool:
         """Let the script leave the loops around its optimizer step; whether it gets to work that is behind them.
 
         `with_loaders`: the script has data loaders, which end the loops over them.
         `rounds_loop`: the loop that trains a new model in each iteration, with its frame; it is not left.
+        `next_rounds`: of loops (file and line) with work in a later iteration, how many come before; the innermost of
+        them goes on there, and the loops around it are looked at again then.
         """
         self.give_up()
         self._unreached = []
@@ -153,7 +166,10 @@ class LoopExit:
         wanted = max((depth + 1 for depth, work in enumerate(works) if work), default=0)
         if rounds_loop is not None and not with_loaders:
             wanted = len(loops)
+        later = self._later_iteration(loops, next_rounds)
         exits: dict[int, Exit] = {}
+        if later is not None:
+            wanted, exits[later[0]] = later
         for depth, loop in enumerate(loops[:wanted]):
             may_end = (with_loaders or depth > 0) and not loop.repeats()
             if loop.ends_by_itself() or (may_end and not depth):  # the loop over a loader is the innermost one
@@ -168,15 +184,29 @@ class LoopExit:
                 self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
         if exits:
             depths = {way: depth for depth, way in exits.items()}
-            self.give_up = leave_at_end(list(exits.values()), lambda way: self._left(depths[way]))
-        return wanted > 0
+            ways = [exits[depth] for depth in sorted(exits)]
+            self.give_up = leave_at_end(ways, lambda way: self._left(depths[way], way))
+        return bool(wanted or later)
+
+    def _later_iteration(
+        self, loops: list[_Loop], next_rounds: Mapping[tuple[str, int], int]
+    ) -> tuple[int, Exit] | None:
+        """The innermost loop that is to go on at a later iteration: its depth, and the way there."""
+        for depth, loop in enumerate(loops):
+            rounds = next_rounds.get((loop.frame.f_code.co_filename, loop.statement.lineno))
+            way = entry_of(loop.frame, loop.statement, rounds) if rounds and loop.repeats() else None
+            if way is not None:
+                return depth, way
+        return None
 
     def warn_unreached(self) -> None:
         """Name the work behind a loop that was not left, and has not ended by itself: the script trains again."""
         self._warn_of(work for _, work in self._unreached)
 
-    def _left(self, depth: int) -> None:
+    def _left(self, depth: int, way: Exit) -> None:
         self._unreached = [(inner, work) for inner, work in self._unreached if inner > depth]
+        if way.rounds:
+            self._resume()
 
     def _warn_of(self, works: Iterable[_Work | None]) -> None:
         first = next((work for work in works if work and not work.trains), None)

@@ -2,7 +2,7 @@
 
 Between iterations nothing but the loop's own iterator is left on the frame's stack, which Python drops, and what the
 iteration has opened is closed. A loop over `range(...)` is begun again with an empty range, which works for the last
-statement of a function, too; others go on at the line behind them.
+statement of a function, too, or with what is left from a later iteration on; others go on at the line behind them.
 Source: Python's data model, `frame.f_lineno`: a trace function may set the line at which a frame goes on.
 """
 
@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training.loop_counters import number_of
 
 _RANGES = ("range", "trange", "count")
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Import, ast.ImportFrom)
@@ -46,12 +49,15 @@ class Exit:
         first_lines: lines of which the first to run next begins an iteration, or ends the loop.
         lines: to go to, one after the other.
         empties: name of the function that gives an empty range at the last of them; empty: none.
+        rounds: iterations until the one to go on with, 0 to leave the loop, which counts `counter`.
     """
 
     frame: FrameType
     first_lines: frozenset[int]
     lines: tuple[int, ...]
     empties: str = ""
+    rounds: int = 0
+    counter: ast.expr | None = None
 
 
 def exit_of(frame: FrameType, block: list[ast.stmt], index: int) -> Exit | None:
@@ -63,6 +69,14 @@ def exit_of(frame: FrameType, block: list[ast.stmt], index: int) -> Exit | None:
     emptied = _emptied(frame, loop)
     lines = (loop.lineno,) if emptied else _way_behind(frame, block, index)
     return Exit(frame, frozenset(first_lines), lines, emptied) if lines else None
+
+
+def entry_of(frame: FrameType, loop: ast.stmt, rounds: int) -> Exit | None:
+    """The way to a later iteration of a loop over a range; None if there is none."""
+    name = _emptied(frame, loop)
+    if not name or not isinstance(loop, ast.For):
+        return None
+    return Exit(frame, frozenset({loop.lineno}), (loop.lineno,), name, rounds, loop.target)
 
 
 def _emptied(frame: FrameType, loop: ast.stmt) -> str:
@@ -117,13 +131,19 @@ def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Calla
                 _take(taken)
                 left(taken)
         if not pending:
-            sys.settrace(before)
+            sys.settrace(end)
         return watch
+
+    def end(frame: FrameType | None = None, event: str = "", arg: Any = None) -> None:
+        """Called with the next function that is called: while `watch` runs, the locals of its frame are Python's."""
+        sys.settrace(before)
+        for taken in exits:
+            script_location.release_locals(taken.frame)
 
     def give_up() -> None:
         if pending:
             pending.clear()
-            sys.settrace(before)
+            end()
 
     for taken in exits:
         taken.frame.f_trace = watch
@@ -132,7 +152,7 @@ def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Calla
 
 
 def _take(taken: Exit) -> None:
-    restore = _emptying(taken.frame, taken.empties) if taken.empties else None
+    restore = _emptying(taken) if taken.empties else None
     # Python 3.12 and newer warn of variables that have no value yet.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -144,9 +164,12 @@ def _take(taken: Exit) -> None:
                 restore()
 
 
-def _emptying(frame: FrameType, name: str) -> Callable[[], None]:
-    """Let the next call of a global function in `frame` give an empty range; what undoes it."""
+def _emptying(taken: Exit) -> Callable[[], None]:
+    """Let the next call of a global function in the frame give an empty range, or what is left; what undoes it."""
+    frame, name = taken.frame, taken.empties
     names = frame.f_globals
+    # Not `visible_names`, which empties the locals: Python writes them back to the frame after a trace function.
+    now = None if taken.counter is None else number_of(taken.counter, {**frame.f_globals, **frame.f_locals})
     original = names.get(name, frame.f_builtins.get(name))
     undo: Callable[[], None] = functools.partial(names.__setitem__, name, original)
     if name not in names:
@@ -157,7 +180,16 @@ def _emptying(frame: FrameType, name: str) -> Callable[[], None]:
             return original(*args, **kwargs)  # type: ignore[misc]
         with contextlib.suppress(KeyError):
             undo()
-        return range(0)
+        return _rest(args, now, taken.rounds) if taken.rounds else range(0)
 
     names[name] = empty_once
     return undo
+
+
+def _rest(arguments: tuple[Any, ...], now: float | None, rounds: int) -> range:
+    """What is left of `range(*arguments)`, so many rounds after it gave `now`; nothing where it does not give that."""
+    try:
+        whole = range(*arguments)
+        return whole[whole.index(now) + rounds :]  # type: ignore[arg-type]  # what is no integer is not in it
+    except (TypeError, ValueError):
+        return range(0)

@@ -84,7 +84,7 @@ class TrainingProgress:
         self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
         self.rounds = TrainingRounds()
         self._trained = later_training.TrainedLines()
-        self._loop_exit = LoopExit(log.warn, self._trained)
+        self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more)
         self.draining = False
         self.ending_epoch = False
         self.loaders = 0
@@ -158,7 +158,11 @@ class TrainingProgress:
             self.conditional_work.save_pending()
             if not self.loaders and self._goes_on():
                 return
-            goes_on = self._loop_exit.leave(with_loaders=bool(self.loaders), rounds_loop=self.rounds.loop())
+            goes_on = self._loop_exit.leave(
+                with_loaders=bool(self.loaders),
+                rounds_loop=self.rounds.loop(),
+                next_rounds=self.conditional_work.next_rounds(),
+            )
             if not self.loaders and not goes_on:
                 self._end()
             self.draining = self.ending_epoch = True
