@@ -319,8 +319,17 @@ for epoch in range(20):
 
 
 @pytest.mark.parametrize("call", ["unfreeze_last(model)", "bias.requires_grad_()", "bias.requires_grad = True"])
+def test_parameters_are_unfrozen_in_a_later_epoch_of_a_range(tmp_path, call):
+    loop = UNFREEZING.replace("STEP", STEP).replace("CALL", f"{call}; print('epoch', epoch)")
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (trace.warnings, trace.partial, trace.header.steps) == ((), False, 6)
+    assert "epoch 5" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("call", ["unfreeze_last(model)", "bias.requires_grad_()", "bias.requires_grad = True"])
 def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call):
-    source = HEAD + RARE.format(loop=UNFREEZING.replace("STEP", STEP).replace("CALL", call))
+    loop = UNFREEZING.replace("for epoch in range(20)", "for epoch, _ in enumerate(range(20))")
+    source = HEAD + RARE.format(loop=loop.replace("STEP", STEP).replace("CALL", call))
     line = source.splitlines().index("    if epoch == 5:") + 1
     (warning,) = traced(tmp_path, source).warnings
     assert warning.startswith(f"parameters are unfrozen at train.py, line {line}, after the traced steps;")

@@ -25,7 +25,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.growing_sizes import growing_sizes
+from cotenant.tracing.training.growing_sizes import growing_sizes, unfreezes
 from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, number_in, when_true
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
@@ -48,6 +48,7 @@ class PendingBranch:
         innermost: whether its loop is the one that takes the steps.
         loop_line: where its loop begins.
         loop_path: in which file.
+        unfreezes: it is pending for the parameters that it unfreezes, and runs no model.
     """
 
     path: str
@@ -58,6 +59,7 @@ class PendingBranch:
     innermost: bool
     loop_line: int
     loop_path: str
+    unfreezes: bool = False
 
 
 class ConditionalWork:
@@ -110,6 +112,7 @@ class ConditionalWork:
     def save_pending(self) -> None:
         """Remember what is still to come after the last step that is traced, and warn of sizes that will grow."""
         self._missing = [branch for branch in self._pending() if self._sees_calls or branch.rounds]
+        self._missing += _unfreezing()
         for sentence in growing_sizes():
             self._recorder.warn(sentence)
 
@@ -131,8 +134,13 @@ class ConditionalWork:
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
         for branch in self._missing:
-            if not self._was_entered(branch):
-                place = f"{Path(branch.path).name}, line {branch.first_line}"
+            place = f"{Path(branch.path).name}, line {branch.first_line}"
+            if branch.unfreezes:
+                self._recorder.warn(
+                    f"parameters are unfrozen at {place}, after the traced steps; their gradients and optimizer "
+                    "states, and the activations that they need, are not included"
+                )
+            elif not self._was_entered(branch):
                 self._recorder.warn(later_training.work_is_later(place))
 
     def _was_entered(self, branch: PendingBranch) -> bool:
@@ -173,6 +181,19 @@ def _conditions(frame: FrameType, loop: ast.stmt) -> Iterator[tuple[ast.If, bool
     for branch in conditions_in(loop):
         if not branch.lineno <= line <= (branch.end_lineno or branch.lineno):
             yield branch, branch.lineno > line
+
+
+def _unfreezing() -> Iterator[PendingBranch]:
+    """Branches that unfreeze parameters later."""
+    for frame, loop, names, innermost in _loops():
+        of_loop, path = Counters.of(loop, names), frame.f_code.co_filename
+        for branch, after in _conditions(frame, loop):
+            rounds = when_true(branch.test, of_loop, names, first=0 if after else 1)
+            if rounds is not None and unfreezes(branch, rounds):
+                last = branch.body[-1].end_lineno or branch.lineno
+                yield PendingBranch(
+                    path, branch.lineno, last, rounds, after, innermost, loop.lineno, path, unfreezes=True
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
 method with a name such as `upsample_volume_grid` or `densify_and_prune`; and a size that is taken from a list by an
-index, as in `patch = patch_sizes[stage]`, where the list has larger ones; and parameters that such an `if` unfreezes.
-What they need then is not known: a warning.
+index, as in `patch = patch_sizes[stage]`, where the list has larger ones. What they need then is not known: a warning.
+Parameters that such an `if` unfreezes are known when it has run: `conditional_work` seeks it.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ def _later_calls(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> 
         first = 0 if branch.lineno > frame.f_lineno else 1
         if call is not None and when_true(branch.test, counters, names, first=first) is not None:
             yield f"`{call}` at {_place(frame, branch)}, may need more memory later in the training than was traced"
-        if any(_unfreezes(node) for part in branch.body for node in ast.walk(part)):
-            rounds = when_true(branch.test, counters, names, first=first)
-            if rounds is not None and rounds > _ROUNDS_TRACED:
-                yield (
-                    f"parameters are unfrozen at {_place(frame, branch)}, after the traced steps; their gradients and "
-                    "optimizer states, and the activations that they need, are not included"
-                )
+
+
+def unfreezes(branch: ast.If, rounds: int | None) -> bool:
+    """Whether parameters are unfrozen in a branch that runs after so many rounds of its loop, and not soon."""
+    return (
+        rounds is not None
+        and rounds > _ROUNDS_TRACED
+        and any(_unfreezes(node) for part in branch.body for node in ast.walk(part))
+    )
 
 
 def _unfreezes(node: ast.AST) -> bool:
