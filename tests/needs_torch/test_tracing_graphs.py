@@ -289,7 +289,7 @@ def test_a_pipeline_of_decoder_layers_is_traced(tmp_path):
 TWICE = """
 def train(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(5):
+    {loop}
         model(torch.ones(2, 8, device="cuda")).sum().backward()
         optimizer.step()
 train(nn.Linear(8, 8).cuda())
@@ -303,13 +303,17 @@ UNSEEN = "the training at train.py, line 10, runs only after the traced part; it
     [
         pytest.param("", (), id="once"),
         pytest.param("train(nn.Linear(8, 800).cuda())", (UNSEEN,), id="twice"),
-        pytest.param("if True:\n    loss = nn.Linear(8, 8).cuda()(x).sum(); loss.backward()", (UNSEEN,), id="by hand"),
+        pytest.param(
+            "if True:\n    nn.Linear(8, 800)(torch.ones(2, 8)).cuda().sum().backward()", (UNSEEN,), id="by hand"
+        ),
         pytest.param("def test(model):\n    train(model)", (), id="never called"),
         pytest.param("nn.Linear(8, 8).train()", (), id="a mode of modules"),
     ],
 )
-def test_later_training_adds_a_warning(tmp_path, more, warnings):
-    assert traced(tmp_path, HEAD + TWICE.format(more=more)).warnings == warnings
+def test_later_training_adds_a_warning_where_the_loop_before_cannot_be_left(tmp_path, more, warnings):
+    assert traced(tmp_path, HEAD + TWICE.format(loop="while model:", more=more)).warnings == warnings
+    trace = traced(tmp_path, HEAD + TWICE.format(loop="for _ in range(500):", more=more))
+    assert (trace.warnings, 4 * 2 * 800 in allocations(trace)) == ((), bool(warnings))
 
 
 def test_training_of_a_student_after_its_teacher_is_traced(tmp_path):
@@ -330,8 +334,8 @@ print("all folds")
 """
     )
     trace = traced(tmp_path, source)
-    assert by_category(trace)["optimizer state"] == 4 * (9 * 8 + 9 * 8000)
-    assert "all folds" not in (tmp_path / "log").read_text()
+    assert by_category(trace)["optimizer state"] == 4 * (9 * 8 + 4 * 9 * 8000)
+    assert "all folds" in (tmp_path / "log").read_text()
 
 
 # -- the private pool in the allocator ------------------------------------------------------------------------------
