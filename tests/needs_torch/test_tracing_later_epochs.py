@@ -142,6 +142,16 @@ def test_the_loop_goes_on_at_the_epochs_with_work(tmp_path, epochs, first, secon
     assert (trace.warnings, trace.partial, trace.header.steps <= 4 * len(run)) == (warnings, False, True)
 
 
+def test_a_later_epoch_that_fails_leaves_the_answer_whole(tmp_path):
+    text = _loops(SOMETIMES).format(epochs="range(100)", first="epoch == 50", second="False")
+    text = text.replace("    train_epoch(epoch)", "    assert epoch < 9, epoch\n    train_epoch(epoch)")
+    trace = traced(tmp_path, HEAD + RARE.format(loop=text))
+    raised, later = trace.warnings
+    assert (trace.partial, trace.header.steps <= 4) == (False, True)
+    assert raised.startswith("not traced after training: the script raised AssertionError: 50")
+    assert later == LATER.replace("23", "24")
+
+
 def test_periodic_work_in_a_function_that_the_loop_calls_is_traced(tmp_path):
     trace = traced(tmp_path, HEAD + RARE.format(loop=_loops(BY_THE_STEP)))
     assert (trace.header.steps, trace.warnings, BIG in allocations(trace, "forward")) == (7, (), True)

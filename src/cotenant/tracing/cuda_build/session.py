@@ -147,7 +147,7 @@ class CudaBuildSession:
         if isinstance(error, torch.OutOfMemoryError):
             raise_again = TraceError("out-of-memory", f"the script ran out of memory: {describe(error)}")
             session.answer_error(self.answer, raise_again)
-        if self.observer.progress.draining:
+        if self.observer.progress.has_trained:
             self.observer.progress.warn_after_training(error, describe(error))
             self._answer(partial=False)
         places = list(self.values.places)[-_MAX_PLACES:]
@@ -167,7 +167,7 @@ class CudaBuildSession:
     def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
         """Answer before the timeout, from a thread of its own, while the script still runs."""
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
-        if self.observer.progress.draining:
+        if self.observer.progress.has_trained:
             self.warn(f"the work after training was not run to its end within {limit} (`--timeout`){at}")
             self._answer(partial=False)
         if self.steps:

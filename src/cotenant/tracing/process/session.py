@@ -210,7 +210,7 @@ class TracingSession:
         recorder: TraceRecorder | None = getattr(self, "recorder", None)  # None while torch is being imported
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
         if recorder is not None and recorder.steps:
-            if self.observer.progress.draining:
+            if self.observer.progress.has_trained:
                 recorder.warn(f"the work after training was not traced to its end within {limit} (`--timeout`){at}")
                 self._answer(partial=False)
             self._failed(f"the script was stopped {limit} after it started (`--timeout`){at}")
@@ -246,7 +246,7 @@ class TracingSession:
         from cotenant.tracing.data.missing_data_hints import absent_path, missing_data_hint, missing_part_hint
 
         message = describe(error) + ("" if absent_path(error) else self.mode.host_reads.suspect(error))
-        if self.observer.progress.draining:
+        if self.observer.progress.has_trained:
             self.observer.progress.warn_after_training(error, message)
             self._answer(partial=False)
         if "fork-based multiprocessing" in str(error):

@@ -64,6 +64,7 @@ class TrainingProgress:
 
     Attributes:
         draining: all wanted steps were traced.
+        has_trained: they were, of the first training; the script may be in a later stage, or at a later epoch.
         ending_epoch: data loaders end their epoch as soon as they can.
         loaders: how many times a data loader began.
         empty_loader_reason: why one gave nothing, for the user.
@@ -85,7 +86,7 @@ class TrainingProgress:
         self.rounds = TrainingRounds()
         self._trained = later_training.TrainedLines()
         self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more)
-        self.draining = False
+        self.draining = self.has_trained = False
         self.ending_epoch = False
         self.loaders = 0
         self.empty_loader_reason = ""
@@ -119,7 +120,7 @@ class TrainingProgress:
         self.log.warn(f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were traced instead")
         if not self.loaders or self.draining:
             self._end()
-        self.draining = self.ending_epoch = True
+        self.draining = self.ending_epoch = self.has_trained = True
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         if self.rounds.optimizer_made(optimizer) and self.draining:
@@ -165,7 +166,7 @@ class TrainingProgress:
             )
             if not self.loaders and not goes_on:
                 self._end()
-            self.draining = self.ending_epoch = True
+            self.draining = self.ending_epoch = self.has_trained = True
             self._batches_ahead = BATCHES_AHEAD
 
     def epoch_begins(self) -> None:
