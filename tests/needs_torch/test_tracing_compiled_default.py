@@ -168,10 +168,10 @@ WARMS_UP = """
 """
 
 
-@pytest.mark.parametrize(("rounds", "reaches_validation"), [(10, True), (3, True), (500, False)])
-def test_a_trace_goes_on_after_a_short_loop_that_warms_up(tmp_path, rounds, reaches_validation):
+@pytest.mark.parametrize("rounds", [10, 3, 500])
+def test_a_trace_goes_on_after_a_loop_that_warms_up(tmp_path, rounds):
     """Scripts compile in ten steps and restore their state; the validation of step 0, with larger batches, follows."""
     trace = traced(tmp_path, WARMS_UP.format(rounds=rounds))
     largest = max(total for _, total in live_bytes(trace))
-    assert (largest > 32 * MIB) == reaches_validation
-    assert any("runs only after the traced part" in warning for warning in trace.warnings) != reaches_validation
+    assert largest > 32 * MIB
+    assert not any("runs only after the traced part" in warning for warning in trace.warnings)
