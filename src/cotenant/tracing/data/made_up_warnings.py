@@ -19,15 +19,15 @@ def made_up(what: str, made: str) -> str:
 
 def shortened(warnings: Iterable[str]) -> tuple[str, ...]:
     """The warnings, where the sixth and further ones of files that were replaced alike are one."""
-    kept, seen = [], Counter[str]()
+    named, seen = [], Counter[str]()
     for sentence in warnings:
         _, middle, made = sentence.partition(_MIDDLE)
         if middle:
             seen[made] += 1
         if not middle or seen[made] <= _NAMED:
-            kept.append(sentence)
+            named.append(sentence)
     more = {made: count - _NAMED for made, count in seen.items() if count > _NAMED}
     for made, count in more.items():
-        last = max(place for place, sentence in enumerate(kept) if sentence.endswith(f"{_MIDDLE}{made}"))
-        kept.insert(last + 1, made_up(f"{count} more such files", made).replace(" is not ", " are not ", 1))
-    return tuple(kept)
+        last = max(place for place, sentence in enumerate(named) if sentence.endswith(f"{_MIDDLE}{made}"))
+        named.insert(last + 1, made_up(f"{count} more such files", made).replace(" is not ", " are not ", 1))
+    return tuple(named)

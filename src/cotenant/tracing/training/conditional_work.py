@@ -119,7 +119,7 @@ class ConditionalWork:
     def next_rounds(self) -> dict[tuple[str, int], int]:
         """Rounds until a branch that is pending, by its loop (file and line), for those that were not sought before.
 
-        They are sought now: after so many rounds of its loop, a branch runs or is told.
+        They are sought now: after so many rounds of its loop a branch runs, or a warning names it.
         """
         found: dict[tuple[str, int], PendingBranch] = {}
         if len(self._sought) >= _MAX_SOUGHT:

@@ -15,6 +15,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.source_bodies import function_body
+from cotenant.tracing.training.source_loops import contains
 
 _MAX_STAGES = 8
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
@@ -45,7 +46,7 @@ class TrainedLines:
 
     def any_in(self, code: CodeType, statement: ast.stmt) -> bool:
         """Whether one ran in this statement of a function."""
-        return any(of is code and _contains(statement, line) for of, line in self._lines)
+        return any(of is code and contains(statement, line) for of, line in self._lines)
 
 
 def warn_later_training(recorder: Any, trained: TrainedLines) -> None:
@@ -68,7 +69,7 @@ def trains_later(trained: TrainedLines) -> bool:
 def rounds_before_later_training(trained: TrainedLines) -> int | None:
     """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
     for frame, _ in _later_training(trained):
-        present = next((part for part in function_body(frame) if _contains(part, frame.f_lineno)), None)
+        present = next((part for part in function_body(frame) if contains(part, frame.f_lineno)), None)
         if isinstance(present, ast.For):
             return Counters.of(present, {**frame.f_globals, **frame.f_locals}).rounds_left
     return None
@@ -99,15 +100,11 @@ def _after(frame: FrameType) -> Iterator[ast.stmt]:
     body = function_body(frame)
     while body:
         line = frame.f_lineno
-        at = next((index for index, part in enumerate(body) if _contains(part, line)), None)
+        at = next((index for index, part in enumerate(body) if contains(part, line)), None)
         if at is None:
             return
         yield from (statement for statement in body[at + 1 :] if statement.lineno > line)
         body = _inner_block(body[at], line)
-
-
-def _contains(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or 0)
 
 
 def _inner_block(statement: ast.stmt, line: int) -> list[ast.stmt]:

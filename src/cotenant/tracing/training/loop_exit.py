@@ -23,9 +23,9 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of
-from cotenant.tracing.training.loop_jump import Exit, counts, entry_of, exit_of, leave_at_end
+from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end
 from cotenant.tracing.training.model_calls import infers, runs_model
-from cotenant.tracing.training.source_loops import LOOPS
+from cotenant.tracing.training.source_loops import LOOPS, contains
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TORCH = str(Path(torch.__file__).parent)
@@ -81,7 +81,7 @@ class _Behind:
         return method in self.inner_names and owner is not None and not isinstance(owner, torch.nn.Module)
 
     def runs_model(self) -> bool:
-        """Whether it runs a model, as far as the source tells."""
+        """Whether it runs a model, by its source."""
         names = script_location.visible_names(self.frame)
         return runs_model([self.statement], names) or infers([self.statement], names)
 
@@ -124,7 +124,7 @@ class _Loop:
             return False
         targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
         line = self.frame.f_lineno
-        conditions = (node.test for node in ast.walk(loop) if isinstance(node, ast.If) and _contains(node, line))
+        conditions = (node.test for node in ast.walk(loop) if isinstance(node, ast.If) and contains(node, line))
         return targets.isdisjoint(
             node.id for test in conditions for node in ast.walk(test) if isinstance(node, ast.Name)
         )
@@ -167,34 +167,34 @@ class LoopExit:
         if rounds_loop is not None and not with_loaders:
             wanted = len(loops)
         later = self._later_iteration(loops, next_rounds)
-        exits: dict[int, Exit] = {}
+        jumps: dict[int, Jump] = {}
         if later is not None:
-            wanted, exits[later[0]] = later
+            wanted, jumps[later[0]] = later
         for depth, loop in enumerate(loops[:wanted]):
             may_end = (with_loaders or depth > 0) and not loop.repeats()
             if loop.ends_by_itself() or (may_end and not depth):  # the loop over a loader is the innermost one
                 continue
-            way = None if may_end else exit_of(loop.frame, loop.block, loop.index)
+            way = None if may_end else jump_behind(loop.frame, loop.block, loop.index)
             if way is not None:
-                exits[depth] = way
+                jumps[depth] = way
             elif not with_loaders and not depth:
                 self._warn_of(works)
                 return False
             elif rounds_loop is None:
                 self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
-        if exits:
-            depths = {way: depth for depth, way in exits.items()}
-            ways = [exits[depth] for depth in sorted(exits)]
+        if jumps:
+            depths = {way: depth for depth, way in jumps.items()}
+            ways = [jumps[depth] for depth in sorted(jumps)]
             self.give_up = leave_at_end(ways, lambda way: self._left(depths[way], way))
         return bool(wanted or later)
 
     def _later_iteration(
         self, loops: list[_Loop], next_rounds: Mapping[tuple[str, int], int]
-    ) -> tuple[int, Exit] | None:
+    ) -> tuple[int, Jump] | None:
         """The innermost loop that is to go on at a later iteration: its depth, and the way there."""
         for depth, loop in enumerate(loops):
             rounds = next_rounds.get((loop.frame.f_code.co_filename, loop.statement.lineno))
-            way = entry_of(loop.frame, loop.statement, rounds) if rounds and loop.repeats() else None
+            way = jump_to_later(loop.frame, loop.statement, rounds) if rounds and loop.repeats() else None
             if way is not None:
                 return depth, way
         return None
@@ -203,7 +203,7 @@ class LoopExit:
         """Name the work behind a loop that was not left, and has not ended by itself: the script trains again."""
         self._warn_of(work for _, work in self._unreached)
 
-    def _left(self, depth: int, way: Exit) -> None:
+    def _left(self, depth: int, way: Jump) -> None:
         self._unreached = [(inner, work) for inner, work in self._unreached if inner > depth]
         if way.rounds:
             self._resume()
@@ -281,14 +281,10 @@ def _frames() -> Iterator[FrameType]:
 def _places(body: list[ast.stmt], line: int) -> Iterator[_Place]:
     """The statements that contain a line, from the outermost inwards, each in its block."""
     for index, statement in enumerate(body):
-        if _contains(statement, line):
+        if contains(statement, line):
             yield body, index
             for name in ("body", "orelse", "finalbody"):
                 yield from _places(getattr(statement, name, []), line)
-
-
-def _contains(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or 0)
 
 
 def _nothing() -> None:

@@ -42,7 +42,7 @@ def _iterated(loop: ast.stmt) -> ast.expr | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class Jump:
     """How a frame leaves a loop.
 
     Attributes:
@@ -60,23 +60,23 @@ class Exit:
     counter: ast.expr | None = None
 
 
-def exit_of(frame: FrameType, block: list[ast.stmt], index: int) -> Exit | None:
-    """The exit of the loop at `index` of a block that `frame` runs; None if there is none."""
+def jump_behind(frame: FrameType, block: list[ast.stmt], index: int) -> Jump | None:
+    """The way behind the loop at `index` of a block that `frame` runs; None if there is none."""
     loop = block[index]
     first_lines = {loop.lineno}
     if isinstance(loop, ast.While) and isinstance(loop.body[0], _SIMPLE):
         first_lines.add(loop.body[0].lineno)  # `while True` has no code; a `with` is reached again at its end
     emptied = _emptied(frame, loop)
     lines = (loop.lineno,) if emptied else _way_behind(frame, block, index)
-    return Exit(frame, frozenset(first_lines), lines, emptied) if lines else None
+    return Jump(frame, frozenset(first_lines), lines, emptied) if lines else None
 
 
-def entry_of(frame: FrameType, loop: ast.stmt, rounds: int) -> Exit | None:
+def jump_to_later(frame: FrameType, loop: ast.stmt, rounds: int) -> Jump | None:
     """The way to a later iteration of a loop over a range; None if there is none."""
     name = _emptied(frame, loop)
     if not name or not isinstance(loop, ast.For):
         return None
-    return Exit(frame, frozenset({loop.lineno}), (loop.lineno,), name, rounds, loop.target)
+    return Jump(frame, frozenset({loop.lineno}), (loop.lineno,), name, rounds, loop.target)
 
 
 def _emptied(frame: FrameType, loop: ast.stmt) -> str:
@@ -112,12 +112,12 @@ def _lines(code: CodeType) -> Iterator[int | None]:
     return (line for line, _ in itertools.groupby(line for _, _, line in code.co_lines()))
 
 
-def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Callable[[], None]:
-    """Take each exit, from the innermost outwards, when the present iteration of its loop is over.
+def leave_at_end(jumps: Sequence[Jump], left: Callable[[Jump], object]) -> Callable[[], None]:
+    """Take the jumps, from the innermost outwards, when the present iterations of their loops are over.
 
-    `left` is called with each that is taken. What is returned gives up those that are not.
+    `left` is called with a jump that is taken. What is returned gives up those that are not.
     """
-    pending, before = list(exits), sys.gettrace()
+    pending, before = list(jumps), sys.gettrace()
 
     def watch(frame: FrameType, event: str, arg: Any) -> Any:
         of_frame = [at for at, taken in enumerate(pending) if taken.frame is frame]
@@ -137,7 +137,7 @@ def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Calla
     def end(frame: FrameType | None = None, event: str = "", arg: Any = None) -> None:
         """Called with the next function that is called: while `watch` runs, the locals of its frame are Python's."""
         sys.settrace(before)
-        for taken in exits:
+        for taken in jumps:
             script_location.release_locals(taken.frame)
 
     def give_up() -> None:
@@ -145,13 +145,13 @@ def leave_at_end(exits: Sequence[Exit], left: Callable[[Exit], object]) -> Calla
             pending.clear()
             end()
 
-    for taken in exits:
+    for taken in jumps:
         taken.frame.f_trace = watch
     sys.settrace(lambda *_: None)
     return give_up
 
 
-def _take(taken: Exit) -> None:
+def _take(taken: Jump) -> None:
     restore = _emptying(taken) if taken.empties else None
     # Python 3.12 and newer warn of variables that have no value yet.
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def _take(taken: Exit) -> None:
                 restore()
 
 
-def _emptying(taken: Exit) -> Callable[[], None]:
+def _emptying(taken: Jump) -> Callable[[], None]:
     """Let the next call of a global function in the frame give an empty range, or what is left; what undoes it."""
     frame, name = taken.frame, taken.empties
     names = frame.f_globals

@@ -32,12 +32,12 @@ class OptimizerSchedule:
     """The optimizers of one script, and the number of steps to trace."""
 
     def __init__(
-        self, steps: int, made: Callable[[torch.optim.Optimizer], None], *, each_in_full: bool = False
+        self, steps: int, made: Callable[[torch.optim.Optimizer], None], *, per_optimizer: bool = False
     ) -> None:
-        """`made` is called with each optimizer that the script makes. `each_in_full`: each is to step `steps` times."""
+        """`made` is called with every optimizer of the script. `per_optimizer`: every one is to step `steps` times."""
         self._steps = self._of_one_training = steps
         self._made = made
-        self._each_in_full = each_in_full
+        self._per_optimizer = per_optimizer
         self._counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._count = 0
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -117,7 +117,7 @@ class OptimizerSchedule:
     def _in_full(self) -> int:
         """Steps after which each optimizer has done its own; those that are far behind the others are not awaited."""
         counts, wanted = list(self._counts.values()), self._of_one_training
-        if not self._each_in_full or not counts or max(counts) >= _MAX_STEPS_FACTOR * wanted:
+        if not self._per_optimizer or not counts or max(counts) >= _MAX_STEPS_FACTOR * wanted:
             return 0
         return self._count + sum(max(0, wanted - count) for count in counts)
 

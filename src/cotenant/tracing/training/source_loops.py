@@ -12,10 +12,15 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
+def contains(node: ast.AST, line: int) -> bool:
+    """Whether a line is within a statement."""
+    return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or 0)
+
+
 def loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
     """Loops that contain the line, from the outermost inwards."""
     for statement in body:
-        if statement.lineno <= line <= (statement.end_lineno or 0):
+        if contains(statement, line):
             if isinstance(statement, LOOPS):
                 yield statement
             for name in ("body", "orelse", "finalbody"):

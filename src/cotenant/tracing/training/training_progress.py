@@ -59,7 +59,7 @@ class TrainingLog(Protocol):
 class TrainingProgress:
     """Counts steps of one script. `finish` is called once, from the main thread, and does not return.
 
-    `each_in_full`: every optimizer is to step `steps` times, as compiled code needs, which is ready in the third call.
+    `per_optimizer`: every optimizer is to step `steps` times, as compiled code needs, which is ready in the third call.
     `sees_calls`: `conditional_work.record_call` is called for each model.
 
     Attributes:
@@ -76,12 +76,12 @@ class TrainingProgress:
         *,
         steps: int,
         finish: Callable[[], object],
-        each_in_full: bool = False,
+        per_optimizer: bool = False,
         sees_calls: bool = True,
     ) -> None:
         self.log = log
         self._finish = finish
-        self.schedule = OptimizerSchedule(steps, self._optimizer_made, each_in_full=each_in_full)
+        self.schedule = OptimizerSchedule(steps, self._optimizer_made, per_optimizer=per_optimizer)
         self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
         self.rounds = TrainingRounds()
         self._trained = later_training.TrainedLines()
