@@ -38,6 +38,26 @@ def train():
 """A small network, and four steps of it: what scripts that are traced for another reason train."""
 
 
+RARE = """
+import argparse
+from torch.utils.data import DataLoader
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+args = argparse.Namespace(every=9)
+@torch.no_grad()
+def evaluate(net, width):
+    net(torch.ones(5000, width, device="cuda"))
+def train(x):
+    model(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+{loop}
+"""
+STEP = "train(torch.ones(4, 64, device='cuda'))"
+BIG = 4 * 5000 * 64
+"""A script whose `loop` trains by `STEP`, and sometimes evaluates a batch whose output has `BIG` bytes."""
+
+
 def trained(folder: Path, source: str, *args: str, **options: object) -> MemoryTrace:
     """Trace `TRAINING`, then `source`, then `train()`. Raises as `traced`."""
     return traced(folder, f"{TRAINING}{textwrap.dedent(source)}\ntrain()\n", *args, **options)

@@ -6,28 +6,11 @@ import re
 
 import pytest
 
-from traced_scripts import allocations, traced
+from traced_scripts import BIG, RARE, STEP, allocations, traced
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
 HEAD = "import torch\nfrom torch import nn\n"
-RARE = """
-import argparse
-from torch.utils.data import DataLoader
-model = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-args = argparse.Namespace(every=9)
-@torch.no_grad()
-def evaluate(net, width):
-    net(torch.ones(5000, width, device="cuda"))
-def train(x):
-    model(x).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-{loop}
-"""
-STEP = "train(torch.ones(4, 64, device='cuda'))"
-BIG = 4 * 5000 * 64
 
 
 def _loops(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traced_scripts import allocations, by_category, peak, traced
+from traced_scripts import BIG, RARE, STEP, allocations, by_category, peak, traced
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -156,24 +156,6 @@ for _ in range(2):
 
 
 # -- work that comes now and then --------------------------------------------------------------------------------
-
-RARE = """
-import argparse
-from torch.utils.data import DataLoader
-model = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-args = argparse.Namespace(every=9)
-@torch.no_grad()
-def evaluate(net, width):
-    net(torch.ones(5000, width, device="cuda"))
-def train(x):
-    model(x).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-{loop}
-"""
-STEP = "train(torch.ones(4, 64, device='cuda'))"
-BIG = 4 * 5000 * 64
 
 
 @pytest.mark.parametrize(
