@@ -124,6 +124,7 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
     os.dup2(sink, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     os.chdir(folder)
+    _forget_modules_beside(folder)
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
     import torch
@@ -138,6 +139,14 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
     except UsageError as error:
         tracing_session.answer_error(answer, tracing_session.as_trace_error(error))
     session.run(session.script)
+
+
+def _forget_modules_beside(folder: Path) -> None:
+    """Drop the modules that an earlier test imported and that the script has beside it, as its own process has them."""
+    beside = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in beside:
+            del sys.modules[name]
 
 
 def check_well_formed(trace: MemoryTrace) -> None:
