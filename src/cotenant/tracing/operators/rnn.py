@@ -2,25 +2,20 @@
 
 A build without cuDNN decomposes `aten::lstm`, `gru` and `rnn_*` into a cell per step, with very different memory. Here
 they become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
-Sizes are those that `cudnnGetRNNTempSpaceSizes` of cuDNN 9.20 returns without a GPU, as a warning says. On 159 shapes
-for an A100 our reserve space (values for the backward pass) is equal. Of 87 others, padded and packed, in training and
-evaluation, all buffers are equal for 28 of 29 LSTMs, 30 of 33 GRUs (within 0.2 % but one, -8 %), and 21 of 25 `nn.RNN`
-(-7 to +4 %). cuDNN returns nothing for bfloat16, nor for the small hidden states that torch gives to another algorithm
-(`use_rnn_persist_small_h`): their sizes are assumed to be the same.
+The sizes of cuDNN's buffers are in `recurrent_layers.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.core.units import MiB
+from cotenant.tracing.operators.recurrent_layers import GRU, LSTM, RELU, TANH, RecurrentLayers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 from cotenant.tracing.patches.registry import Entry, KernelPatch, Patch, PatchContext, Phase
@@ -29,16 +24,6 @@ operators = OperatorTable()
 
 _aten = torch.ops.aten
 
-_RELU, _TANH, _LSTM, _GRU = 0, 1, 2, 3
-_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
-_RESERVE_VALUES = {_RELU: 1, _TANH: 1, _LSTM: 5, _GRU: 6}
-"""Of the reserve space, per hidden unit, step, layer and direction: gates and state; a GRU also a product."""
-_RESERVE_BYTES = 256
-_LAYER_BYTES = 8 * MiB
-"""Of the workspace, for each layer and direction."""
-_WORKSPACE_BYTES, _SEQUENCE_BYTES = 256, 8
-_STATES = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 3}
-"""In the workspace."""
 _RANDOM_STATE_BYTES = 48
 _ASSUMED_WARNING = "cuDNN's memory for recurrent layers is what cuDNN 9.20 answers without a GPU"
 
@@ -53,7 +38,7 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="A CPU build divides recurrent layers into single steps, where CUDA calls cuDNN once.",
             source="aten/src/ATen/native/RNN.cpp, `lstm`",
         )
-        for name, number in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU))
+        for name, number in (("lstm", LSTM), ("gru", GRU), ("rnn_tanh", TANH), ("rnn_relu", RELU))
         for kind, route in (("input", _padded), ("data", _packed))
     ]  # fmt: skip
     flatten = Patch(
@@ -136,7 +121,7 @@ def _call_cudnn_rnn(
     batch_first: bool,
     batch_sizes: list[int],
 ) -> Any:
-    h, c = (hx[0], hx[1]) if number == _LSTM else (hx, None)
+    h, c = (hx[0], hx[1]) if number == LSTM else (hx, None)
     hidden = c.shape[2] if c is not None else h.shape[2]
     projected = h.shape[2] if h.shape[2] != hidden else 0
     # ATen/cudnn/AutocastRNN.cpp: autocast has a kernel of its own for `_cudnn_rnn`, which also copies the weights to
@@ -152,7 +137,7 @@ def _call_cudnn_rnn(
             x, params, params_per_layer, _weight_block(params), h, c, number, hidden, projected, layers,
             batch_first, dropout, train, both, batch_sizes, None,
         )  # fmt: skip
-    return (out, hy, cy) if number == _LSTM else (out, hy)
+    return (out, hy, cy) if number == LSTM else (out, hy)
 
 
 def _weight_block(params: Sequence[Any]) -> Any:
@@ -198,63 +183,6 @@ def _rows_batch_steps(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> 
     return batch * steps, batch, steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layers:
-    """Recurrent layers in one call of cuDNN.
-
-    Attributes:
-        rows: steps of all sequences in the batch.
-        steps: of the longest.
-        inputs, hidden, projected: values per step; `projected` is 0 without a projection.
-        matrices: elements of all weights without biases.
-        packed: the batch has no padding.
-        dropout: whether values between layers are dropped.
-    """
-
-    number: int
-    rows: int
-    batch: int
-    steps: int
-    inputs: int
-    hidden: int
-    projected: int
-    layers: int
-    directions: int
-    matrices: int
-    packed: bool
-    dropout: bool
-
-    def reserve_elements(self) -> int:
-        """Gates and states of each layer, and what one layer hands to the next."""
-        values = _RESERVE_VALUES[self.number] + (1 if self.projected else 0)
-        between = (self.layers - 1) * (self.projected or self.hidden)
-        return self.rows * self.directions * (self.layers * (values * self.hidden + self.projected) + between)
-
-    def dropout_bytes(self) -> int:
-        """A bit for each value between two layers, in each direction, also of padding."""
-        return (self.layers - 1) * self.batch * self.steps * self.hidden * self.directions**2 // 8
-
-    def workspace_bytes(self, item: int, *, trains: bool) -> int:
-        """The workspace of a call, with elements of `item` bytes.
-
-        A copy of the weights, states of a step, and gates of all steps; padded batches are copied to packed ones.
-        """
-        both = self.directions - 1
-        states = self.batch * self.hidden * self.layers * self.directions
-        copies = 0 if self.packed else 4 if self.number == _LSTM else 2
-        gates = self.hidden * (_GATES[self.number] * self.directions + 4 * both)
-        padding = 0 if self.packed else self.inputs + self.hidden * self.directions
-        of_states = (_STATES[self.number] + copies + 2 * both) * states
-        elements = of_states + self.rows * (gates + padding)
-        if trains and self.layers > 1 and (self.number in (_RELU, _TANH) or (self.dropout and not both)):
-            elements += self.rows * self.hidden * self.directions
-        if trains and not self.packed and self.number != _LSTM:
-            of_gradient = self.hidden * (4 * self.directions + 4 * both) + 2 * self.inputs
-            elements = max(elements, (5 + 2 * both) * states + self.rows * of_gradient)
-        fixed_bytes = _WORKSPACE_BYTES + (0 if self.packed else _SEQUENCE_BYTES * self.batch)
-        return item * (self.matrices + elements) + self.layers * self.directions * _LAYER_BYTES + fixed_bytes
-
-
 @operators.shape_of("aten::_cudnn_rnn")
 def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(output, last hidden state, last cell state, reserve space, weight block)."""
@@ -281,15 +209,12 @@ def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
     # Weights that are not in one block are copied to one on every call: `weight_buf = at::empty(num_weights, ...)`.
     if block is None:
         block = new((sum(weight.numel() for weight in weights),))
-    called = _Layers(
+    called = RecurrentLayers(
         number=number, rows=rows, batch=batch, steps=steps, inputs=x.shape[-1], hidden=hidden, projected=projected,
         layers=layers, directions=directions, matrices=_matrices(weights), packed=bool(batch_sizes), dropout=bool(drop),
     )  # fmt: skip
     copies.append(new((called.workspace_bytes(x.element_size(), trains=train),), torch.uint8))
-    reserve_bytes = 0
-    if train:
-        reserve_bytes = called.reserve_elements() * x.element_size() + _RESERVE_BYTES
-        reserve_bytes += called.dropout_bytes() if drop else 0
+    reserve_bytes = called.reserve_bytes(x.element_size()) if train else 0
     return out, hy, cy, new((reserve_bytes,), torch.uint8), block
 
 
@@ -336,7 +261,7 @@ def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     grad_x = new((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if batch_first else new(x.shape)
     grad_h = new(hx.shape)
     grad_c = new(cx.shape) if cx is not None else None
-    called = _Layers(
+    called = RecurrentLayers(
         number=number, rows=rows, batch=batch, steps=steps, inputs=x.shape[-1], hidden=hidden, projected=projected,
         layers=layers, directions=2 if both else 1, matrices=_matrices(weights), packed=bool(batch_sizes),
         dropout=bool(drop),
