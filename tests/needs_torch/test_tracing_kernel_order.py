@@ -206,6 +206,12 @@ CALLS = {
         "y = F.binary_cross_entropy_with_logits(x, t); y2 = torch.autograd.grad(y, x, create_graph=True)[0].sum()",
         "torch.autograd.grad(y2, x)",
     ),
+    "with a target that needs a gradient": (
+        "t = torch.ones(512, 1000, device='cuda').requires_grad_()", "F.binary_cross_entropy_with_logits(x, t)",
+    ),
+    "both of its gradients": (
+        "y = F.binary_cross_entropy_with_logits(x, t)", "torch.autograd.grad(y, (x, t))",
+    ),
     "bags": (
         ("bag = nn.EmbeddingBag(1000, 64, mode='sum').cuda()\n"
          "i = torch.zeros(512, 20, dtype=torch.long, device='cuda')"),
@@ -328,6 +334,8 @@ WANTED = {
     "a transpose to the CPU": [],
     "binary cross entropy": [4, 2_048_000],
     "with weights of positives": [4, *(2_048_000,) * 3],
+    "with a target that needs a gradient": [2_048_000, 2_048_000, 4],
+    "both of its gradients": [4, *(2_048_000,) * 3],
     "with weights, not reduced": [2_048_000],
     "bags": [4096, 4096, 81_920, 131_072],
     "their gradients": [

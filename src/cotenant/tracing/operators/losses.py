@@ -60,26 +60,40 @@ class _BinaryLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         x, target, weight, pos_weight = ctx.saved_tensors
-        suffix = "" if torch.is_grad_enabled() else "_"  # a graph of the gradient keeps its operands
+        out = of_target = None
+        if ctx.needs_input_grad[0]:
+            if pos_weight is None:
+                out = _then(x.sigmoid(), "sub", target)
+            else:
+                scaled = pos_weight.mul(target)
+                out = _then(_then(_then(scaled.add(1), "sub", target), "mul", x.sigmoid()), "sub", scaled)
+                del scaled
+            out = _scaled(_then(out, "mul", grad), weight, ctx.reduction)
+        if ctx.needs_input_grad[1]:
+            if pos_weight is None:
+                of_target = x.neg() * grad
+            else:
+                of_target = torch.nn.functional.logsigmoid(-x)
+                of_target = _then(of_target, "sub", _then(torch.nn.functional.logsigmoid(x), "mul", pos_weight))
+                of_target = _then(of_target, "mul", grad)
+            of_target = _scaled(of_target, weight, ctx.reduction)
+        return out, of_target, None, None, None
 
-        def then(made: Any, operator: str, operand: Any) -> Any:
-            return getattr(made, operator + suffix)(operand)
 
-        if pos_weight is None:
-            out = then(x.sigmoid(), "sub", target)
-        else:
-            scaled = pos_weight.mul(target)
-            out = then(then(then(scaled.add(1), "sub", target), "mul", x.sigmoid()), "sub", scaled)
-            del scaled
-        out = then(out, "mul", grad)
-        if weight is not None:
-            out = then(out, "mul", weight)
-        return out.div_(x.numel()) if ctx.reduction == _MEAN else out, None, None, None, None
+def _then(made: Any, operator: str, *operands: Any) -> Any:
+    """The next operator of a gradient: in place, except where a graph of the gradient keeps the operands."""
+    return getattr(made, operator if torch.is_grad_enabled() else operator + "_")(*operands)
+
+
+def _scaled(grad: Any, weight: Any, reduction: int) -> Any:
+    if weight is not None:
+        grad = _then(grad, "mul", weight)
+    return grad.div_(grad.numel()) if reduction == _MEAN else grad
 
 
 def _binary_loss(x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = _MEAN) -> Any:
-    """The loss, with PyTorch's own gradient where that is for the target too, or under transforms of functions."""
-    if not torch.is_grad_enabled() or target.requires_grad or torch._C._are_functorch_transforms_active():
+    """The loss, with PyTorch's own gradient under transforms of functions."""
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return _binary_loss_op._op_dk(_EXPLICIT, x, target, weight, pos_weight, reduction)
     return _BinaryLoss.apply(x, target, weight, pos_weight, reduction)
 
