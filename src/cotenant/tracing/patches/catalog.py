@@ -23,6 +23,7 @@ _PROVIDERS = (
     "patches.fake_mode",
     "operators.missing_cuda_kernels",
     "operators.attention",
+    "operators.encoder_layers",
     "operators.rnn",
     "operators.losses",
     "operators.product_gradients",
