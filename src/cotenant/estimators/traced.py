@@ -55,7 +55,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "19"
+    version = "20"
 
     def __init__(
         self,
