@@ -146,8 +146,40 @@ def test_periodic_work_in_a_function_that_the_loop_calls_is_traced(tmp_path):
         pytest.param("epoch >= 50", "epoch >= 150", id="after the last epoch"),
         pytest.param("epoch >= 50", "epochs >= 50", id="another number"),
         pytest.param("for epoch in", "for late in", id="no counter"),
+        pytest.param("epoch >= 50", 'epoch >= 50 and mode != "plain"', id="another string"),
+        pytest.param("epoch >= 50", 'epoch >= 50 and mode in ("full", "test")', id="none of some strings"),
+        pytest.param("epoch >= 50", 'epoch >= 50 and mode not in ["plain"]', id="one of some strings"),
+        pytest.param("epoch >= 50", "epoch >= 50 and held_out is not None", id="None"),
+        pytest.param("epoch >= 50", "epoch >= 50 and options.test is not None", id="an option that is None"),
     ],
 )
 def test_work_that_waits_for_no_epoch_adds_none(tmp_path, old, new):
     source = _loops(NESTED).replace(old, new)
-    assert not traced(tmp_path, HEAD + RARE.format(loop=f"epoch = epochs = 1\n{source}")).warnings
+    head = "from argparse import Namespace\nmode, held_out, options = 'plain', None, Namespace(test=None)"
+    assert not traced(tmp_path, HEAD + RARE.format(loop=f"{head}\nepoch = epochs = 1\n{source}")).warnings
+
+
+CHANGED = """
+mode = best = None
+def train_epoch(epoch, part):
+    STEP
+    if epoch == 50 and part == "test": evaluate(model, 64)
+for epoch in range(99):
+    {changes}
+    train_epoch(epoch, "train")
+    train_epoch(epoch, "test")
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param("pass", id="an argument"),
+        pytest.param("mode = ['train', 'test'][epoch % 2]", id="a string"),
+        pytest.param("if best is not None and epoch == 50: evaluate(model, 64)\n    best = epoch", id="None at first"),
+    ],
+)
+def test_a_string_that_changes_in_the_loop_hides_no_work(tmp_path, changes):
+    text = _loops(CHANGED.replace("{changes}", changes))
+    trace = traced(tmp_path, HEAD + RARE.format(loop=text))
+    assert (trace.warnings, BIG in allocations(trace, "forward")) == ((), True)

@@ -376,6 +376,53 @@ def test_the_work_behind_epochs_that_are_not_left_is_named(tmp_path, epochs):
     assert warning.startswith(f"the work at train.py, line {line}, runs only after")
 
 
+@pytest.mark.parametrize(
+    ("condition", "is_named"),
+    [
+        pytest.param("mode == 'test'", False, id="a string"),
+        pytest.param("options.mode == 'test'", False, id="a string of an option"),
+        pytest.param("options.test", False, id="an option"),
+        pytest.param("not options.test", True, id="an option that is off"),
+        pytest.param("options.test and unknown()", False, id="one of two"),
+        pytest.param("unknown() or mode == 'test'", True, id="either of two"),
+        pytest.param("held_out is not None", False, id="None"),
+        pytest.param("best is not None", True, id="None at first"),
+        pytest.param("best is not None and mode == 'test'", False, id="None at first, and a string"),
+        pytest.param("epochs > 5", True, id="a number that grows"),
+    ],
+)
+def test_the_work_of_a_condition_that_is_decided_is_named_where_it_runs(tmp_path, condition, is_named):
+    rest = f"""
+from argparse import Namespace
+options, mode, held_out, best, epochs = Namespace(test=False, mode="plain"), "plain", None, None, 0
+def unknown(): return True
+for i in iter([*range(9)]):
+    epoch()
+    best, epochs = i, epochs + 1
+if {condition}:
+    sample()"""
+    warnings = traced(tmp_path, HEAD + EPOCHS.format(rest=rest)).warnings
+    assert [warning.partition(", runs")[2] != "" for warning in warnings] == [True] * is_named
+
+
+def test_a_condition_is_named_once(tmp_path):
+    rest = """
+def one_round():
+    for i in iter([*range(9)]): train()
+def fit():
+    round = 0
+    while True:
+        round += 1
+        one_round()
+        if round % 5000 == 0:
+            sample()
+fit()"""
+    source = HEAD + EPOCHS.format(rest=rest)
+    (warning,) = traced(tmp_path, source).warnings
+    line = 1 + source.splitlines().index("            sample()")
+    assert warning.startswith(f"the work at train.py, line {line}, runs only after")
+
+
 STAGE = """
 def stage():
     for i in range(99):

@@ -143,6 +143,13 @@ class ConditionalWork:
             elif not self._was_entered(branch):
                 self._recorder.warn(later_training.work_is_later(place))
 
+    def names_in(self, path: str, lines: range) -> bool:
+        """Whether a branch in these lines is pending, so that a warning names it."""
+        return any(
+            branch.path == path and branch.first_line in lines and not self._was_entered(branch)
+            for branch in self._missing
+        )
+
     def _was_entered(self, branch: PendingBranch) -> bool:
         lines = range(branch.first_line, branch.last_line + 1)
         return any((branch.path, line) in self._lines_run for line in lines)
@@ -222,7 +229,10 @@ class _Level:
             and (self.frame is outer.frame or not is_local(text))
             and number_in(text, self.names) == number_in(text, outer.names)
         }
-        return replace(outer.counters, strides=known, not_known=frozenset(counted))
+        assigned = outer.counters.assigned
+        if self.frame is not outer.frame:  # another call may have other arguments
+            assigned |= set(code.co_varnames)
+        return replace(outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned)
 
 
 def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Iterator[PendingBranch]:

@@ -1,11 +1,16 @@
-"""When a condition on a loop counter, such as `step % 16 == 0`, will be true: from its source and the values now."""
+"""When a condition on a loop counter, such as `step % 16 == 0`, will be true: from its source and the values now.
+
+A string, or None, counts as known where the loop does not assign it: `mode` in `step % 16 == 0 and mode != "plain"`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 _MAX_ROUNDS = 10_000  # of the loop, to look ahead
@@ -26,6 +31,8 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_IDENTITIES: Mapping[type, Callable[[Any, Any], Any]] = {ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_OPTIONS = (argparse.Namespace, SimpleNamespace)  # objects whose attributes stay as they are
 _FutureValue = Callable[[int], Any]  # an expression's value after so many rounds
 
 
@@ -38,6 +45,7 @@ class Counters:
         rounds_left: rounds after the present one; None: not known.
         of_loop: counters that end with those rounds.
         not_known: source texts of numbers that other loops count.
+        assigned: source texts of what the loop assigns, which may have another value later.
     """
 
     strides: Mapping[str, int]
@@ -46,6 +54,7 @@ class Counters:
     changed_at: Mapping[str, int] = field(default_factory=dict)  # lines of `step += 1`
     ahead: Mapping[str, int] = field(default_factory=dict)  # changes by which a place is ahead of the present line
     not_known: frozenset[str] = frozenset()
+    assigned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, loop: ast.AST, names: Mapping[str, Any]) -> Counters:
@@ -58,19 +67,29 @@ class Counters:
                 if isinstance(stride, int):
                     name = ast.unparse(node.target)
                     strides[name], changed_at[name] = stride, node.lineno
+        found = cls(strides, None, frozenset(), changed_at, assigned=assigned_in(loop))
         if not isinstance(loop, ast.For):
-            return cls(strides, None, frozenset(), changed_at)
+            return found
         name, stride, left = _counter_of_for(loop, names)
         if name:
             copies = _copies_of(name, loop)
             strides |= dict.fromkeys((name, *copies), stride)
-            return cls(strides, left, frozenset({name, *copies}), changed_at)
-        return cls(strides, left, frozenset(), changed_at)
+            return replace(found, rounds_left=left, of_loop=frozenset({name, *copies}))
+        return replace(found, rounds_left=left)
 
     def seen_from(self, line: int, place: int) -> Counters:
         """The same, for conditions at line `place` of the loop, while the script is at `line`."""
         first, last, change = (line, place, 1) if place > line else (place, line, -1)
         return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
+
+
+def assigned_in(node: ast.AST) -> frozenset[str]:
+    """Source texts of the names and attributes that statements assign."""
+    return frozenset(
+        ast.unparse(part)
+        for part in ast.walk(node)
+        if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store)
+    )
 
 
 def _copies_of(counter: str, loop: ast.For) -> list[str]:
@@ -144,6 +163,40 @@ def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, f
         return None
 
 
+def settled(
+    test: ast.expr, assigned: frozenset[str], names: Mapping[str, Any], is_own: Callable[[str], bool]
+) -> bool | None:
+    """Whether a condition will be true whenever the script comes to it; None where that may change, or is not known.
+
+    `assigned`: what the script may assign until then. `is_own`: of a name, whether only that code assigns it.
+    """
+    if isinstance(test, ast.BoolOp):
+        found = {settled(part, assigned, names, is_own) for part in test.values}
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in found else None if None in found else not decisive
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = settled(test.operand, assigned, names, is_own)
+        return None if inner is None else not inner
+    known = [part for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))]
+    may_change = {ast.unparse(part) for part in known if not _stays(part, assigned, names, is_own)}
+    counters = replace(NO_COUNTERS, not_known=frozenset(may_change), assigned=assigned)
+    value = _future_value(test, counters, names, set())
+    try:
+        return None if value is None else bool(value(0))
+    except (ArithmeticError, TypeError):
+        return None
+
+
+def _stays(node: ast.expr, assigned: frozenset[str], names: Mapping[str, Any], is_own: Callable[[str], bool]) -> bool:
+    if ast.unparse(node) in assigned:
+        return False
+    if isinstance(value_of(node, names), str):
+        return True
+    if isinstance(node, ast.Attribute):
+        return isinstance(value_of(node.value, names), _OPTIONS)
+    return isinstance(node, ast.Name) and is_own(node.id)
+
+
 def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _FutureValue | None:
     if isinstance(node, ast.BoolOp):
         operands = [value for part in node.values if (value := _future_value(part, counters, names, used)) is not None]
@@ -156,12 +209,19 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
         return _combined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
         return _combined(_COMPARISONS[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In):
-        member, among = _future_value(node.left, counters, names, used), _numbers(node.comparators[0], names)
-        return None if member is None or among is None else lambda rounds: member(rounds) in among
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _IDENTITIES:
+        return _combined(_IDENTITIES[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        member, among = _future_value(node.left, counters, names, used), _elements(node.comparators[0], names)
+        if member is None or among is None:
+            return None
+        is_in = isinstance(node.ops[0], ast.In)
+        return lambda rounds: (member(rounds) in among) == is_in
     known, text = number_of(node, names), ast.unparse(node)
-    if known is None or text in counters.not_known:
+    if text in counters.not_known:
         return None
+    if known is None:
+        return _fixed_value(node, counters.assigned, names)
     stride, ahead = counters.strides.get(text, 0), counters.ahead.get(text, 0)
     if stride:
         used.add(text)
@@ -182,14 +242,30 @@ def _combined(
     return lambda rounds: operation(first(rounds), second(rounds))
 
 
-def _numbers(node: ast.expr, names: Mapping[str, Any]) -> frozenset[Any] | None:
-    """The numbers in a list or a tuple that an expression is or names; None for another expression."""
+def _fixed_value(node: ast.expr, assigned: frozenset[str], names: Mapping[str, Any]) -> _FutureValue | None:
+    """A string or None that stays as it is; None where it may change, or is not known."""
+    if isinstance(node, ast.Constant):
+        value, is_known = node.value, True
+    else:
+        value, is_known = value_of(node, names), isinstance(node, ast.Name) and node.id in names
+        if isinstance(node, ast.Attribute):
+            owner = value_of(node.value, names)
+            is_known = isinstance(owner, _OPTIONS) and node.attr in vars(owner)
+        if ast.unparse(node) in assigned or (value is None and not is_known):
+            return None
+    return (lambda _rounds: value) if value is None or isinstance(value, str) else None
+
+
+def _elements(node: ast.expr, names: Mapping[str, Any]) -> frozenset[Any] | None:
+    """The numbers and strings in a list or a tuple that an expression is or names; None for another expression."""
+    found: list[Any]
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        found = [number_of(element, names) for element in node.elts]
+        parts = node.elts
+        found = [part.value if isinstance(part, ast.Constant) else number_of(part, names) for part in parts]
     else:
         value = value_of(node, names)
         found = list(value) if type(value) in (list, tuple, set, range) else [None]
-    return frozenset(found) if found and all(isinstance(number, (int, float)) for number in found) else None
+    return frozenset(found) if found and all(isinstance(value, (int, float, str)) for value in found) else None
 
 
 def number_of(node: ast.expr, names: Mapping[str, Any]) -> int | float | None:

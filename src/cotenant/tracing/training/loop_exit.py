@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
+from typing import Any
 
 import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, value_of
+from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled, value_of
 from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end
 from cotenant.tracing.training.model_calls import infers, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains
@@ -36,10 +37,11 @@ _Place = tuple[list[ast.stmt], int]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A statement that runs a model."""
+    """A statement that runs a model, from its first to its last line."""
 
     path: str
     line: int
+    last_line: int
     trains: bool
 
     def sentence(self) -> str:
@@ -66,12 +68,13 @@ class _Behind:
 
         A step without a backward pass has it in a closure, as that of L-BFGS.
         """
-        if later_training.trains(self.statement, set(self.inner_names)):
+        parts = self._parts()
+        if any(later_training.trains(part, set(self.inner_names)) for part in parts):
             return True
         if isinstance(self.statement, _DEFINITIONS):
             return False
-        called = (node.func for node in ast.walk(self.statement) if isinstance(node, ast.Call))
-        names = script_location.visible_names(self.frame)
+        called = (node.func for part in parts for node in ast.walk(part) if isinstance(node, ast.Call))
+        names = self._names()
         methods = [(part.attr, value_of(part.value, names)) for part in called if isinstance(part, ast.Attribute)]
         return any(self._is_training(name, owner) for name, owner in methods)
 
@@ -82,8 +85,28 @@ class _Behind:
 
     def runs_model(self) -> bool:
         """Whether it runs a model, by its source."""
-        names = script_location.visible_names(self.frame)
-        return runs_model([self.statement], names) or infers([self.statement], names)
+        names, parts = self._names(), self._parts()
+        return runs_model(parts, names) or infers(parts, names)
+
+    def _parts(self) -> list[ast.stmt]:
+        """The statement; of a condition that is decided already, the branch that it decides for."""
+        if not isinstance(self.statement, ast.If) or self.path != self.frame.f_code.co_filename:
+            return [self.statement]
+        code, line = self.frame.f_code, self.frame.f_lineno
+        body = source_bodies.function_body(self.frame)
+        coming = [assigned_in(part) for part in body if (part.end_lineno or 0) >= line]
+        declared = (node for part in body for node in ast.walk(part) if isinstance(node, (ast.Global, ast.Nonlocal)))
+        assigned = frozenset().union(*coming, *(node.names for node in declared))
+        is_own = {*code.co_varnames}.__contains__ if code.co_name != "<module>" else lambda _name: True
+        return _decided(self.statement, lambda test: settled(test, assigned, self._names(), is_own))
+
+    def _names(self) -> Mapping[str, Any]:
+        return script_location.visible_names(self.frame)
+
+    def work(self, *, trains: bool) -> _Work:
+        """The statement by its place."""
+        first = self.statement.lineno
+        return _Work(self.path, first, self.statement.end_lineno or first, trains)
 
     def has_trained(self, trained: later_training.TrainedLines) -> bool:
         """Whether a backward pass ran in it."""
@@ -134,10 +157,18 @@ class LoopExit:
     """The loops of one script that are left."""
 
     def __init__(
-        self, warn: Callable[[str], object], trained: later_training.TrainedLines, resume: Callable[[], object]
+        self,
+        warn: Callable[[str], object],
+        trained: later_training.TrainedLines,
+        resume: Callable[[], object],
+        names_in: Callable[[str, range], bool],
     ) -> None:
-        """`resume`: called when a loop goes on at a later iteration, in which the script trains."""
+        """`resume`: called when a loop goes on at a later iteration, in which the script trains.
+
+        `names_in`: whether another warning names work in these lines of a file.
+        """
         self._warn = warn
+        self._names_in = names_in
         self._trained = trained
         self._resume = resume
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
@@ -210,7 +241,7 @@ class LoopExit:
 
     def _warn_of(self, works: Iterable[_Work | None]) -> None:
         first = next((work for work in works if work and not work.trains), None)
-        if first is not None:
+        if first is not None and not self._names_in(first.path, range(first.line, first.last_line + 1)):
             self._warn(first.sentence())
 
     def _works(self, loops: list[_Loop]) -> Iterator[_Work | None]:
@@ -220,12 +251,12 @@ class LoopExit:
             for part in loop.behind:
                 if part.trains():
                     if not part.has_trained(self._trained):
-                        yield found or _Work(part.path, part.statement.lineno, trains=True)
+                        yield found or part.work(trains=True)
                     elif found:
                         yield found
                     return
                 if found is None and part.runs_model():
-                    found = _Work(part.path, part.statement.lineno, trains=False)
+                    found = part.work(trains=False)
             yield found
 
 
@@ -259,6 +290,13 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
             inner_names.add(frame.f_code.co_name)
     if loop is not None:
         yield loop
+
+
+def _decided(statement: ast.stmt, outcome: Callable[[ast.expr], bool | None]) -> list[ast.stmt]:
+    """What runs of a condition whose `outcome` is known, through `elif`; itself where it is not."""
+    if not isinstance(statement, ast.If) or (found := outcome(statement.test)) is None:
+        return [statement]
+    return [part for inner in (statement.body if found else statement.orelse) for part in _decided(inner, outcome)]
 
 
 def _behind(frame: FrameType, path: str, statements: list[ast.stmt], inner_names: set[str]) -> Iterator[_Behind]:

@@ -85,7 +85,7 @@ class TrainingProgress:
         self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
         self.rounds = TrainingRounds()
         self._trained = later_training.TrainedLines()
-        self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more)
+        self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more, self.conditional_work.names_in)
         self.draining = self.has_trained = False
         self.ending_epoch = False
         self.loaders = 0
