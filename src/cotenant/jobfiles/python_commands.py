@@ -236,12 +236,16 @@ class _ScriptReader:
             self._variables.assign(words[1], self._variables.expanded([words[3]])[:1])
             return
         env: dict[str, str] = {}
+        appended = set()
         while words and (match := shell_runners.ASSIGNMENT.fullmatch(words[0])):
-            env[match[1]] = " ".join(self._variables.expanded([match[2]]))
+            name, value = match[1], " ".join(self._variables.expanded([match[3]]))
+            before_it = env.get(name, self._variables.known(name) or "") if match[2] else ""
+            env[name] = before_it + value
+            appended |= {name} if match[2] else set()
             words = words[1:]
         if not words:
             for name, value in env.items():
-                self._variables.assign(name, [value], is_computed=True)
+                self._variables.assign(name, [value], is_computed=True, is_appended=name in appended)
             return
         words = self._variables.expanded(words)
         if words and words[0] in self._functions:
@@ -254,7 +258,9 @@ class _ScriptReader:
         if name in ("export", "declare", "typeset", "local"):
             for word in words[1:]:
                 if match := shell_runners.ASSIGNMENT.fullmatch(word):
-                    self._variables.assign(match[1], [match[2]], is_computed=True)
+                    before = (self._variables.known(match[1]) or "") if match[2] else ""
+                    value = before + match[3]
+                    self._variables.assign(match[1], [value], is_computed=True, is_appended=bool(match[2]))
         elif name in ("cd", "pushd") and len(words) > 1:
             self._folder = self._below(words[-1])
         elif name == "shift":

@@ -44,7 +44,8 @@ _SRUN = {
 _SRUN_FLAGS = frozenset(("-l", "-u", "-E", "-K"))
 """Flags of srun that mean something else to sbatch."""
 _NO_TRAINING = frozenset(("build", "ensurepip", "http.server", "pip", "pytest", "venv", "virtualenv"))
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+"""A name, a plus sign where the value is appended, and the value."""
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -121,7 +122,7 @@ def without_runners(words: list[str], env: dict[str, str]) -> tuple[list[str], s
             words = after_options(words[1:], frozenset(("-u", "-C", "--unset", "--chdir")))
             while words and ((match := ASSIGNMENT.fullmatch(words[0])) or words[0].startswith("-")):
                 if match:
-                    env[match[1]] = match[2]
+                    env[match[1]] = match[3]
                     words = words[1:]
                 else:
                     words = after_options(words, frozenset(("-u", "-C", "--unset", "--chdir")))

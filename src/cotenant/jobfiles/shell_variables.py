@@ -57,9 +57,14 @@ class ShellVariables:
         """Of every variable that has a value, as a script sees them that this one runs."""
         return {**self._env, **self.assigned}
 
-    def assign(self, name: str, words: Sequence[str], *, is_computed: bool = False) -> None:
-        """Set a variable; `is_computed`: it is unknown where something was that the words were made of."""
-        self._not_evaluated.discard(name)
+    def assign(self, name: str, words: Sequence[str], *, is_computed: bool = False, is_appended: bool = False) -> None:
+        """Set a variable.
+
+        `is_computed`: it is unknown where something was that the words were made of. `is_appended`: they begin with its
+        value, and it is unknown where that was.
+        """
+        if not is_appended:
+            self._not_evaluated.discard(name)
         self.assigned[name] = " ".join(words)
         if not is_computed or not (self._arithmetic or self._outputs) or not self.unknown:
             return

@@ -105,6 +105,34 @@ def test_elements_of_arrays_are_known():
     assert words(script) == wanted
 
 
+def test_values_are_appended():
+    script = """
+    OPTS="--lr 1"
+    OPTS+=" --depth ${DEPTH}"
+    OPTS+=" --name "a
+    export OPTS+="b"
+    LATE+=c
+    python run.py ${OPTS} $LATE
+    LATE+=d python own.py --late=$LATE
+    """
+    run, own = find_python_commands(script, {"DEPTH": "2"})
+    assert run.words == ("python", "run.py", "--lr", "1", "--depth", "2", "--name", "ab", "c")
+    assert (run.unknown, own.words[-1], own.env["LATE"]) == ((), "--late=c", "cd")
+
+
+def test_what_is_appended_to_an_unknown_value_leaves_it_unknown():
+    script = """
+    NAME=$(whatever)
+    NAME+=_1
+    python run.py --name $NAME
+    NAME=known
+    NAME+=_2
+    python run.py --name $NAME
+    """
+    first, second = find_python_commands(script, {})
+    assert (first.unknown, second.unknown, second.words[-1]) == (("$NAME",), (), "known_2")
+
+
 def test_gpus_are_counted_and_random_numbers_known():
     script = """gpus="2,3,5"
     list=(${gpus//,/ } $more)
