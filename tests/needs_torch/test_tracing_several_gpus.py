@@ -151,6 +151,15 @@ def test_ddp_allocates_buckets_beside_the_gradients(tmp_path):
     assert 4 * MiB <= peak(wrapped) - peak(plain) < 4.1 * MiB
 
 
+def test_a_copy_of_ddp_has_buckets_of_its_own(tmp_path):
+    wrap = "model = nn.parallel.DistributedDataParallel(model, device_ids=[0])"
+    plain = layers(tmp_path, wrap=wrap)
+    copied = layers(
+        tmp_path, wrap=f"{wrap}\nimport copy\naverage = copy.deepcopy(model)\naverage(torch.zeros(2, 512).cuda())"
+    )
+    assert peak(copied) - peak(plain) == pytest.approx(8 * MiB, abs=2**17)  # parameters, and as many in buckets
+
+
 @pytest.mark.parametrize(("views", "buckets_mib"), [(False, 4), (True, 4)])
 def test_ddp_gradients_can_be_views_of_buckets(tmp_path, views, buckets_mib):
     wrap = f"model = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view={views})"

@@ -31,6 +31,8 @@ def patches() -> list[Patch]:
             "forward": _forward,
             "no_sync": _no_sync,
             "_get_ddp_logging_data": lambda self: {},
+            "__getstate__": _state,
+            "__setstate__": _set_state,
             **dict.fromkeys(reducer_methods, lambda self, *args, **kwargs: contextlib.nullcontext()),
         },
         phase=Phase.DISTRIBUTED,
@@ -53,11 +55,27 @@ def _init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args: Any
     torch.distributed.broadcast(None, 0, group=self.process_group)
     for sizes in _bucket_sizes([*module.parameters(), *module.buffers()], _BROADCAST_BYTES, _BROADCAST_BYTES):
         _bucket(*sizes)  # rank 0 broadcasts its values in flat buffers
-    cap = self.bucket_bytes_cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad][::-1]
-    self._buckets = [_bucket(*sizes) for sizes in _bucket_sizes(trained, _FIRST_BUCKET_BYTES, cap)]
+    self.bucket_bytes_cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20
+    _make_buckets(self)
+
+
+def _make_buckets(self: Any) -> None:
+    trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad][::-1]
+    sizes = _bucket_sizes(trained, _FIRST_BUCKET_BYTES, self.bucket_bytes_cap)
+    self._buckets = [_bucket(*size) for size in sizes]
     if self.gradient_as_bucket_view:
         _view_buckets(trained, self._buckets)
+
+
+def _state(self: Any) -> dict[str, Any]:
+    """What a copy gets, as `copy.deepcopy` for a moving average makes it: its reducer has buckets of its own."""
+    return {name: value for name, value in vars(self).items() if name not in ("process_group", "_buckets")}
+
+
+def _set_state(self: Any, state: dict[str, Any]) -> None:
+    torch.nn.Module.__setstate__(self, state)
+    self.process_group = None
+    _make_buckets(self)
 
 
 def _bucket_sizes(tensors: list[Any], first: int, cap: int) -> Iterator[tuple[int, torch.dtype, torch.device]]:
