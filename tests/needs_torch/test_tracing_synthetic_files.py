@@ -664,3 +664,17 @@ def test_a_table_of_words_has_a_word_and_a_tag_a_row(tmp_path):
     assert isinstance(data["Word"][0], str) and data[["Word", "Tag"]].groupby("Tag").size().min() > 0
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+
+
+def test_an_empty_path_is_no_file(tmp_path):
+    source = """
+    for is_there in (os.path.exists, os.path.isdir, os.path.isfile):
+        assert not is_there(""), is_there
+    for read in (open, os.listdir, torch.load):
+        try:
+            read("")
+        except FileNotFoundError:
+            continue
+        raise AssertionError(read)
+    """
+    assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings == ()

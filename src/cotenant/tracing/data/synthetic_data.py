@@ -273,6 +273,8 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
             if missing_weights.is_checkpoint(str(file)):
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
+            if not str(file):
+                raise
             warn(f"`{file}`")
             synthetic_records.made_up.append(str(file))
             return loaded_tensors(sample_at(file, samples, samples_for_all(samples)[0]))

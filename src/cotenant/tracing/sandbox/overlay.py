@@ -57,10 +57,15 @@ class Overlay:
     # -- where things are -------------------------------------------------------------------------------------
 
     def path_of(self, path: Any) -> str | None:
-        """The absolute path that a script means; None for what is not redirected: descriptors, devices, caches."""
+        """The absolute path that a script means; None for what is not redirected: descriptors, devices, caches.
+
+        And for an empty path, which names nothing, not even the working folder.
+        """
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
+        if not text:
+            return None
         full = os.path.normpath(os.path.join(self.cwd, text))
         return None if self.is_free(full) else full
 

@@ -142,3 +142,8 @@ def test_raw_files_are_written_in_the_scratch_folder(overlay, folder):
         assert isinstance(file, raw_file)
     with refused_with(errno.ENOENT):
         raw_file("gone.txt")
+
+
+def test_an_empty_path_is_no_folder(overlay):
+    assert overlay.path_of("") is None
+    assert overlay.visible("") == ""
