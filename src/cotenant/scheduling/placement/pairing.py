@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from cotenant.core.estimate import smact_interval_around
 from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
 from cotenant.scheduling.demand import demand_bytes
@@ -15,7 +14,12 @@ from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.policy import JobPredictions
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.prediction.attribution import attribute_activity
-from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, GpuActivity, expected_smact
+from cotenant.scheduling.prediction.interference import (
+    ASSUMED_SMACT,
+    GpuActivity,
+    smact_interval_by_memory,
+    smact_interval_of_unseen,
+)
 
 SMACT_STEP = 0.02
 """SM activities are rounded to this, so that GPUs and jobs fall into few classes."""
@@ -122,18 +126,14 @@ def expected_co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
     co_runner = co_runner_of(job, predictions)
     if not co_runner.guessed:
         return co_runner
-    found = None if job.estimate is None else job.estimate.smact_interval
-    if found is not None:
-        smact, high = _round_smact(found.expected), _round_smact(found.high)
-    else:
-        smact, high = _smact_by_memory(predictions.demand_bytes(job) or demand_bytes(job))
-    return co_runner._replace(smact=smact, smact_high=high)
+    found = smact_interval_of_unseen(job, predictions.demand_bytes(job) or demand_bytes(job))
+    return co_runner._replace(smact=_round_smact(found.expected), smact_high=_round_smact(found.high))
 
 
 @lru_cache(maxsize=10_000)
 def _smact_by_memory(needed_bytes: int | None) -> tuple[float, float]:
     """Expectation and upper end by memory alone, rounded."""
-    found = smact_interval_around(ASSUMED_SMACT if needed_bytes is None else expected_smact(needed_bytes))
+    found = smact_interval_by_memory(needed_bytes)
     return _round_smact(found.expected), _round_smact(found.high)
 
 

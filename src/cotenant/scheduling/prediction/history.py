@@ -28,7 +28,12 @@ from cotenant.scheduling.prediction.durations import (
     duration_of_runs,
     unknown_left,
 )
-from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
+from cotenant.scheduling.prediction.interference import (
+    MEASUREMENT_STD,
+    GpuActivity,
+    LearnedInterference,
+    smact_interval_of_unseen,
+)
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 from cotenant.scheduling.prediction.move_cost import (
     MoveCost,
@@ -243,13 +248,25 @@ class WorkloadHistory:
 
     def _group_activities(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job]) -> list[GpuActivity] | None:
         """`job` and its mates, or None where one of them is not known any more."""
-        group = [self.activity(job)._replace(gpu_memory_bytes=co_run.gpu_memory_bytes)]
+        group = [self._expected_activity(job)._replace(gpu_memory_bytes=co_run.gpu_memory_bytes)]
         for neighbor_id in co_run.neighbor_ids:
             neighbor = jobs.get(neighbor_id)
             if neighbor is None:
                 return None
-            group.append(self.activity(neighbor))
+            group.append(self._expected_activity(neighbor))
         return group
+
+    def _expected_activity(self, job: Job) -> GpuActivity:
+        """`activity`; one that was not observed is expected as policies expect it."""
+        found = self.activity(job)
+        if found.smact is not None:
+            return found
+        needed_bytes = self.demand_bytes(job) or demand_bytes(job) or found.memory_bytes
+        smact = smact_interval_of_unseen(job, needed_bytes).expected
+        return found._replace(smact=smact, memory_bytes=found.memory_bytes or needed_bytes)
+
+    def _are_observed(self, group: Sequence[Job]) -> bool:
+        return all(self.activity(job).smact is not None for job in group)
 
     def _learn_shared(
         self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], solo_hz: float | None, sharing: Sharing
@@ -260,7 +277,8 @@ class WorkloadHistory:
             return
         predicted = self.interference.slowdowns(group, sharing)
         slowdown, spread = _by_steps(co_run, solo_hz), MEASUREMENT_STD
-        if slowdown is None and not (co_run.steps_hz and solo_hz):
+        is_observed = self._are_observed([job, *(jobs[neighbor_id] for neighbor_id in co_run.neighbor_ids)])
+        if slowdown is None and is_observed and not (co_run.steps_hz and solo_hz):
             slowdown, spread = _by_activity(group, predicted, co_run), SMACT_SLOWDOWN_STD
         if slowdown is None:
             return
@@ -334,8 +352,7 @@ def _by_steps(co_run: CoRun, solo_hz: float | None) -> float | None:
 
 def _by_activity(group: Sequence[GpuActivity], predicted: Sequence[float], co_run: CoRun) -> float | None:
     """Slowdown of the first of `group`, if all are off by the same factor as the GPU's total SM activity."""
-    alone = [activity.smact for activity in group if activity.smact is not None]
-    if not co_run.smact or len(alone) < len(group):
+    if not co_run.smact:
         return None
-    expected = sum([smact / slowdown for smact, slowdown in zip(alone, predicted, strict=True)])
+    expected = sum([(activity.smact or 0.0) / slowdown for activity, slowdown in zip(group, predicted, strict=True)])
     return predicted[0] * expected / co_run.smact

@@ -18,7 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from cotenant.core.estimate import SmactInterval, smact_interval_around
 from cotenant.core.gpu import Sharing
+from cotenant.core.job import Job
 from cotenant.core.units import GiB, MiB
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
 
@@ -99,6 +101,17 @@ def expected_smact(needed_bytes: int) -> float:
     start, slope = EXPECTED_SMACT
     low, high = EXPECTED_SMACT_RANGE_MIB
     return min(1.0, max(0.0, start + slope * math.log2(min(max(needed_bytes / MiB, low), high))))
+
+
+def smact_interval_by_memory(needed_bytes: int | None) -> SmactInterval:
+    """`expected_smact` with its interval; `ASSUMED_SMACT` where the memory demand is not known either."""
+    return smact_interval_around(ASSUMED_SMACT if needed_bytes is None else expected_smact(needed_bytes))
+
+
+def smact_interval_of_unseen(job: Job, needed_bytes: int | None) -> SmactInterval:
+    """Expected SM activity of a job whose workload was not observed yet: that of its estimate, else by memory alone."""
+    found = None if job.estimate is None else job.estimate.smact_interval
+    return smact_interval_by_memory(needed_bytes) if found is None else found
 
 
 def aggressiveness(smact: float, memory_bytes: int | None, gpu_memory_bytes: int = ASSUMED_GPU_MEMORY_BYTES) -> float:

@@ -132,6 +132,33 @@ def test_duration_is_corrected_for_co_runs():
     assert record.durations_s == pytest.approx([300.0, 153.0], abs=0.1), "294 s at half the speed are 147 s alone"
 
 
+@pytest.mark.parametrize(
+    (
+        "gib",
+        "estimated",
+        "lost_s",
+    ),  # by the slowdown that a job of 0.1, or of what 1 GiB expects, causes on a 40 GiB GPU
+    [
+        pytest.param(10, {"smact": 0.1}, 0.84, id="by its estimate"),
+        pytest.param(1, {}, 1.03, id="by its memory"),
+    ],
+)
+def test_a_neighbor_that_was_never_observed_costs_what_is_expected_of_it(gib, estimated, lost_s):
+    small = replace(waits(2, script="b.py"), estimate=an_estimate(gib, **estimated))
+    alone = CoRun(neighbor_ids=(), seconds=100.0, smact=0.3)
+    history = known(ran(1, co_runs=[alone]))
+    shared = ran(3, seconds=300.0, co_runs=[CoRun(neighbor_ids=(2,), seconds=300.0)])
+    history.learn(shared, {2: small, 3: shared})
+    assert history.record(waits()).durations_s[-1] == pytest.approx(300.0 - lost_s, abs=0.05)
+
+
+def test_the_total_activity_beside_a_neighbor_that_was_never_observed_teaches_nothing():
+    history = known(ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)]))
+    shared = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.2)])
+    history.learn(shared, {2: waits(2, script="b.py"), 3: shared})
+    assert history.interference.state() == {}
+
+
 def test_slowdown_is_learned_from_step_rates():
     alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
