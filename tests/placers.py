@@ -18,6 +18,7 @@ class Facts:
         self.interference = interference or LearnedInterference()
         self.typical_bytes = ()
         self.assumed_duration_s = 3600.0
+        self.slowdown_factor = 1.0
 
     def activity(self, job):
         return GpuActivity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))

@@ -65,6 +65,8 @@ class Manager:
 
     def __init__(self, policy: Policy, config: ManagerConfig | None = None) -> None:
         self._policy, self._config = policy, config or ManagerConfig()
+        pace, table, bound = self._config.pace, self._config.interference, getattr(policy, "max_slowdown", None)
+        self._history_options: dict[str, Any] = {"pace": pace, "table": table, "max_slowdown": bound}
         self.supply = Supply()
         self.reset()
 
@@ -80,7 +82,7 @@ class Manager:
             pace=self._config.pace,
             smact_of=lambda job: self._history.activity(job).smact,
         )
-        self._history = WorkloadHistory(pace=self._config.pace, table=self._config.interference)
+        self._history = WorkloadHistory(**self._history_options)
         self._repartitions = RepartitionWatch(pace=self._config.pace)
         self._bind_history()
         config, grace_s = self._config, self._config.stop_grace_s
@@ -139,9 +141,7 @@ class Manager:
             self._table.load(since.jobs)
             self._repartitions.load(since.repartitions)
             self._table.last_at_s = since.last_at_s
-            self._history = WorkloadHistory.restored(
-                since.history, pace=self._config.pace, table=self._config.interference
-            )
+            self._history = WorkloadHistory.restored(since.history, **self._history_options)
             self._bind_history()
         for event in events:
             self._table.apply(event)

@@ -117,7 +117,8 @@ def simulate(
     job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown, movable=config.movable())
     if learn is None:
         learn = facts is None and not getattr(chosen, "exclusive", False) and getattr(chosen, "uses_history", True)
-    feed = _history_feed(chosen, history or WorkloadHistory(), job_of, len(trace), config) if learn else None
+    history = history or WorkloadHistory(max_slowdown=getattr(chosen, "max_slowdown", None))
+    feed = _history_feed(chosen, history, job_of, len(trace), config) if learn else None
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
     mig_gpus: Sequence[MigSlots] = ()
     if config.repartition is not None:

@@ -60,6 +60,7 @@ class Composition:
         uses_history: whether the need of a job may come from earlier jobs of its workload.
         moves: when running jobs that can save their state are moved; None: never.
         one_node: all GPUs of a job must be of one node.
+        max_slowdown: the slowdown bound of jobs that request none; None: the policy keeps no bound.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Composition:
     uses_history: bool = True
     moves: MoveRule | None = None
     one_node: bool = False
+    max_slowdown: float | None = None
 
     def __post_init__(self) -> None:
         after_s = self.reserve_after_s

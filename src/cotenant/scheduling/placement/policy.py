@@ -30,6 +30,11 @@ class JobPredictions(Protocol):
         """How long a job is taken to run alone whose `duration_s` is not known."""
         ...
 
+    @property
+    def slowdown_factor(self) -> float:
+        """By which the part of a predicted slowdown above 1 is multiplied, so that jobs keep their bounds."""
+        ...
+
     def activity(self, job: Job) -> GpuActivity | None:
         """What it does to a GPU that it has exclusively."""
         ...
@@ -49,6 +54,7 @@ class NoPredictions:
     interference: InterferencePredictor | None = None
     typical_bytes: Sequence[tuple[int, int]] = ()
     assumed_duration_s = ASSUMED_DURATION_S
+    slowdown_factor = 1.0
 
     def activity(self, _job: Job) -> GpuActivity | None:
         """Not known."""

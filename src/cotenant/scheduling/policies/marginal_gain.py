@@ -11,8 +11,9 @@ A job of several GPUs is as slow as on the slowest of them: what it loses on one
 known, from history or from time alone on its GPUs, it shares none (decision 0048): a wrong guess costs on each.
 
 A bound covers the whole run, but jobs overlap for only part of it, so a predicted slowdown is weighted
-(`SLOWDOWN_WEIGHTS`, decision 0048). Where an activity is not known, residents are protected by the upper ends of the
-intervals, and the new job by a larger weight; the gain is that of the expected activities (decision 0082).
+(`SLOWDOWN_WEIGHTS`, decision 0048), and counts for more while too many jobs miss their bound (decision 0087). Where an
+activity is not known, residents are protected by the upper ends of the intervals, and the new job by a larger weight;
+the gain is that of the expected activities (decision 0082).
 
 Where a study measured a job on MIG instances (decision 0062), an empty instance gains its speed there to the nearest
 tenth, and the smaller one of equal gain is taken: a job that loses nothing on one slice leaves the larger ones to
@@ -44,7 +45,7 @@ from cotenant.scheduling.placement.pairing import (
     expected_co_runner_of,
     residents_of,
 )
-from cotenant.scheduling.placement.policy import JobPredictions
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.policies._options import gib_to_bytes
@@ -90,6 +91,7 @@ class MarginalGainPairing:
         predictor: InterferencePredictor,
         safety_factor: float = 1.0,
         sharing: Sharing = "time-sliced",
+        predictions: JobPredictions = NO_PREDICTIONS,
     ) -> None:
         self._min_gain = min_gain
         self._max_slowdown = max_slowdown
@@ -97,8 +99,9 @@ class MarginalGainPairing:
         self._predictor = predictor
         self._safety_factor = safety_factor
         self._sharing: Sharing = sharing
+        self._predictions = predictions
         self._judgments: dict[tuple[CoRunner, Residents | InstanceClass], float | Refusal] = {}
-        self._judged_version = -1
+        self._judged_by = (-1, 1.0)
 
     def with_predictions(self, predictions: JobPredictions) -> MarginalGainPairing:
         """The same with what history knows of slowdowns."""
@@ -109,6 +112,7 @@ class MarginalGainPairing:
             predictor=predictions.interference or self._predictor,
             safety_factor=self._safety_factor,
             sharing=self._sharing,
+            predictions=predictions,
         )
 
     def profile(self, job: Job, predictions: JobPredictions) -> CoRunner:
@@ -128,9 +132,10 @@ class MarginalGainPairing:
 
     def judge(self, profile: CoRunner, gpu_class: Residents | InstanceClass) -> float | Refusal:
         """The gain, negated."""
-        if self._judged_version != self._predictor.version or len(self._judgments) > MAX_CACHED:
+        known = (self._predictor.version, self._predictions.slowdown_factor)
+        if self._judged_by != known or len(self._judgments) > MAX_CACHED:
             self._judgments.clear()
-            self._judged_version = self._predictor.version
+            self._judged_by = known
         key = (profile, gpu_class)
         judgment = self._judgments.get(key)
         if judgment is None:
@@ -162,13 +167,14 @@ class MarginalGainPairing:
         highest = after
         if any(co_runner.smact_high is not None for co_runner in together):
             highest = self._predictor.slowdowns([co_runner.upper_activity for co_runner in together], self._sharing)
+        calibrated = self._predictions.slowdown_factor
         count, is_guessed = min(3, len(together)), any(co_runner.guessed for co_runner in together)
         default = math.inf if new.ignores_activity else self._max_slowdown
         for index, (co_runner, expected, upper) in enumerate(zip(together, after, highest, strict=True)):
             is_new = index == len(residents)
             predicted = expected if is_new else upper
             weight = SLOWDOWN_WEIGHTS[count, is_guessed] if is_new or not is_guessed else UPPER_WEIGHTS[count]
-            slowdown = 1.0 + weight * (predicted - 1.0)
+            slowdown = 1.0 + calibrated * weight * (predicted - 1.0)
             bound = default if co_runner.max_slowdown is None else co_runner.max_slowdown
             if slowdown * self._safety_factor > bound:
                 return self._too_slow(co_runner, slowdown, bound, is_new=is_new)
@@ -185,10 +191,13 @@ class MarginalGainPairing:
         return f"SMACT {total:.2f} in all with this job{expected}, limit {self._smact_sum:.2f}"
 
     def _too_slow(self, co_runner: CoRunner, slowdown: float, bound: float, *, is_new: bool) -> Refusal:
+        calibrated = self._predictions.slowdown_factor
+
         def text() -> str:
             who = "this job" if is_new else f"a job with SMACT {co_runner.smact:.2f} there"
             factor = f" with safety factor {self._safety_factor:.2f}" if self._safety_factor > 1 else ""
-            return f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{factor}"
+            missed = f"; slowdowns count {calibrated:.2f} times, for jobs missed their bounds" if calibrated > 1 else ""
+            return f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{factor}{missed}"
 
         return Refusal("max_slowdown", text)
 
@@ -262,4 +271,5 @@ def marginal_gain(
         reserve_after_s=reserve_after_s,
         headroom_bytes=gib_to_bytes(headroom_gib, "headroom"),
         sharing=sharing,
+        max_slowdown=max_slowdown,
     )

@@ -15,6 +15,7 @@ run shows its peak; a run shorter than a minute is assumed not to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from cotenant.core.gpu import Sharing
 from cotenant.core.job import Attempt, CoRun, Job
 from cotenant.scheduling.demand import demand_bytes
+from cotenant.scheduling.prediction.bound_calibration import BoundCalibration
 from cotenant.scheduling.prediction.durations import (
     ASSUMED_DURATION_S,
     DurationInterval,
@@ -70,11 +72,16 @@ class WorkloadHistory:
 
     The state depends on the attempts and their order alone, so a replay of the journal gives the same state.
     `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server. `table`: what a study
-    measured; it stands for a workload's activity until that was observed here.
+    measured; it stands for a workload's activity until that was observed here. `max_slowdown`: the bound of jobs that
+    request none; None: there is none.
     """
 
-    def __init__(self, *, pace: float = 1.0, table: InterferenceTable | None = None) -> None:
+    def __init__(
+        self, *, pace: float = 1.0, table: InterferenceTable | None = None, max_slowdown: float | None = None
+    ) -> None:
         self.interference = LearnedInterference(table)
+        self._calibration = BoundCalibration()
+        self._max_slowdown = max_slowdown
         self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
         self._min_run_s = MIN_RUN_S / pace
         self._pace = pace
@@ -85,6 +92,11 @@ class WorkloadHistory:
         self._learned: dict[int, int] = {}
         self._typical: Sequence[tuple[int, int]] | None = None  # cache
         self._typical_move: TypicalMove | None = None  # cache
+
+    @property
+    def slowdown_factor(self) -> float:
+        """By which the part of a predicted slowdown above 1 is multiplied, so that jobs keep their bounds."""
+        return self._calibration.factor
 
     def record(self, job: Job) -> WorkloadRecord | None:
         """The record of the workload of `job`; None if no attempt of it has ended."""
@@ -196,8 +208,10 @@ class WorkloadHistory:
         if attempt.co_runs:
             self._learn_co_runs(job, attempt, record, jobs)
         end = attempt.exit
-        if end is not None and end.reason == "exited" and end.exit_code == 0:
-            self._learn_completed(job, attempt, record, jobs)
+        if end is not None and end.reason == "exited":
+            if end.exit_code == 0:
+                self._learn_completed(job, attempt, record, jobs)
+            self._calibrate(job, attempt, jobs)
 
     def _learn_co_runs(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
         long = [co_run for co_run in attempt.co_runs if co_run.seconds >= self._min_co_run_s]
@@ -220,6 +234,16 @@ class WorkloadHistory:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
             self._typical = None
         record.durations_s = [*record.durations_s, self.worked_s(job, attempt, ran_s, jobs)][-MAX_RUNS:]
+
+    def _calibrate(self, job: Job, attempt: Attempt, jobs: Mapping[int, Job]) -> None:
+        """Learn whether a run to its end kept its slowdown bound."""
+        bound = self._max_slowdown if job.spec.max_slowdown is None else job.spec.max_slowdown
+        if bound is None or attempt.started_at_s is None or attempt.ended_at_s is None:
+            return
+        ran_s = attempt.ended_at_s - attempt.started_at_s
+        if ran_s >= self._min_run_s:
+            lost_s = self._lost_to_neighbors_s(job, attempt, jobs)
+            self._calibration.learn(ran_s / (ran_s - lost_s) if lost_s < ran_s else math.inf, bound)
 
     def worked_s(self, job: Job, attempt: Attempt, ran_s: float, jobs: Mapping[int, Job]) -> float:
         """Time alone that `ran_s` of the newest attempt stand for, and the saved ones before it."""
@@ -318,14 +342,21 @@ class WorkloadHistory:
             "interference": self.interference.state(),
             "interference_table": self.interference.table_digest,
             "learned": learned,
+            "slowdown_factor": self._calibration.state(),
         }
 
     @classmethod
     def restored(
-        cls, state: Mapping[str, Any], *, pace: float = 1.0, table: InterferenceTable | None = None
+        cls,
+        state: Mapping[str, Any],
+        *,
+        pace: float = 1.0,
+        table: InterferenceTable | None = None,
+        max_slowdown: float | None = None,
     ) -> WorkloadHistory:
         """The history with a state that `state` returned."""
-        found = cls(pace=pace, table=table)
+        found = cls(pace=pace, table=table, max_slowdown=max_slowdown)
+        found._calibration = BoundCalibration(state.get("slowdown_factor", 1.0))
         found._records = {key: WorkloadRecord(**record) for key, record in state["records"].items()}
         learned_with = state.get("interference_table", "")
         found.interference = LearnedInterference.restored(state["interference"], table, learned_with=learned_with)

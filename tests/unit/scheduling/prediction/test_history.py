@@ -159,6 +159,49 @@ def test_the_total_activity_beside_a_neighbor_that_was_never_observed_teaches_no
     assert history.interference.state() == {}
 
 
+STOPPED = AttemptExit(exit_code=None, signal=15, reason="stopped")
+
+
+def half_speed(job_id, *, seconds=300.0, **changes):
+    """A run beside job 2, whose steps took twice as long as alone."""
+    return ran(job_id, seconds=seconds, co_runs=[CoRun(neighbor_ids=(2,), seconds=seconds, steps_hz=5.0)], **changes)
+
+
+def factor_after(history, *jobs):
+    history.learn(ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=100.0, smact=0.5, steps_hz=10.0)]), {})
+    other = waits(2, script="b.py")
+    for job in jobs:
+        history.learn(job, {2: other, job.id: job})
+    return history.slowdown_factor
+
+
+def test_predicted_slowdowns_count_for_more_after_jobs_that_missed_their_bound():
+    missed = [half_speed(job_id) for job_id in range(3, 8)]
+    assert factor_after(WorkloadHistory(max_slowdown=1.5), *missed) == pytest.approx(1.1)
+    assert factor_after(WorkloadHistory(max_slowdown=3.0), *missed) == 1.0
+    assert factor_after(WorkloadHistory(), *missed) == 1.0, "the policy keeps no bound, and no job has one"
+
+
+def test_the_bound_of_a_job_counts_in_place_of_the_policys():
+    patient = [half_speed(job_id, max_slowdown=3.0) for job_id in range(3, 8)]
+    assert factor_after(WorkloadHistory(max_slowdown=1.5), *patient) == 1.0
+    strict = [half_speed(job_id, max_slowdown=1.2) for job_id in range(3, 8)]
+    assert factor_after(WorkloadHistory(), *strict) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        pytest.param({"end": FAILED}, True, id="it failed at its end"),
+        pytest.param({"end": STOPPED}, False, id="it was stopped"),
+        pytest.param({"seconds": 59.0}, False, id="it was short"),
+    ],
+)
+def test_which_runs_show_whether_bounds_are_kept(changes, counts):
+    jobs = [half_speed(job_id, **changes) for job_id in range(3, 8)]
+    assert (factor_after(WorkloadHistory(max_slowdown=1.5), *jobs) > 1.0) == counts
+
+
 def test_slowdown_is_learned_from_step_rates():
     alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
     other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
@@ -203,6 +246,20 @@ def test_without_step_rates_slowdown_is_learned_from_total_activity(smact, slowe
 def test_co_runs_with_unknown_neighbors_teach_nothing():
     history = known(ran(1, co_runs=[CoRun(neighbor_ids=(5,), seconds=60.0, smact=0.9, steps_hz=1.0)]))
     assert history.interference.state() == {}
+
+
+def test_the_factor_of_slowdowns_comes_back_and_older_states_have_none():
+    history = WorkloadHistory(max_slowdown=1.5)
+    factor_after(history, *[half_speed(job_id) for job_id in range(3, 8)])
+    state = history.state()
+    again = WorkloadHistory.restored(state, max_slowdown=1.5)
+    assert again.slowdown_factor == history.slowdown_factor > 1.0
+    job = half_speed(9)
+    for found in (history, again):
+        found.learn(job, {2: waits(2, script="b.py"), 9: job})
+    assert again.state() == history.state()
+    del state["slowdown_factor"]
+    assert WorkloadHistory.restored(state).slowdown_factor == 1.0
 
 
 def test_the_state_comes_back():
