@@ -137,6 +137,34 @@ for _ in range(30):
     assert not [warning for warning in trace.warnings if "not included" in warning]
 
 
+def test_a_later_optimizer_with_a_closure_is_a_training(tmp_path):
+    """It is made behind the loop that trains, as its closure."""
+    source = (
+        HEAD
+        + """
+model = nn.Linear(32, 32, bias=False).cuda()
+x = torch.randn(4, 32, device="cuda")
+first = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    model(x).square().mean().backward()
+    first.step()
+for _ in range(50):
+    model(x).abs().mean().backward()
+    first.step()
+second = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=10)
+def closure():
+    second.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+for _ in range(30):
+    second.step(closure)
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert by_category(trace)["optimizer state"] >= 2 * 10 * 4 * 32 * 32
+
+
 def test_lbfgs_tolerances_are_restored_after_a_step(tmp_path):
     source = (
         HEAD

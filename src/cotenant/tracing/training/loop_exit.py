@@ -73,14 +73,18 @@ class _Behind:
             return True
         if isinstance(self.statement, _DEFINITIONS):
             return False
-        called = (node.func for part in parts for node in ast.walk(part) if isinstance(node, ast.Call))
         names = self._names()
-        methods = [(part.attr, value_of(part.value, names)) for part in called if isinstance(part, ast.Attribute)]
-        return any(self._is_training(name, owner) for name, owner in methods)
+        calls = (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call))
+        return any(self._is_training(call, names) for call in calls)
 
-    def _is_training(self, method: str, owner: object) -> bool:
+    def _is_training(self, call: ast.Call, names: Mapping[str, object]) -> bool:
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        method, owner = call.func.attr, value_of(call.func.value, names)
         if isinstance(owner, torch.optim.Optimizer):
             return method == "step"
+        if owner is None and method == "step" and call.args:  # of an optimizer that is made behind the loop
+            return _is_closure(call.args[0], names)
         return method in self.inner_names and owner is not None and not isinstance(owner, torch.nn.Module)
 
     def runs_model(self) -> bool:
@@ -297,6 +301,13 @@ def _decided(statement: ast.stmt, outcome: Callable[[ast.expr], bool | None]) ->
     if not isinstance(statement, ast.If) or (found := outcome(statement.test)) is None:
         return [statement]
     return [part for inner in (statement.body if found else statement.orelse) for part in _decided(inner, outcome)]
+
+
+def _is_closure(node: ast.expr, names: Mapping[str, object]) -> bool:
+    """Whether it is a function, or a name that nothing has yet."""
+    if isinstance(node, ast.Name):
+        return node.id not in names or callable(names[node.id])
+    return isinstance(node, ast.Lambda)
 
 
 def _behind(frame: FrameType, path: str, statements: list[ast.stmt], inner_names: set[str]) -> Iterator[_Behind]:
