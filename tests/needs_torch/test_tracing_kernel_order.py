@@ -212,6 +212,11 @@ CALLS = {
     "both of its gradients": (
         "y = F.binary_cross_entropy_with_logits(x, t)", "torch.autograd.grad(y, (x, t))",
     ),
+    "second gradient of group norm": (
+        ("x = made(4, 32, 16, 16); n = nn.GroupNorm(8, 32).cuda()\n"
+         "g = torch.autograd.grad(n(x).sum(), x, create_graph=True)[0].square().sum()"),
+        "torch.autograd.grad(g, (x, *n.parameters()))",
+    ),
     "bags": (
         ("bag = nn.EmbeddingBag(1000, 64, mode='sum').cuda()\n"
          "i = torch.zeros(512, 20, dtype=torch.long, device='cuda')"),
@@ -397,6 +402,11 @@ def test_accumulating_by_index_makes_a_result_where_a_script_calls_it(requests_o
 
 def test_scripts_that_scatter_get_a_result_of_their_own(requests_of):
     assert requests_of["scatter"] == [25_600]
+
+
+def test_sums_in_the_second_gradient_of_group_norm_are_out_of_place(requests_of):
+    """Products of the input's size, their sum, and its sum with an offset."""
+    assert requests_of["second gradient of group norm"].count(4 * 4 * 32 * 16 * 16) == 12
 
 
 def test_a_reduced_loss_holds_as_much_as_its_input(tmp_path):

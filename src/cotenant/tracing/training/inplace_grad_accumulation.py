@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -14,6 +15,9 @@ from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 _OUR_FRAMES = 2  # `is_in_place` and the mode
 _SUMS_IN_FORMULAS = frozenset(("Atan2Backward0", "StdMeanBackward0", "VarMeanBackward0"))
 """Nodes that add two tensors of their own first. Source: FunctionsManual.cpp, `atan2_backward`, `var_mean_backward`."""
+_GROUP_NORM = "NativeGroupNormBackward0"
+"""In a second backward pass it adds products in the shape of its groups. Source: FunctionsManual.cpp,
+`infinitely_differentiable_native_group_norm_backward`."""
 _AROUND_THE_MODE = "torch/_dynamo/eval_frame.py"
 
 
@@ -55,11 +59,14 @@ class InplaceGradAccumulation:
             self._learning.append(owners)
         if owners != self._sole_owner or not is_non_overlapping_and_dense(first):
             return False
-        return not self._is_of_formula()
+        return not self._is_of_formula(first)
 
-    def _is_of_formula(self) -> bool:
+    def _is_of_formula(self, first: FakeTensor) -> bool:
         """Whether the sum is the first in a node whose formula has one; later sums are the engine's."""
         node = torch._C._current_autograd_node()
+        if node is not None and node.name() == _GROUP_NORM:
+            result = tuple(node._input_metadata[0].shape)
+            return first.dim() == 4 and first.numel() == math.prod(result) and tuple(first.shape) != result
         if node is None or node.name() not in _SUMS_IN_FORMULAS or node == self._node_with_sum:
             return False
         self._node_with_sum = node
