@@ -183,7 +183,7 @@ class TraceMode(TorchDispatchMode):
     def _on_cuda(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         plan = self._plans.get(func)
         if plan is None:
-            plan = self._plans[func] = plan_of(func, self._operators)
+            plan = self._plans[func] = plan_of(func, self._operators, replaced=func in self.composites)
         is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder = plan
         if is_composite:
             with self:

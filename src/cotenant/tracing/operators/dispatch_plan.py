@@ -38,8 +38,8 @@ class DispatchPlan(NamedTuple):
     recorder: CallRecorder | None
 
 
-def plan_of(func: OpOverload, operators: OperatorTable) -> DispatchPlan:
-    """The plan of an operator; look it up once and keep it."""
+def plan_of(func: OpOverload, operators: OperatorTable, *, replaced: bool) -> DispatchPlan:
+    """The plan of an operator, of which a patch has an implementation if `replaced`; look it up once and keep it."""
     name = func.name()
     is_registered = name in operators.shapes or name in operators.assumptions
     has_parts = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
@@ -48,7 +48,7 @@ def plan_of(func: OpOverload, operators: OperatorTable) -> DispatchPlan:
         kernels = (key for key in _COMPOSITE_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key.name))
         decomposed_by = next(kernels, None)
     return DispatchPlan(
-        is_composite=has_parts and not is_registered,
+        is_composite=(has_parts or replaced) and not is_registered,
         decomposed_by=decomposed_by,
         shape=operators.shape(func),
         sparse_shape=operators.sparse_shapes.get(name),
