@@ -1,10 +1,10 @@
 """Sizes of what cuDNN allocates for recurrent layers: the reserve space and the workspace.
 
-They are those that `cudnnGetRNNTempSpaceSizes` of cuDNN 9.20 returns without a GPU, as a warning says. Of 980 random
-shapes for an A100 (LSTM, GRU and `nn.RNN` of one to six layers, in one direction and both, padded and packed, in
-training and evaluation, with dropout and without, float32 and float16) 978 are equal, two less by up to 48 bytes.
-Projections are not among them. cuDNN returns nothing for bfloat16, nor for the small hidden states that torch gives to
-another algorithm (`use_rnn_persist_small_h`): their sizes are assumed to be the same.
+They are those that `cudnnGetRNNTempSpaceSizes` of cuDNN 9.20 returns without a GPU, as a warning says. The rules were
+found on 980 shapes for an A100: LSTM, GRU and `nn.RNN` of one to six layers, in one direction and both, padded and
+packed, in training and evaluation, with dropout and without, float32 and float16; projections are not among them. Of
+150 other random shapes none is more than 72 bytes off. cuDNN returns nothing for bfloat16, nor for the small hidden
+states that torch gives to another algorithm (`use_rnn_persist_small_h`): their sizes are assumed to be the same.
 """
 
 from __future__ import annotations
