@@ -149,6 +149,18 @@ def _select(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
     return view_of(ctx, source, [shape[other] for other in rest], [strides[other] for other in rest], offset)
 
 
+@operators.shape_of("aten::select_backward", "aten::slice_backward")
+def _backward_of_part(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Zeros of the whole size. A loop over time steps has another index, and so another cached result, in each.
+
+    Source: aten/src/ATen/native/TensorShape.cpp, `select_backward_symint`, `slice_backward`.
+    """
+    gradient, shape = args[:2]
+    if kwargs or not _is_strided_cuda(gradient):
+        return NotImplemented
+    return ctx.empty_strided(shape, contiguous_strides(shape), gradient.dtype, gradient.fake_device)
+
+
 @operators.shape_of("aten::embedding")
 def _embedding(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     table, indices = args[:2]
