@@ -52,6 +52,79 @@ def test_views_of_slices_do_not_use_fake_tensor_mode(tmp_path):
     assert 2 * 6 * 24 * 4 in allocations(trace)
 
 
+STEPS = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+mode = _get_current_dispatch_mode()
+run_fake, called = mode.run_fake, []
+
+def noted(func, *args, **kwargs):
+    called.append(func.name())
+    return run_fake(func, *args, **kwargs)
+
+mode.run_fake = noted
+
+def gradients(x):  # (4, 6, 5), by steps of time and by slices
+    for cut in (lambda: x[:, 2], lambda: x[..., -1], lambda: x[1:3], lambda: x[:, ::2], lambda: x.transpose(0, 2)[0]):
+        x.grad = None
+        cut().sum().backward()
+        yield x.grad
+
+real = torch.zeros(4, 6, 5, requires_grad=True)
+on_gpu = torch.zeros(4, 6, 5, device="cuda", requires_grad=True)
+for ours, theirs in zip(gradients(on_gpu), gradients(real), strict=True):
+    assert (ours.shape, ours.stride(), ours.device.type) == (theirs.shape, theirs.stride(), "cuda")
+assert not {"aten::select_backward", "aten::slice_backward"}.intersection(called), called
+
+w = torch.nn.Parameter(torch.zeros(3, 700, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    w[:, 1].sum().backward()
+    optimizer.step()
+"""
+
+
+def test_gradients_of_steps_of_time_do_not_use_meta_kernels(tmp_path):
+    trace = traced(tmp_path, STEPS)
+    assert allocations(trace)[-1] == 3 * 700 * 4
+
+
+COMPLEX = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+cache = _get_current_dispatch_mode().meta_cache
+factor = torch.ones(6, 5, dtype=torch.complex64)
+
+def results(x):  # each twice: the second time from the cache
+    f = factor.to(x.device)
+    for _ in range(2):
+        for y in (x, x.conj(), x.transpose(0, 2), x.conj().resolve_conj()):
+            yield from (y * f if y.shape[1:] == f.shape else y * 2, y.conj() + 1, y.resolve_conj(), y.abs(), y.sum(0))
+            yield from (torch.view_as_real(y.resolve_conj()), y.clone(), y.neg(), torch.fft.fft(y, dim=1), y.imag.exp())
+
+real = torch.zeros(4, 6, 5, dtype=torch.complex64)
+for ours, theirs in zip(results(real.to("cuda")), results(real), strict=True):
+    layouts = [(made.shape, made.stride(), made.dtype, made.is_conj()) for made in (ours, theirs)]
+    assert layouts[0] == layouts[1], layouts
+    assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes(), layouts
+before = len(cache._results)
+list(results(real.to("cuda")))
+assert len(cache._results) == before > 10, before
+
+w = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    w.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_results_of_complex_tensors_are_cached_apart_from_those_of_conjugate_views(tmp_path):
+    traced(tmp_path, COMPLEX)
+
+
 THREADS = """
 import threading
 import torch

@@ -132,10 +132,11 @@ def _append_key(parts: list[Any], values: Iterable[Any], device: torch.device) -
     for value in values:
         cls = type(value)
         if cls is FakeTensor or issubclass(cls, FakeTensor):
-            # A conjugate view has the shape, strides and dtype of its base, so complex tensors have no key.
-            if value.fake_device != device or value.layout is not torch.strided or value.dtype.is_complex:
+            if value.fake_device != device or value.layout is not torch.strided:
                 return False
             parts += (value.dtype, value.shape, value.stride())
+            if value.dtype.is_complex:  # a conjugate view has the shape, strides and dtype of its base
+                parts.append(value.is_conj())
         elif cls in _NUMBER_TYPES:
             parts += (cls, value)  # 1, 1.0 and True are equal, and would be one key
         elif cls in _HASHABLE_TYPES:
@@ -159,7 +160,7 @@ def _output_spec(out: Any, storages: set[int]) -> Any:
         return _UNCACHEABLE if any(spec is _UNCACHEABLE for spec in specs) else (type(out), specs)
     if out is None:
         return None
-    if type(out) is not FakeTensor or out.layout is not torch.strided or out.dtype.is_complex:
+    if type(out) is not FakeTensor or out.layout is not torch.strided or (out.dtype.is_complex and out.is_conj()):
         return _UNCACHEABLE
     storage = out.untyped_storage()
     spans = sum((size - 1) * stride for size, stride in zip(out.shape, out.stride(), strict=True)) + 1
