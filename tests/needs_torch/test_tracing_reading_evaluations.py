@@ -1,4 +1,4 @@
-"""Evaluations whose model reads values from the GPU: alike calls are replaced, others are not."""
+"""Evaluations whose model reads values from the GPU, or is given numbers: alike calls are replaced, others are not."""
 
 from __future__ import annotations
 
@@ -86,3 +86,56 @@ def test_a_loss_whose_forward_is_called_needs_no_parameters(tmp_path):
     first, rest = SCRIPT.split("model = Model()")
     script = first.format(first="pass") + textwrap.dedent(source) + "model = Model()" + rest.format(turns=1, token="0")
     assert not [warning for warning in traced(tmp_path, script).warnings if "not traced" in warning]
+
+
+SAMPLER = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)])
+
+    def forward(self, x, time, scale=1):
+        y = self.parts(x) * time
+        if {condition}:
+            y = torch.cat([y] * 300)[:len(x)].clone()
+        return y
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(8, 32).cuda(), 0.5).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        x = torch.randn(8, 32).cuda()
+        for step in reversed(range({steps})):
+            x = x - 0.1 * model(x, {time})
+    model.train()
+"""
+
+
+@pytest.mark.parametrize("time", ["step / 400", "step"])
+def test_steps_of_a_sampler_with_other_numbers_are_alike(tmp_path, time):
+    short, long = (traced(tmp_path, SAMPLER.format(steps=steps, time=time, condition="False")) for steps in (20, 400))
+    assert not long.partial
+    per_step = 2  # the product and the difference of the loop itself
+    assert len(long.events) - len(short.events) < 2 * (per_step + 2) * 380 * 3
+    assert max(allocations(long)) == max(allocations(short))
+
+
+@pytest.mark.parametrize(
+    "condition", ["time == 0.02 and x is not None", "scale and time in (0.02, 0.01)", "time <= 0.05"]
+)
+def test_numbers_that_decide_a_size_among_the_first_steps_are_no_repetition(tmp_path, condition):
+    trace = traced(tmp_path, SAMPLER.format(steps=10, time="step / 100", condition=condition))
+    assert 300 * 8 * 32 * 4 in allocations(trace)
+
+
+def test_two_numbers_in_turn_are_two_kinds_of_calls(tmp_path):
+    trace = traced(tmp_path, SAMPLER.format(steps=100, time="float(step % 2)", condition="time == 0"))
+    assert 300 * 8 * 32 * 4 in allocations(trace)
+    assert len([size for size in allocations(trace) if size == 300 * 8 * 32 * 4]) < 20

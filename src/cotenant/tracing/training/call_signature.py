@@ -46,3 +46,16 @@ def _parts(leaves: list[Any]) -> Iterator[object]:
             yield type(leaf), leaf
         else:
             yield None
+
+
+def numbers_apart(key: object) -> tuple[object, tuple[object, ...]] | None:
+    """A signature without the numbers among the inputs, such as the time of a sampler's step, and these numbers.
+
+    None where there are none.
+    """
+    assert isinstance(key, tuple)
+    is_number = [isinstance(part, tuple) and len(part) == 2 and part[0] in (int, float) for part in key]
+    if not any(is_number):
+        return None
+    rest = tuple(part[0] if number else part for part, number in zip(key, is_number, strict=True))
+    return rest, tuple(part[1] for part, number in zip(key, is_number, strict=True) if number)

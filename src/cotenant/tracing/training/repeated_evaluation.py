@@ -9,6 +9,9 @@ Replaced are calls without gradients: of a whole model in evaluation mode once t
 model in training mode, as in roll-outs, and of a part that another model's forward calls, as samplers do. Not replaced
 are calls that return values that are known or a view, keep a storage for the next call, or free one of before.
 
+Numbers among the inputs may decide what a call does, so calls with other numbers are others. Once 16 calls in a row of
+a whole model were alike that had 16 different ones, as of a sampler's steps, numbers decide nothing.
+
 Sizes may depend on values that a call reads from the GPU, as of routers to experts. Calls that read are alike if they
 read the same; of the inputs of another one, values that are known must be the same, but for those that differed among
 alike calls. Parts, and models in training mode, must not read.
@@ -33,7 +36,7 @@ from cotenant.tracing.assumptions.known_values import KnownValues, has_known_val
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
-from cotenant.tracing.training.call_signature import signature
+from cotenant.tracing.training.call_signature import numbers_apart, signature
 from cotenant.tracing.training.growing_calls import GrowingCalls
 from cotenant.tracing.training.repeated_batches import RepeatedBatches, describe_values
 from cotenant.tracing.training.repeated_decoding import RepeatedDecoding
@@ -139,10 +142,15 @@ class RepeatedCalls:
         key = signature(module, args, kwargs)
         if key is None:
             return original(module, *args, **kwargs)
-        calls = self._parts if is_part else self._alike
-        known = calls.setdefault(module, {}).setdefault((key, module.training), _Repetition())
-        if self._recorder.any_live(known.left):
-            known.forget()
+        rows = (self._parts if is_part else self._alike).setdefault(module, {})
+        known = rows.setdefault((key, module.training), _Repetition())
+        apart = None if is_part else numbers_apart(key)
+        with_any = None if apart is None else rows.setdefault((apart[0], module.training, None), _Repetition())
+        for row in (known, with_any):
+            if row is not None and self._recorder.any_live(row.left):
+                row.forget()
+        if with_any is not None and with_any.output is not None:
+            return with_any.repeat(self._recorder)
         if known.output is not None:
             is_like = not known.reads or known.has_like_values(self._input_values(args, kwargs))
             return known.repeat(self._recorder) if is_like else original(module, *args, **kwargs)
@@ -166,6 +174,10 @@ class RepeatedCalls:
         wanted = _MIN_ALIKE_ELSEWHERE if is_part or module.training else _MIN_ALIKE
         if known.add(events if is_usable else None, result, left, self._recorder, wanted):
             known.span, known.live = self._recorder.span_since(before), live
+        if with_any is not None and apart is not None:
+            usable = events if is_usable and not log else None
+            if with_any.add(usable, result, left, self._recorder, _MIN_ALIKE_ELSEWHERE, apart[1]):
+                with_any.span, with_any.live = self._recorder.span_since(before), live
         return result
 
     def _input_values(self, args: Any, kwargs: Any) -> list[tuple[bool, bytes | None]]:
@@ -182,6 +194,7 @@ class _Repetition:
     def forget(self) -> None:
         """No calls so far."""
         self.count = 0
+        self.numbers: set[tuple[object, ...]] = set()  # of alike calls; empty where calls of the same ones are compared
         self.output: Any = None
         self.left: set[int] = set()  # storages that the last call left beside its results, such as casts of autocast
         self.span: RecordedSpan | None = None  # of the last call
@@ -206,12 +219,25 @@ class _Repetition:
         pairs = zip(self._inputs, inputs, self._varied, strict=True)
         return all(before == now or varied for before, now, varied in pairs)
 
-    def add(self, events: object | None, result: Any, left: set[int], recorder: TraceRecorder, wanted: int) -> bool:
+    def add(
+        self,
+        events: object | None,
+        result: Any,
+        left: set[int],
+        recorder: TraceRecorder,
+        wanted: int,
+        numbers: tuple[object, ...] | None = None,
+    ) -> bool:
         """Record a call, its `events` and its result; `left`: new storages that live after it.
 
-        Whether further calls can be replaced, after `wanted` alike ones. Without events a call is like no other.
+        Whether further calls can be replaced: after `wanted` alike ones, of so many different `numbers` if any.
+        Without events a call is like no other.
         """
-        self.count = self.count + 1 if events is not None and events == self._events else 1
+        is_alike = events is not None and events == self._events
+        self.count = self.count + 1 if is_alike else 1
+        if numbers is not None:
+            self.numbers = {*self.numbers, numbers} if is_alike else {numbers}
+            self.count = len(self.numbers)
         self._events = events
         leaves, structure = _pytree.tree_flatten(result)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
