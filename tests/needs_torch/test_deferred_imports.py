@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import subprocess
 import sys
 
@@ -194,3 +195,18 @@ def test_operators_are_described_with_the_line_of_their_caller():
 
     patch = next(entry for entry in torch_import.patches() if "get_source" in entry.target)
     assert patch.replacement(1) == utils.get_source(1)
+
+
+def test_the_module_of_a_frame_is_found_without_the_files_of_others(monkeypatch):
+    from cotenant.tracing.patches import torch_import
+
+    patch = next(entry for entry in torch_import.patches() if entry.target == "inspect:getmodule")
+
+    def not_called(*_: object) -> object:
+        raise AssertionError("the files of all modules were read")
+
+    here = sys._getframe()
+    assert patch.replacement(not_called)(here) is sys.modules[__name__] is inspect.getmodule(here)
+    without_module = eval("(lambda: sys._getframe())()", {"sys": sys, "__name__": "json"})
+    assert patch.replacement(inspect.getmodule)(without_module) is inspect.getmodule(without_module)
+    assert patch.replacement(inspect.getmodule)(inspect.getmodule) is inspect
