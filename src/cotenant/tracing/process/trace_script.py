@@ -20,6 +20,7 @@ from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes, format_duration
+from cotenant.osutil.cache_folder import cache_folder
 from cotenant.osutil.env_tags import kill_tagged
 from cotenant.tracing.patches import null_packages
 from cotenant.tracing.process import launchers, serialization
@@ -160,7 +161,9 @@ def _run_once(
         device_env = {"CUDA_VISIBLE_DEVICES": ""} if null_gpu is None else null_gpu
         sensors = nvidia_smi.install(Path(folder, "bin"), gpu, gpus)
         path = f"{sensors}{os.pathsep}{env.get('PATH', os.defpath)}"
-        child_env = {**_QUIET, **offline, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1", _TAG: folder}
+        caches = _library_caches(env)
+        child_env = {**_QUIET, **offline, **caches, **env, **device_env, "PATH": path, "PYTHONUNBUFFERED": "1"}
+        child_env[_TAG] = folder
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         try:
             answer = _answer_of(
@@ -169,6 +172,20 @@ def _run_once(
         except TraceError as error:
             return error, _marks_beside(paths["answer"])
         return answer, _marks_beside(paths["answer"])
+
+
+def _library_caches(env: Mapping[str, str]) -> dict[str, str]:
+    """Where libraries store what they have compiled, instead of beside their sources, where a script may not write.
+
+    numba would compile librosa's functions in each trace, which takes 10 s of CPU time.
+    """
+    folder = cache_folder("numba", env)
+    if folder is None:
+        return {}
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return {"NUMBA_CACHE_DIR": str(folder)}
+    return {}
 
 
 def _marks_beside(answer: Path) -> _Marks:
