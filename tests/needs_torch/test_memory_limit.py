@@ -6,8 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="tracing needs torch")
 
+import torch
+
+from cotenant.core.trace import TraceHeader
 from cotenant.tracing.device.memory_limit import MemoryLimit
 
 
@@ -30,3 +33,27 @@ def test_a_request_above_the_capacity_holds_no_tensor_of_its_callers():
         assert found[0]() is None
     finally:
         gc.enable()
+
+
+def test_the_error_is_raised_only_below_a_handler_for_it():
+    notes = []
+    recorder = SimpleNamespace(live_bytes={0: 0}, header=TraceHeader(torch_version=""), warn=notes.append)
+    limit = MemoryLimit(recorder, 10, 1, 10)
+
+    def allocate():
+        limit(20, 0)
+
+    def halving():
+        allocate()
+        try:
+            allocate()
+        except torch.cuda.OutOfMemoryError:
+            return "halved"
+        return "not raised"
+
+    allocate()
+    assert not notes
+    assert [halving(), halving()] == ["halved", "halved"]
+    assert recorder.header.oom_raised
+    assert len(set(notes)) == 1
+    allocate()

@@ -32,7 +32,8 @@ class MemoryLimit:
         self._capacity_bytes = min(capacity_bytes, total_bytes)
         self._total_bytes = total_bytes
         self._main = threading.get_ident()
-        self._catching: dict[CodeType, bool] = {}
+        # By `id`: the hash of a code object is that of all its constants. The code is held, so that its address stays.
+        self._catching: dict[int, tuple[CodeType, bool]] = {}
 
     def __call__(self, nbytes: int, device: int) -> None:
         """Check that `nbytes` more fit on `device`.
@@ -70,21 +71,21 @@ class MemoryLimit:
         # `backward()` (`GraphTask::set_exception` of torch/csrc/autograd/engine.cpp).
         # A frame in a variable of its own is a cycle, which holds the tensors of all callers until a collection.
         main = None if threading.get_ident() == self._main else sys._current_frames().get(self._main)
-        return any(self._catches(frame) for first in (sys._getframe(1), main) for frame in _callers(first))
+        return self._any_catches(sys._getframe(1)) or self._any_catches(main)
 
-    def _catches(self, frame: FrameType) -> bool:
-        code = frame.f_code
-        mentions = self._catching.get(code)
-        if mentions is None:
-            mentions = self._catching[code] = _mentions_oom(code)
-        return mentions and _in_try(frame)
-
-
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_TRACING_DIR):
-            yield frame
-        frame = frame.f_back
+    def _any_catches(self, frame: FrameType | None) -> bool:
+        """Whether this frame or one around it does; called for each allocation of a script that exceeds its GPU."""
+        catching = self._catching
+        while frame is not None:
+            code = frame.f_code
+            known = catching.get(id(code))
+            if known is None:
+                mentions = not code.co_filename.startswith(_TRACING_DIR) and _mentions_oom(code)
+                known = catching[id(code)] = (code, mentions)
+            if known[1] and _in_try(frame):
+                return True
+            frame = frame.f_back
+        return False
 
 
 _TRACING_DIR = __file__.rpartition("device")[0]
