@@ -14,6 +14,7 @@ from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
 from cotenant.tracing.data.synthetic_records import RecordMaker
+from cotenant.tracing.data.vocabulary_files import VocabularyFiles
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -22,7 +23,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
     maker = FileMaker(samples, overlay, warn)
     records = RecordMaker(samples, overlay, warn, maker.is_data)
-    vocabulary = CharacterVocabulary(samples, overlay, warn)
+    characters = CharacterVocabulary(samples, overlay, warn)
+    vocabularies = VocabularyFiles(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -33,7 +35,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     for_asking = (
         maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
-        vocabulary.make,
+        characters.make, vocabularies.make_asked,
     )  # fmt: skip
     listing = before(maker.fill, named=maker.is_named, lists=True)
     asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
@@ -66,7 +68,11 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             for name in ("glob", "rglob")
         ),
         *opened_files.patches(
-            samples, overlay, (maker.make_dataset, records.make, maker.make_text, maker.make_image, vocabulary.make),
+            samples, overlay,
+            (
+                maker.make_dataset, records.make, maker.make_text, maker.make_image, characters.make,
+                vocabularies.make,
+            ),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,
         ),
     ]  # fmt: skip

@@ -55,7 +55,7 @@ def write(target: Path, path: str, vocabulary: int, columns: int, reader: FrameT
     if name.endswith(_ROWS):
         content = json_rows.text(by_line=name.endswith("l") or _reads_lines(reader))
     elif columns:
-        content = _numbers(columns, "," if name.endswith(".csv") or _COMMA.search(_source(reader)) else " ")
+        content = _numbers(columns, "," if name.endswith(".csv") or _COMMA.search(reader_source(reader)) else " ")
     else:
         content = synthetic_text(vocabulary)
     data = content.encode()
@@ -73,11 +73,11 @@ def _numbers(columns: int, separator: str) -> str:
 
 def _reads_lines(reader: FrameType) -> bool:
     """Whether the function that opens a file parses its lines one by one, as far as its source says."""
-    source = _source(reader)
+    source = reader_source(reader)
     return "json.load(" not in source and "loads(" in source and bool(_LINE_READER.search(source))
 
 
-def _source(reader: FrameType) -> str:
+def reader_source(reader: FrameType) -> str:
     """The source of a function, or of a file that is run; empty where it is not known."""
     if reader.f_code.co_name == "<module>":
         return "".join(linecache.getlines(reader.f_code.co_filename))
