@@ -678,3 +678,21 @@ def test_an_empty_path_is_no_file(tmp_path):
         raise AssertionError(read)
     """
     assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings == ()
+
+
+def test_a_stream_of_samples_is_no_checkpoint(tmp_path):
+    source = """
+    import pickle
+    def batches():
+        with open("corpus/dataset.pt", "rb") as reader:
+            while True:
+                found = []
+                try:
+                    while True: found.append(pickle.load(reader))
+                except EOFError:
+                    reader.seek(0)
+                if found: yield found
+    next(batches())
+    """
+    with pytest.raises(TraceError, match=r"No such file or directory: 'corpus/dataset\.pt'"):
+        trained(tmp_path, source, synthetic_data=["64:int64:21128"])

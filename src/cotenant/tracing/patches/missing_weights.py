@@ -6,6 +6,7 @@ Loading fails unless the shapes are the same, so the memory does not change.
 from __future__ import annotations
 
 import collections
+import errno
 import functools
 import io
 import os
@@ -84,11 +85,23 @@ class MissingStateDict(collections.OrderedDict[str, Any]):
 
 
 class MissingCheckpointFile(io.BytesIO):
-    """In place of a checkpoint that a script opens by itself before `torch.load` reads it."""
+    """In place of a checkpoint that a script opens by itself before `torch.load` reads it.
+
+    For whatever else reads it, such as `pickle.load` of a stream of samples, the file is missing.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self.name = path
+
+    def read(self, _size: int | None = -1, /) -> bytes:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
+
+    def readline(self, _size: int | None = -1, /) -> bytes:
+        return self.read()
+
+    def readinto(self, _buffer: Any, /) -> int:
+        return len(self.read())
 
 
 def is_checkpoint_file(path: str, mode: str) -> bool:
