@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traced_scripts import allocations, traced
+from traced_scripts import allocations, peak, traced
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -132,6 +132,30 @@ def main():
     left = traced(tmp_path, HEAD + rest.format(steps=99, stage=99, more=more))
     ended = traced(tmp_path, HEAD + rest.format(steps=3, stage=3, more=more))
     assert left.events == ended.events
+
+
+@pytest.mark.parametrize("epochs", ["range(9)", "range(9), desc=''"], ids=["a range", "a bar"])
+def test_a_function_whose_loop_is_left_keeps_its_model_until_it_returns(tmp_path, epochs):
+    source = """
+import gc, torch
+from torch import nn
+from torch.utils.data import DataLoader
+gc.disable()
+def tqdm(over, desc=""): return over
+def fit():
+    model = nn.Linear(1000, 1000, bias=False).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in tqdm({epochs}):
+        for x in DataLoader(torch.ones(400, 1000), 4):
+            optimizer.zero_grad()
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+    model(torch.ones(4, 1000, device="cuda"))
+for i in range({rounds}):
+    fit()
+"""
+    one, three = (traced(tmp_path, source.format(epochs=epochs, rounds=rounds)) for rounds in (1, 3))
+    assert (one.header.steps, three.header.steps, peak(one)) == (3, 9, peak(three))
 
 
 def test_a_loop_is_left_when_its_iteration_is_over(tmp_path):

@@ -218,9 +218,9 @@ class LoopExit:
             elif rounds_loop is None:
                 self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
         if jumps:
-            depths = {way: depth for depth, way in jumps.items()}
+            depths = {id(way): depth for depth, way in jumps.items()}  # by no object that holds a frame
             ways = [jumps[depth] for depth in sorted(jumps)]
-            self.give_up = leave_at_end(ways, lambda way: self._left(depths[way], way))
+            self.give_up = leave_at_end(ways, lambda way: self._left(depths[id(way)], way))
         return bool(wanted or later)
 
     def _later_iteration(

@@ -117,7 +117,7 @@ def leave_at_end(jumps: Sequence[Jump], left: Callable[[Jump], object]) -> Calla
 
     `left` is called with a jump that is taken. What is returned gives up those that are not.
     """
-    pending, before = list(jumps), sys.gettrace()
+    pending, watched, before = list(jumps), [taken.frame for taken in jumps], sys.gettrace()
 
     def watch(frame: FrameType, event: str, arg: Any) -> Any:
         of_frame = [at for at, taken in enumerate(pending) if taken.frame is frame]
@@ -137,8 +137,10 @@ def leave_at_end(jumps: Sequence[Jump], left: Callable[[Jump], object]) -> Calla
     def end(frame: FrameType | None = None, event: str = "", arg: Any = None) -> None:
         """Called with the next function that is called: while `watch` runs, the locals of its frame are Python's."""
         sys.settrace(before)
-        for taken in jumps:
-            script_location.release_locals(taken.frame)
+        for frame_left in watched:
+            script_location.release_locals(frame_left)
+            frame_left.f_trace = None  # it holds `watch`, which holds the frame
+        watched.clear()
 
     def give_up() -> None:
         if pending:
