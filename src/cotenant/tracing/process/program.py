@@ -86,6 +86,13 @@ def find_program(
         raise UsageError(
             f"`{first or '.'}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
         )
+    is_name = os.sep not in first and not first.startswith("-")
+    if is_name and not Path(workdir, first).exists() and not shutil.which(first, path=env.get("PATH", os.defpath)):
+        raise UsageError(
+            f"there is no command `{first}`",
+            hint="install the package that has it, put its environment on the PATH or name it with `--python`, or give "
+            "the module that it runs: `-- python -m package.train`",
+        )
     raise UsageError(
         f"`{Path(first).name}` is no Python script, and only Python scripts can be traced",
         hint="give the script itself: `cotenant estimate train.py -- ARGS`, or a module: `-- python -m package.train`",

@@ -92,6 +92,7 @@ def test_an_interpreter_in_the_command_is_used(folder):
     [
         pytest.param([], "no command", id="empty"),
         pytest.param(["nope.py"], "no script `nope.py`", id="no such script"),
+        pytest.param(["nope-train", "-c", "x.yaml"], "there is no command `nope-train`", id="no such command"),
         pytest.param(["sub"], "`sub` is a folder", id="a folder is no script"),
         pytest.param([""], "`.` is a folder", id="an empty word"),
         pytest.param(["-m", "sub.train"], "`-m` is no Python script", id="a module without an interpreter"),
