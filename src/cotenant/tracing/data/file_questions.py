@@ -12,6 +12,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data import opened_files, synthetic_records
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sentencepiece_files import SentencePieceFiles
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.data.vocabulary_files import VocabularyFiles
@@ -25,6 +26,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     records = RecordMaker(samples, overlay, warn, maker.is_data)
     characters = CharacterVocabulary(samples, overlay, warn)
     vocabularies = VocabularyFiles(samples, overlay, warn)
+    pieces = SentencePieceFiles(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -35,7 +37,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     for_asking = (
         maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
-        characters.make, vocabularies.make_asked,
+        characters.make, vocabularies.make_asked, pieces.make_asked,
     )  # fmt: skip
     listing = before(maker.fill, named=maker.is_named, lists=True)
     asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
@@ -67,6 +69,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             )
             for name in ("glob", "rglob")
         ),
+        *pieces.patches(),
         *opened_files.patches(
             samples, overlay,
             (

@@ -92,6 +92,7 @@ def patches(overlay: Overlay) -> list[Patch]:
         *(
             Patch(
                 target=target, phase=Phase.DATA, replacement=functools.partial(_with_path, at, redirect), wraps=True,
+                stacks=True,
                 reason=reason, source=source,
             )
             for target, at, redirect, reason, source in table
