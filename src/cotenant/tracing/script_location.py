@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import linecache
 import os
 import re
@@ -106,6 +107,12 @@ def calling_line() -> tuple[str, int]:
     """As `calling_file`, with the number of the line."""
     frame = calling_frame()
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def user_callers(limit: int) -> tuple[tuple[str, int], ...]:
+    """(path, line) of the calls in the user's files that led to the one of `calling_line`, the innermost first."""
+    lines = (at for at in _callers(calling_frame().f_back) if _is_user_file(at[0]))
+    return tuple(itertools.islice(lines, limit))
 
 
 def opening_frame() -> FrameType:

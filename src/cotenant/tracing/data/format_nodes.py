@@ -17,7 +17,7 @@ TENSORS = {
     "ByteTensor": "int",
 }  # fmt: skip
 """Classes of tensors, made of a list of numbers."""
-SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format"})
+SAME_TEXT = frozenset({"strip", "rstrip", "lstrip", "lower", "upper", "decode", "encode", "str", "format", "zfill"})
 SAME_SEQUENCE = frozenset(
     {"list", "tuple", "iter", "sorted", "reversed", "set", "tqdm", "array", "asarray", "shuffle", "copy", "deepcopy"}
 )

@@ -28,6 +28,7 @@ from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_words
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _ROWS = 2000  # as many as images of a folder
+_CALLERS = 4  # functions through which what one of them reads is returned
 _MAX_ROWS = 400_000
 _ELEMENTS = 3  # of a list in a row
 _OF_ONE_IDENTITY = 16  # rows
@@ -78,7 +79,7 @@ class RecordMaker:
         full = self._overlay.path_of(path)
         if full is None or not self._is_data(path) or self._overlay.exists(full) or _is_image(path):
             return False
-        form = expected_format.format_at(*script_location.calling_line())
+        form = expected_format.format_at(*script_location.calling_line(), script_location.user_callers(_CALLERS))
         self._image_suffix = _suffix_of_readers(script_location.calling_file())
         content = self.content(form, path) if form is not None else None
         if content is None:
@@ -92,7 +93,7 @@ class RecordMaker:
 
     def positional_rows(self) -> list[list[Any]]:
         """Rows for a table that is being read, with as many columns as the code that reads it takes by their number."""
-        form = expected_format.format_at(*script_location.calling_line())
+        form = expected_format.format_at(*script_location.calling_line(), script_location.user_callers(_CALLERS))
         if form is None or form.kind != "table" or not form.node.count:
             return []
         node, rows = form.node, self._count(form.node)

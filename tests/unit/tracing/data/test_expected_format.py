@@ -87,6 +87,51 @@ def test_what_a_function_returns_is_followed_to_its_callers(tmp_path):
     assert (form.node.separator, uses(form)) == ("|", [["path"], ["int"]])
 
 
+def test_what_is_returned_to_another_module_is_followed_there(tmp_path):
+    helper, user = tmp_path / "helper.py", tmp_path / "user.py"
+    helper.write_text("def parsed(path):\n    with open(path) as file:\n        return json.load(file)\n")
+    user.write_text(
+        textwrap.dedent("""
+        class Captions:
+            def __init__(self, root, listed):
+                self.root = root
+                self.rows = [(self.named(row["image_id"]), row["caption"]) for row in listed["annotations"]]
+
+            def named(self, number):
+                return str(number).zfill(6) + ".jpg"
+
+            def __getitem__(self, index):
+                name, caption = self.rows[index]
+                return Image.open(os.path.join(self.root, name)), caption
+
+        def build(root):
+            return Captions(root, parsed(root + "/train.json"))
+        """)
+    )
+    line = next(at for at, text in enumerate(user.read_text().splitlines(), 1) if "parsed(" in text)
+    form = format_at(str(helper), 2, [(str(user), line)])
+    rows = form.node.fields["annotations"].elements
+    assert {name: node.uses for name, node in rows.fields.items()} == {"image_id": {"path", "suffix"}, "caption": set()}
+    assert format_at(str(helper), 2) is None or not format_at(str(helper), 2).node.fields
+
+
+def test_another_branch_opens_another_file(tmp_path):
+    source = """
+    class Data:
+        def __init__(self, split):
+            if split == "train":
+                with open("train.json") as file:
+                    self.images = json.load(file)
+            else:
+                with gzip.open("test.json") as file:
+                    self.images = json.load(file)
+
+        def __getitem__(self, index):
+            return Image.open(self.images[index])
+    """
+    assert read(tmp_path, source).node.elements.uses == {"path"}
+
+
 def test_csv_has_names_or_parts(tmp_path):
     named = read(tmp_path, "with open(p) as f:\n    for r in csv.DictReader(f):\n        x = r['image'], int(r['age'])")
     assert (named.kind, named.header, list(named.node.fields)) == ("csv", 1, ["image", "age"])
