@@ -381,3 +381,23 @@ def test_training_later_in_a_method_that_was_traced_before_is_not_warned_of(tmp_
     trace = traced(tmp_path, METHODS)
     assert trace.header.steps == 4
     assert not [warning for warning in trace.warnings if "after the traced part" in warning]
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_a_long_step_of_lbfgs_ends_when_its_history_is_full(tmp_path, search):
+    source = f"""
+    import torch
+    image = torch.zeros(2**18, device="cuda", requires_grad=True)
+    optimizer = torch.optim.LBFGS([image], max_iter=1000, history_size=6, line_search_fn={search!r})
+    evaluations = []
+    def closure():
+        optimizer.zero_grad()
+        loss = image.square().sum()
+        loss.backward()
+        evaluations.append(0)
+        return loss
+    optimizer.step(closure)
+    assert 6 < len(evaluations) < 40, len(evaluations)
+    assert len(optimizer.state[image]["old_dirs"]) == 6
+    """
+    assert peak(traced(tmp_path, source)) >= (2 * 6 + 2) * 4 * 2**18

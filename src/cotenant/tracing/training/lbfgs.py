@@ -2,7 +2,9 @@
 
 Its step ends early when the loss no longer changes, as it seems to where losses are not computed, and it keeps a pair
 only where the curvature is positive, which is not known. In a trace, and on the null GPU, no step ends early and every
-pair stays: an upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
+pair stays: an upper bound. A step ends when the history is full, since all later iterations are alike, and a line
+search that compares losses, too, after an evaluation in each of its two loops. Source: torch/optim/lbfgs.py,
+`LBFGS.step`, `_strong_wolfe`.
 
 A module of its own: the rules of one optimizer.
 """
@@ -16,6 +18,7 @@ import torch
 
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
+_EVALUATIONS = 2  # of a line search: it may have 25
 CURVATURE = 1e-10
 """The bound that LBFGS compares the product of a pair with; `assumptions.booleans` looks for it."""
 
@@ -26,7 +29,7 @@ def patches(context: PatchContext) -> list[Patch]:
 
 
 def step_patches() -> list[Patch]:
-    """The step, without its tests of convergence."""
+    """The step, without its tests of convergence, and its line search."""
     return [
         Patch(
             target="torch.optim:LBFGS.step",
@@ -35,7 +38,15 @@ def step_patches() -> list[Patch]:
             wraps=True,
             reason="Its tests of convergence compare losses and gradients, which a trace does not compute.",
             source="torch/optim/lbfgs.py, `LBFGS.step`",
-        )
+        ),
+        Patch(
+            target="torch.optim.lbfgs:_strong_wolfe",
+            phase=Phase.TRAINING,
+            replacement=_short_search,
+            wraps=True,
+            reason="It goes on to its limit where the losses that it compares are not computed.",
+            source="torch/optim/lbfgs.py, `_strong_wolfe`",
+        ),
     ]
 
 
@@ -46,14 +57,25 @@ def _never_converging(original: Any) -> Any:
         if not any(parameter.is_cuda for parameter in group["params"]):
             return original(optimizer, *args, **kwargs)
         # `step` compares sizes of gradients and changes with these, and a size is never below -1.
-        tolerances = {name: group[name] for name in ("tolerance_grad", "tolerance_change")}
-        group.update(dict.fromkeys(tolerances, -1.0))
+        before = {name: group[name] for name in ("tolerance_grad", "tolerance_change", "max_iter")}
+        iterations = min(int(group["max_iter"]), int(group["history_size"]) + 2)
+        group.update(tolerance_grad=-1.0, tolerance_change=-1.0, max_iter=iterations)
         try:
             return original(optimizer, *args, **kwargs)
         finally:
-            group.update(tolerances)
+            group.update(before)
 
     return step
+
+
+def _short_search(original: Any) -> Any:
+    @functools.wraps(original)
+    def search(closure: Any, x: Any, t: Any, direction: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if direction.is_cuda:
+            kwargs["max_ls"] = min(kwargs.get("max_ls", _EVALUATIONS), _EVALUATIONS)
+        return original(closure, x, t, direction, *args, **kwargs)
+
+    return search
 
 
 def steps_to_fill(optimizer: torch.optim.LBFGS) -> int:
