@@ -405,3 +405,15 @@ def test_a_collate_function_that_draws_sizes_is_asked_for_the_largest(tmp_path, 
     assert 4 * 3 * 40 * 40 * 4 in allocations(trace, category="input")
     expected = ["the collate function draws the size of batches: after the first, the largest of 33 is traced"]
     assert list(trace.warnings) == expected * ("33" in calls)
+
+
+def test_indices_of_all_steps_at_once_are_drawn_soon(tmp_path):
+    source = """
+    from torch.utils.data import RandomSampler
+    drawn = list(RandomSampler(range(50000), replacement=True, num_samples=2**25))
+    assert len(drawn) == 2**25 and 0 <= min(drawn[:9999]) < max(drawn[:9999]) < 50000
+    few = list(RandomSampler(range(50), replacement=True, num_samples=70))
+    assert len(few) == 70 and len(list(RandomSampler(range(70)))) == 70
+    assert len(set(drawn)) <= 4096 < len(set(RandomSampler(range(50000), replacement=True, num_samples=50000)))
+    """
+    trained(tmp_path, source)

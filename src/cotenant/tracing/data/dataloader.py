@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from cotenant.tracing.data import data_options, drawn_sizes, length_histogram, sample_lengths
+from cotenant.tracing.data import data_options, drawn_sizes, length_histogram, long_samplers, sample_lengths
 from cotenant.tracing.data.ending_loaders import ending_patches
 from cotenant.tracing.data.loader_epoch import LoaderEpoch
 from cotenant.tracing.patches.registry import Entry, PatchContext, Phase, patch_attributes
@@ -41,6 +41,7 @@ def patches(context: PatchContext) -> list[Entry]:
             source="torch/utils/data/dataloader.py, `DataLoader._get_iterator`",
         ),
         *ending_patches(progress),
+        *long_samplers.patches(),
         *patch_attributes(
             "torch:Tensor",
             {
