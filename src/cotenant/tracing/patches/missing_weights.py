@@ -83,6 +83,10 @@ class MissingStateDict(collections.OrderedDict[str, Any]):
     def __missing__(self, name: str) -> Any:
         return 0 if _COUNTER.search(str(name)) else MissingStateDict()
 
+    def state_dict(self) -> MissingStateDict:
+        """Of a whole model that was saved."""
+        return self
+
 
 class MissingCheckpointFile(io.BytesIO):
     """In place of a checkpoint that a script opens by itself before `torch.load` reads it.
