@@ -393,3 +393,40 @@ def test_a_list_of_faces_has_a_line_of_numbers_for_each(tmp_path, name):
         assert all(left + width <= 16 and top + height <= 8 for left, top, width, height, *_ in found), found
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:2"])
+
+
+@IMAGES
+def test_a_suffix_that_the_calling_module_replaces_is_that_of_the_files(tmp_path):
+    listing = "class Base:\n    def __init__(self):\n        self.masks = list(Path('data/masks').iterdir())\n"
+    (tmp_path / "listing.py").write_text(f"from pathlib import Path\n{listing}")
+    source = """
+    import json
+    from listing import Base
+    class Road(Base):
+        def __init__(self):
+            super().__init__()
+            self.rows = [self.read(str(path)) for path in self.masks]
+        def read(self, path):
+            with open(path.replace("masks", "labels").replace(".png", ".json")) as file:
+                label = json.load(file)
+            return self.boxes(label["frames"][0]["objects"])
+        def boxes(self, objects):
+            return [(item["category"], float(item["box"]["x1"])) for item in objects]
+    rows = Road().rows
+    assert len(rows) >= 128 and len(rows[0]) == 3 and rows[0][0][1] == 0.5, rows[0]
+    """
+    trained(tmp_path, source, synthetic_data=["3x64x64:uint8:7"])
+
+
+@IMAGES
+def test_folders_with_sets_in_a_pattern_have_files(tmp_path):
+    source = """
+    found = glob.glob("data/train/*_sync/image_0[2,3]/*.png")
+    assert len(found) >= 128 and os.path.dirname(found[0]) == "data/train/0_sync/image_02", found[:2]
+    """
+    trained(tmp_path, source, synthetic_data=["3x64x64:uint8:7"])
+
+
+def test_a_whole_model_that_is_missing_has_weights_that_load(tmp_path):
+    source = 'model.load_state_dict(torch.load("checkpoint_best.pth.tar")["model"].state_dict())'
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])

@@ -2,7 +2,8 @@
 
 `[name for name in os.listdir(folder) if name.endswith(".png")]` keeps names that end in `.png`. The statement that
 lists is read, what its function does with the result, and functions that it calls with the names, as `is_image_file`.
-Names and attributes have the values that they have now, as `suffix` in `name.endswith(suffix)`.
+Names and attributes have the values that they have now, as `suffix` in `name.endswith(suffix)`. A suffix that the
+module, or one that called it, replaces by another is one of the names, too: `name.replace(".png", ".json")`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data.class_folders import parsed_source
-from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, spans
+from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, constant, spans
 
+_CALLERS = 4  # a class that lists folders may be in another module than the one that reads the files
 _SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
 
 
@@ -30,6 +32,7 @@ def wanted_suffix(known: Collection[str], default: str) -> str:
     frame = script_location.calling_frame()
     found = [suffix for text in _kept(frame) if (suffix := _known(text, known))]
     found = found or [suffix for text in _kept_by_module(frame) if (suffix := _known(text, known))]
+    found = found or [suffix for text in _replaced(frame) if (suffix := _known(text, known))]
     return default if not found or default in found else found[0]
 
 
@@ -59,6 +62,19 @@ def _kept_by_module(frame: FrameType) -> Iterator[str]:
     """Texts that a module compares the ends of names with."""
     for test in _tests_of_module(frame.f_code.co_filename):
         yield from _texts(test, frame.f_globals)
+
+
+def _replaced(frame: FrameType) -> Iterator[str]:
+    """Suffixes that the module of a frame replaces by others, then those that the modules do that called it."""
+    for path in dict.fromkeys([frame.f_code.co_filename, *(at[0] for at in script_location.user_callers(_CALLERS))]):
+        yield from _replaced_in(path)
+
+
+@functools.cache
+def _replaced_in(path: str) -> tuple[str, ...]:
+    calls = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call) and len(node.args) == 2)
+    pairs = [[constant(part) for part in call.args] for call in calls if called_name(call) == "replace"]
+    return tuple(old for old, new in pairs if all(isinstance(text, str) and text[:1] == "." for text in (old, new)))
 
 
 @functools.cache

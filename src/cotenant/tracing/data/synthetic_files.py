@@ -49,7 +49,8 @@ _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(
-    r"data|corpus|train|valid|val\b|test|image|img|jpe?g|frames|input|wav|audio|video|(?<![a-z])masks?\b", re.IGNORECASE
+    r"data|corpus|train|valid|val\b|(?<![a-z])val(?=\d)|test|image|img|jpe?g|frames|input|wav|audio|video|(?<![a-z])masks?\b",
+    re.IGNORECASE,
 )
 _OTHER_NAME = re.compile(
     r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
@@ -99,7 +100,7 @@ class FileMaker:
             return self._make_annotations(folder)
         stem, dot, end = name.rpartition(".")
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
-        folder = re.sub(r"\*+", "0", folder)
+        folder = _matching_text(folder)
         is_known = suffix.lower() in image_files.LISTED | self._videos and not set(stem) & set("?[")
         if not is_known or not self._is_of_files(folder):
             return False
@@ -135,7 +136,7 @@ class FileMaker:
         ):
             return []
         folder, name = os.path.split(pattern)
-        folder, count = re.sub(_WILD, "0", folder), IMAGES if is_recording and re.search(_WILD, name) else 1
+        folder, count = _matching_text(folder), IMAGES if is_recording and re.search(_WILD, name) else 1
         return [os.path.join(folder, re.sub(_WILD, str(index), name)) for index in range(count)]  # noqa: PTH118 - texts
 
     def fill(self, folder: str) -> bool:
@@ -347,6 +348,11 @@ class FileMaker:
         path = Path(self._overlay.root, f"blank{'x'.join(map(str, image.shape))}{image.dtype}-{copy}{suffix}")
         path.write_bytes(image_files.file_bytes(image, suffix))
         return path
+
+
+def _matching_text(pattern: str) -> str:
+    """A text that matches a pattern of `glob`: of a set its first character, as in `image_0[2,3]`."""
+    return re.sub(_WILD, lambda wild: re.sub(r"^\[!?\]?|\].*$|[*?]+", "", wild[0])[:1] or "0", pattern)
 
 
 def is_empty_folder_file(name: str) -> bool:
