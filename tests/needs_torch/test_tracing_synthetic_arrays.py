@@ -89,6 +89,21 @@ def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_an_hdf5_file_that_is_read_into_memory_is_made(tmp_path):
+    source = """
+    import h5py
+    assert h5py.File("data/train.h5", "r", driver="core")["images"].shape[1:] == (3, 8, 16)
+    try:
+        h5py.File("absent/new.h5", "w")
+    except FileNotFoundError:
+        pass
+    else:
+        raise AssertionError("a file was made in a folder that is absent")
+    """
+    assert trained(tmp_path, source, synthetic_data=["3x8x16:float32"]).warnings
+
+
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
 def test_a_file_of_tokens_is_one_long_text(tmp_path):
     source = """
     import h5py

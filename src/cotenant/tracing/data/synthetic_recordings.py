@@ -10,7 +10,6 @@ another. Source of the names: charlesq34/pointnet, provider.py.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import importlib
@@ -199,9 +198,15 @@ def _opening_hdf5(
     @functools.wraps(original)
     def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
         if not placeholders.is_placeholder(name):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 original(self, name, *args, **kwargs)
                 return
+            except OSError as error:  # one of no kind with `driver="core"`
+                mode = args[0] if args else kwargs.get("mode", "r")
+                is_path = isinstance(name, (str, os.PathLike)) and error.errno is None
+                is_absent = isinstance(error, FileNotFoundError) or (is_path and not os.path.lexists(name))
+                if not is_absent or mode[:1] in ("w", "x"):
+                    raise
         warn(f"`{name}`")
         self.__class__ = synthetic
         self.synthetic_samples, self.synthetic_name = samples, os.fspath(name)
