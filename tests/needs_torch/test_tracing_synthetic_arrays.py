@@ -342,3 +342,14 @@ def test_a_group_of_a_missing_hdf5_file_has_data_sets_by_name(tmp_path):
         assert file["clips"]["mask"][:3].shape == (3, 2) and file["clips"]["video_7"].shape == (48, 37)
     """
     trained(tmp_path, source, synthetic_data=["48x37:float32", "mask=2:float32"])
+
+
+def test_matrices_of_cameras_are_square(tmp_path):
+    source = """
+    import numpy
+    cameras = numpy.load("data/scan65/cameras.npz")
+    projection = cameras["world_mat_0"].astype(numpy.float32) @ cameras["scale_mat_11"]
+    assert projection.shape == (4, 4) and projection[0, 0] == projection[3, 3] == 1
+    assert cameras["colors"].shape == (3, 8, 16)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8"])

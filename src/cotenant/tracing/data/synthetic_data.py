@@ -59,6 +59,7 @@ _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
 _VOXEL_DISTANCE = 7
 _OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
+_CAMERA = re.compile(r"(?:world|scale|camera)_mat(?:_inv)?_\d+")
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
@@ -214,7 +215,10 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
 
 
 class _MissingNpz(Mapping[str, Any]):
-    """Arrays by name: `data.npz/x=12x207x2:float32` describes one, `.npz` or a sample without a path every one."""
+    """Arrays by name: `data.npz/x=12x207x2:float32` describes one, `.npz` or a sample without a path every one.
+
+    Matrices of cameras, as `world_mat_7`, are those of the identity. Source: lioryariv/idr, DATA_CONVENTION.md.
+    """
 
     def __init__(self, path: str, samples: Sequence[SyntheticSample], default: SyntheticSample) -> None:
         self._path, self._samples, self._default = path, samples, default
@@ -223,7 +227,10 @@ class _MissingNpz(Mapping[str, Any]):
         self.files = named or ["arr_0"]  # the name that `numpy.savez` gives an array without one
 
     def __getitem__(self, name: str) -> Any:
-        return synthetic_tensor(sample_at(f"{self._path}/{name}", self._samples, self._default)).numpy()
+        sample = sample_at(f"{self._path}/{name}", self._samples, self._default)
+        if sample is self._default and _CAMERA.fullmatch(name):
+            return importlib.import_module("numpy").eye(4, dtype="float32")
+        return synthetic_tensor(sample).numpy()
 
     def __contains__(self, name: object) -> bool:
         return True
