@@ -245,3 +245,15 @@ def test_a_suffix_that_the_script_appends_is_not_in_the_list(tmp_path):
     assert paths and all(path.count(".wav") == 1 for path in paths)
     """
     trained(tmp_path, source, synthetic_data=["16000:float32"])
+
+
+def test_annotations_of_one_image_have_a_few_objects(tmp_path):
+    source = """
+    for number in (1, 17, 100000):
+        with open(f"data/labels/{number:06d}.txt") as file:
+            boxes = [line.strip().split(" ") for line in file]
+        for name, left, top, width, height in boxes:
+            float(left), float(top), float(width), float(height)
+        assert len(boxes) == 3, len(boxes)
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

@@ -35,6 +35,8 @@ _OF_ONE_IDENTITY = 16  # rows
 _CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset", re.IGNORECASE)
 _SAMPLE_LIST = re.compile(r"train|val|test|dev|list|split|file|meta|annot|index|ids", re.IGNORECASE)
 """Names of files with a line for each class, and of those with one for each sample."""
+_NUMBERED = re.compile(r"\d{5,}")
+"""Names of annotations of one image, such as `000017.txt`: a few objects."""
 _MAPPING = re.compile(r"(?:2|_to_)(?:id|idx|index)|vocab|label_?map|class_?map", re.IGNORECASE)
 _IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
 _OTHER_READERS = (
@@ -113,6 +115,7 @@ class RecordMaker:
         is_of_files = any("path" in leaf.uses for leaf in _leaves(node)) or bool(_SAMPLE_LIST.search(stem))
         is_of_classes = not is_of_files and bool(_CLASS_LIST.search(stem))
         rows = self._classes if is_of_classes else self._count(node)
+        rows = _ELEMENTS if _NUMBERED.fullmatch(stem) else rows
         has_words = any(part.is_words() for part in _leaves(node))
         if rows > _MAX_ROWS or (has_words and self._kinds.text is None):
             return None
