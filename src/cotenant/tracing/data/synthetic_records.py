@@ -81,7 +81,9 @@ class RecordMaker:
         full = self._overlay.path_of(path)
         if full is None or not self._is_data(path) or self._overlay.exists(full) or _is_image(path):
             return False
-        form = expected_format.format_at(*script_location.calling_line(), script_location.user_callers(_CALLERS))
+        # Rows with texts grow by what the running script asks for (`json_rows`), which says more than its code.
+        callers = script_location.user_callers(_CALLERS) if self._kinds.text is None else ()
+        form = expected_format.format_at(*script_location.calling_line(), callers)
         self._image_suffix = _suffix_of_readers(script_location.calling_file())
         content = self.content(form, path) if form is not None else None
         if content is None:
