@@ -44,7 +44,8 @@ _IMAGES_OF_INNER = 20  # of a folder in a folder of a class: a character of an a
 _MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _MAX_LINKS = 50_000  # of one file: ext4 has at most 65,000
 _MAX_SERIES = 4  # sequences of images, one for each number in a pattern
-_MIN_SCANS, _VOXELS = 32, 2**27  # of scans: scripts compute statistics of each
+_LARGE = 2**22  # numbers of an image: 128 in memory as floats have more than 2 GiB
+_MIN_SCANS, _VOXELS = 32, 2**27  # of scans and large images: scripts compute statistics of each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
@@ -124,8 +125,10 @@ class FileMaker:
             return sorted(made)[::2]
         image, count = self._image, IMAGES
         if image is not None:
-            least, most = (_MIN_SCANS, _VOXELS) if suffix.lower() in placeholders.SUFFIXES else (_MIN_IMAGES, _PIXELS)
-            count = max(least, min(count, most // math.prod(image.shape))) // 2 * 2  # pairs, for optical flow
+            numbers = math.prod(image.shape)
+            is_large = suffix.lower() in placeholders.SUFFIXES or numbers > _LARGE
+            least, most = (_MIN_SCANS, _VOXELS) if is_large else (_MIN_IMAGES, _PIXELS)
+            count = max(least, min(count, most // numbers)) // 2 * 2  # pairs, for optical flow
         return sorted(made) or image_names.names(count, max(1, self._classes), suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
