@@ -227,10 +227,11 @@ class _MissingNpz(Mapping[str, Any]):
         self.files = named or ["arr_0"]  # the name that `numpy.savez` gives an array without one
 
     def __getitem__(self, name: str) -> Any:
-        sample = sample_at(f"{self._path}/{name}", self._samples, self._default)
-        if sample is self._default and _CAMERA.fullmatch(name):
+        path = f"{self._path}/{name}"
+        is_described = any(sample.path_part and sample.path_part in path for sample in self._samples)
+        if _CAMERA.fullmatch(name) and not is_described:
             return importlib.import_module("numpy").eye(4, dtype="float32")
-        return synthetic_tensor(sample).numpy()
+        return synthetic_tensor(sample_at(path, self._samples, self._default)).numpy()
 
     def __contains__(self, name: object) -> bool:
         return True
