@@ -105,6 +105,29 @@ def test_restore_reproduces_the_learned_history():
     assert again.history.state()["records"]["python /tmp/a.py"]["peaks_bytes"] == [4 * GiB, 4 * GiB]
 
 
+def test_jobs_that_request_no_bound_have_the_policys():
+    """They ran at a third of their speed, over a bound of 1.5 and below one of 9; a snapshot keeps what that taught."""
+    factors = {}
+    for bound in (1.5, 9.0):
+        life = WorkingLife(policy=create("marginal-gain", {"max_slowdown": bound}))
+        life.steps_hz = {1: 9.0, 2: 9.0, 3: 3.0, 4: 3.0}
+        life.run(1)
+        life.run(2, script="b.py")
+        life.submit(3)
+        life.start(3)
+        life.submit(4, script="b.py")
+        life.start(4)
+        life.pass_(200)
+        life.end(3)
+        middle, before = life.manager.snapshot(), len(life.events)
+        life.end(4)
+        again = Manager(life.policy, life.config)
+        again.restore(life.events[before:], middle)
+        assert again.history.slowdown_factor == life.manager.history.slowdown_factor
+        factors[bound] = again.history.slowdown_factor
+    assert factors == {1.5: pytest.approx(1.04), 9.0: 1.0}
+
+
 def test_co_run_status_has_predicted_and_measured_slowdown():
     life = WorkingLife()
     life.steps_hz = dict.fromkeys((1, 2, 3), 10.0)

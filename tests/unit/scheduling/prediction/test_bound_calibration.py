@@ -17,7 +17,7 @@ def after(*slowdowns, bound=1.5, factor=1.0):
 def test_the_factor_rises_with_jobs_that_miss_their_bound():
     assert after() == 1.0
     assert after(*[2.0] * 5) == pytest.approx(1.1)
-    assert after(*[2.0] * 500) == MAX_FACTOR
+    assert after(*[2.0] * 500) == MAX_FACTOR == pytest.approx(1.6)
     assert after(math.inf) == pytest.approx(1.02)
 
 
@@ -46,9 +46,6 @@ def test_its_state_is_the_factor_before_it_was_rounded():
     first.learn(2.0, 1.5)
     second = BoundCalibration(first.state())
     assert second.state() == first.state() > 1.0
-    for _ in range(3):
-        first.learn(2.0, 1.5)
-        second.learn(2.0, 1.5)
-    assert second.factor == first.factor
+    assert first.state() != first.factor
     assert BoundCalibration(0.2).factor == 1.0
     assert BoundCalibration(9.0).factor == MAX_FACTOR
