@@ -11,7 +11,7 @@ A job of several GPUs is as slow as on the slowest of them: what it loses on one
 known, from history or from time alone on its GPUs, it shares none (decision 0048): a wrong guess costs on each.
 
 A bound covers the whole run, but jobs overlap for only part of it, so a predicted slowdown is weighted
-(`SLOWDOWN_WEIGHTS`, decision 0048), and counts for more while too many jobs miss their bound (decision 0087). Where an
+(`SLOWDOWN_WEIGHTS`, decision 0048), and raised while too many jobs miss their bound (decision 0087). Where an
 activity is not known, residents are protected by the upper ends of the intervals, and the new job by a larger weight;
 the gain is that of the expected activities (decision 0082).
 
@@ -196,7 +196,7 @@ class MarginalGainPairing:
         def text() -> str:
             who = "this job" if is_new else f"a job with SMACT {co_runner.smact:.2f} there"
             factor = f" with safety factor {self._safety_factor:.2f}" if self._safety_factor > 1 else ""
-            missed = f"; slowdowns count {calibrated:.2f} times, for jobs missed their bounds" if calibrated > 1 else ""
+            missed = f"; raised by {calibrated:.2f}, since jobs missed their bounds" if calibrated > 1 else ""
             return f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{factor}{missed}"
 
         return Refusal("max_slowdown", text)

@@ -1,4 +1,4 @@
-"""Counts predicted slowdowns for more while too many jobs miss their slowdown bound.
+"""Raises predicted slowdowns while too many jobs miss their slowdown bound.
 
 `marginal-gain` admits a job whose predicted slowdown, weighted for the part of its run in which it shares, stays within
 the bound. On a server that is always full jobs share all the time, and the weights are too small. So the part of a

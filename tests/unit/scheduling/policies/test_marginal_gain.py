@@ -255,14 +255,14 @@ def test_a_safety_factor_tightens_the_slowdown_bound():
     assert verdict(careful).endswith("1.37 times as long, bound 1.50 with safety factor 1.20")
 
 
-def test_slowdowns_count_for_more_while_jobs_miss_their_bounds():
+def test_predicted_slowdowns_are_raised_while_jobs_miss_their_bounds():
     """By the same placer, whose judgments are cached, and only the part above 1."""
     facts, job = Facts(me=0.2), a_job(1, name="me")
     work = placer("marginal-gain", gpu(0, busy(12, smact=0.7)), facts=facts, max_slowdown=1.2)
     assert decided(work, job) == {}
     assert verdict(work).endswith("would take 1.37 times as long, bound 1.20")
     facts.slowdown_factor = 1.5
-    ending = "would take 1.55 times as long, bound 1.20; slowdowns count 1.50 times, for jobs missed their bounds"
+    ending = "would take 1.55 times as long, bound 1.20; raised by 1.50, since jobs missed their bounds"
     assert verdict(work, at_s=AT_S + 1.0).endswith(ending)
 
 

@@ -175,7 +175,7 @@ def factor_after(history, *jobs):
     return history.slowdown_factor
 
 
-def test_predicted_slowdowns_count_for_more_after_jobs_that_missed_their_bound():
+def test_predicted_slowdowns_are_raised_after_jobs_that_missed_their_bound():
     missed = [half_speed(job_id) for job_id in range(3, 8)]
     assert factor_after(WorkloadHistory(max_slowdown=1.5), *missed) == pytest.approx(1.1)
     assert factor_after(WorkloadHistory(max_slowdown=3.0), *missed) == 1.0
