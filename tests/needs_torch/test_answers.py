@@ -117,9 +117,12 @@ def test_utilization_is_in_the_answer_only_with_its_option(cached_trace, estimat
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
-def test_no_cache_writes_no_cache(estimate, tmp_path):
+def test_no_cache_saves_no_trace(estimate, tmp_path):
+    traces = tmp_path / "cache" / "cotenant" / "traces"
     estimate("--no-cache")
-    assert not (tmp_path / "cache").exists()
+    assert not traces.exists()
+    estimate()
+    assert traces.exists()
 
 
 def test_no_cache_ignores_a_cached_trace(cached_trace, estimate):

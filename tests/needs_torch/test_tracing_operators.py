@@ -40,7 +40,7 @@ def layouts_of(out, args):
 
 def compare(self, func, args, kwargs, device):
     out = answer(self, func, args, kwargs, device)
-    if func._opname in NOT_COMPARED or plan_of(func, self._operators).is_composite:
+    if func._opname in NOT_COMPARED or plan_of(func, self._operators, replaced=False).is_composite:
         return out
     ours = layouts_of(out, args)
     expected = layouts_of(self.fake.dispatch(func, (FakeTensor,), args, kwargs), args)

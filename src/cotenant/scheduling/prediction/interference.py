@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cotenant.core.estimate import SmactInterval, smact_interval_around
 from cotenant.core.gpu import Sharing
-from cotenant.core.job import Job
 from cotenant.core.units import GiB, MiB
 from cotenant.scheduling.prediction.interference_table import InterferenceTable
+
+if TYPE_CHECKING:
+    from cotenant.core.job import Job
 
 AGGRESSIVENESS = 1.94
 EXPONENT = 4.44

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ class _WrittenModuleFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        folders = map(self._overlay.path_of, sys.path if path is None else path)
+        folders = (self._overlay.path_of(entry or os.curdir) for entry in (sys.path if path is None else path))
         written = [self._overlay.above(folder) for folder in folders if folder is not None]
         existing = [folder for folder in written if Path(folder).is_dir()]
         return importlib.machinery.PathFinder.find_spec(fullname, existing, target) if existing else None
