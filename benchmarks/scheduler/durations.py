@@ -138,7 +138,7 @@ def main() -> int:
     print("\n".join(lines))
     if args.write:
         head = [f"# Durations, {today()}", "", f"Commit {commit()}. Seed {SEED}, hidden factor {SENSITIVITY_SD:g}."]
-        head += ["Repeat with `python -m benchmarks.scheduler.durations --write`.", ""]
+        head += [f"Repeat with `python -m benchmarks.scheduler.durations --bootstraps {args.bootstraps} --write`.", ""]
         write_result("durations", "\n".join([*head, *(__doc__ or "").split("\n\n")[2].splitlines(), "", *lines]))
     return 0
 

@@ -196,7 +196,7 @@ class MarginalGainPairing:
         def text() -> str:
             who = "this job" if is_new else f"a job with SMACT {co_runner.smact:.2f} there"
             factor = f" with safety factor {self._safety_factor:.2f}" if self._safety_factor > 1 else ""
-            missed = f"; raised by {calibrated:.2f}, since jobs missed their bounds" if calibrated > 1 else ""
+            missed = f"; slowdown factor {calibrated:.2f}, since jobs missed their bounds" if calibrated > 1 else ""
             return f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{factor}{missed}"
 
         return Refusal("max_slowdown", text)

@@ -12,10 +12,8 @@ import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
-from cotenant.tracing.data.sample_paths import samples_for_all
+from cotenant.tracing.data.token_files import token_count
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _NAME, _TOKENS = "meta.pkl", ".bin"
@@ -27,12 +25,7 @@ class CharacterVocabulary:
     """Makes `meta.pkl`. `warn`: is called with its name."""
 
     def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
-        texts = (
-            sample
-            for sample in samples_for_all(samples)
-            if len(sample.shape) == 1 and not getattr(torch, sample.dtype).is_floating_point
-        )
-        self._size = next((sample.classes for sample in texts), 0)
+        self._size = token_count(samples)
         self._overlay = overlay
         self._warn = warn
 

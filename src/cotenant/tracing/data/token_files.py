@@ -11,11 +11,15 @@ import functools
 import os
 import string
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cotenant.tracing import script_location
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.patches.registry import Patch, Phase
 
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
@@ -125,6 +129,16 @@ def synthetic_text(vocabulary: int) -> str:
         for first in range(0, max(WORDS, vocabulary), _WORDS_OF_LINE)
     )
     return "\n".join(lines) + "\n"
+
+
+def token_count(samples: Sequence[SyntheticSample]) -> int:
+    """How many tokens differ in the synthetic texts; 0 without any."""
+    texts = (
+        sample
+        for sample in samples_for_all(samples)
+        if len(sample.shape) == 1 and not getattr(torch, sample.dtype).is_floating_point
+    )
+    return next((sample.classes for sample in texts), 0)
 
 
 def synthetic_words(vocabulary: int, first: int, count: int) -> list[str]:

@@ -12,13 +12,10 @@ import string
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import torch
-
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.data.text_contents import reader_source
-from cotenant.tracing.data.token_files import synthetic_words
+from cotenant.tracing.data.token_files import synthetic_words, token_count
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _NAME = re.compile(r"(?:.*[-_.])?vocab(?:ulary)?(?:[-_.](?!json|pkl|pickle|pt|pth|bpe|model|bin|np[yz]|h5)\w+)*", re.I)
@@ -37,12 +34,7 @@ class VocabularyFiles:
     """Makes such files. `warn`: is called with their names."""
 
     def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
-        texts = (
-            sample
-            for sample in samples_for_all(samples)
-            if len(sample.shape) == 1 and not getattr(torch, sample.dtype).is_floating_point
-        )
-        self._size = next((sample.classes for sample in texts), 0)
+        self._size = token_count(samples)
         self._overlay = overlay
         self._warn = warn
 

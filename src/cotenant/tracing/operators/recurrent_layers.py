@@ -58,17 +58,17 @@ class RecurrentLayers:
     dropout: bool
 
     def reserve_bytes(self, item: int) -> int:
-        """What the forward pass keeps, with elements of `item` bytes: gates and states of each layer, what one layer
+        """The reserve space, with elements of `item` bytes: gates and states of each layer, what one layer
         hands to the next, and a bit for each value that may be dropped between two, in each direction, also of padding.
         """
         values = _RESERVE_VALUES[self.number] + (1 if self.projected else 0)
         between = (self.layers - 1) * (self.projected or self.hidden)
         of_layers = self.layers * (values * self.hidden + self.projected)
-        kept = self.rows * self.directions * (of_layers + between) * item + _RESERVE_BYTES
+        reserved = self.rows * self.directions * (of_layers + between) * item + _RESERVE_BYTES
         if not self.dropout:
-            return kept
+            return reserved
         mask_bits = self.batch * self.steps * self.hidden * self.directions
-        return kept + (self.layers - 1) * self.directions * _aligned(-(-mask_bits // 8))
+        return reserved + (self.layers - 1) * self.directions * _aligned(-(-mask_bits // 8))
 
     @property
     def _state_elements(self) -> int:

@@ -262,7 +262,7 @@ def test_predicted_slowdowns_are_raised_while_jobs_miss_their_bounds():
     assert decided(work, job) == {}
     assert verdict(work).endswith("would take 1.37 times as long, bound 1.20")
     facts.slowdown_factor = 1.5
-    ending = "would take 1.55 times as long, bound 1.20; raised by 1.50, since jobs missed their bounds"
+    ending = "would take 1.55 times as long, bound 1.20; slowdown factor 1.50, since jobs missed their bounds"
     assert verdict(work, at_s=AT_S + 1.0).endswith(ending)
 
 
