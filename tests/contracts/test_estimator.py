@@ -72,6 +72,18 @@ def estimate(name, request_):
     return create(name).estimate(request_)
 
 
+@pytest.fixture(scope="module")
+def separate_answers(request_):
+    """What one separate process answers for all estimators, and for one that does not exist."""
+    without_torch = importlib.util.find_spec("torch") is None
+    names = ["nobody", *(["declared"] if without_torch else sorted(ESTIMATORS))]
+    lines = "".join(json.dumps({**encode(request_), "estimator": name}) + "\n" for name in names)
+    done = subprocess.run(
+        [sys.executable, "-m", "cotenant.estimators"], input=lines, capture_output=True, text=True, check=True
+    )
+    return dict(zip(names, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
 def test_the_estimate_carries_the_estimators_name(name):
     assert create(name).name == name
     assert create(name).version
@@ -100,20 +112,12 @@ def test_an_estimate_without_input_is_refused(name, tmp_path):
     assert caught.value.hint
 
 
-def test_estimates_repeat_in_a_separate_process(name, request_, estimate):
-    line = json.dumps({**encode(request_), "estimator": name})
-    done = subprocess.run(
-        [sys.executable, "-m", "cotenant.estimators"], input=line, capture_output=True, text=True, check=True
-    )
-    assert decode(Estimate, json.loads(done.stdout)["estimate"]) == estimate
+def test_estimates_repeat_in_a_separate_process(name, separate_answers, estimate):
+    assert decode(Estimate, separate_answers[name]["estimate"]) == estimate
 
 
-def test_errors_are_reported_from_a_separate_process(request_):
-    line = json.dumps({**encode(request_), "estimator": "nobody"})
-    done = subprocess.run(
-        [sys.executable, "-m", "cotenant.estimators"], input=line, capture_output=True, text=True, check=True
-    )
-    assert "no estimator named `nobody`" in json.loads(done.stdout)["error"]["message"]
+def test_errors_are_reported_from_a_separate_process(separate_answers):
+    assert "no estimator named `nobody`" in separate_answers["nobody"]["error"]["message"]
 
 
 def test_an_unknown_name_lists_the_known_ones():
