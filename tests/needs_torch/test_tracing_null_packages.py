@@ -39,6 +39,16 @@ def test_tensorboard_of_torch_goes_with_its_package(tmp_path):
     trained(tmp_path, source, null_packages=("tensorboard",))
 
 
+def test_events_of_tensorboard_are_not_written_by_tensorflow(tmp_path):
+    compat = tmp_path / "tensorboard" / "compat"
+    stub = compat / "tensorflow_stub"
+    stub.mkdir(parents=True)
+    (tmp_path / "tensorboard" / "__init__.py").touch()
+    (compat / "__init__.py").write_text("tf = 'writes in C++'\n")
+    (stub / "__init__.py").write_text("writes = 'in Python'\n")
+    trained(tmp_path, "from tensorboard.compat import tf; assert tf.writes == 'in Python'")
+
+
 def test_versions_of_packages_can_be_listed(tmp_path):
     source = f"""
     from importlib import metadata
