@@ -421,6 +421,26 @@ def test_files_that_pytorch_opens_itself_are_those_of_the_sandbox(explain, tmp_p
     assert not (tmp_path / "state.pt").exists()
 
 
+SPAWNED = """
+import torch
+from torch.utils.data import DataLoader
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1024
+    def __getitem__(self, index):
+        return torch.load("samples.pt")[index % 4]
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method("spawn")
+    torch.save(torch.ones(4, 512), "samples.pt")
+"""
+
+
+def test_workers_of_a_loader_read_the_files_of_the_sandbox(explain):
+    steps = STEPS.replace("range(9)", "DataLoader(Samples(), 256, num_workers=2)").replace("\n", "\n    ")
+    result = explain(SPAWNED + PERCEPTRON.replace("\n", "\n    ") + steps)
+    assert result.estimate.breakdown_bytes["parameter"] == (512 * 2048 * 2 + 2048 + 512) * 4
+
+
 @pytest.mark.skipif(not _has_numpy(), reason="the Python of COTENANT_CUDA_PYTHON has no NumPy")
 def test_the_error_of_absent_data_names_the_option(explain):
     with pytest.raises(TraceError) as caught:

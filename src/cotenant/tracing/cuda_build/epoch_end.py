@@ -25,6 +25,8 @@ def epoch_patches(progress: TrainingProgress) -> list[Entry]:
     def ending(original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         @functools.wraps(original)
         def iterate(loader: Any) -> Iterator[Any]:
+            if loader.num_workers:  # one that is spawned is a new Python, without the sandbox and its files
+                loader.multiprocessing_context = "fork"
             return _EndingIterator(original(loader), loader, progress)
 
         return iterate
