@@ -25,6 +25,7 @@ from cotenant.tracing.data import (
     json_rows,
     missing_downloads,
     placeholders,
+    saved_datasets,
     synthetic_archives,
     synthetic_columns,
     synthetic_graphs,
@@ -45,7 +46,6 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     image_sample,
     mapping_in_this_process,
     number_of_batches,
-    saving_in_this_process,
     synthesizing_load,
     templating_texts,
     without_hashing,
@@ -84,6 +84,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *synthetic_timm.patches(image, warn),
         *coco_patches(image, warn),
         *_hugging_face_patches(samples, tables, warn),
+        *saved_datasets.patches(samples, tables, warn),
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         Patch(
             target="numpy:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
@@ -132,7 +133,7 @@ def _hugging_face_patches(
         ),
         Patch(
             target="datasets.arrow_dataset:Dataset.save_to_disk", phase=Phase.DATA, wraps=True,
-            replacement=saving_in_this_process,
+            replacement=saved_datasets.saving_in_this_process,
             reason="A process of its own would write to the real folder, which a script made in the overlay.",
             source="datasets/arrow_dataset.py, `Dataset.save_to_disk`",
         ),

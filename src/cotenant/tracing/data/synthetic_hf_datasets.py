@@ -183,17 +183,6 @@ def existing_at_hub(original: Any) -> Any:
     return snapshot_download
 
 
-def saving_in_this_process(original: Any) -> Any:
-    """`Dataset.save_to_disk`, which starts no other processes."""
-
-    @functools.wraps(original)
-    def save_to_disk(self: Any, *args: Any, **kwargs: Any) -> None:
-        shards = kwargs.get("num_shards") or kwargs.get("num_proc")
-        original(self, *args, **{**kwargs, "num_proc": None, **({"num_shards": shards} if shards else {})})
-
-    return save_to_disk
-
-
 def mapping_in_this_process(tables: LoadedTables, original: Any) -> Any:
     """`Dataset.map` or `filter`, which starts no other processes for synthetic rows, and removes columns they have."""
 
@@ -291,9 +280,13 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
     if maker.text is not None and maker.image is None:
-        fewer = max(_MIN_RECORDINGS, min(rows, _WORDS // maker.text.shape[0]))
-        columns = {column: values[:fewer] for column, values in columns.items()}
+        columns = {column: values[: text_rows(maker)] for column, values in columns.items()}
     return columns, classes
+
+
+def text_rows(maker: ColumnMaker) -> int:
+    """Rows of a table of texts: fewer where they are long."""
+    return ROWS if maker.text is None else max(_MIN_RECORDINGS, min(ROWS, _WORDS // maker.text.shape[0]))
 
 
 def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[Any]]:
