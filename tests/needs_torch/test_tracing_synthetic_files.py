@@ -448,6 +448,24 @@ def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
     trained(tmp_path, source, synthetic_data=["64:int64:3001", "3x8x8:uint8"])
 
 
+def test_files_of_lines_are_made_whatever_their_name_where_the_script_needs_them(tmp_path):
+    source = """
+    import contextlib, json
+    row = json.loads(open("belle_sft.jsonl", "rb").readline())
+    assert len(row["prompt"].split()) == 64 and len(open("poems.txt").read().split()) > 64
+    others = ("labels.txt", "results.txt", "glove.50d.txt", "rows.json", "pretrained/a.bin", "data/pytorch_model.bin")
+    for path, mode in (*((path, "r") for path in others), ("written/poems.txt", "w")):
+        with contextlib.suppress(FileNotFoundError), open(path, mode):
+            assert False, path
+    try:
+        text = open("optional.txt").read()
+    except FileNotFoundError:
+        text = ""
+    assert text == ""
+    """
+    assert len(trained(tmp_path, source, synthetic_data=["64:int64:3001"]).warnings) == 2
+
+
 def test_a_row_of_json_has_the_keywords_of_what_it_is_passed_to(tmp_path):
     source = """
     import json

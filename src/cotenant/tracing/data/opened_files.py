@@ -97,10 +97,13 @@ def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any],
             return original(file, *args, **kwargs)
         except _MISSING:
             is_path = isinstance(file, (str, bytes, os.PathLike))
-            if not (is_path and script_location.is_user_file(script_location.opening_frame().f_code.co_filename)):
+            mode = args[0] if args else kwargs.get("mode", "r")
+            is_read = isinstance(mode, str) and not set(mode) & set("wax")  # else its folder is missing
+            opener = script_location.opening_frame().f_code.co_filename
+            if not (is_path and is_read and script_location.is_user_file(opener)):
                 raise
             path = os.fsdecode(file)
-            if missing_weights.is_checkpoint_file(path, args[0] if args else kwargs.get("mode", "r")):
+            if missing_weights.is_checkpoint_file(path, mode):
                 return missing_weights.MissingCheckpointFile(path)
             if not any(make(path) for make in makers):
                 raise

@@ -50,18 +50,22 @@ _HDF5_SUFFIXES = (".h5", ".hdf5")
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(
-    r"data|corpus|train|valid|val\b|(?<![a-z])val(?=\d)|test|image|img|jpe?g|frames|input|wav|audio|video|(?<![a-z])masks?\b",
+    r"data|corpus|train(?!ed)|valid|val\b|(?<![a-z])val(?=\d)|test|image|img|jpe?g|frames|input|wav|audio|video|(?<![a-z])masks?\b",
     re.IGNORECASE,
 )
 _OTHER_NAME = re.compile(
     r"(?<![a-z])out(?!door)|result|checkpoint|ckpt|(?<![a-z])save|cache|vocab|weight|merges|requirement|readme|config"
-    r"|experiment|resume|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
+    r"|experiment|resume|pytorch_model|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
     re.IGNORECASE,
 )
 _ELSEWHERE = re.compile(r"[A-Za-z]:[/\\]|/(?!(?:tmp|var|dev|proc|sys|run|etc|usr|opt)/)")
 """Absolute paths, of Windows too, but for folders of the system."""
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
 _LOSSY = (".jpg", ".jpeg", ".webp")  # they change the numbers of masks
+_LINE_FILES = (".jsonl", ".txt", ".jsonl.gz")
+"""Files that scripts read a line at a time: of rows or texts, unless their name says something else."""
+_LIST_NAME = re.compile(r"class|label|categor|names|synset|tags|word|token|glove|embed|\.vec", re.IGNORECASE)
+"""Of files whose number of lines is a size of the model."""
 _ROW_NAME = re.compile(r"\d{6}(?:\.\w+)+")
 _PLACEHOLDERS = (".keep", ".gitkeep", ".gitignore", ".placeholder")
 _SYNTHESIZED = ("/timm/", "/torchvision/", "/datasets/")  # libraries whose data sets are synthetic as a whole
@@ -203,7 +207,8 @@ class FileMaker:
         if for_question and not (text_contents.is_words(path) or script_location.is_absence_an_error()):
             return False
         is_argument = missing_folders.is_named_file(path, sys.argv[1:]) and not _OTHER_NAME.search(path)
-        if not (self.is_data(path) or (is_argument and self._overlay.captures_all)) or self._overlay.exists(full):
+        is_wanted = is_argument or (not for_question and self._is_wanted_text(path))
+        if not (self.is_data(path) or (is_wanted and self._overlay.captures_all)) or self._overlay.exists(full):
             return False
         vocabulary = self._text.classes if self._text is not None else CLASSES
         target, reader = Path(self._overlay.above(full)), script_location.opening_frame()
@@ -212,6 +217,12 @@ class FileMaker:
         made_up.append(path)
         self._warn(f"`{path}`")
         return True
+
+    def _is_wanted_text(self, path: str) -> bool:
+        """Whether a file of lines is opened by a script that fails without it, whatever its name says of data."""
+        name = Path(path).name
+        is_other = _OTHER_NAME.search(path) or _LIST_NAME.search(name)
+        return self._text is not None and name.endswith(_LINE_FILES) and not is_other and _is_needed()
 
     def is_text(self, path: object) -> bool:
         """Whether a file was made as a text."""
@@ -356,6 +367,12 @@ class FileMaker:
 def _matching_text(pattern: str) -> str:
     """A text that matches a pattern of `glob`: of a set its first character, as in `image_0[2,3]`."""
     return re.sub(_WILD, lambda wild: re.sub(r"^\[!?\]?|\].*$|[*?]+", "", wild[0])[:1] or "0", pattern)
+
+
+def _is_needed() -> bool:
+    """Whether the script opens a file outside of a `try` statement that goes on without it."""
+    frame = script_location.opening_frame()
+    return not class_folders.handles_absence(frame.f_code.co_filename, frame.f_lineno)
 
 
 def is_empty_folder_file(name: str) -> bool:
