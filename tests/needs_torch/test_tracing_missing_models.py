@@ -499,3 +499,13 @@ def test_captions_are_padded_with_the_end_of_a_text():
     """As of CLIP, also where the configuration is of a part whose class this version does not have."""
     text = SimpleNamespace(vocab_size=1000, model_type="clip_text_model")
     assert missing_processors._special_tokens(text, 1000) == {"eos": ("<eos>", 998), "pad": ("<eos>", 998)}
+
+
+def test_a_made_tokenizer_pads_with_the_end_of_a_text_where_it_has_no_token_for_it():
+    def padded_by(padding, *, is_made):
+        tokenizer = SimpleNamespace(_cotenant_made=is_made, pad_token=None, eos_token="</s>", unk_token="?")
+        return missing_processors._padding_made(lambda self, _padding: self.pad_token)(tokenizer, padding)
+
+    assert padded_by(True, is_made=True) == "</s>"
+    assert padded_by(False, is_made=True) is None
+    assert padded_by(True, is_made=False) is None

@@ -1,7 +1,7 @@
 """Downloads of data that a script makes before it reads them, and archives that it unpacks: nothing is fetched.
 
-What the script then reads is missing, and is made like any other missing file. A text that is fetched by `requests` is
-synthetic at once.
+What the script then reads is missing, and is made like any other missing file. A text, or rows of JSON, that `requests`
+fetches are synthetic at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data import text_contents
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.token_files import synthetic_text
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
-_TEXTS = (".txt", ".tokens", ".raw")
 _FUNCTIONS = (
     ("urllib.request:urlretrieve", "Lib/urllib/request.py, `urlretrieve`"),
     ("torch.hub:download_url_to_file", "torch/hub.py, `download_url_to_file`"),
@@ -111,11 +110,13 @@ def _getting(text: SyntheticSample, warn: Callable[[str], None], original: Any) 
         except OSError:
             # A library fetches parts of a model: a vocabulary is not any text.
             is_wanted = script_location.is_called_by_user() and "vocab" not in str(url)
-            if not is_wanted or not str(url).partition("?")[0].endswith(_TEXTS):
+            reader = script_location.calling_frame()
+            content = text_contents.fetched(str(url), text.classes, reader) if is_wanted else None
+            if content is None:
                 raise
         warn(f"`{url}`")
         response = importlib.import_module("requests.models").Response()
-        response.status_code, response._content, response.encoding = 200, synthetic_text(text.classes).encode(), "utf-8"
+        response.status_code, response._content, response.encoding = 200, content, "utf-8"
         response._content_consumed = True  # else `iter_content` reads from a connection
         return response
 

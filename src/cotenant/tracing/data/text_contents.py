@@ -24,6 +24,9 @@ _TOKEN_BYTES = 2
 _WIKIPEDIA_BYTES = re.compile(r"enwik([89])$")
 """Files of bytes without a suffix: the first 10^8 or 10^9 of English Wikipedia, by Hutter's prize."""
 _COMMA = re.compile(r"""[\"'],[\"']""")  # as a separator
+_FETCHED_TEXTS = (".txt", ".tokens", ".raw")
+_JSON_READER = re.compile(r"json\.loads\b|\.json\(\)")
+_LOADS = re.compile(r"loads\(|map\(json\.loads\b")
 _LINE_READER = re.compile(r"for \w+ in|readlines|splitlines|\.split\(")
 
 
@@ -65,6 +68,24 @@ def write(target: Path, path: str, vocabulary: int, columns: int, reader: FrameT
     target.write_bytes(gzip.compress(data, compresslevel=1) if path.endswith(_PACKED) else data)
 
 
+def fetched(url: str, vocabulary: int, reader: FrameType) -> bytes | None:
+    """What `reader` fetches from an address: a text or rows of JSON, packed where it unpacks them.
+
+    None where neither the name nor the code says which.
+    """
+    name = url.partition("?")[0]
+    plain, source = name.removesuffix(_PACKED), reader_source(reader)
+    is_unnamed = "." not in plain.rpartition("/")[2]
+    if plain.endswith(_ROWS) or (is_unnamed and _JSON_READER.search(source)):
+        content = json_rows.text(by_line=plain.endswith("l") or _reads_lines(reader))
+    elif plain.endswith(_FETCHED_TEXTS):
+        content = synthetic_text(vocabulary)
+    else:
+        return None
+    is_packed = name.endswith(_PACKED) or "gzip.decompress(" in source
+    return gzip.compress(content.encode(), compresslevel=1) if is_packed else content.encode()
+
+
 def _numbers(columns: int, separator: str) -> str:
     """Rows of numbers that differ, for scripts that divide by a deviation."""
     rows = [separator.join([str(hour)] * columns) for hour in range(24)]
@@ -74,7 +95,7 @@ def _numbers(columns: int, separator: str) -> str:
 def _reads_lines(reader: FrameType) -> bool:
     """Whether the function that opens a file parses its lines one by one, as far as its source says."""
     source = reader_source(reader)
-    return "json.load(" not in source and "loads(" in source and bool(_LINE_READER.search(source))
+    return "json.load(" not in source and bool(_LOADS.search(source)) and bool(_LINE_READER.search(source))
 
 
 def reader_source(reader: FrameType) -> str:

@@ -75,6 +75,11 @@ def patches(context: AbsenceContext) -> list[Patch]:
             replacement=_accepting_made, missing="transformers before 4.50",
             source="transformers/processing_utils.py, `ProcessorMixin.check_argument_for_proper_class`", **common,
         ),
+        Patch(
+            target="transformers.tokenization_utils_base:PreTrainedTokenizerBase._get_padding_truncation_strategies",
+            replacement=_padding_made, missing="versions that pad elsewhere",
+            source="transformers/tokenization_utils_base.py, `_get_padding_truncation_strategies`", **common,
+        ),
         *(
             Patch(
                 target=f"transformers.{module}:{name}.from_pretrained", replacement=replacement,
@@ -125,6 +130,17 @@ def _accepting_made(original: Any) -> Any:
         return type(argument) if getattr(argument, _MADE, False) else original(self, argument_name, argument)
 
     return check
+
+
+def _padding_made(original: Any) -> Any:
+    @functools.wraps(original)
+    def strategies(self: Any, padding: Any = False, *args: Any, **kwargs: Any) -> Any:
+        """Padding by a made tokenizer: a script that gives it no token for that has a real one with its own."""
+        if padding and getattr(self, _MADE, False) and self.pad_token is None:
+            self.pad_token = self.eos_token or self.unk_token
+        return original(self, padding, *args, **kwargs)
+
+    return strategies
 
 
 def _is_of_package(error: BaseException) -> bool:
