@@ -112,16 +112,16 @@ def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "is_made"),
     [
-        pytest.param(["shakespeare.txt"], True, id="an argument"),
-        pytest.param(["--book=shakespeare.txt"], True, id="an option"),
-        pytest.param(["--save_to", "shakespeare.txt"], False, id="an option for results"),
-        pytest.param(["hamlet.txt"], False, id="another"),
+        pytest.param(["shakespeare.raw"], True, id="an argument"),
+        pytest.param(["--book=shakespeare.raw"], True, id="an option"),
+        pytest.param(["--save_to", "shakespeare.raw"], False, id="an option for results"),
+        pytest.param(["hamlet.raw"], False, id="another"),
         pytest.param([], False, id="none"),
         pytest.param(["vocabulary.txt"], False, id="a name of something else"),
     ],
 )
 def test_a_text_that_an_argument_names_is_data(tmp_path, arguments, is_made):
-    name = "vocabulary.txt" if arguments == ["vocabulary.txt"] else "shakespeare.txt"
+    name = "vocabulary.txt" if arguments == ["vocabulary.txt"] else "shakespeare.raw"
     source = f"assert len(open({name!r}).read().split()) >= 200_000"
     if is_made:
         trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
