@@ -124,7 +124,7 @@ def history_lines(path: Path, result: TracedResult) -> list[str]:
     """Differences between the trace and the recorded history; empty without a recording."""
     if not path.is_file():
         return []
-    return describe(compare(traced_allocs(result.replay_input.events), recorded_allocs(read_history(path))))
+    return describe(compare(traced_allocs(result.traced_input.events), recorded_allocs(read_history(path))))
 
 
 def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: GpuSpec) -> list[str]:

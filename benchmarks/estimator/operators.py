@@ -117,7 +117,7 @@ def on_null_gpu(python: str, part: int, parts: int) -> dict[int, Allocations]:
 def in_trace(part: int, parts: int, python: str | None) -> dict[int, Allocations]:
     """What the tracer says it allocates, in the environment of `python` or in this one."""
     result = explain(SCRIPT, [str(part), str(parts)], gpu=GPU, python=python, timeout_s=TIMEOUT_S, cache=False)
-    return calls_in(events_of(result.replay_input))  # with the workspaces of cuBLAS, which versions of torch differ in
+    return calls_in(events_of(result.traced_input))  # with the workspaces of cuBLAS, which versions of torch differ in
 
 
 def operators_of(python: str) -> tuple[str, list[str]]:

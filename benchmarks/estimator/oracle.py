@@ -176,12 +176,12 @@ def compare(null_side: NullGpuSide, estimates: EstimateSide, job: OracleJob) -> 
         ours = estimates.run(job)
     except CotenantError as error:
         return Comparison(job.name, job.kind, " ".join(str(error).split())[-200:])
-    events = [event for event in ours.replay_input.events if event.action == "alloc" and event.bytes > 0]
+    whole = ours.traced_input
+    events = [event for event in whole.events if event.action == "alloc" and event.bytes > 0]
     sizes = null.allocations[:MAX_COMPARED]
     # The estimate continues to the end of the last step and to the code after training.
     events = events[: len(sizes) + 500]
     equal, first, end = matching([rounded(size) for size in sizes], [rounded(event.bytes) for event in events])
-    whole = ours.replay_input
     if end < len(events):  # the null GPU ends the script behind the last one
         whole = replace(whole, events=whole.events[: whole.events.index(events[end])])
     replay = whole.replay(job.free_bytes)

@@ -85,7 +85,7 @@ def _estimated(job: OracleJob, python: str | None) -> TracedResult:
 
 def _requests(ours: TracedResult) -> list[tuple[int, str]]:
     """Bytes and category of each allocation."""
-    found = (event for event in ours.replay_input.events if event.action == "alloc" and event.bytes > 0)
+    found = (event for event in ours.traced_input.events if event.action == "alloc" and event.bytes > 0)
     return [(event.bytes, event.category) for event in found]
 
 

@@ -67,6 +67,6 @@ def test_engines_that_torch_skips_are_skipped(tmp_path):
     run = run_script(
         build_libraries(find_wheels(PYTHON), tmp_path / "libraries"), gpu_spec("A100-40GB"), [str(script)], record=True
     )
-    events = explain(script, gpu="A100-40GB", python=PYTHON).replay_input.events
+    events = explain(script, gpu="A100-40GB", python=PYTHON).traced_input.events
     found = [event.bytes for event in events if event.action == "alloc" and event.bytes]
     assert found == list(run.history.allocations)

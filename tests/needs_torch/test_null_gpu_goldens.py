@@ -72,7 +72,7 @@ def test_requests_are_those_of_a_cuda_build(job):
     script, *arguments = shlex.split(about["command"])
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **about["env"]}
     found = explain(ROOT / script, arguments, gpu=about["gpu"], workdir=ROOT, timeout_s=600, env=env, cache=False)
-    requests = [event for event in found.replay_input.events if event.action == "alloc" and event.bytes > 0]
+    requests = [event for event in found.traced_input.events if event.action == "alloc" and event.bytes > 0]
     workspaces = set(about.get("workspaces", ()))
     if workspaces:
         requests = [event for event in requests if event.category != "workspace"]

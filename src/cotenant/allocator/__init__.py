@@ -3,6 +3,7 @@
 from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions, parse_options, settings_text
+from cotenant.allocator.repeats import count_growing_repeats, of_iteration_before
 from cotenant.allocator.replay import OomReport, PhasePeak, ReplayResult, TimelinePoint, peak_reserved_bytes, replay
 from cotenant.allocator.snapshot import AllocatorStats, BlockInfo, SegmentInfo
 from cotenant.allocator.versions import AllocatorRules, rules_for
@@ -19,6 +20,8 @@ __all__ = [
     "ReplayResult",
     "SegmentInfo",
     "TimelinePoint",
+    "count_growing_repeats",
+    "of_iteration_before",
     "parse_options",
     "peak_reserved_bytes",
     "replay",

@@ -254,6 +254,10 @@ class CachingAllocator:
         heads.sort(key=lambda block: block.address)
         return tuple(describe_segment(head, is_expandable=self.options.expandable_segments) for head in heads)
 
+    def free_blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Size and address of each cached block as one number, by pool."""
+        return tuple(tuple(pool.keys) for pools in (self._small, self._large) for pool in pools.values())
+
     def _mapped(self) -> Iterator[Block]:
         yield from self._live.values()
         yield from self._pending.values()

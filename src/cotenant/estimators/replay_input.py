@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cotenant.allocator import (
     AllocatorOptions,
     AllocatorRules,
     ReplayResult,
+    count_growing_repeats,
     parse_options,
     peak_reserved_bytes,
     replay,
@@ -194,6 +195,22 @@ class ReplayInput:
         """That of `replay` with unlimited memory, and no more."""
         return peak_reserved_bytes(
             self.events,
+            options=self._without_fraction,
+            rules=self.stack.rules,
+            total_bytes=self.gpu.usable_bytes,
+            descending=self.descending,
+            optional_storages=self.optional_storages,
+        )
+
+    def count_growing_repeats(self, start: int, carried: Collection[int]) -> int:
+        """How often the events from `start` on come again until no more is reserved, with unlimited memory.
+
+        See `allocator.count_growing_repeats`.
+        """
+        return count_growing_repeats(
+            self.events[:start],
+            self.events[start:],
+            carried,
             options=self._without_fraction,
             rules=self.stack.rules,
             total_bytes=self.gpu.usable_bytes,

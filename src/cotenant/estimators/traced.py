@@ -18,6 +18,7 @@ from cotenant.estimators import null_gpu, several_programs
 from cotenant.estimators.cudnn.query import CudnnQuery, installed_cudnn, query_cudnn
 from cotenant.estimators.cudnn.sources import benchmark_warnings, query_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
+from cotenant.estimators.further_iterations import with_further_iterations
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.replay_input import (
     context_warnings,
@@ -246,9 +247,10 @@ class TracedEstimator:
         gpu = with_context(gpu, stack, recorded.header)
         queried = self._query_cudnn(recorded, gpu)
         stack = replace(stack, cudnn_workspaces=queried.workspaces)
-        replay_input = make_replay_input(recorded, gpu, stack)
+        continued = with_further_iterations(recorded, gpu, stack)
+        replay_input = make_replay_input(continued, gpu, stack)
         free = replay_input.replay()
-        interval = reserved_range_of(recorded, gpu, stack, free.peak_reserved_bytes)
+        interval = reserved_range_of(continued, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
         margin = margin_of(
             recorded,

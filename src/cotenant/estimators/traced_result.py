@@ -10,7 +10,7 @@ from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.cudnn.sources import workspace_sources
 from cotenant.estimators.fit import Fit, fits_on, worst
 from cotenant.estimators.nccl import NcclBytes, nccl_bytes
-from cotenant.estimators.replay_input import ReplayInput
+from cotenant.estimators.replay_input import ReplayInput, make_replay_input
 from cotenant.estimators.sensitivity import ReservedRange
 from cotenant.gpu_specs import ContextBytes
 
@@ -21,7 +21,7 @@ class TracedResult:
 
     Attributes:
         replay: whose peaks are the estimate: on this GPU where the job fits, else with unlimited memory.
-        replay_input: its input, for further replays.
+        replay_input: its input, for further replays; may have iterations that were not traced.
         reserved_range: of the reserved bytes with unlimited memory; `fit`: the verdict for the GPU.
         coverage: as requested; None: the default.
         from_cache: the trace comes from the cache.
@@ -38,6 +38,11 @@ class TracedResult:
     from_cache: bool = False
     index: int = 0
     gpus: tuple[TracedResult, ...] = ()
+
+    @property
+    def traced_input(self) -> ReplayInput:
+        """`replay_input` without the iterations that were not traced."""
+        return make_replay_input(self.trace, self.replay_input.gpu, self.replay_input.stack)
 
     @property
     def spread_bytes(self) -> int:

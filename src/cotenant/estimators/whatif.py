@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.further_iterations import with_further_iterations
 from cotenant.estimators.margin import margin_of
 from cotenant.estimators.replay_input import ReplayInput, make_replay_input
 from cotenant.estimators.traced_result import TracedResult
@@ -66,9 +67,9 @@ def _changes(result: TracedResult) -> Iterator[Saving]:
         yield _change(result, setting, "setting", replay_input)
     smaller = with_8bit_states(result.trace)
     if smaller.events != result.trace.events:
-        yield _change(
-            result, "8-bit optimizer states", "optimizer", make_replay_input(smaller, result.replay_input.gpu, stack)
-        )
+        gpu = result.replay_input.gpu
+        replay_input = make_replay_input(with_further_iterations(smaller, gpu, stack), gpu, stack)
+        yield _change(result, "8-bit optimizer states", "optimizer", replay_input)
 
 
 def _change(result: TracedResult, name: str, kind: str, replay_input: ReplayInput) -> Saving:

@@ -1,0 +1,152 @@
+"""The iterations that a script runs after the traced ones, as far as the allocator reserves more in them.
+
+A trace has about three iterations. In the next one results and gradients of the iteration before lie elsewhere, so that
+a block may not fit where it fitted before, and the allocator takes another segment. An iteration lasts from the end of
+an optimizer step to the end of the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cotenant.allocator import of_iteration_before
+from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.replay_input import SoftwareStack, make_replay_input
+from cotenant.gpu_specs import GpuSpec
+
+_MADE = frozenset(("alloc", "op"))
+_PASSES = {"forward", "backward"}
+_MAX_STEPS = 4  # of an iteration
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedIteration:
+    """An iteration as it comes again behind the first `at` events of a trace.
+
+    Attributes:
+        events: storages have the numbers of the traced iteration, and those of the iteration before the number
+            `of_iteration_before`.
+        carried: storages that each iteration leaves to the next one, which frees them.
+    """
+
+    at: int
+    events: tuple[MemoryEvent, ...]
+    carried: tuple[int, ...]
+
+    def insert(self, trace: MemoryTrace, times: int) -> MemoryTrace:
+        """`trace` with the iteration repeated; each time its storages get new numbers."""
+        numbers = itertools.count(1 + max(event.storage_id for event in trace.events))
+        newest = {storage_id: storage_id for storage_id in self.carried}
+        events = list(trace.events[: self.at])
+        for _ in range(times):
+            known = {of_iteration_before(storage_id): number for storage_id, number in newest.items()}
+            known.update((event.storage_id, next(numbers)) for event in self.events if event.action == "alloc")
+            events += (event._replace(storage_id=known.get(event.storage_id, -1)) for event in self.events)
+            newest = {storage_id: known[storage_id] for storage_id in self.carried}
+        for event in trace.events[self.at :]:
+            number = newest.get(event.storage_id)
+            events.append(event if number is None else event._replace(storage_id=number))
+        return replace(trace, events=tuple(events))
+
+
+def with_further_iterations(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack) -> MemoryTrace:
+    """`trace`, of one GPU, with as many repeats of an iteration as reserve more memory on `gpu`; usually none does."""
+    found = repeated_iteration(trace.events)
+    if found is None:
+        return trace
+    before = trace.events[: found.at]
+    once = make_replay_input(replace(trace, events=(*before, *found.events)), gpu, stack)
+    # Phases are in front of the same events before and after library calls became allocations.
+    phases = sum(event.action == "phase" for event in before)
+    starts = [index for index, event in enumerate(once.events) if event.action == "phase"]
+    times = once.count_growing_repeats(starts[phases], found.carried)
+    if not times:
+        return trace
+    continued = found.insert(trace, times)
+    # What follows in the trace, such as the iteration that was compared, may reserve as much.
+    reserved = [make_replay_input(each, gpu, stack).peak_reserved_bytes() for each in (trace, continued)]
+    return continued if reserved[1] > reserved[0] else trace
+
+
+def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedIteration | None:
+    """The traced iteration that requests most of those that repeat; None: none is known to.
+
+    With several optimizers that step in turn, an iteration has as many steps. An iteration repeats if the next one
+    makes its allocations and calls in the same modules and phases, or a part of them in this order, as with the smaller
+    last batch of an epoch, and frees all that is left of it. What is left longer was allocated once, unless its
+    counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn.
+    """
+    ends = list(_step_ends(events))
+    freed_at = {event.storage_id: index for index, event in enumerate(events) if event.action == "free"}
+    for steps in range(1, _MAX_STEPS + 1):
+        best: RepeatedIteration | None = None
+        most_bytes = 0
+        for start, at, end in zip(ends, ends[steps:], ends[2 * steps :], strict=False):
+            requested = sum(event.bytes for event in itertools.islice(events, start, at))
+            if requested >= most_bytes:
+                found = _as_repeated(events, start, at, end, freed_at)
+                if found is not None:
+                    best, most_bytes = found, requested
+        if best is not None:
+            return best
+    return None
+
+
+def _step_ends(events: Sequence[MemoryEvent]) -> Iterator[int]:
+    """Indices behind the last events of optimizer steps."""
+    phase = ""
+    for index, event in enumerate(events):
+        if event.action == "phase":
+            if phase == "step":
+                yield index
+            phase = event.phase
+    if phase == "step":
+        yield len(events)
+
+
+def _as_repeated(
+    events: Sequence[MemoryEvent], start: int, at: int, end: int, freed_at: Mapping[int, int]
+) -> RepeatedIteration | None:
+    """The iteration up to `at`, with what the one from there to `end` frees of it."""
+    own, forever = events[start:at], len(events)
+    if not {event.phase for event in own} >= _PASSES:  # optimizers that step within the backward pass
+        return None
+    born = {event.storage_id for event in own if event.action == "alloc"}
+    left = {storage_id for storage_id in born if freed_at.get(storage_id, forever) >= at}
+    once = {storage_id for storage_id in left if freed_at.get(storage_id, forever) >= end}
+    frees: dict[int, list[MemoryEvent]] = {}
+    place = 0
+    for event in events[at:end]:
+        if event.action in _MADE:
+            counterpart = _like(event, own, place + 1)
+            if counterpart is None:
+                return None
+            place = counterpart
+            is_left = event.action == "alloc" and freed_at.get(event.storage_id, forever) >= end
+            if is_left and own[place].storage_id in once:
+                return None
+        elif event.action == "free" and event.storage_id in left:
+            old = event._replace(storage_id=of_iteration_before(event.storage_id))
+            frees.setdefault(place, []).append(old)
+    repeated: list[MemoryEvent] = []
+    for index, event in enumerate(own):
+        if event.storage_id not in once and (event.action != "free" or event.storage_id in born):
+            repeated.append(event)
+        repeated += frees.get(index, ())
+    return RepeatedIteration(at, tuple(repeated), tuple(sorted(left - once)))
+
+
+def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int | None:
+    """Index of the first of `others`, from `first` on, that allocates or calls in the same place as `event`."""
+    for index in range(first, len(others)):
+        other = others[index]
+        if (
+            other.action == event.action
+            and other.phase == event.phase
+            and other.module == event.module
+            and other.stream == event.stream
+        ):
+            return index
+    return None
