@@ -12,7 +12,7 @@ from cotenant.allocator.versions import AllocatorRules
 from cotenant.core.trace import MemoryEvent
 
 MAX_REPEATS = 5
-"""Of 83 jobs that were repeated 40 times, 2 first reserved more after the fifth time, which raised one peak by 2 MiB."""
+"""Of 83 jobs that were repeated 40 times, 2 first reserved more after the fifth; it raised one peak, by 2 MiB."""
 
 
 def of_iteration_before(storage_id: int) -> int:
