@@ -60,5 +60,6 @@ def test_without_memory_for_a_workspace_the_iteration_goes_on():
 
 def test_the_cache_is_emptied_as_the_script_does():
     empty = alloc(0, 0)._replace(action="empty_cache")
-    assert repeats([alloc(1, 30)], [empty, alloc(2, 30), free(2)]) == 1
-    assert repeats([alloc(1, 30), alloc(2, 30), free(2)], [empty, alloc(2, 30), free(2)]) == 0
+    before = [alloc(1, 20), alloc(2, 20), free(1), free(2)]
+    assert repeats(before, [empty, alloc(3, 30), free(3)]) == 0
+    assert repeats(before, [alloc(3, 30), free(3)]) == 1

@@ -21,7 +21,7 @@ def phase(name):
 
 
 def looped(count, *, batch=8, last=None, leaks=False, once_in=None):
-    """`count` iterations: a batch and a result that live into the next one, two gradients, a metric behind the step.
+    """`count` iterations: a batch and a result that live into the next one, two gradients, a norm, and a metric.
 
     The last has a batch of `last`. `leaks`: losses are collected; `once_in`: an iteration that allocates a state.
     """
@@ -29,8 +29,8 @@ def looped(count, *, batch=8, last=None, leaks=False, once_in=None):
     old = None
     for step in range(count):
         size = last if last is not None and step == count - 1 else batch
-        ids = [100 * (step + 1) + number for number in range(9)]
-        images, result, saved, loss, first, second, temporary, state, metric = ids
+        ids = [100 * (step + 1) + number for number in range(10)]
+        images, result, saved, loss, first, second, temporary, state, metric, norm = ids
         events += [phase("forward"), alloc(images, size, "input")]
         events += [free(old[0], "forward"), free(old[4], "forward"), free(old[5], "forward")] if old else []
         events += [alloc(saved, 3 * size), call(0), alloc(result, size / 2)]
@@ -38,7 +38,8 @@ def looped(count, *, batch=8, last=None, leaks=False, once_in=None):
         events += [alloc(temporary, 1), free(temporary, "forward"), alloc(loss, 0.5)]
         events += [free(old[3], "forward")] if old and not leaks else []
         events += [phase("backward"), alloc(second, 3, "gradient", "backward"), free(saved)]
-        events += [alloc(first, 5, "gradient", "backward"), phase("step")]
+        events += [alloc(first, 5, "gradient", "backward"), phase("step"), alloc(norm, 2, phase="step")]
+        events += [free(old[9], "step")] if old else []
         events += [alloc(state, 4, "optimizer state", "step")] if step == once_in else []
         events += [phase("forward"), alloc(metric, 0.25)]
         events += [free(old[8], "forward")] if old else []
@@ -89,7 +90,11 @@ def test_optimizers_that_step_in_turn_are_one_iteration():
     assert renumbered(found.insert(in_turn(3), 2)) == renumbered(in_turn(5))
 
 
-@pytest.mark.parametrize(("batch", "before", "after"), [(8.25, 70, 96), (1, 24, 26), (10, 104, 104)])
+def test_a_trace_may_end_with_a_step():
+    assert repeated(a_trace(in_turn(3).events[:-1])) == repeated(in_turn(3))
+
+
+@pytest.mark.parametrize(("batch", "before", "after"), [(8.25, 70, 96), (1, 44, 46), (10, 104, 104)])
 def test_memory_that_a_longer_run_reserves_is_reserved(batch, before, after):
     short, long = (without_calls(looped(count, batch=batch, last=batch / 4)) for count in (3, 12))
     continued = with_further_iterations(short, GPU, software_stack(short.header))
@@ -114,6 +119,7 @@ def test_what_was_allocated_once_is_not_repeated():
     found = repeated(looped(3, once_in=1))
     assert not any(event.category == "optimizer state" for event in found.events)
     assert repeated(looped(3, once_in=None)).events == found.events
+    assert renumbered(found.insert(looped(3, once_in=1), 1)) == renumbered(looped(4, once_in=1))
 
 
 def test_nothing_is_repeated_of_iterations_that_leave_more_each_time():
