@@ -264,7 +264,10 @@ class TracedEstimator:
         )
         fit, result = judge(replay_input, free, margin.bytes)
         cudnn = (*query_warnings(queried), *benchmark_warnings(recorded, gpu, stack.cudnn_workspaces))
-        own = null_gpu.warnings_of(recorded, free.peak_reserved_bytes)
+        traced = free.peak_reserved_bytes
+        if continued is not recorded:
+            traced = make_replay_input(recorded, gpu, stack).peak_reserved_bytes()
+        own = null_gpu.warnings_of(recorded, traced)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)

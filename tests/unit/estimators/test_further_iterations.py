@@ -10,6 +10,8 @@ from cotenant.core.trace import MemoryEvent
 from cotenant.core.units import MiB
 from cotenant.estimators.further_iterations import repeated_iteration, with_further_iterations
 from cotenant.estimators.replay_input import make_replay_input, software_stack
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.whatif import what_if
 from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, call, conv_call, free
 
@@ -100,6 +102,26 @@ def test_memory_that_a_longer_run_reserves_is_reserved(batch, before, after):
     continued = with_further_iterations(short, GPU, software_stack(short.header))
     assert [reserved_mib(trace) for trace in (short, continued, long)] == [before, after, after]
     assert (continued is short) == (before == after)
+
+
+def growing_job(**header):
+    return TracedEstimator().on(a_trace(without_calls(looped(3, batch=1, once_in=0)).events, **header), GPU)
+
+
+def test_estimates_verdicts_and_what_if_have_them():
+    result = growing_job()
+    assert result.traced_input.peak_reserved_bytes() == 44 * MiB
+    assert result.estimate.peak_reserved_bytes == 46 * MiB
+    assert {fit.reserved_bytes for fit in result.fits_on() if fit.gpu == GPU.name} == {46 * MiB}
+    smaller = next(saving for saving in what_if(result) if saving.kind == "optimizer")
+    assert smaller.peak_reserved_bytes == 46 * MiB
+
+
+def test_a_null_gpu_counts_the_traced_iterations():
+    counted = growing_job().traced_input.peak_reserved_bytes()
+    null_gpu = growing_job(backend="null-gpu", counted_reserved_bytes=counted)
+    assert not any("own allocator" in warning for warning in null_gpu.estimate.warnings)
+    assert null_gpu.estimate.peak_reserved_bytes > counted
 
 
 def test_library_calls_are_repeated():
