@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from cotenant.core.errors import JournalError
 from cotenant.core.events import AttemptExited, Command
@@ -14,6 +12,7 @@ from cotenant.core.job import AttemptExit, Job, Starting
 from cotenant.core.ports import AttemptRef, Journal, RecoveredAttempt
 from cotenant.daemon.messages import Report
 from cotenant.daemon.quarantine import Quarantine
+from cotenant.osutil.garbage_collection import collection_paused
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def restore_manager(manager: Manager, journal: Journal) -> list[Command]:
     Raises:
         JournalError: the journal cannot be read, or too many events cannot be applied.
     """
-    with _gc_paused():
+    with collection_paused():
         commands = Quarantine(manager, journal, time.time).restore()
         save_snapshot_if_due(manager, journal)
     return commands
@@ -67,15 +66,3 @@ def _missing(job: Job, ref: AttemptRef, at_s: float) -> AttemptExited:
     return AttemptExited(
         at_s=at_s, cause="restart", job_id=ref.job_id, attempt=ref.attempt, exit=end, peak_observed_bytes={}
     )
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Switch the garbage collector off: all restored objects stay, and traversing them takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
 from cotenant.gpus.power_model import PowerModel, power_model
+from cotenant.osutil.garbage_collection import collection_paused
 from cotenant.scheduling import policies
 from cotenant.scheduling.moves import move_planner
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
@@ -140,7 +141,8 @@ def simulate(
         if config.repartition is None
         else (RepartitionPlanner(chosen, config.repartition, known_history), mig_gpus),
     )
-    simulation.run()
+    with collection_paused():
+        simulation.run()
     return _result(
         simulation, trace, cluster, policy=chosen.name, estimator=estimator, config=config,
         wall_s=time.perf_counter() - began_s,
