@@ -66,6 +66,22 @@ def test_a_child_whose_own_modules_train_is_traced(tmp_path, imports):
     assert by_category(trace)["parameter"] == WEIGHTS
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("assert not os.system('mkdir -p runs/a')", id="system"),
+        pytest.param("subprocess.check_call(['mkdir', '-p', 'runs/a'])", id="words"),
+        pytest.param("subprocess.run('mkdir a', shell=True, check=True, cwd='sub')", id="folder"),
+    ],
+)
+def test_folders_that_a_program_makes_are_there(tmp_path, start):
+    (tmp_path / "sub").mkdir()
+    folder = "sub" if "sub'" in start else "runs"
+    trained(tmp_path, f"import os, subprocess\n{start}\nos.mkdir('{folder}/a/log')\ntrain()\n")
+    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "sub").iterdir())
+
+
 def test_a_missing_file_of_a_program_is_not_a_missing_program(tmp_path):
     (tmp_path / "train").write_text(f"#!{sys.executable}\nimport torch\nopen('gone.txt')\n")
     (tmp_path / "train").chmod(0o755)

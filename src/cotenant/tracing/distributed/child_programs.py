@@ -1,8 +1,9 @@
 """Python programs that a script starts, as command-line tools and launchers do: trainers run in this process.
 
 A program that uses torch is taken for one. A trace follows one process, and a child would have no simulated GPU.
-Others, such as `git`, are started. The error of a child that fails is the error of the script. A trainer that is
-another rank of a distributed one, as Lightning and other launchers start them, does not run: rank 0 is traced.
+Others, such as `git`, are started, but for a plain `mkdir`: a program of its own writes no file of the trace. The error
+of a child that fails is the error of the script. A trainer that is another rank of a distributed one, as Lightning and
+other launchers start them, does not run: rank 0 is traced.
 A trainer that replaces the script (`os.execvp` and its like, as axolotl starts `accelerate launch`) ends it, too.
 """
 
@@ -70,10 +71,10 @@ def _running_training_here(context: PatchContext, original: Any) -> Any:
         program, assigned = training_program(
             args, str(Path.cwd()) if cwd is None else os.fspath(cwd), env or os.environ
         )
-        if program is None:
+        if program is None and not _makes_folders(args, cwd):
             original(self, args, *more, **kwargs)
             return
-        code = _run_here(context, program, {**(env or {}), **assigned}, cwd)
+        code = _run_here(context, program, {**(env or {}), **assigned}, cwd) if program is not None else 0
         original(self, ["sh", "-c", f"exit {code}"], stdin=-3, stdout=kwargs.get("stdout"))
 
     return init
@@ -83,6 +84,8 @@ def _system(context: PatchContext, original: Any) -> Any:
     @functools.wraps(original)
     def system(command: Any) -> int:
         program, assigned = training_program(command, str(Path.cwd()), os.environ)
+        if program is None and _makes_folders(command, None):
+            return 0
         if program is None:
             status: int = original(command)
             return status
@@ -112,6 +115,21 @@ def _exec(context: PatchContext, original: Any) -> Any:
         sys.exit(code)
 
     return execute
+
+
+def _makes_folders(args: Any, cwd: Any) -> bool:
+    """Make what a `mkdir` without other shell syntax would: whether `args` is one. As with `-p`, parents are made."""
+    is_text = isinstance(args, (str, bytes))
+    words = command_words(args)
+    if words[:1] != ["mkdir"] or (is_text and _SHELL_SYNTAX.search(os.fsdecode(args))):
+        return False
+    folders = [word for word in words[1:] if word not in ("-p", "--parents", "-v")]
+    if not folders or any(folder.startswith("-") for folder in folders):
+        return False
+    for folder in folders:
+        with contextlib.suppress(OSError):  # a failure is a status, which few scripts read
+            Path(cwd or "", folder).expanduser().mkdir(parents=True, exist_ok=True)
+    return True
 
 
 def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[Program | None, dict[str, str]]:
