@@ -53,6 +53,23 @@ def test_a_list_of_images_and_labels(tmp_path, reading):
     assert not (tmp_path / "data").exists()
 
 
+@IMAGES
+def test_lists_of_celeba_have_its_form(tmp_path):
+    source = """
+    lines = [line.rstrip() for line in open("data/celeba/list_attr_celeba.txt")]
+    names = lines[1].split()
+    rows = [line.split() for line in lines[2:]]
+    assert len(rows) == int(lines[0]) == 202599 and len(names) == 40 and rows[-1][0] == "202599.jpg"
+    for at in (names.index("Male"), names.index("Young")):
+        assert {row[at + 1] for row in rows[:2000]} == {"1", "-1"}
+    parts = [line.split() for line in open("celeba/list_eval_partition.txt")]
+    assert [sum(part == str(at) for _, part in parts) for at in range(3)] == [162770, 19867, 19962]
+    csv = open("list_attr_celeba.csv").read().split()
+    assert csv[0].split(",")[:2] == ["image_id", names[0]] and csv[1].startswith("000001.jpg,")
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
 def test_every_identity_of_pairs_occurs(tmp_path):
     source = """
     users, items = set(), set()

@@ -21,6 +21,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     box_lists,
+    celeba_lists,
     class_folders,
     image_files,
     image_names,
@@ -256,13 +257,14 @@ class FileMaker:
         return self._make_images(folder, suffix, [name[: -len(suffix)]])
 
     def make_dataset(self, path: str) -> bool:
-        """Make a data set of YOLO, PASCAL VOC or NeRF, a list of boxes or faces: a path is of its list or folder."""
+        """Make a data set of YOLO, VOC or NeRF, a list of boxes, faces or CelebA: a path is of its list or folder."""
         full = self._overlay.path_of(path)
         makers = (
             (voc_lists.is_voc_list, voc_lists.make),
             (self.is_yolo, yolo_lists.make),
             (nerf_cameras.is_camera_list, nerf_cameras.make),
             (lambda path: self.is_data(path) and wider_lists.is_face_list(path), wider_lists.make),
+            (celeba_lists.is_celeba_list, celeba_lists.make),
             (lambda path: self.is_data(path) and box_lists.is_box_list(path), box_lists.make),
         )
         make = next((make for is_kind, make in makers if is_kind(path)), None)
