@@ -4,8 +4,8 @@
 low resolution are smaller by the factor that their folder names, as data sets for super-resolution write it:
 `DIV2K_train_LR_bicubic/X4`, `LRbicx4`, `LQ_x2`, and scenes of NeRF: `images_8`. Masks have one channel, and so have
 maps of disparity and depth: `train_masks/7.png`, `SegmentationClass`, `7_segmentation.png`, `annotations/7.png`,
-`PedMasks`, `disp_occ_0/7.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC, ADE20K, Penn-Fudan and
-KITTI data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
+`PedMasks`, `trainannot/7.png`, `disp_occ_0/7.png`. Source of the names: the DIV2K, PASCAL VOC, Cityscapes, ISIC,
+ADE20K, Penn-Fudan, CamVid and KITTI data sets; XPixelGroup/BasicSR, docs/DatasetPreparation.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cotenant.tracing.data.data_options import SyntheticSample
 
 _MASK = re.compile(
     r"(?<![a-z])masks?(?=/|\.|$)|(?-i:(?<=[a-z])Masks?)(?=/|\.|$)|SegmentationClass|SegmentationObject|gtFine|labelIds"
-    r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$"
+    r"|_segmentation\.\w+$|(?:(?<![a-z])(?:annotations?|labels?)|annot)/.*\.png$"
     r"|(?<![a-z])(?:disp|disparity|disparities|depths?)(?:_[a-z0-9]+)*/[^/]*\.png$",
     re.IGNORECASE,
 )
