@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import image_names
+from cotenant.tracing.data import image_names, listed_suffixes
+from cotenant.tracing.data.sample_paths import is_of_masks
 from traced_scripts import trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")
@@ -68,6 +69,63 @@ def test_a_folder_is_made_unless_the_script_goes_on_without_it(tmp_path, handler
     assert bool(names) is {is_made}
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
+def test_a_folder_whose_listing_would_raise_needs_no_name_of_data(tmp_path):
+    source = """
+    assert os.listdir("../DIS5K/im")[0].endswith(".jpg")
+    assert len(glob.glob("../DIS5K/gt/*.png")) >= 128
+    assert glob.glob("../DIS5K/gt/*.pth") == glob.glob("figures/*.png") == glob.glob("*.png") == []
+    assert list(os.walk("../DIS5K/other")) == []
+    os.makedirs("mine")
+    assert glob.glob("mine/*.png") == os.listdir("mine") == []
+    try:
+        os.listdir("models")
+    except FileNotFoundError:
+        train()
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert sum("../DIS5K" in warning for warning in warnings) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "is_mask"),
+    [
+        pytest.param("CamVid/trainannot/7.png", True, id="of CamVid"),
+        pytest.param("CamVid/train/7.png", False, id="images"),
+        pytest.param("annotated/7.png", False, id="another word"),
+    ],
+)
+def test_folders_of_masks(path, is_mask):
+    assert is_of_masks(path) is is_mask
+
+
+@pytest.mark.parametrize(
+    ("reading", "suffix"),
+    [
+        pytest.param("archive = np.load(path)\n    field = archive['a']", ".npz", id="by name"),
+        pytest.param("with np.load(path) as archive:\n        field = archive['a']", ".npz", id="with"),
+        pytest.param("field = np.load(path)['a']", ".npz", id="at once"),
+        pytest.param("field = np.load(path)[0:3]", ".npy", id="array"),
+        pytest.param("field = h5py.File(path)['a']", ".h5", id="HDF5"),
+        pytest.param("field = np.load(path)\n    image = Image.open(path)", ".jpg", id="images, too"),
+    ],
+)
+def test_the_reader_of_files_says_their_suffix(tmp_path, reading, suffix):
+    module = tmp_path / "reader.py"
+    module.write_text(f"def read(path):\n    {reading}\n")
+    assert listed_suffixes.suffix_of_readers(str(module), ".jpg") == suffix
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
+def test_listed_archives_of_arrays_have_the_suffix_of_their_reader(tmp_path):
+    source = """
+    import numpy as np
+    files = os.listdir("data/fields")
+    assert np.load("data/fields/" + files[0])["a"].shape == (6, 8, 8)
+    """
+    trained(tmp_path, source, synthetic_data=["6x8x8:float32"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")

@@ -54,6 +54,77 @@ def test_a_list_of_images_and_labels(tmp_path, reading):
 
 
 @IMAGES
+def test_a_list_of_files_needs_no_name_of_data(tmp_path):
+    source = """
+    pairs = []
+    for line in open("/media/x/lfw/pairs.txt").read().splitlines()[1:]:
+        parts = line.split("\\t")
+        if len(parts) == 3:
+            pairs.append((parts[0] + "/" + parts[0], int(parts[1]), int(parts[2])))
+    assert len(pairs) >= 2000
+    try:
+        options = [line.split("=")[1] for line in open("/media/x/lfw/settings.txt")]
+        assert False
+    except FileNotFoundError:
+        pass
+    try:
+        for line in open("results/pairs.txt"):
+            name, label = line.split()
+            os.path.join("images", name), int(label)
+        assert False
+    except FileNotFoundError:
+        pass
+    """
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"]).warnings
+    assert any("`/media/x/lfw/pairs.txt`" in warning for warning in warnings)
+
+
+@IMAGES
+def test_names_that_are_only_passed_on_are_of_images(tmp_path):
+    """By a parameter, or as whole lines to what is not followed."""
+    source = """
+    from PIL import Image
+    def read(path, parse):
+        return parse(path)
+    def pairs(path):
+        found = []
+        for line in open(path).readlines():
+            name, label = line.strip().split(" ")
+            found.append((name, int(label)))
+        return found
+    def lines(path):
+        found = []
+        with open(path) as file:
+            while True:
+                line = file.readline().rstrip()
+                if line == "":
+                    break
+                found.append(line)
+        return found
+    name, label = read("data/casia.txt", pairs)[1]
+    assert Image.open(os.path.join("data", name)).size == (16, 8) and label == 1 and name.endswith(".jpg")
+    files = dict(rgb=read("lists/train_rgb.txt", lines), depth=read("lists/train_depth.txt", lines))
+    assert len(files["rgb"]) >= 2000 and os.path.dirname(files["rgb"][0]) == "train_rgb"
+    assert [Image.open(files[name][0]).size for name in ("rgb", "depth")] == [(16, 8), (4, 2)]
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7", "train_depth/=1x2x4:uint8"])
+
+
+@pytest.mark.parametrize("path", ["words/notes.txt", "data/train_classes.txt", "data/train.py"])
+def test_lines_that_are_only_passed_on_are_made_of_sample_lists_alone(tmp_path, path):
+    source = f"""
+    class Reader:
+        def __init__(self):
+            self.lines = self.keep(open({path!r}).read().splitlines())
+        def keep(self, lines):
+            return other(lines)
+    Reader()
+    """
+    with failing("raised", path):
+        trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+@IMAGES
 def test_lists_of_celeba_have_its_form(tmp_path):
     source = """
     lines = [line.rstrip() for line in open("data/celeba/list_attr_celeba.txt")]

@@ -23,7 +23,7 @@ from cotenant.tracing.sandbox.overlay import Overlay
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
     maker = FileMaker(samples, overlay, warn)
-    records = RecordMaker(samples, overlay, warn, maker.is_data)
+    records = RecordMaker(samples, overlay, warn, maker.is_data, maker.may_be_data)
     characters = CharacterVocabulary(samples, overlay, warn)
     vocabularies = VocabularyFiles(samples, overlay, warn)
     pieces = SentencePieceFiles(samples, overlay, warn)
@@ -39,16 +39,17 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
         characters.make, vocabularies.make_asked, pieces.make_asked,
     )  # fmt: skip
-    listing = before(maker.fill, named=maker.is_named, lists=True)
+    walking = before(maker.fill, named=maker.is_named, lists=True)
+    listing = before(functools.partial(maker.fill, is_needed=True), named=maker.is_named, lists=True)
     asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
     return [
         *(
-            Patch(target=target, replacement=listing, source=source, **common)
-            for target, source in (
-                ("os:listdir", "Modules/posixmodule.c, `os_listdir_impl`"),
-                ("os:scandir", "Modules/posixmodule.c, `os_scandir_impl`"),
-                ("os:walk", "Lib/os.py, `walk`"),
-                ("pathlib:Path.iterdir", "Lib/pathlib.py, `Path.iterdir`"),
+            Patch(target=target, replacement=function, source=source, **common)
+            for target, function, source in (
+                ("os:listdir", listing, "Modules/posixmodule.c, `os_listdir_impl`"),
+                ("os:scandir", listing, "Modules/posixmodule.c, `os_scandir_impl`"),
+                ("os:walk", walking, "Lib/os.py, `walk`"),
+                ("pathlib:Path.iterdir", listing, "Lib/pathlib.py, `Path.iterdir`"),
             )
         ),
         *(

@@ -27,6 +27,7 @@ from cotenant.tracing.data.format_nodes import (
     defaults,
     dtype_of,
     is_none,
+    let_escape,
     name_of,
     nodes_in,
     spans,
@@ -87,7 +88,7 @@ class ExpressionReader:
         element = value.element if isinstance(value, Seq) else value
         node = element.node if isinstance(element, Parts) else element
         if isinstance(node, FormatNode) and not (node.uses or node.fields or node.elements or node.separator != ""):
-            node.is_known = False
+            let_escape(node, self.format)
 
     def _lines(self) -> FormatNode:
         self.format = self.format or Format("lines", FormatNode())
@@ -157,8 +158,8 @@ class ExpressionReader:
         node.count = max(node.count, 2 if isinstance(column, int) else 0)  # a table of one column has no second index
         if not isinstance(column, (int, str)):
             return None
-        is_cell = isinstance(index, ast.Tuple) and not isinstance(index.elts[0], ast.Slice)
-        return node.part(column) if is_cell else Seq(node.part(column))
+        is_column = not isinstance(index, ast.Tuple) or isinstance(index.elts[0], ast.Slice)
+        return Seq(node.part(column)) if is_column else node.part(column)
 
     def _sliced(self, value: Any, index: ast.Slice) -> Any:
         first = constant(index.lower)
@@ -329,12 +330,12 @@ class ExpressionReader:
 
     def _of_method(self, value: Any, name: str, call: ast.Call) -> Any:
         values = [self._value(part) for part in call.args]
-        if value == FILE:
-            return {"readlines": self._rows, "read": lambda: WHOLE, "readline": self._lines}.get(name, lambda: None)()
+        if value == FILE and name in ("read", "readlines", "readline"):
+            return WHOLE if name == "read" else self._rows() if name == "readlines" else self._lines()
         if value == WHOLE:
             first = call.args[0] if call.args else None
             is_lines = name == "splitlines" or (name == "split" and self._text_of(first) == "\n")
-            return self._rows() if is_lines else WHOLE if name in SAME_TEXT else None
+            return self._rows(is_stripped=True) if is_lines else WHOLE if name in SAME_TEXT else None
         if isinstance(value, FormatNode):
             return self._of_text(value, name, call)
         if name in ("append", "extend") and isinstance(value, Seq):
@@ -363,9 +364,11 @@ class ExpressionReader:
             return Seq([None, element]) if name == "items" else Seq(element) if name == "values" else None
         if name == "get" and call.args and isinstance(key := constant(call.args[0]), str):
             return node.part(key)
+        node.is_stripped = node.is_stripped or name in ("strip", "rstrip")
         return node if name in SAME_TEXT or name in ("replace", "removesuffix", "removeprefix") else None
 
-    def _rows(self) -> Seq:
+    def _rows(self, *, is_stripped: bool = False) -> Seq:
+        self._lines().is_stripped |= is_stripped
         return Seq(self._lines(), is_rows=True)
 
     def _mapped(self, function: ast.expr, value: Any) -> Any:
@@ -384,9 +387,8 @@ class ExpressionReader:
         if kind is None:
             return
         for node in (value.node,) if isinstance(value, Parts) else ():
-            for part in node.fields.values():
+            for part in (*node.fields.values(), node.element()):
                 part.uses.add(kind)
-            node.element().uses.add(kind)
         for node in nodes_in(value):
             node.uses.add(kind)
 

@@ -37,8 +37,10 @@ class FormatNode:
         elements: what all elements of a list are.
         count: parts, as far as the script says.
         uses: "int", "float", "size" (it is compared by order), "path", "suffix" (the script appends one), "json" (a
-            text of JSON), "mapping" (an object of any names), "compared" (with what only the running script knows).
+            text of JSON), "mapping" (an object of any names), "compared" (with what only the running script knows),
+            "escapes" (a whole line, without its end, goes where it is not followed).
         choices: texts that it is compared with.
+        is_stripped: whether a line's end was taken off.
         is_known: whether its uses say enough to make one.
     """
 
@@ -48,6 +50,7 @@ class FormatNode:
     count: int = 0
     uses: set[str] = field(default_factory=set)
     choices: list[str] = field(default_factory=list)
+    is_stripped: bool = False
     is_known: bool = True
 
     def part(self, index: int | str) -> FormatNode:
@@ -111,6 +114,15 @@ class Parts:
     """The list that `split` makes."""
 
     node: FormatNode
+
+
+def let_escape(node: FormatNode, form: Format | None) -> None:
+    """A node goes where it is not followed: it stays known where it is a whole line, of which nothing is left to take.
+
+    A line with its end will be taken apart there.
+    """
+    node.is_known = form is not None and form.kind == "lines" and node is form.node and node.is_stripped
+    node.uses |= {"escapes"} if node.is_known else set()
 
 
 def nodes_in(value: Any) -> list[FormatNode]:

@@ -3,7 +3,8 @@
 `[name for name in os.listdir(folder) if name.endswith(".png")]` keeps names that end in `.png`. The statement that
 lists is read, what its function does with the result, and functions that it calls with the names, as `is_image_file`.
 Names and attributes have the values that they have now, as `suffix` in `name.endswith(suffix)`. A suffix that the
-module, or one that called it, replaces by another is one of the names, too: `name.replace(".png", ".json")`.
+module, or one that called it, replaces by another is one of the names, too: `name.replace(".png", ".json")`. Where it
+says nothing of names, the functions that open files say which they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, constant,
 
 _CALLERS = 4  # a class that lists folders may be in another module than the one that reads the files
 _SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
+_IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
+_OTHER_READERS = (
+    (re.compile(r"^(?:nib|nibabel)\.load$"), ".nii.gz"),
+    (re.compile(r"^h5py\.File$"), ".h5"),
+)
+_ARRAY_READER = re.compile(r"^(?:np|numpy)\.load$")
+"""Functions that read files of a data set, and the suffix of those."""
 
 
 def wanted_suffix(known: Collection[str], default: str) -> str:
@@ -33,7 +41,34 @@ def wanted_suffix(known: Collection[str], default: str) -> str:
     found = [suffix for text in _kept(frame) if (suffix := _known(text, known))]
     found = found or [suffix for text in _kept_by_module(frame) if (suffix := _known(text, known))]
     found = found or [suffix for text in _replaced(frame) if (suffix := _known(text, known))]
+    found = found or [suffix for suffix in (suffix_of_readers(frame.f_code.co_filename, default),) if suffix in known]
     return default if not found or default in found else found[0]
+
+
+@functools.cache
+def suffix_of_readers(path: str, default: str) -> str:
+    """The suffix of the files that a module reads: of scans, HDF5 or arrays, where it reads no images."""
+    calls = {ast.unparse(node.func) for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call)}
+    if any(_IMAGE_READER.search(call) for call in calls):
+        return default
+    suffix = next((suffix for reader, suffix in _OTHER_READERS if any(reader.search(call) for call in calls)), None)
+    if suffix is None and any(_ARRAY_READER.search(call) for call in calls):
+        suffix = ".npz" if _has_named_arrays(parsed_source(path)) else ".npy"
+    return suffix or default
+
+
+def _has_named_arrays(tree: ast.Module) -> bool:
+    """Whether a module takes arrays by name out of what `numpy.load` returns."""
+    nodes = list(ast.walk(tree))
+    made = [(target, node.value) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+    made += [(item.optional_vars, item.context_expr) for node in nodes for item in getattr(node, "items", ())]
+    loaded = {getattr(target, "id", "") for target, value in made if _is_array(value)}
+    parts = [node for node in nodes if isinstance(node, ast.Subscript) and isinstance(constant(node.slice), str)]
+    return any(_is_array(part.value) or getattr(part.value, "id", None) in loaded for part in parts)
+
+
+def _is_array(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _ARRAY_READER.search(ast.unparse(node.func)) is not None
 
 
 def _known(text: str, known: Collection[str]) -> str:

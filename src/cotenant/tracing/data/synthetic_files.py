@@ -59,6 +59,12 @@ _OTHER_NAME = re.compile(
     r"|experiment|resume|pytorch_model|(?<![a-z])(?:states?|logs?|samples?)(?![a-z])",
     re.IGNORECASE,
 )
+_OUTPUT_NAME = re.compile(
+    r"(?<![a-z])(?:models?|fig(?:ure)?s?|plots?|visual\w*|backups?|history|pretrained\w*|runs?|exps?|predict\w*"
+    r"|generated?)(?![a-z])",
+    re.IGNORECASE,
+)
+"""What scripts write, too: a name that looks like nothing at all may be that of data."""
 _ELSEWHERE = re.compile(r"[A-Za-z]:[/\\]|/(?!(?:tmp|var|dev|proc|sys|run|etc|usr|opt)/)")
 """Absolute paths, of Windows too, but for folders of the system."""
 _SUFFIX = ".jpg"  # of images whose suffix the script does not name
@@ -108,7 +114,7 @@ class FileMaker:
         stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
         folder = _matching_text(folder)
         is_known = suffix.lower() in image_files.LISTED | self._videos and not set(stem) & set("?[")
-        if not is_known or not self._is_of_files(folder):
+        if not is_known or not (self._is_of_files(folder) or self._is_absent_folder(folder)):
             return False
         if class_folders.caller_ends_at_absence():
             series = re.sub(r"\d+", "0", pattern)
@@ -147,14 +153,17 @@ class FileMaker:
         folder, count = _matching_text(folder), IMAGES if is_recording and re.search(_WILD, name) else 1
         return [os.path.join(folder, re.sub(_WILD, str(index), name)) for index in range(count)]  # noqa: PTH118 - texts
 
-    def fill(self, folder: str) -> bool:
-        """Fill a folder with images if it is missing, or was made because an argument names it."""
+    def fill(self, folder: str, *, is_needed: bool = False) -> bool:
+        """Fill a folder with images if it is missing, or was made because an argument names it.
+
+        `is_needed`: the listing raises where there is none, so the name of the folder need not look like data.
+        """
         full = self._overlay.path_of(folder)
         if full is None or class_folders.caller_handles_absence():
             return False
         if not self._overlay.exists(full) and self._make_annotations(folder):
             return True
-        if not self._is_of_files(folder):
+        if not (self._is_of_files(folder) or (is_needed and self._is_absent_folder(folder))):
             return False
         suffix = listed_suffixes.wanted_suffix(image_files.LISTED | self._placeholders, self._usual_suffix())
         if self._is_listed_file(full):  # the names that were listed are folders
@@ -304,6 +313,16 @@ class FileMaker:
         if full is None or not self._overlay.captures_all:
             return False
         return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
+
+    def may_be_data(self, path: str) -> bool:
+        """Whether nothing in a path says that it is no data."""
+        is_free = self._overlay.captures_all and self._overlay.path_of(path) is not None
+        return self.is_data(path) or (is_free and not (_OTHER_NAME.search(path) or _OUTPUT_NAME.search(path)))
+
+    def _is_absent_folder(self, folder: str) -> bool:
+        """Whether a script wants images of a folder that does not exist, and that is none for its own output."""
+        full = self._overlay.path_of(folder)
+        return full is not None and not self._overlay.exists(full) and self.may_be_data(folder)
 
     def _is_of_files(self, path: str) -> bool:
         """Whether a path is of data for what lists folders or opens images: also a folder of the author's machine."""

@@ -7,9 +7,7 @@ the sample occur. A name of a file is one that its reader makes. A text has as m
 
 from __future__ import annotations
 
-import ast
 import csv
-import functools
 import io
 import json
 import re
@@ -18,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import expected_format, image_files, placeholders
-from cotenant.tracing.data.class_folders import parsed_source
+from cotenant.tracing.data import expected_format, image_files, listed_suffixes, placeholders
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, FormatNode
@@ -32,20 +29,14 @@ _CALLERS = 4  # functions through which what one of them reads is returned
 _MAX_ROWS = 400_000
 _ELEMENTS = 3  # of a list in a row
 _OF_ONE_IDENTITY = 16  # rows
-_CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset", re.IGNORECASE)
+_CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset|lexicon|charset|alphabet", re.IGNORECASE)
 _SAMPLE_LIST = re.compile(r"train|val|test|dev|list|split|file|meta|annot|index|ids", re.IGNORECASE)
 """Names of files with a line for each class, and of those with one for each sample."""
 _NUMBERED = re.compile(r"\d{5,}")
 """Names of annotations of one image, such as `000017.txt`: a few objects."""
 _MAPPING = re.compile(r"(?:2|_to_)(?:id|idx|index)|vocab|label_?map|class_?map", re.IGNORECASE)
-_IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
-_OTHER_READERS = (
-    (re.compile(r"^(?:nib|nibabel)\.load$"), ".nii.gz"),
-    (re.compile(r"^h5py\.File$"), ".h5"),
-    (re.compile(r"^(?:np|numpy)\.load$"), ".npy"),
-)
-"""Functions that read files of a data set, and the suffix of those."""
 _JSON_LINES = ".jsonl"
+_LISTS = (".txt", ".lst", ".list")
 _FLOAT = 0.5
 _BOXES = re.compile(r"(?:.*_)?b?box(?:es)?", re.IGNORECASE)
 _NUMBERS = frozenset({"int", "float", "size"})
@@ -60,7 +51,10 @@ common_arrays: list[str] = []
 
 
 class RecordMaker:
-    """Makes a file of records. `is_data`: whether a path looks like data."""
+    """Makes a file of records.
+
+    `is_data`: whether a path looks like data; `may_be_data`: whether nothing in it says that it is something else.
+    """
 
     def __init__(
         self,
@@ -68,10 +62,12 @@ class RecordMaker:
         overlay: Overlay,
         warn: Callable[[str], None],
         is_data: Callable[[str], bool],
+        may_be_data: Callable[[str], bool],
     ) -> None:
         self._kinds = ColumnMaker.of(samples)
         self._classes = (self._kinds.image or self._kinds.text or samples[0]).classes
-        self._overlay, self._warn, self._is_data = overlay, warn, is_data
+        self._overlay, self._warn = overlay, warn
+        self._is_data, self._may_be_data = is_data, may_be_data
         self._image_suffix = ".jpg"
         _, height, width = image_size(self._kinds.image) if self._kinds.image is not None else (3, 2, 2)
         self._box = (0, 0, width - 1, height - 1)
@@ -79,13 +75,15 @@ class RecordMaker:
     def make(self, path: str) -> bool:
         """Make what the line that opens `path` now expects, or nothing."""
         full = self._overlay.path_of(path)
-        if full is None or not self._is_data(path) or self._overlay.exists(full) or _is_image(path):
+        if full is None or not self._may_be_data(path) or self._overlay.exists(full) or _is_image(path):
             return False
         # Rows with texts grow by what the running script asks for (`json_rows`), which says more than its code.
         callers = script_location.user_callers(_CALLERS) if self._kinds.text is None else ()
         form = expected_format.format_at(*script_location.calling_line(), callers)
-        self._image_suffix = _suffix_of_readers(script_location.calling_file())
-        content = self.content(form, path) if form is not None else None
+        self._image_suffix = listed_suffixes.suffix_of_readers(script_location.calling_file(), ".jpg")
+        if form is None or not (self._is_data(path) or _lists_files(form)):
+            return False
+        content = self.content(form, path)
         if content is None:
             return False
         above = Path(self._overlay.above(full))
@@ -114,6 +112,8 @@ class RecordMaker:
     def content(self, form: Format, path: str) -> str | None:
         """The text of a file; None if it cannot be made soundly."""
         node, stem = form.node, Path(path).stem
+        if self._kinds.image is not None and self._kinds.text is None and not _CLASS_LIST.search(stem):
+            _name_files(node)
         is_of_files = any("path" in leaf.uses for leaf in _leaves(node)) or bool(_SAMPLE_LIST.search(stem))
         is_of_classes = not is_of_files and bool(_CLASS_LIST.search(stem))
         rows = self._classes if is_of_classes else self._count(node)
@@ -128,12 +128,25 @@ class RecordMaker:
         names = [name for name in node.fields if isinstance(name, str)]
         if names and "json" not in node.uses:
             return self._table(node.fields, names, rows)
+        if "escapes" in node.uses:
+            return self._escaping_lines(path, rows)
         if not (node.uses or node.choices or node.count):  # nothing is done with a line
             if path.endswith(TEXT_SUFFIXES) if self._kinds.text is not None else not (is_of_files or is_of_classes):
                 return None
             node.uses |= {"path"} if is_of_files and self._kinds.text is None else set()
         header = ["header"] * form.header
         return "\n".join([*header, *(self._line(node, row) for row in range(rows))]) + "\n"
+
+    def _escaping_lines(self, path: str, rows: int) -> str | None:
+        """Lines that go where their use is not followed: in a list of samples, names of images.
+
+        They are in a folder that is named after the list, as several lists are of several kinds of files.
+        """
+        stem, suffix = Path(path).stem, Path(path).suffix
+        is_list = suffix in _LISTS and _SAMPLE_LIST.search(stem) and not _CLASS_LIST.search(stem)
+        if not is_list or self._kinds.image is None or self._kinds.text is not None:
+            return None
+        return "".join(f"{stem}/{row:06d}{self._image_suffix}\n" for row in range(rows))
 
     def _table(self, fields: Mapping[Any, FormatNode], names: Sequence[str], rows: int) -> str:
         """CSV with names of columns."""
@@ -251,13 +264,19 @@ class RecordMaker:
         return [self._object(node.elements or FormatNode(), row + at, name) for at in range(_ELEMENTS)]
 
 
-@functools.cache
-def _suffix_of_readers(path: str) -> str:
-    """The suffix of the files that a module reads: of scans or HDF5, where it reads no images."""
-    calls = {ast.unparse(node.func) for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call)}
-    if any(_IMAGE_READER.search(call) for call in calls):
-        return ".jpg"
-    return next((suffix for reader, suffix in _OTHER_READERS if any(reader.search(call) for call in calls)), ".jpg")
+def _lists_files(form: Format) -> bool:
+    """Whether lines of several parts name files: such a file is a list of samples, whatever its own name is."""
+    has_parts = form.kind in ("lines", "csv") and form.node.count > 1
+    return has_parts and any("path" in leaf.uses for leaf in _leaves(form.node))
+
+
+def _name_files(node: FormatNode) -> None:
+    """A first part without a known use, before a number, is the name of a file: `7.jpg 3`."""
+    first, second = node.fields.get(0), node.fields.get(1)
+    if first is None or second is None or "int" not in second.uses:
+        return
+    if not (first.uses or first.choices or first.fields or first.elements or first.separator != ""):
+        first.uses.add("path")
 
 
 def _is_image(path: str) -> bool:

@@ -60,7 +60,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     lines = (sample for sample in samples if len(sample.shape) == 1)
     row = next((line for line in lines if _is_row(line)), None)
     columns = 0 if row is None else row.shape[0]
-    records = RecordMaker(samples, overlay, warn, lambda path: True)
+    records = RecordMaker(samples, overlay, warn, lambda path: True, lambda path: True)
     return [
         Patch(
             target=f"pandas:{name}", phase=Phase.DATA, wraps=True, reason="It raises where the file is missing.",
