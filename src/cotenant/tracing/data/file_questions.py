@@ -16,6 +16,7 @@ from cotenant.tracing.data.sentencepiece_files import SentencePieceFiles
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
 from cotenant.tracing.data.synthetic_records import RecordMaker
 from cotenant.tracing.data.vocabulary_files import VocabularyFiles
+from cotenant.tracing.data.word_vectors import WordVectors
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -27,6 +28,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     characters = CharacterVocabulary(samples, overlay, warn)
     vocabularies = VocabularyFiles(samples, overlay, warn)
     pieces = SentencePieceFiles(samples, overlay, warn)
+    vectors = WordVectors(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -35,7 +37,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         return functools.partial(_preparing, prepare, named, lists)
 
     for_asking = (
-        maker.make_dataset, maker.make_folder, functools.partial(maker.make_text, for_question=True),
+        maker.make_dataset, maker.make_folder, vectors.make_asked,
+        functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
         characters.make, vocabularies.make_asked, pieces.make_asked,
     )  # fmt: skip
@@ -74,7 +77,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         *opened_files.patches(
             samples, overlay,
             (
-                maker.make_dataset, records.make, maker.make_text, maker.make_image, characters.make,
+                maker.make_dataset, vectors.make, records.make, maker.make_text, maker.make_image, characters.make,
                 vocabularies.make,
             ),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,

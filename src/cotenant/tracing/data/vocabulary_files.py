@@ -49,7 +49,7 @@ class VocabularyFiles:
         separator = next((sign for pattern, sign in _COLUMNS if pattern.search(source)), "")
         target = Path(self._overlay.above(full))
         target.parent.mkdir(parents=True, exist_ok=True)
-        lines = (f"{token}{separator}{index if separator else ''}\n" for index, token in enumerate(_tokens(self._size)))
+        lines = (f"{token}{separator}{index if separator else ''}\n" for index, token in enumerate(tokens(self._size)))
         target.write_text("".join(lines), encoding="utf-8")
         self._warn(f"`{path}`, a vocabulary of {self._size} tokens,")
         return True
@@ -59,7 +59,7 @@ class VocabularyFiles:
         return script_location.is_absence_an_error() and self.make(path)
 
 
-def _tokens(size: int) -> Iterator[str]:
+def tokens(size: int) -> Iterator[str]:
     """Tokens that differ; no more than `size`."""
     characters = string.ascii_letters + string.digits + string.punctuation
     known = dict.fromkeys((*_SPECIAL, *characters, *(f"##{letter}" for letter in string.ascii_lowercase)))
