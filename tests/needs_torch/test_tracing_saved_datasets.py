@@ -75,6 +75,14 @@ def test_the_answer_is_one_of_the_choices():
     assert all(answer in choices for answer, choices in zip(columns["answer"], columns["choice"], strict=True))
 
 
+def test_a_question_is_shorter_than_its_context():
+    maker = ColumnMaker.of([SyntheticSample(shape=(64,), dtype="int64", classes=30000)])
+    columns = saved_datasets.columns_of({"context": STRING, "question": STRING, "choice": [STRING]}, maker, 1)
+    assert [len(columns[name][0].split()) for name in ("context", "question")] == [64, 4]
+    assert [len(choice.split()) for choice in columns["choice"][0]] == [1] * 4
+    assert len(saved_datasets.columns_of({"question": STRING}, maker, 1)["question"][0].split()) == 64
+
+
 class Table:
     @classmethod
     def from_dict(cls, columns, features):

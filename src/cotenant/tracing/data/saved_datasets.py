@@ -26,6 +26,8 @@ _LISTS = ("Sequence", "List", "LargeList")  # of `datasets`; the first until ver
 _ITEMS = 4  # of a list of texts: the choices of a question
 _CHOICES = ("choice", "choices", "options")
 _ANSWER = "answer"
+_CONTEXT, _BESIDE_CONTEXT = "context", 16
+"""A column of long texts, and of how many parts of its length the questions and choices about it are."""
 
 
 def patches(samples: Sequence[SyntheticSample], tables: LoadedTables, warn: Callable[[str], None]) -> list[Patch]:
@@ -92,7 +94,11 @@ def _text(path: Path) -> str:
 
 def columns_of(features: Mapping[str, Any], maker: ColumnMaker, rows: int) -> dict[str, list[Any]]:
     """So many values of each column, by its type. An answer is one of the row's choices, where it has some."""
-    columns = {name: [_value(kind, maker, name, row) for row in range(rows)] for name, kind in features.items()}
+    short = {"question", _ANSWER, *_CHOICES} if _CONTEXT in features else set()
+    parts = {name: _BESIDE_CONTEXT if name in short else 1 for name in features}
+    columns = {
+        name: [_value(kind, maker, name, row, parts[name]) for row in range(rows)] for name, kind in features.items()
+    }
     choices = next((columns[name] for name in _CHOICES if name in columns), None)
     if choices is not None and isinstance(choices[0], list) and isinstance(columns.get(_ANSWER, [None])[0], str):
         columns[_ANSWER] = [items[0] for items in choices]
