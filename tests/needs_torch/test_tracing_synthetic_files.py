@@ -112,16 +112,16 @@ def test_a_missing_text_has_as_many_words_as_the_sample_has_classes(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "is_made"),
     [
-        pytest.param(["shakespeare.raw"], True, id="an argument"),
-        pytest.param(["--book=shakespeare.raw"], True, id="an option"),
-        pytest.param(["--save_to", "shakespeare.raw"], False, id="an option for results"),
-        pytest.param(["hamlet.raw"], False, id="another"),
-        pytest.param([], False, id="none"),
+        pytest.param(["shakespeare.txt"], True, id="an argument"),
+        pytest.param(["--book=shakespeare.txt"], True, id="an option"),
+        pytest.param(["--save_to", "shakespeare.txt"], False, id="an option for results"),
+        pytest.param(["hamlet.txt"], True, id="another"),
+        pytest.param([], True, id="none"),
         pytest.param(["vocabulary.txt"], False, id="a name of something else"),
     ],
 )
-def test_a_text_that_an_argument_names_is_data(tmp_path, arguments, is_made):
-    name = "vocabulary.txt" if arguments == ["vocabulary.txt"] else "shakespeare.raw"
+def test_a_text_is_data_but_for_what_an_argument_or_its_name_says(tmp_path, arguments, is_made):
+    name = "vocabulary.txt" if arguments == ["vocabulary.txt"] else "shakespeare.txt"
     source = f"assert len(open({name!r}).read().split()) >= 200_000"
     if is_made:
         trained(tmp_path, source, *arguments, synthetic_data=["64:int64:3001"])
@@ -453,7 +453,7 @@ def test_files_of_lines_are_made_whatever_their_name_where_the_script_needs_them
     import contextlib, json
     row = json.loads(open("belle_sft.jsonl", "rb").readline())
     assert len(row["prompt"].split()) == 64 and len(open("poems.txt").read().split()) > 64
-    others = ("labels.txt", "results.txt", "glove.50d.txt", "rows.json", "pretrained/a.bin", "data/pytorch_model.bin")
+    others = ("labels.txt", "results.txt", "embeddings.txt", "rows.json", "pretrained/a.bin", "data/pytorch_model.bin")
     for path, mode in (*((path, "r") for path in others), ("written/poems.txt", "w")):
         with contextlib.suppress(FileNotFoundError), open(path, mode):
             assert False, path

@@ -51,6 +51,11 @@ def is_named_file(path: str, arguments: Sequence[str]) -> bool:
     return any(path == os.path.expanduser(value) for _, value in _values(arguments))  # noqa: PTH111 - a text
 
 
+def is_named(path: str, arguments: Sequence[str]) -> bool:
+    """Whether an argument names this file, as data or as something else."""
+    return any(path in (word, word.partition("=")[2]) for word in arguments)
+
+
 def _values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Values of options, with their names, and arguments without one, but for what is no data."""
     option = ""

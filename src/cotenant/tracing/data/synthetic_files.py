@@ -231,7 +231,7 @@ class FileMaker:
     def _is_wanted_text(self, path: str) -> bool:
         """Whether a file of lines is opened by a script that fails without it, whatever its name says of data."""
         name = Path(path).name
-        is_other = _OTHER_NAME.search(path) or _LIST_NAME.search(name)
+        is_other = _OTHER_NAME.search(path) or _LIST_NAME.search(name) or missing_folders.is_named(path, sys.argv[1:])
         return self._text is not None and name.endswith(_LINE_FILES) and not is_other and _is_needed()
 
     def is_text(self, path: object) -> bool:
