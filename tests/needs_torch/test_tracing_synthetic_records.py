@@ -345,3 +345,14 @@ def test_annotations_of_one_image_have_a_few_objects(tmp_path):
         assert len(boxes) == 3, len(boxes)
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+
+
+def test_rows_of_json_have_what_later_lines_of_the_script_read(tmp_path):
+    source = """
+    import json
+    questions = [row["question"] for row in json.load(open("data/valid.json"))]
+    answers = [row["answer"] for row in json.load(open("data/valid.json"))]
+    assert len(questions) == len(answers) >= 1000 and len(answers[3].split()) == 64
+    assert "cotenant_row" not in json.load(open("data/valid.json"))[0]
+    """
+    trained(tmp_path, source, synthetic_data=["64:int64:3001"])

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import synthetic_columns, synthetic_hf_datasets
+from cotenant.tracing.data import synthetic_columns, synthetic_hf_datasets, synthetic_tables
 from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import parse_sample
 from traced_scripts import traced
@@ -376,3 +376,31 @@ def test_a_text_is_a_question_and_its_answer_for_a_chat_template():
     assert apply(None, "one two three") == said
     assert apply(None, ["one two three"]) == [said]
     assert apply(None, said) == said
+
+
+@pytest.mark.parametrize(
+    ("source", "mentions"),
+    [
+        pytest.param('"""Time series\nof stocks."""\nx = read_csv("a.csv")\n', False, id="docstring"),
+        pytest.param('def f():\n    """By date."""\n    return table["date"]\n', True, id="code"),
+        pytest.param("x = 1  # the first column is a date\n", True, id="comment"),
+    ],
+)
+def test_a_docstring_says_nothing_of_dates(tmp_path, source, mentions):
+    script = tmp_path / "read.py"
+    script.write_text(source)
+    assert synthetic_tables._mentions_dates(str(script)) is mentions
+
+
+class _Rows(list):
+    """As `datasets.Dataset`, for what iterates over it."""
+
+
+@pytest.mark.parametrize("is_synthetic", [True, False])
+def test_rows_of_a_table_grow_while_a_script_iterates_over_it(is_synthetic):
+    maker = ColumnMaker.of([parse_sample("8:int64")])
+    rows = list(synthetic_columns._iterating(maker, lambda: is_synthetic, _Rows.__iter__)(_Rows([{}, {}])))
+    if not is_synthetic:
+        assert all(type(row) is dict for row in rows)
+        return
+    assert [row["sentence1"] for row in rows] == [maker.words(row=number) for number in range(2)]

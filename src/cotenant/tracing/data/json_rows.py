@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from _collections_abc import dict_keys
 
 ROWS = 1000
-_MARK = "cotenant_row"
-"""The only key of a row in the file."""
+MARK = "cotenant_row"
+"""The key of a row in the file that grows; the only one where the code says none."""
 _IMAGE_MARK = "<image>"
 """Stands for the image in a text. Source: haotian-liu/LLaVA, docs/Finetune_Custom_Data.md; LLaMA-Factory, ms-swift."""
 _COMMON_TEXTS = frozenset(
@@ -42,7 +42,7 @@ _COMMON_TEXTS = frozenset(
 
 def text(*, by_line: bool) -> str:
     """The content of a file: a row on each line, or a list of them."""
-    rows = [json.dumps({_MARK: index}) for index in range(ROWS)]
+    rows = [json.dumps({MARK: index}) for index in range(ROWS)]
     return "\n".join(rows) + "\n" if by_line else "[" + ", ".join(rows) + "]"
 
 
@@ -144,11 +144,16 @@ def _parsing(maker: ColumnMaker, original: Any) -> Any:
     def loads(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
         if type(found) is list and found and _is_mark(found[0]):
-            return [_JsonRow((), maker, number) for number in range(len(found))]
-        return _JsonRow((), maker, found[_MARK]) if _is_mark(found) else found
+            return [_row(row, maker) for row in found]
+        return _row(found, maker) if _is_mark(found) else found
 
     return loads
 
 
+def _row(found: dict[str, Any], maker: ColumnMaker) -> _JsonRow:
+    number = found.pop(MARK)
+    return _JsonRow(found, maker, number)
+
+
 def _is_mark(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get(_MARK), int)
+    return isinstance(found, dict) and isinstance(found.get(MARK), int)

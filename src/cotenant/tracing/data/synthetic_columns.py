@@ -112,9 +112,12 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
             target=f"{table}.__getitems__", replacement=wrap["items"],
             source="datasets/arrow_dataset.py, `Dataset.__getitems__`", **common,
         ),
-        Patch(
-            target="datasets.iterable_dataset:IterableDataset.__iter__", replacement=wrap["stream"],
-            source="datasets/iterable_dataset.py, `IterableDataset.__iter__`", **common,
+        *(
+            Patch(
+                target=f"datasets.{module}.__iter__", replacement=wrap["stream"],
+                source=f"datasets/{module.partition(':')[0]}.py, `__iter__`", **common,
+            )
+            for module in ("arrow_dataset:Dataset", "iterable_dataset:IterableDataset")
         ),
         *(
             Patch(
@@ -213,8 +216,9 @@ def _items(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any
 
 def _iterating(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
     def iterate(self: Any) -> Any:
-        for row in original(self):
-            yield GrowingRow(row, maker.value) if type(row) is dict and only_synthetic() else row
+        for number, row in enumerate(original(self)):
+            grows = type(row) is dict and only_synthetic()
+            yield GrowingRow(row, functools.partial(maker.value, row=number)) if grows else row
 
     return iterate
 

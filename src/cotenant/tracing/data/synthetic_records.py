@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import expected_format, image_files, listed_suffixes, placeholders
+from cotenant.tracing.data import expected_format, image_files, json_rows, listed_suffixes, placeholders
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.format_nodes import Format, FormatNode
@@ -170,7 +170,7 @@ class RecordMaker:
 
     def _line(self, node: FormatNode, row: int) -> str:
         if "json" in node.uses:
-            return json.dumps(self._object(node, row, ""))
+            return json.dumps(self._growing(node, row))
         return str(self._value(node, row, ""))
 
     def _value(self, node: FormatNode, row: int, name: str, *, is_first: bool = False, has_text: bool = False) -> Any:
@@ -238,7 +238,7 @@ class RecordMaker:
         if node.elements is not None and "mapping" in node.uses:
             return json.dumps({str(row): self._object(node.elements, row, "") for row in range(rows)})
         if node.elements is not None:
-            return json.dumps([self._object(node.elements, row, "") for row in range(rows)])
+            return json.dumps([self._growing(node.elements, row) for row in range(rows)])
         made = {name: self._members(part, str(name), rows) for name, part in node.fields.items()}
         return json.dumps(made if all(isinstance(name, str) for name in made) else list(made.values()))
 
@@ -248,6 +248,11 @@ class RecordMaker:
             return self._object(node, 0, name)
         made = [self._object(node.elements, row, name) for row in range(rows)]
         return dict(enumerate(made)) if "mapping" in node.uses else made
+
+    def _growing(self, node: FormatNode, row: int) -> Any:
+        """A row of JSON; of a text other lines of the script may read more than those that were found."""
+        made = self._object(node, row, "")
+        return {json_rows.MARK: row, **made} if isinstance(made, dict) and self._kinds.text is not None else made
 
     def _object(self, node: FormatNode, row: int, name: str) -> Any:
         """A value of JSON."""
