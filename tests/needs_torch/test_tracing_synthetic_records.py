@@ -353,6 +353,8 @@ def test_rows_of_json_have_what_later_lines_of_the_script_read(tmp_path):
     questions = [row["question"] for row in json.load(open("data/valid.json"))]
     answers = [row["answer"] for row in json.load(open("data/valid.json"))]
     assert len(questions) == len(answers) >= 1000 and len(answers[3].split()) == 64
+    assert [row["label"].strip() for row in json.load(open("data/valid.json"))][3] == "0"
+    assert json.load(open("data/valid.json"))[0]["label"] == 0
     assert "cotenant_row" not in json.load(open("data/valid.json"))[0]
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001"])

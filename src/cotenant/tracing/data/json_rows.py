@@ -12,6 +12,7 @@ import ast
 import functools
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -128,10 +129,17 @@ def _value(maker: ColumnMaker, row: int, name: str) -> Any:
     if kind in ("image", "audio"):
         return f"0.{'jpg' if kind == 'image' else 'wav'}"
     if kind != "chat":
-        return maker.value(name, row)
+        value = maker.value(name, row)
+        return str(value) if isinstance(value, (int, float)) and _is_read_as_text(name) else value
     begin = f"{_IMAGE_MARK}\n" if maker.image is not None else ""
     words = maker.words(2, row)
     return [_message("user", "human", begin + words), _message("assistant", "gpt", words)]
+
+
+def _is_read_as_text(name: str) -> bool:
+    """Whether the line that reads a value calls a method of texts: a label may be a word."""
+    methods = "strip|lower|upper|title|split|replace|startswith|endswith|encode"
+    return bool(re.search(rf"[\"']{re.escape(name)}[\"']\]\.(?:{methods})\(", script_location.calling_text()))
 
 
 def _message(role: str, sender: str, content: str) -> dict[str, str]:
