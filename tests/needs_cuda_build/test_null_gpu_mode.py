@@ -406,6 +406,11 @@ def test_data_and_weights_that_are_absent_are_replaced(explain):
     assert any("keeps its initial ones" in warning for warning in result.estimate.warnings)
 
 
+def test_a_script_may_ask_for_a_terminal(explain):
+    text = 'import os\nrows, columns = os.popen("stty size", "r").read().split()\nassert int(columns) == 80\n'
+    assert explain(text + PERCEPTRON + STEPS).estimate.breakdown_bytes["parameter"]
+
+
 FILES = """
 import glob
 import torch

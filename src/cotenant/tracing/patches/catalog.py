@@ -83,9 +83,10 @@ _ABSENCE_PROVIDERS = (
     "patches.hf_pretrained",
     "patches.diffusers_pretrained",
     "patches.missing_processors",
+    "patches.terminal",
     "data.synthetic_data",
 )
-"""Those for data and models that are not on this machine, which scripts on the null GPU lack as well."""
+"""Those for what is not on this machine, as data, models and a terminal: scripts on the null GPU lack it as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def all_patches(context: PatchContext) -> list[Entry]:
 
 
 def absence_patches(context: AbsenceContext) -> list[Entry]:
-    """The entries for data and models that are not on this machine."""
+    """The entries for what is not on this machine."""
     return [entry for module in import_providers(_ABSENCE_PROVIDERS) for entry in module.patches(context)]
 
 

@@ -28,7 +28,7 @@ from cotenant.tracing.patches.registry import (
 
 
 def patches(context: PatchContext) -> list[Entry]:
-    """Of torchvision, transformers, safetensors, Lightning, torchmetrics, scikit-learn, TensorBoard and others."""
+    """Of torchvision, transformers, safetensors, Lightning, torchmetrics, scikit-learn, tqdm and others."""
     return [
         HookPatch(
             target="torchvision", phase=Phase.LIBRARIES,
@@ -77,12 +77,6 @@ def patches(context: PatchContext) -> list[Entry]:
             target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
             also_in="wandb", reason="A run that the script wants, whatever WANDB_MODE says, is written by a service.",
             source="wandb/sdk/wandb_init.py, `init`",
-        ),
-        Patch(
-            target="tensorboard.compat:tf", phase=Phase.LIBRARIES, wraps=True,
-            replacement=lambda original: importlib.import_module("tensorboard.compat.tensorflow_stub"),
-            reason="Where TensorFlow is installed, it writes the events, in C++ where no scratch folder takes them.",
-            source="tensorboard/compat/__init__.py, `tf`",
         ),
     ]  # fmt: skip
 

@@ -57,7 +57,7 @@ class Warns(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AbsenceContext:
-    """What patches for data and models that are not on this machine need of a session."""
+    """What patches for things that are not on this machine, such as data and models, need of a session."""
 
     options: TraceOptions
     recorder: Warns

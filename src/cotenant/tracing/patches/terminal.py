@@ -13,7 +13,7 @@ import os
 import shlex
 from typing import Any
 
-from cotenant.tracing.patches.registry import Entry, Patch, PatchContext, Phase, patch_attributes
+from cotenant.tracing.patches.registry import AbsenceContext, Entry, Patch, Phase, patch_attributes
 
 _COLUMNS, _LINES = 80, 24
 """Source: Lib/shutil.py, `get_terminal_size`."""
@@ -26,7 +26,7 @@ _OF_WINDOWS = {
 }
 
 
-def patches(context: PatchContext) -> list[Entry]:
+def patches(context: AbsenceContext) -> list[Entry]:
     """The function, the start of the program, and windows."""
     reason = "A traced script has no terminal."
     return [

@@ -1,7 +1,7 @@
 """Libraries whose compiled code opens files itself: their paths are redirected to the overlay.
 
-Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, Arrow tables, which `datasets` maps, storages, and
-the HDF5 files, recordings, databases and tokenizers that scripts write before they train.
+Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, Arrow tables, which `datasets` maps, storages, the
+HDF5 files, recordings, databases and tokenizers that scripts write before they train, and TensorBoard's events.
 
 A module of its own: these libraries are known by name and need not be installed.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -122,6 +123,12 @@ def patches(overlay: Overlay) -> list[Patch]:
         Patch(
             target="torch:from_file", phase=Phase.DATA, replacement=map_storage, wraps=True,
             reason="PyTorch maps files in C++.", source="aten/src/ATen/native/TensorFactories.cpp, `from_file`",
+        ),
+        Patch(
+            target="tensorboard.compat:tf", phase=Phase.DATA, wraps=True,
+            replacement=lambda original: importlib.import_module("tensorboard.compat.tensorflow_stub"),
+            reason="Where TensorFlow is installed, it writes the events in C++; the stub writes them in Python.",
+            source="tensorboard/compat/__init__.py, `tf`",
         ),
     ]  # fmt: skip
 
