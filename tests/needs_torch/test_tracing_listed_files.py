@@ -93,6 +93,7 @@ def test_a_folder_whose_listing_would_raise_needs_no_name_of_data(tmp_path):
     ("path", "is_mask"),
     [
         pytest.param("CamVid/trainannot/7.png", True, id="of CamVid"),
+        pytest.param("CamVid/trainannot/7.jpg", True, id="of a suffix that the script leaves open"),
         pytest.param("CamVid/train/7.png", False, id="images"),
         pytest.param("annotated/7.png", False, id="another word"),
     ],

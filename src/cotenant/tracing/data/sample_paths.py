@@ -21,7 +21,7 @@ from cotenant.tracing.data.data_options import SyntheticSample
 
 _MASK = re.compile(
     r"(?<![a-z])masks?(?=/|\.|$)|(?-i:(?<=[a-z])Masks?)(?=/|\.|$)|SegmentationClass|SegmentationObject|gtFine|labelIds"
-    r"|_segmentation\.\w+$|(?:(?<![a-z])(?:annotations?|labels?)|annot)/.*\.png$"
+    r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$|[a-z]annot/[^/]*\.\w+$"
     r"|(?<![a-z])(?:disp|disparity|disparities|depths?)(?:_[a-z0-9]+)*/[^/]*\.png$",
     re.IGNORECASE,
 )
