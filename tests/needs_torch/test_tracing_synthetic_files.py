@@ -48,7 +48,7 @@ def test_a_missing_folder_of_images_is_listed(tmp_path, listing):
         pytest.param("D:/deblur/gopro", True, id="of Windows"),
         pytest.param("/home/somebody/results/DIV2K", False, id="for results"),
         pytest.param("/tmp/DIV2K", False, id="of the system"),
-        pytest.param("DIV2K", False, id="in the working folder"),
+        pytest.param("DIV2K", True, id="in the working folder"),
         pytest.param("masks", True, id="of masks"),
     ],
 )

@@ -66,7 +66,7 @@ def with_further_iterations(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareSta
         return trace
     continued = found.insert(trace, times)
     # What follows in the trace, such as the iteration that was compared, may reserve as much.
-    reserved = [make_replay_input(each, gpu, stack).peak_reserved_bytes() for each in (trace, continued)]
+    reserved = [make_replay_input(one, gpu, stack).peak_reserved_bytes() for one in (trace, continued)]
     return continued if reserved[1] > reserved[0] else trace
 
 

@@ -34,7 +34,13 @@ def caller_expects_folders() -> bool:
 
 def caller_handles_absence() -> bool:
     """Whether the user's line that lists a folder now is in a `try` statement that goes on without the folder."""
-    return handles_absence(*script_location.calling_line())
+    return _handles_absence(*script_location.calling_line())
+
+
+def opener_handles_absence() -> bool:
+    """The same of the user's line that opens a file now."""
+    frame = script_location.opening_frame()
+    return _handles_absence(frame.f_code.co_filename, frame.f_lineno)
 
 
 def caller_downloads_what_is_absent() -> bool:
@@ -75,8 +81,7 @@ def _has_download(statements: Iterable[ast.stmt]) -> bool:
 
 
 @functools.cache
-def handles_absence(path: str, line: int) -> bool:
-    """The same for any line that opens or lists something."""
+def _handles_absence(path: str, line: int) -> bool:
     tree = parsed_source(path)
     function = _innermost(tree, line, _FUNCTIONS) or tree
     tries = (node for node in ast.walk(function) if isinstance(node, ast.Try))

@@ -232,7 +232,8 @@ class FileMaker:
         """Whether a file of lines is opened by a script that fails without it, whatever its name says of data."""
         name = Path(path).name
         is_other = _OTHER_NAME.search(path) or _LIST_NAME.search(name) or missing_folders.is_named(path, sys.argv[1:])
-        return self._text is not None and name.endswith(_LINE_FILES) and not is_other and _is_needed()
+        is_lines = self._text is not None and name.endswith(_LINE_FILES) and not is_other
+        return is_lines and not class_folders.opener_handles_absence()
 
     def is_text(self, path: object) -> bool:
         """Whether a file was made as a text."""
@@ -315,8 +316,9 @@ class FileMaker:
         return self._is_made(full) or bool(_DATA_NAME.search(path) and not _OTHER_NAME.search(path))
 
     def may_be_data(self, path: str) -> bool:
-        """Whether nothing in a path says that it is no data."""
-        is_free = self._overlay.captures_all and self._overlay.path_of(path) is not None
+        """Whether nothing in a path says that it is no data; absent folders of the system have none."""
+        is_of_system = path.startswith("/") and not (_ELSEWHERE.match(path) or path.startswith(f"{self._overlay.cwd}/"))
+        is_free = self._overlay.captures_all and self._overlay.path_of(path) is not None and not is_of_system
         return self.is_data(path) or (is_free and not (_OTHER_NAME.search(path) or _OUTPUT_NAME.search(path)))
 
     def _is_absent_folder(self, folder: str) -> bool:
@@ -388,12 +390,6 @@ class FileMaker:
 def _matching_text(pattern: str) -> str:
     """A text that matches a pattern of `glob`: of a set its first character, as in `image_0[2,3]`."""
     return re.sub(_WILD, lambda wild: re.sub(r"^\[!?\]?|\].*$|[*?]+", "", wild[0])[:1] or "0", pattern)
-
-
-def _is_needed() -> bool:
-    """Whether the script opens a file outside of a `try` statement that goes on without it."""
-    frame = script_location.opening_frame()
-    return not class_folders.handles_absence(frame.f_code.co_filename, frame.f_lineno)
 
 
 def is_empty_folder_file(name: str) -> bool:

@@ -2,6 +2,8 @@
 
 A line has a word and its numbers: of each token of the synthetic texts, as many numbers as the name of the file says
 (`glove.6B.100d.txt`), else as those files have that do not say it. fastText's files begin with both counts.
+
+A module of its own: the names and the form of these files are those of three projects, not of a script.
 """
 
 from __future__ import annotations
