@@ -231,3 +231,13 @@ def test_last_batch_that_cannot_be_read_here_is_a_full_one_and_named():
     assert list(observer.warnings) == [
         "the last batch of an epoch, of 2 samples, is not included: reading it raised OSError: not opened"
     ]
+
+
+def test_live_bytes_leave_out_the_rest_of_larger_blocks(monkeypatch):
+    stats = {"allocated_bytes.all.current": 3 << 20, "requested_bytes.all.current": 2 << 20}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 3 << 20)
+    observer = CudaBuildObserver(3, lambda: None)
+    assert observer.live_bytes == {}
+    observer.is_recording = True
+    assert observer.live_bytes == {0: 2 << 20}

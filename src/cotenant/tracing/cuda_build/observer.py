@@ -56,8 +56,8 @@ class CudaBuildObserver:
 
     @property
     def live_bytes(self) -> dict[int, int]:
-        """Allocated on the GPU now."""
-        return {0: torch.cuda.memory_allocated()} if self.is_recording else {}
+        """Requested on the GPU now: blocks may be up to 1 MiB larger, and differ from batch to batch."""
+        return {0: torch.cuda.memory_stats()["requested_bytes.all.current"]} if self.is_recording else {}
 
     @property
     def peak_bytes(self) -> dict[int, int]:
