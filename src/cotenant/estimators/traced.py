@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "20"
+    version = "21"
 
     def __init__(
         self,
