@@ -103,6 +103,7 @@ def test_names_that_are_only_passed_on_are_of_images(tmp_path):
         return found
     name, label = read("data/casia.txt", pairs)[1]
     assert Image.open(os.path.join("data", name)).size == (16, 8) and label == 1 and name.endswith(".jpg")
+    assert not read("data/class_names.txt", pairs)[1][0].endswith(".jpg")
     files = dict(rgb=read("lists/train_rgb.txt", lines), depth=read("lists/train_depth.txt", lines))
     assert len(files["rgb"]) >= 2000 and os.path.dirname(files["rgb"][0]) == "train_rgb"
     assert [Image.open(files[name][0]).size for name in ("rgb", "depth")] == [(16, 8), (4, 2)]
