@@ -102,6 +102,7 @@ def load(monkeypatch):
     """`load_from_disk` of a library that finds no tables; what it warned of, and the tables that it counted."""
     library = types.SimpleNamespace(Features=Features, Dataset=Table, DatasetDict=dict)
     monkeypatch.setitem(saved_datasets.sys.modules, "datasets", library)
+    monkeypatch.setattr(saved_datasets, "made_up", [])  # of the process: later tests trace in forks of it
     tables, warned = LoadedTables(), []
 
     def absent(path):
