@@ -30,7 +30,29 @@ while True:
     trace = traced(tmp_path, source)
     weights = 4 * (32 * 8 + 32 + 64 * 32 + 64)
     assert by_category(trace)["optimizer state"] == 2 * weights
-    assert trace.header.steps == 7  # the critic's sixth sees all states and all gradients
+    assert trace.header.steps == 9  # the critic steps three times beside all states and all gradients
+
+
+def test_two_whole_batches_follow_each_other_where_two_optimizers_step_in_each(tmp_path):
+    """What an iteration leaves to the next one, as a graph that is retained, is beside a batch of the same size."""
+    source = (
+        HEAD
+        + """
+from torch.utils.data import DataLoader
+maker, critic = nn.Linear(8, 512).cuda(), nn.Linear(512, 64).cuda()
+makes, judges = torch.optim.Adam(maker.parameters()), torch.optim.Adam(critic.parameters())
+for x in DataLoader(torch.randn(40 * 256 + 16, 8), batch_size=256):
+    made = maker(x.cuda())
+    loss = critic(made.relu()).mean()
+    loss.backward(retain_graph=True)
+    makes.step()
+    judges.step()
+"""
+    )
+    trace = traced(tmp_path, source)
+    made = [event.bytes for event in trace.events if event.action == "alloc" and event.category == "input"]
+    assert made[:2] == [256 * 8 * 4] * 2
+    assert trace.header.steps == 6
 
 
 def test_the_wait_for_an_optimizer_that_never_steps_is_limited(tmp_path):
@@ -379,7 +401,7 @@ for epoch in range(3):
 
 def test_training_later_in_a_method_that_was_traced_before_is_not_warned_of(tmp_path):
     trace = traced(tmp_path, METHODS)
-    assert trace.header.steps == 4
+    assert trace.header.steps == 6
     assert not [warning for warning in trace.warnings if "after the traced part" in warning]
 
 

@@ -1,7 +1,8 @@
 """How many optimizer steps to trace where a script has several optimizers, which need not step equally often.
 
 A critic may step five times before its generator does once, and a script that steps within backward has one optimizer
-per parameter. All states and gradients exist at once only after every optimizer has stepped.
+per parameter. All states and gradients exist at once only after every optimizer has stepped, and what an iteration
+leaves to the next one, only beside a second iteration of whole batches.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ BATCHES_AHEAD = 1
 """Batches that are read before the epoch was ended. Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`."""
 _MAX_STEPS_FACTOR = 4
 """An optimizer may do so many times the wanted steps until the others have done theirs."""
+_ROUNDS, _MAX_IN_TURN = 2, 4
+"""So many rounds of a few optimizers that step in turn show what an iteration frees of the one before. Of more
+optimizers, as where every parameter has one, each steps once."""
 _MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
 _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 
@@ -123,13 +127,14 @@ class OptimizerSchedule:
 
     @property
     def _usual(self) -> int:
-        """One step of every optimizer after the last of them began; `_steps` where there is only one."""
+        """Steps of every optimizer after the last of them began; `_steps` where there is only one."""
         others = len(self._known) - 1
         if others < 1:
             return self._steps
         if len(self._stepped) <= others:
             return self._steps + _EXTRA_STEPS_PER_OPTIMIZER * len(self._known)
-        return max(self._steps, self._last_first_step + others)
+        rounds = _ROUNDS if others < _MAX_IN_TURN else 1
+        return max(self._steps, self._last_first_step + rounds * (others + 1) - 1)
 
 
 def _trained_elements(optimizer: torch.optim.Optimizer) -> int:
