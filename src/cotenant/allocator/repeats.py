@@ -8,6 +8,7 @@ from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.driver import MemoryDriver
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions
+from cotenant.allocator.replay import serve
 from cotenant.allocator.versions import AllocatorRules
 from cotenant.core.trace import MemoryEvent
 
@@ -41,26 +42,10 @@ def count_growing_repeats(
     driver = MemoryDriver(None, descending=descending and not rules.orders_by_age)
     allocator = CachingAllocator(options, rules, total_bytes=total_bytes, driver=driver)
     addresses: dict[int, int] = {}
-
-    def serve(events: Sequence[MemoryEvent]) -> None:
-        malloc, free = allocator.malloc, allocator.free
-        for action, storage_id, request_bytes, _, _, _, stream, _, _ in events:
-            if action == "alloc":
-                try:
-                    addresses[storage_id] = malloc(request_bytes, stream)
-                except OutOfMemory:
-                    if storage_id not in optional_storages:
-                        raise
-                    addresses[storage_id] = 0
-            elif action == "free":
-                free(addresses.pop(storage_id))
-            elif action == "empty_cache":
-                allocator.empty_cache()
-
     growing = 0
     states: set[object] = set()
     try:
-        serve(before)
+        serve(allocator, before, addresses, optional_storages)
         for repeat in range(1, MAX_REPEATS + 1):
             state = allocator.free_blocks(), tuple(map(addresses.__getitem__, carried))
             if state in states:
@@ -69,7 +54,7 @@ def count_growing_repeats(
             for storage_id in carried:
                 addresses[of_iteration_before(storage_id)] = addresses.pop(storage_id)
             reserved_bytes = driver.peak_reserved_bytes
-            serve(iteration)
+            serve(allocator, iteration, addresses, optional_storages)
             if driver.peak_reserved_bytes > reserved_bytes:
                 growing = repeat
     except OutOfMemory:  # with `throw_on_cudamalloc_oom`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -129,21 +130,35 @@ def peak_reserved_bytes(
     """
     driver = MemoryDriver(None, descending=descending and not rules.orders_by_age)
     allocator = CachingAllocator(options, rules, total_bytes=total_bytes, driver=driver)
+    with contextlib.suppress(OutOfMemory):
+        serve(allocator, events, {}, optional_storages)
+    return driver.peak_reserved_bytes
+
+
+def serve(
+    allocator: CachingAllocator,
+    events: Iterable[MemoryEvent],
+    addresses: dict[int, int],
+    optional_storages: Container[int] = (),
+) -> None:
+    """Serve events of one GPU, lowered, and count nothing. `addresses`: those of live storages, updated.
+
+    Raises:
+        OutOfMemory: a storage that is not optional finds no memory.
+    """
     malloc, free = allocator.malloc, allocator.free
-    addresses: dict[int, int] = {}
     for action, storage_id, request_bytes, _, _, _, stream, _, _ in events:
         if action == "alloc":
             try:
                 addresses[storage_id] = malloc(request_bytes, stream)
             except OutOfMemory:
                 if storage_id not in optional_storages:
-                    break
+                    raise
                 addresses[storage_id] = 0
         elif action == "free":
             free(addresses.pop(storage_id))
         elif action == "empty_cache":
             allocator.empty_cache()
-    return driver.peak_reserved_bytes
 
 
 class _Replay:

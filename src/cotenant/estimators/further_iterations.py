@@ -18,7 +18,7 @@ from cotenant.gpu_specs import GpuSpec
 
 _MADE = frozenset(("alloc", "op"))
 _PASSES = {"forward", "backward"}
-_MAX_STEPS = 4  # of an iteration
+_MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds (`tracing.training.optimizer_schedule`)
 
 
 @dataclass(frozen=True, slots=True)
