@@ -124,10 +124,20 @@ def test_a_folder_without_its_tables_has_the_columns_that_it_describes(tmp_path,
     assert tables.only_synthetic()
 
 
-@pytest.mark.parametrize("info", [None, "{}"])
-def test_a_folder_that_describes_no_columns_stays_missing(tmp_path, load, info):
-    if info is not None:
-        (tmp_path / "dataset_info.json").write_text(info)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("", "", id="none"),
+        pytest.param("dataset_info.json", "{}", id="no columns"),
+        pytest.param("dataset_info.json", "{", id="no JSON"),
+        pytest.param("dataset_info.json", "[3]", id="a list"),
+        pytest.param("dataset_dict.json", "{}", id="no splits"),
+        pytest.param("dataset_dict.json", '{"splits": ["."]}', id="itself"),
+    ],
+)
+def test_a_folder_that_describes_no_columns_stays_missing(tmp_path, load, file, text):
+    if file:
+        (tmp_path / file).write_text(text)
     with pytest.raises(FileNotFoundError):
         load[0](tmp_path)
     assert not load[1]

@@ -26,6 +26,8 @@ _LISTS = ("Sequence", "List", "LargeList")  # of `datasets`; the first until ver
 _ITEMS = 4  # of a list of texts: the choices of a question
 _CHOICES = ("choice", "choices", "options")
 _ANSWER = "answer"
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError)
+"""What a description raises that is no JSON, has other values, or names its own folder as a split."""
 _CONTEXT, _BESIDE_CONTEXT = "context", 16
 """A column of long texts, and of how many parts of its length the questions and choices about it are."""
 
@@ -64,7 +66,10 @@ def _loading(
         try:
             return original(path, *args, **kwargs)
         except FileNotFoundError:
-            made = _made(sys.modules["datasets"], ColumnMaker.of(samples), Path(os.fspath(path)))
+            try:
+                made = _made(sys.modules["datasets"], ColumnMaker.of(samples), Path(os.fspath(path)))
+            except _DAMAGED:
+                made = None
             if made is None:
                 raise
         warn(f"the data set `{path}`")
