@@ -139,3 +139,26 @@ def test_two_numbers_in_turn_are_two_kinds_of_calls(tmp_path):
     trace = traced(tmp_path, SAMPLER.format(steps=100, time="float(step % 2)", condition="time == 0"))
     assert 300 * 8 * 32 * 4 in allocations(trace)
     assert len([size for size in allocations(trace) if size == 300 * 8 * 32 * 4]) < 20
+
+
+def test_an_evaluation_keeps_no_variable_of_its_function_alive(tmp_path):
+    """Before Python 3.13, reading the locals of a function keeps what they are until they are read again."""
+    body = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = model(torch.ones(9000, 64, device="cuda")).mean()
+    loss.backward()
+    optimizer.step()
+batch = torch.ones(7000, 64, device="cuda")
+with torch.no_grad():
+    model(batch)
+del batch
+torch.ones(5000, 64, device="cuda")
+"""
+    inside = "def main():\n" + body.replace("\n", "\n    ") + "\nmain()\n"
+    head = "import torch\nfrom torch import nn\n"
+    # What is freed when: a function's variables live until it returns, those of a module until the end.
+    frees, wanted = ([event.bytes for event in traced(tmp_path, head + source).events] for source in (inside, body))
+    until = wanted.index(5000 * 64 * 4) + 1
+    assert frees[:until] == wanted[:until]

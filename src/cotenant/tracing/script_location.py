@@ -70,12 +70,13 @@ def innermost_line() -> str | None:
     """As `call_location`, for frequent calls: from the innermost frame outwards, with cached answers about files."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_user_file(frame.f_code.co_filename):
+        if is_user_file(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
         frame = frame.f_back
     return None
 
 
+@functools.cache
 def is_user_file(path: str) -> bool:
     """Whether a source file belongs neither to Python, nor to an installed package, nor to us."""
     if path.startswith("<") or "site-packages" in path or "dist-packages" in path:
@@ -90,12 +91,9 @@ def _python_folders() -> tuple[str, ...]:
     return tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 
-_is_user_file = functools.cache(is_user_file)  # libraries ask for files thousands of times
-
-
 def is_called_by_user() -> bool:
     """Whether the function that asks was called by the user's own file; wrappers of ours in between do not count."""
-    return _is_user_file(calling_file())
+    return is_user_file(calling_file())
 
 
 def calling_file() -> str:
@@ -111,7 +109,7 @@ def calling_line() -> tuple[str, int]:
 
 def user_callers(limit: int) -> tuple[tuple[str, int], ...]:
     """(path, line) of the calls in the user's files that led to the one of `calling_line`, the innermost first."""
-    lines = (at for at in _callers(calling_frame().f_back) if _is_user_file(at[0]))
+    lines = (at for at in _callers(calling_frame().f_back) if is_user_file(at[0]))
     return tuple(itertools.islice(lines, limit))
 
 
@@ -168,6 +166,13 @@ def visible_names(frame: FrameType) -> dict[str, Any]:
     names = {**frame.f_globals, **frame.f_locals}
     release_locals(frame)
     return names
+
+
+def local_value(frame: FrameType, name: str) -> Any:
+    """The value of a local name; None without one."""
+    value = frame.f_locals.get(name)
+    release_locals(frame)
+    return value
 
 
 def release_locals(frame: FrameType) -> None:

@@ -151,7 +151,7 @@ class DataDependentLoops:
 
     def _reads_beyond(self, frame: FrameType, needed: int) -> int:
         """Reads of the loop's condition after its last iteration; the loop has ended after `needed` of them."""
-        owner = frame.f_locals.get("self")
+        owner = script_location.local_value(frame, "self")
         reads = self._reads_at(frame)
         if not reads.count:
             reads.enter(owner)

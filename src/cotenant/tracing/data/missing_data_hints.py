@@ -106,7 +106,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
 def _of_known_data_set(error: BaseException) -> tuple[str, str] | None:
     """The sample of a data set of torchvision that has one size, and whose construction raised the error."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        kind = type(frame.f_locals.get("self"))
+        kind = type(script_location.local_value(frame, "self"))
         if frame.f_code.co_name == "__init__" and (sample := synthetic_torchvision.known_sample(kind)) is not None:
             return synthetic_torchvision.sample_text(sample), f"images of {kind.__name__}"
     return None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from cotenant.tracing import script_location
 from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.patches.registry import Patch, Phase
 
@@ -47,6 +48,7 @@ def columns_of_parsed_options(frame: FrameType | None) -> list[str]:
         for options in (value for space in spaces for value in list(space.values()) if _are_own_options(value)):
             named = (value for name, value in vars(options).items() if _COLUMN_NAME.search(name))
             found += [value for value in named if isinstance(value, str) and value.isidentifier()]
+        script_location.release_locals(frame)
         frame = frame.f_back
     return list(dict.fromkeys(found))
 

@@ -71,7 +71,7 @@ def rounds_before_later_training(trained: TrainedLines) -> int | None:
     for frame, _ in _later_training(trained):
         present = next((part for part in function_body(frame) if contains(part, frame.f_lineno)), None)
         if isinstance(present, ast.For):
-            return Counters.of(present, {**frame.f_globals, **frame.f_locals}).rounds_left
+            return Counters.of(present, script_location.visible_names(frame)).rounds_left
     return None
 
 

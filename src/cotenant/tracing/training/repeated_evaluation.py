@@ -32,6 +32,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 
+from cotenant.tracing import script_location
 from cotenant.tracing.assumptions.known_values import KnownValues, has_known_values
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorded_span import RecordedSpan
@@ -111,8 +112,8 @@ class RepeatedCalls:
 
     def _notice_direct_call(self, caller: FrameType) -> None:
         """Replace the `forward` of a model that was called without `Module.__call__`, and calls a module now."""
-        model = caller.f_locals.get("self")
-        if caller.f_code.co_name != "forward" or not isinstance(model, torch.nn.Module):
+        model = script_location.local_value(caller, "self") if caller.f_code.co_name == "forward" else None
+        if not isinstance(model, torch.nn.Module):
             return
         if "_parameters" not in vars(model):  # its `__init__` does not call that of `Module`: `forward` alone works
             return
