@@ -28,6 +28,8 @@ _MAX_STEPS_FACTOR = 4
 _ROUNDS, _MAX_IN_TURN = 2, 4
 """So many rounds of a few optimizers that step in turn show what an iteration frees of the one before. Of more
 optimizers, as where every parameter has one, each steps once."""
+_MAX_PERIOD = 8
+"""A round of at most so many steps, as where a critic steps five times before its generator does, is traced twice."""
 _MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
 _EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 
@@ -133,8 +135,12 @@ class OptimizerSchedule:
             return self._steps
         if len(self._stepped) <= others:
             return self._steps + _EXTRA_STEPS_PER_OPTIMIZER * len(self._known)
-        rounds = _ROUNDS if others < _MAX_IN_TURN else 1
-        return max(self._steps, self._last_first_step + rounds * (others + 1) - 1)
+        if others >= _MAX_IN_TURN:
+            return max(self._steps, self._last_first_step + others)
+        began = self._steps - self._of_one_training  # the steps of trainings before
+        period = self._last_first_step - began
+        whole = began + _ROUNDS * period + 1 if period <= _MAX_PERIOD else 0
+        return max(self._steps, self._last_first_step + _ROUNDS * (others + 1) - 1, whole)
 
 
 def _trained_elements(optimizer: torch.optim.Optimizer) -> int:
