@@ -66,7 +66,7 @@ def _fastai_batches(progress: TrainingProgress) -> Callable[[Iterable[Any]], Ite
 
     def batches(source: Iterable[Any]) -> Iterator[Any]:
         progress.loaders += 1
-        progress.epoch_begins()
+        progress.epoch_begins(progress.rounds.epoch(source))
         for count, batch in enumerate(source):
             if progress.ending_epoch and count >= DRAIN_BATCHES:
                 return

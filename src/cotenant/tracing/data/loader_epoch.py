@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.utils import _pytree
 from torch.utils.data import DataLoader
 
 from cotenant.tracing.data.memory_growth import MemoryGrowth
@@ -44,9 +46,9 @@ class LoaderEpoch:
         if self._small_data_warning and progress.log.steps > self._steps_before:  # the script trains on it
             progress.log.warn(self._small_data_warning)
         if self.is_new:
-            progress.epoch_begins()
             self._growth = MemoryGrowth(progress.log)
             self._epoch = progress.rounds.epoch(self._loader.dataset)
+            progress.epoch_begins(self._epoch)
             is_short = progress.draining and progress.rounds.epoch_passes(self._epoch)
             if is_short and not progress.rounds.is_short_epoch:
                 raise StopIteration
@@ -70,7 +72,8 @@ class LoaderEpoch:
         """A batch is given."""
         self._growth.gave(batch)
         self._position += 1
-        self._progress.rounds.batch_read(self._epoch)
+        tensors = (leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+        self._progress.rounds.batch_read(self._epoch, sum(tensor.numel() for tensor in tensors))
 
     def note_empty(self) -> None:
         """The loader has no batch: the reason goes to the user if the script never trains."""

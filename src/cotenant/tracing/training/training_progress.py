@@ -169,9 +169,12 @@ class TrainingProgress:
             self.draining = self.ending_epoch = self.has_trained = True
             self._batches_ahead = BATCHES_AHEAD
 
-    def epoch_begins(self) -> None:
+    def epoch_begins(self, epoch: tuple[object, ...]) -> None:
         """A loader is about to give its first batch: those of the epoch before are used up."""
         self._batches_ahead = 0
+        if self.rounds.epoch_begins(epoch) and self.draining:
+            self.rounds.begin()
+            self._trace_more()
 
     def _goes_on(self) -> bool:
         """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""

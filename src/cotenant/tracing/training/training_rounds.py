@@ -1,6 +1,10 @@
-"""Loops that train a new model in every round: a search over sizes, a cross-validation, an ensemble.
+"""Loops that train a new model in every round, or one model on other data: a search over sizes, a cross-validation, an
+ensemble; images or batches that grow.
 
-Such a loop is known by where the optimizer was made: within a round of a `for` loop that goes on around the training.
+A loop of models is known by where the optimizer was made: within a round of a `for` loop that goes on around the
+training. A loop of data is known by where the data loader is made: see `loader_loops`; one over a range ends with the
+first round whose batches are no larger than those before, since loaders are also made anew to shuffle.
+
 After the traced steps of a round, loaders that the script has trained on are empty, so that its other epochs pass
 without work and the next round begins; others give a few batches. Where the script's code fails without a batch, these
 epochs have one, and fewer of them pass. Where an empty epoch is an error all the same, the trace ends there, with a
@@ -26,7 +30,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cotenant.tracing import script_location
 from cotenant.tracing.training.empty_epochs import needs_a_batch
 from cotenant.tracing.training.later_training import TRACER
+from cotenant.tracing.training.loader_loops import counted_values, loader_loop
 from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import loops_around
 
@@ -56,6 +62,8 @@ class TrainingRounds:
         self._datasets = WeakIdKeyDictionary()
         self._needing: dict[tuple[CodeType, int], bool] = {}
         self._next_dataset = itertools.count()
+        self._loader_round: tuple[object, ...] = ()  # of the loop that makes loaders, around the last epoch
+        self._elements = self._elements_before = 0  # of the largest batch of this round, and of those before
 
     def optimizer_made(self, optimizer: Any) -> bool:
         """Note where an optimizer is made; whether a new round begins with it.
@@ -74,12 +82,14 @@ class TrainingRounds:
         return begins
 
     def loop(self) -> tuple[FrameType, ast.For] | None:
-        """The loop around the present training that trains a new model in each iteration, with its frame."""
-        return self._loop() if self._rounds < _MAX_ROUNDS else None
+        """The loop around the present training whose rounds are traced, with its frame."""
+        return self._model_or_loader_loop() if self._rounds < _MAX_ROUNDS else None
 
     def begin(self) -> None:
         """A round begins."""
         self._rounds += 1
+        self._elements_before = max(self._elements_before, self._elements)
+        self._elements = 0
         self._empty_epochs, self._passing, self.is_short_epoch = 0, False, False
 
     def epoch(self, dataset: object) -> tuple[object, ...]:
@@ -96,9 +106,23 @@ class TrainingRounds:
         except TypeError:  # lists have no weak references; a strong one may keep tensors of the GPU alive
             return (calls,)
 
-    def batch_read(self, epoch: tuple[object, ...]) -> None:
-        """A loader gives a batch of this epoch."""
+    def epoch_begins(self, epoch: tuple[object, ...]) -> bool:
+        """Note a training epoch that begins; whether a new round begins with it, on a loader that was made for it."""
+        if not torch.is_grad_enabled():
+            return False
+        found = self._loader_loop()
+        if found is None:
+            return False
+        frame, loop = found
+        before, self._loader_round = self._loader_round, (id(frame), loop.lineno, counted_values(frame, loop))
+        is_known = self._trained_on.isdisjoint(epoch[:1]) or before == self._loader_round
+        return not is_known and self._rounds < _MAX_ROUNDS
+
+    def batch_read(self, epoch: tuple[object, ...], elements: int) -> None:
+        """A loader gives a batch of this epoch, with so many elements."""
         self._read = epoch
+        if torch.is_grad_enabled():
+            self._elements = max(self._elements, elements)
 
     def stepped(self) -> None:
         """An optimizer stepped."""
@@ -109,7 +133,7 @@ class TrainingRounds:
         self.is_short_epoch = False
         if self._trained_on.isdisjoint(epoch) or self._rounds >= _MAX_ROUNDS or self._empty_epochs > _MAX_EMPTY_EPOCHS:
             return False
-        self._passing = self._passing or self._loop() is not None
+        self._passing = self._passing or self._model_or_loader_loop() is not None
         self._empty_epochs += self._passing
         readers = (frame for frame in _frames() if script_location.is_user_file(frame.f_code.co_filename))
         reader = next(readers, None) if self._passing else None
@@ -128,15 +152,27 @@ class TrainingRounds:
     def warning(self, error: BaseException | None = None) -> str | None:
         """What to say of rounds that are not traced; None if there are none. `error`: what the script raised."""
         found = self._loop(None if error is None else [frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+        makes = "trains a new model"
+        if found is None and error is None and self._rounds >= _MAX_ROUNDS:
+            found, makes = self._loader_loop(), "makes a data loader"
         if found is None:
             return None
         frame, loop = found
-        names = {**frame.f_globals, **frame.f_locals}
+        names = script_location.visible_names(frame)
         if Counters.of(loop, names).rounds_left == 0 or self._rounds >= _length(loop.iter, names):
             return None
         place = f"{Path(frame.f_code.co_filename).name}, line {loop.lineno}"
         traced = "the first is" if self._rounds == 1 else f"the first {self._rounds} are"
-        return f"every iteration of the loop at {place}, trains a new model; only {traced} included"
+        return f"every iteration of the loop at {place}, {makes}; only {traced} included"
+
+    def _model_or_loader_loop(self) -> tuple[FrameType, ast.For] | None:
+        return self._loop() or self._loader_loop()
+
+    def _loader_loop(self) -> tuple[FrameType, ast.For] | None:
+        """The innermost loop that makes loaders, unless it counts and no longer makes larger ones."""
+        found = loader_loop(_frames())
+        is_alike = self._rounds > 1 and 0 < self._elements <= self._elements_before
+        return None if found is not None and is_alike and counts(found[1]) else found
 
     def _loop(self, frames: Sequence[FrameType] | None = None) -> tuple[FrameType, ast.For] | None:
         """The innermost loop that goes on now, and in one of whose rounds the last optimizer was made; with its frame.

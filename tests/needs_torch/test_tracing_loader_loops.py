@@ -1,0 +1,107 @@
+"""Loops of a script that train one model on other data in every iteration."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import traced
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Conv2d(1, 4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def loader_of(side, seed=0):
+    torch.manual_seed(seed)
+    return DataLoader(TensorDataset(torch.randn(200, 1, side, side)), batch_size=50)
+
+def epoch_of(loader):
+    for (x,) in loader:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def train(sides, epochs=1, shown=""):
+    loader = loader_of(side=sides)
+    for _ in range(epochs):
+        epoch_of(loader)
+"""
+LAST = 40  # pixels at a side of the last images
+LOOPS = {
+    "a loader": "for side in (4, 8, 40):\n    loader = loader_of(side)\n    epoch_of(loader)",
+    "many epochs": (
+        "for side in [4, 8, 40]:\n    loader, name = loader_of(side), 'x'\n"
+        "    for epoch in range(9):\n        epoch_of(loader)"
+    ),
+    "a counter": (
+        "stage = 0\nfor epochs in [2, 2, 2]:\n    side = (4, 8, 40)[stage]\n    loader = loader_of(side)\n"
+        "    for epoch in range(epochs):\n        epoch_of(loader)\n    stage += 1"
+    ),
+    "a range": "for k in range(3):\n    loader = loader_of(10 * 2**k)\n    epoch_of(loader)",
+    "a function": "for side in (4, 8, 40):\n    train(side, epochs=3)",
+    "an argument": "for side in (4, 8, 40):\n    epoch_of(loader_of(side))",
+    "what is iterated": (
+        "for side in (4, 8, 40):\n    for (x,) in iter(loader_of(side)):\n"
+        "        model(x.cuda()).sum().backward()\n        optimizer.step()\n        optimizer.zero_grad()"
+    ),
+}
+ALIKE = {
+    "a loader of the same data": ("for epoch in range(9):\n    loader = loader_of(4)\n    epoch_of(loader)", 3),
+    "shuffled by a seed": ("for epoch in range(9):\n    loader = loader_of(4, seed=epoch)\n    epoch_of(loader)", 6),
+    "an epoch that is passed on": ("for epoch in range(9):\n    train(4, shown=epoch)", 3),
+    "an epoch that is shown": (
+        (
+            "from tqdm import tqdm\nloader = loader_of(4)\nfor epoch in range(9):\n"
+            "    for (x,) in tqdm(loader, desc=f'{epoch}', disable=epoch > 99):\n"
+            "        model(x.cuda()).sum().backward()\n        optimizer.step()\n        optimizer.zero_grad()"
+        ),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS.keys())
+def test_batches_that_grow_from_loop_to_loop_are_traced(tmp_path, loop):
+    trace = traced(tmp_path, f"{HEAD}\n{loop}\n")
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 50 * 4 * LAST**2
+    assert trace.header.steps == 9
+    assert not trace.warnings
+
+
+@pytest.mark.parametrize(("loop", "steps"), ALIKE.values(), ids=ALIKE.keys())
+def test_alike_epochs_are_traced_once(tmp_path, loop, steps):
+    trace = traced(tmp_path, f"{HEAD}\n{loop}\n")
+    assert trace.header.steps == steps
+
+
+def test_iterations_with_what_was_there_before_pass(tmp_path):
+    loop = "for side in (4, 4, 40):\n    loader = loader_of(side)\n    epoch_of(loader)\n"
+    trace = traced(tmp_path, f"{HEAD}\n{loop}")
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 50 * 4 * LAST**2
+    assert trace.header.steps == 6
+
+
+def test_of_many_sizes_the_first_are_traced(tmp_path):
+    source = f"{HEAD}\nfor side in range(4, 40):\n    loader = loader_of(side)\n    epoch_of(loader)\n"
+    trace = traced(tmp_path, source)
+    assert trace.header.steps == 8 * 3
+    line = source[: source.index("for side")].count("\n") + 1
+    assert trace.warnings == (
+        f"every iteration of the loop at train.py, line {line}, makes a data loader; only the first 8 are included",
+    )
+
+
+def test_a_validation_on_loaders_of_the_loop_begins_no_training(tmp_path):
+    loop = """
+for side in (4, 8):
+    loader = loader_of(side)
+    epoch_of(loader)
+    with torch.no_grad():
+        for (x,) in loader_of(2 * side):
+            model(x.cuda())
+"""
+    assert traced(tmp_path, HEAD + loop).header.steps == 6
