@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from traced_scripts import BIG, RARE, STEP, allocations, traced
+from traced_scripts import BIG, RARE, STEP, allocations, peak, traced
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -183,3 +183,29 @@ def test_a_string_that_changes_in_the_loop_hides_no_work(tmp_path, changes):
     text = _loops(CHANGED.replace("{changes}", changes))
     trace = traced(tmp_path, HEAD + RARE.format(loop=text))
     assert (trace.warnings, BIG in allocations(trace, "forward")) == ((), True)
+
+
+FIRST_OF_ALL = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range({steps}):
+    if step % 50 == 0:
+        with torch.no_grad():
+            model(torch.ones({samples}, 64).cuda())
+    model(torch.ones(4, 64).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_validation_at_step_0_comes_again_beside_the_states_of_the_optimizer(tmp_path):
+    trace = traced(tmp_path, HEAD + FIRST_OF_ALL.format(steps=200, samples=5000))
+    weights = 4 * (64 * 64 + 64)
+    validation = 2 * 4 * 64 * 5000
+    assert trace.header.steps == 6
+    assert peak(trace) >= validation + 4 * weights  # parameters, gradients and two states
+    assert not trace.warnings
+
+
+@pytest.mark.parametrize(("steps", "samples"), [(200, 1), (40, 5000)], ids=["a small one", "once"])
+def test_a_validation_at_step_0_that_decides_nothing_is_traced_once(tmp_path, steps, samples):
+    assert traced(tmp_path, HEAD + FIRST_OF_ALL.format(steps=steps, samples=samples)).header.steps == 3

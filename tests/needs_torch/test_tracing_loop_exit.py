@@ -605,3 +605,37 @@ for fold in range(3):
     trace = traced(tmp_path, HEAD + rest)
     assert not [warning for warning in trace.warnings if "runs only after" in warning]
     assert SAMPLED in allocations(trace, "forward")
+
+
+ROLLOUTS = """
+optimizer = torch.optim.Adam(model.parameters())
+def learn():
+{advantages}
+    for epoch in range(2):
+        for start in range(0, 80, 20):
+            model(torch.ones(4, 64, device="cuda")).mean().backward()
+            optimizer.step()
+for update in range({updates}):
+{first}
+    learn()
+"""
+
+
+@pytest.mark.parametrize(
+    ("advantages", "first"), [("", "    sample()"), ("    sample()", "")], ids=["in the loop", "in a function"]
+)
+def test_rollouts_before_a_training_are_traced_beside_its_states(tmp_path, advantages, first):
+    source = HEAD + ROLLOUTS.format(updates=9, advantages=advantages, first=first)
+    trace = traced(tmp_path, source)
+    weights = 4 * (64 * 64 + 64)
+    assert [event.bytes for event in trace.events].count(SAMPLED) == 4  # twice made and freed
+    assert peak(trace) >= 2 * SAMPLED + 4 * weights  # its input; parameters, gradients and two states
+    assert not trace.warnings
+
+
+@pytest.mark.parametrize(
+    ("updates", "first"), [(1, "    sample()"), (9, "    print()")], ids=["the only ones", "no rollouts"]
+)
+def test_what_runs_no_model_before_a_training_is_not_waited_for(tmp_path, updates, first):
+    trace = traced(tmp_path, HEAD + ROLLOUTS.format(updates=updates, advantages="", first=first))
+    assert [event.bytes for event in trace.events].count(SAMPLED) == 2 * (first == "    sample()")

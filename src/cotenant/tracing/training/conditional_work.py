@@ -6,6 +6,9 @@ starts at the tenth epoch is found in the loop over batches, also where that is 
 trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), and warns of other work
 that comes later. Not found: other conditions, loops of libraries, and calls through anything but names and attributes.
 
+A branch that ran before the first training step, as a validation at step 0 does, counts as not entered if it would need
+more beside gradients and the states of an optimizer than all that was traced.
+
 On the null GPU calls of models are not seen: hooks of modules would change what is compiled. There an `if` counts as
 entered whose condition was true when a backward pass began before it or after it.
 """
@@ -14,14 +17,14 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
@@ -34,8 +37,6 @@ _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4
 _MAX_EXTRA_STEPS = 24  # to wait, in all
 _MAX_SOUGHT = 3  # branches for which the trace goes on at a later round
 _MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
-
-_is_user_file = functools.cache(script_location.is_user_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,13 @@ class ConditionalWork:
     """Which lines of the script have run models so far, and which will."""
 
     def __init__(self, recorder: Any, *, sees_calls: bool = True) -> None:
-        """`recorder` has `warn`, `steps` and `event_count`. `sees_calls`: `record_call` is called for each model."""
+        """`recorder`: a `TrainingLog`. `sees_calls`: `record_call` is called for each model."""
         self._recorder = recorder
         self._sees_calls = sees_calls
         self._lines_run: set[tuple[str, int]] = set()
+        self._lines_trained: set[tuple[str, int]] = set()  # of those, that ran since the training began
+        self._before_training: tuple[int, int] | None = None  # bytes allocated, and at most, when it began
+        self._first_needs_more = False
         self._coming: set[tuple[str, int]] = set()  # lines that run before the next backward pass
         self._waits = 0
         self._missing: list[PendingBranch] = []
@@ -93,14 +97,28 @@ class ConditionalWork:
 
     def record_call(self) -> None:
         """A model is called."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if _is_user_file(frame.f_code.co_filename):
-                self._lines_run.add((frame.f_code.co_filename, frame.f_lineno))
-            frame = frame.f_back
+        lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in later_training.script_frames()]
+        if lines and self._before_training is None and torch.is_grad_enabled():
+            self._before_training = self._live_bytes(), self._peak_bytes()
+        self._lines_run.update(lines)
+        if self._before_training is not None:
+            self._lines_trained.update(lines)
+
+    def _live_bytes(self) -> int:
+        return sum(self._recorder.live_bytes.values())
+
+    def _peak_bytes(self) -> int:
+        return sum(self._recorder.peak_bytes.values())
+
+    def _compare_with_first_work(self) -> None:
+        """Find out whether what ran before the training would exceed the peak now; call it right after a step."""
+        if self._sees_calls and self._before_training is not None:
+            live, peak = self._before_training
+            self._first_needs_more |= peak + self._live_bytes() - live > self._peak_bytes()
 
     def extra_steps(self) -> int:
         """How many more optimizer steps reach all branches that come soon; call it right after a step."""
+        self._compare_with_first_work()
         soon = [branch for branch in self._pending() if branch.innermost and branch.rounds <= _MAX_ROUNDS_AHEAD]
         extra = max((branch.rounds + branch.comes_after for branch in soon), default=0)
         events_per_step = self._recorder.event_count / max(1, self._recorder.steps)
@@ -152,7 +170,8 @@ class ConditionalWork:
 
     def _was_entered(self, branch: PendingBranch) -> bool:
         lines = range(branch.first_line, branch.last_line + 1)
-        return any((branch.path, line) in self._lines_run for line in lines)
+        ran = self._lines_trained if self._first_needs_more else self._lines_run
+        return any((branch.path, line) in ran for line in lines)
 
     def _pending(self) -> Iterator[PendingBranch]:
         innermost = True

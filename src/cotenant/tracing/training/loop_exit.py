@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -124,12 +124,14 @@ class _Loop:
 
     Attributes:
         behind: what the script runs between the end of this loop and that of the iteration of the loop around it.
+        before: what it runs in an iteration of the loop around it before this loop begins.
     """
 
     frame: FrameType
     block: list[ast.stmt]
     index: int
     behind: list[_Behind] = field(default_factory=list)
+    before: list[_Behind] = field(default_factory=list)
 
     @property
     def statement(self) -> ast.stmt:
@@ -199,6 +201,8 @@ class LoopExit:
         loops = list(_loops(rounds_loop))
         works = list(self._works(loops))
         wanted = max((depth + 1 for depth, work in enumerate(works) if work), default=0)
+        if not with_loaders:
+            wanted = max(wanted, _loops_before_rollouts(loops, self._trained))
         if rounds_loop is not None and not with_loaders:
             wanted = len(loops)
         later = self._later_iteration(loops, next_rounds)
@@ -264,12 +268,28 @@ class LoopExit:
             yield found
 
 
+def _loops_before_rollouts(loops: Sequence[_Loop], trained: later_training.TrainedLines) -> int:
+    """How many loops end before the script runs a model again to train on what it gives, as in PPO; 0 if it does not.
+
+    Then there are states of the optimizer beside it, which there were not in the first iteration.
+    """
+    for depth in reversed(range(1, len(loops))):
+        if not loops[depth].repeats() or loops[depth].ends_by_itself():
+            continue
+        before = loops[depth - 1].before
+        trains = any(part.trains() or part.has_trained(trained) for part in before)
+        if not trains and any(part.runs_model() for part in before):
+            return depth
+    return 0
+
+
 def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
     """The innermost loop that trains now, and those around it, up to `rounds_loop`.
 
     A loop of the script over optimizers, or over their parameters, only takes the steps.
     """
     inner_names: set[str] = set()
+    before: list[_Behind] = []
     loop: _Loop | None = None
     called_of_library = ""
     for frame in list(_frames()):
@@ -281,12 +301,15 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
             statement = block[index]
             if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
                 if loop is not None:
+                    loop.before = before
                     yield loop
+                before = []
                 if rounds_loop is not None and rounds_loop == (frame, statement):
                     return
                 loop = _Loop(frame, block, index)
             if loop is not None and not is_library:
                 loop.behind.extend(_behind(frame, frame.f_code.co_filename, block[index + 1 :], inner_names))
+                before.extend(_behind(frame, frame.f_code.co_filename, block[:index], inner_names))
         if loop is not None:
             for path in source_bodies.later_cells(frame.f_code):
                 loop.behind.extend(_behind(frame, path, source_bodies.file_body(path), inner_names))
