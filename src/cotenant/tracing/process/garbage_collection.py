@@ -5,15 +5,22 @@ A collection walks over all modules loaded so far and finds nothing: a quarter o
 Objects that were made until then count as old, which they are in the script's own process after hundreds of
 collections; else the next ones of the young and of the middle generation would walk over all of them, too.
 
+CPython walks over all objects when those that became old since the last such walk are a quarter of the old ones. It
+knows how many are old from these walks alone, and here none has been: the first one would come after 11 collections of
+the middle generation, take 0.3 s where a script has imported transformers, and find nothing. So it waits for as many
+collections as can make a quarter old. Source: Modules/gcmodule.c, `gc_collect_generations`.
+
 A module of its own: `bootstrap` needs it before anything else is imported, the recorder at the first storage.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 
 _USUAL = gc.get_threshold()
 _RARELY = (300_000, 50, 1_000)  # torch, with what a trace imports of it, makes 200,000 to 250,000 objects
+_BLOCKS_PER_OBJECT = 2.5  # allocated by Python; 2.3 to 2.4 where torch, pandas, transformers and others are imported
 
 
 def collect_rarely() -> None:
@@ -26,8 +33,14 @@ def collect_rarely() -> None:
 def collect_as_usual() -> None:
     """As Python does by itself, unless the script has set thresholds of its own."""
     if gc.get_threshold() == _RARELY:
-        gc.set_threshold(*_USUAL)
+        young, middle, old = _USUAL
+        gc.set_threshold(young, middle, max(old, _collections_to_a_quarter(young, middle)))
         _age()
+
+
+def _collections_to_a_quarter(young: int, middle: int) -> int:
+    """Collections of the middle generation that can make old as many objects as a quarter of those that are now."""
+    return int(sys.getallocatedblocks() / _BLOCKS_PER_OBJECT / 4 / ((young + 1) * (middle + 1)))
 
 
 def _age() -> None:
