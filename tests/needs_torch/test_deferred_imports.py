@@ -30,6 +30,15 @@ entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None)]
 undo = [entry.register() for entry in entries if isinstance(entry, HookPatch)]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
 config = torch._dynamo.config
+config.cache_size_limit = 9  # as timm's optimizers do where they are imported
+assert config._custom_ops_profile is None and torch._dynamo.config.cache_size_limit == 9
+import torch._dynamo.config as imported
+assert imported.cache_size_limit == 9
+try:
+    config.no_setting = 1
+    raise SystemExit("there is no such setting")
+except AttributeError:
+    pass
 from torch._dynamo.utils import is_compile_supported
 
 from torch._dynamo import OptimizedModule, allow_in_graph
@@ -100,6 +109,7 @@ import torch.fx.experimental.symbolic_shapes as real
 assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
 assert real.compute_unbacked_bindings is held.compute_unbacked_bindings
 assert config._custom_ops_profile is None and config.suppress_errors is torch._dynamo.config.suppress_errors
+assert sys.modules["torch._dynamo"].config.cache_size_limit == config.cache_size_limit == 9
 config.suppress_errors = True
 assert torch._dynamo.config.suppress_errors
 assert isinstance(is_compile_supported("cpu"), bool)

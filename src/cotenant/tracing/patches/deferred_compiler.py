@@ -2,7 +2,8 @@
 
 It takes 0.6 to 1 s of CPU time (torch 2.13), about as much as the rest of torch. Optimizers, checkpointing and
 torchvision import it to say that nothing is compiled; transformers, diffusers, Lightning and accelerate for a mode that
-it contains, to name functions that graphs may contain, and for the class of compiled modules. Stand-ins have these.
+it contains, to name functions that graphs may contain, and for the class of compiled modules; timm to set it. Stand-ins
+have these, and the module of its settings needs nothing else of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 COMPILER = "torch._dynamo"
 _UTILITIES, _EVAL_FRAME = f"{COMPILER}.utils", f"{COMPILER}.eval_frame"
 _TRACE_WRAPPED = f"{COMPILER}._trace_wrapped_higher_order_op"
+_CONFIG = f"{COMPILER}.config"
 _INDUCTOR_CONFIG = "torch._inductor.config"
 
 
@@ -48,6 +50,12 @@ def patches(context: PatchContext) -> list[HookPatch]:
             register=lambda: defer(_TRACE_WRAPPED, lambda module: {}, ModuleWithoutPackage),
             reason="transformers imports a mode of it for masks, which does not use the compiler.",
             source="transformers/masking_utils.py, `TransformGetItemToIndex`", missing="before torch 2.5",
+        ),
+        HookPatch(
+            target=_CONFIG, phase=Phase.LIBRARIES,
+            register=lambda: defer(_CONFIG, _settings, ModuleWithoutPackage),
+            reason="Libraries set the compiler where they are imported, such as timm's optimizers.",
+            source="timm/optim/kron.py, `has_dynamo`",
         ),
         HookPatch(
             target="torch:use_deterministic_algorithms", phase=Phase.LIBRARIES, register=_defer_deterministic_mode,
@@ -84,26 +92,6 @@ def _defer_deterministic_mode() -> Callable[[], None]:
 
     torch.use_deterministic_algorithms = use_deterministic_algorithms
     return undo
-
-
-class _Config:
-    """In place of `torch._dynamo.config`: no operator has profiles; any other setting is the real module's.
-
-    `FakeTensorMode` reads the profiles at each operator. Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
-    """
-
-    def __init__(self, compiler: DeferredModule) -> None:
-        vars(self)["_compiler"] = compiler
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_custom_ops_profile" and not is_loaded(COMPILER):
-            return None
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(vars(self)["_compiler"].load().config, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(vars(self)["_compiler"].load().config, name, value)
 
 
 class _CompiledModuleType(type):
@@ -168,13 +156,20 @@ def _functions(module: DeferredModule) -> Mapping[str, Any]:
         "disable": disable,
         # `init_process_group` clears this cache of a loaded compiler.
         "trace_rules": types.SimpleNamespace(clear_lru_cache=graph_break),
-        "config": _Config(module),
         "OptimizedModule": OptimizedModule,
     }
 
 
 def _utilities(module: DeferredModule) -> Mapping[str, Any]:
     return {"is_compile_supported": lambda device_type: module.load().is_compile_supported(device_type)}
+
+
+def _settings(module: DeferredModule) -> Mapping[str, Any]:
+    """No operator has profiles, for which `FakeTensorMode` asks at each; any other setting is the real module's.
+
+    Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
+    """
+    return {"_custom_ops_profile": None}
 
 
 def _compiled_modules(module: DeferredModule) -> Mapping[str, Any]:
