@@ -63,7 +63,7 @@ def _callers(frame: FrameType | None) -> Iterator[tuple[str, int]]:
 def _innermost_user_line(lines: Iterable[tuple[str, int]]) -> str | None:
     """`lines`: (path, line) of frames, the innermost last."""
     own = [(path, line) for path, line in lines if is_user_file(path)]
-    return f"{Path(own[-1][0]).name}, line {own[-1][1]}" if own else None
+    return _line_text(*own[-1]) if own else None
 
 
 def innermost_line() -> str | None:
@@ -71,9 +71,14 @@ def innermost_line() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+            return _line_text(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _line_text(path: str, line: int) -> str:
+    return f"{Path(path).name}, line {line}"
 
 
 @functools.cache

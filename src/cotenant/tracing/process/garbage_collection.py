@@ -19,7 +19,7 @@ import gc
 import sys
 
 _USUAL = gc.get_threshold()
-_RARELY = (300_000, 50, 1_000)  # torch, with what a trace imports of it, makes 200,000 to 250,000 objects
+_RARELY = (1_000_000, 50, 1_000)  # a trace imports 200,000 to 300,000 objects with torch, 850,000 with TRL
 _BLOCKS_PER_OBJECT = 2.5  # allocated by Python; 2.3 to 2.4 where torch, pandas, transformers and others are imported
 
 
