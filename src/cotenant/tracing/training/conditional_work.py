@@ -186,7 +186,7 @@ class ConditionalWork:
                 for branch in _branches(level, inside, innermost=innermost and not depth):
                     if not self._was_entered(branch):
                         yield branch
-            inside.append(_Level(frame, names, ast.Module(body=body, type_ignores=[]), NO_COUNTERS))
+            inside.append(_Level(frame, names, source_bodies.function_node(frame.f_code), NO_COUNTERS))
             innermost = innermost and not loops
 
 
@@ -260,7 +260,9 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
         frame, counters = level.frame, level.counters_of(loop, inside)
         if not counters.strides:
             continue
-        for line, test, body in _tests_and_bodies(level.node, frame.f_lineno):
+        for line, test, body in _tests_and_bodies(level.node):
+            if body[0].lineno <= frame.f_lineno <= (body[-1].end_lineno or frame.f_lineno):
+                continue
             after = body[0].lineno > frame.f_lineno
             there = counters.seen_from(frame.f_lineno, line) if frame is loop.frame else counters
             rounds = when_true(test, there, level.names, first=0 if after else 1)
@@ -272,18 +274,17 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
                 )  # fmt: skip
 
 
-def _tests_and_bodies(node: ast.AST, line: int) -> Iterator[tuple[int, ast.expr, list[ast.stmt]]]:
-    """The branches of the conditions in a loop, each with the line and what makes it run, but for that of `line`."""
-    named = _Named(node)
+@functools.cache
+def _tests_and_bodies(node: ast.AST) -> list[tuple[int, ast.expr, list[ast.stmt]]]:
+    """The branches of the conditions in a loop, each with the line and what makes it run; of each loop once."""
+    named, found = _Named(node), []
     for condition in conditions_in(node):
         test = named.visit(copy.deepcopy(condition.test))
         is_chain = len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If)  # `elif`: one of its own
-        for reached, body in (
-            (test, condition.body),
-            (ast.UnaryOp(op=ast.Not(), operand=test), [] if is_chain else condition.orelse),
-        ):
-            if body and not body[0].lineno <= line <= (body[-1].end_lineno or line):
-                yield condition.lineno, reached, body
+        otherwise = [] if is_chain else condition.orelse
+        found.append((condition.lineno, test, condition.body))
+        found += [(condition.lineno, ast.UnaryOp(op=ast.Not(), operand=test), otherwise)] if otherwise else []
+    return found
 
 
 class _Named(ast.NodeTransformer):

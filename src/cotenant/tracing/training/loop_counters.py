@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,7 @@ class Counters:
         return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
 
 
+@functools.cache  # of each loop once, and not at each step
 def assigned_in(node: ast.AST) -> frozenset[str]:
     """Source texts of the names and attributes that statements assign."""
     return frozenset(
@@ -92,6 +94,7 @@ def assigned_in(node: ast.AST) -> frozenset[str]:
     )
 
 
+@functools.cache
 def _copies_of(counter: str, loop: ast.For) -> list[str]:
     """What a loop sets to its counter, or to a sum with it: `self.epoch = epoch`, `i = idx + args.start_iter`."""
     found = []

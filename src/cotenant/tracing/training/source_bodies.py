@@ -52,6 +52,12 @@ def code_body(code: CodeType) -> list[ast.stmt]:
 
 
 @functools.cache
+def function_node(code: CodeType) -> ast.Module:
+    """The same statements as one node, for what looks at them as at a loop."""
+    return ast.Module(body=code_body(code), type_ignores=[])
+
+
+@functools.cache
 def file_body(path: str) -> list[ast.stmt]:
     """The statements of a file, or of a notebook's cell; none where its source is not available."""
     try:
