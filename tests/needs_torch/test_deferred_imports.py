@@ -30,8 +30,9 @@ entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None)]
 undo = [entry.register() for entry in entries if isinstance(entry, HookPatch)]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
 config = torch._dynamo.config
+assert config._custom_ops_profile is None and not deferred_module.is_loaded("torch._dynamo.config")
 config.cache_size_limit = 9  # as timm's optimizers do where they are imported
-assert config._custom_ops_profile is None and torch._dynamo.config.cache_size_limit == 9
+assert torch._dynamo.config.cache_size_limit == 9
 import torch._dynamo.config as imported
 assert imported.cache_size_limit == 9
 try:
