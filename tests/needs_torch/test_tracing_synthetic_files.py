@@ -215,18 +215,23 @@ def test_a_missing_hugging_face_table_of_numbers_is_a_time_series(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs PyTorch Geometric")
 def test_known_graphs_have_their_size(tmp_path):
     source = """
-    from torch_geometric.datasets import Planetoid, TUDataset
+    from torch_geometric.datasets import PPI, Planetoid, TUDataset
     from torch_geometric.loader import DataLoader
     cora = Planetoid("gone", "Cora")
     assert (cora.num_features, cora.num_classes, cora[0].num_nodes, cora[0].num_edges) == (1433, 7, 2708, 10556)
     assert [int(cora[0][f"{part}_mask"].sum()) for part in ("train", "val", "test")] == [140, 500, 1000]
     mutag = TUDataset("gone", "MUTAG").shuffle()
     assert (len(mutag), mutag.num_classes, next(iter(DataLoader(mutag, 32))).num_graphs) == (188, 2, 32)
+    parts = [PPI("gone", split) for split in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [16, 2, 2]
+    assert parts[0][0].y.shape == (2245, 121) and parts[1].num_classes == 121
     """
-    assert "Cora" in trained(tmp_path, source, synthetic_data=["8:float32"]).warnings[0]
+    warnings = trained(tmp_path, source, synthetic_data=["8:float32"]).warnings
+    assert warnings[0].endswith("replaced by synthetic data: 2,708 nodes, 10,556 edges, 1,433 features")
     (tmp_path / "other").mkdir()
-    with failing("raised"):
+    with failing("raised") as caught:
         trained(tmp_path / "other", "from torch_geometric.datasets import Planetoid; Planetoid('gone', 'Cora')")
+    assert "--synthetic-data 1433:float32:7" in caught.value.hint
 
 
 def test_a_missing_checkpoint_leaves_a_model_and_an_optimizer_as_they_are(tmp_path):

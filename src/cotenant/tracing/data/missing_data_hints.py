@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import image_files, synthetic_records, synthetic_torchvision
+from cotenant.tracing.data import image_files, synthetic_graphs, synthetic_records, synthetic_torchvision
 from cotenant.tracing.patches import missing_weights
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
@@ -104,11 +104,14 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
 
 
 def _of_known_data_set(error: BaseException) -> tuple[str, str] | None:
-    """The sample of a data set of torchvision that has one size, and whose construction raised the error."""
+    """The sample of a data set of torchvision or PyTorch Geometric of known size, whose construction raised it."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         kind = type(script_location.local_value(frame, "self"))
         if frame.f_code.co_name == "__init__" and (sample := synthetic_torchvision.known_sample(kind)) is not None:
             return synthetic_torchvision.sample_text(sample), f"images of {kind.__name__}"
+        if frame.f_code.co_name == "_download":
+            nodes = synthetic_graphs.known_sample(frame.f_locals.get("self"))
+            return (nodes, "with as many nodes and edges as are published") if nodes else None
     return None
 
 

@@ -1,109 +1,152 @@
-"""Graphs of PyTorch Geometric that are not on this machine: as many nodes, edges and features as the real ones have.
+"""Graphs of PyTorch Geometric and OGB that are not on this machine: as many nodes, edges and features as published.
 
-Only data sets whose numbers are known by name: memory follows from them. Edges join neighbors in a ring; masks have the
-sizes of the public split.
-Source of the numbers: the tables in the docstrings of torch_geometric/datasets/{planetoid,tu_dataset}.py.
+Only data sets whose numbers and form are known: memory follows from both. Of many graphs, each has the mean size. Edges
+join neighbors in a ring; masks have the sizes of the public split.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
+from cotenant.tracing.data.graph_forms import form_of, made_graph
+from cotenant.tracing.data.published_graphs import GraphSize, published_size
+from cotenant.tracing.patches.registry import Patch, Phase
+
+_SHARES = {"train": 0.8, "val": 0.1, "valid": 0.1, "test": 0.1}
+"""Of the graphs, by the name of the file of a part: assumed where a data set has several."""
+_MAX_BYTES = 512 << 20
+"""Of host memory for a file of graphs."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSize:
-    """One graph, and how many there are."""
+class _MadeUpGraphs:
+    """Data sets by the paths of the files that their classes would have processed."""
 
-    nodes: int
-    edges: int
-    features: int
-    classes: int
-    graphs: int = 1
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
+        self._made: dict[str, Any] = {}
+
+    def download(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def download(dataset: Any) -> None:
+            try:
+                original(dataset)
+            except (OSError, EOFError, RuntimeError):
+                # Of `fsspec`, `aiohttp` or `urllib`; OGB asks whether to download; some are to be downloaded by hand.
+                size, form = published_size(dataset), form_of(dataset)
+                if size is None or form is None:
+                    raise
+                name = getattr(dataset, "name", type(dataset).__name__)
+                self._warn(f"the graph data `{name}`", str(size))
+                for path in dataset.processed_paths:
+                    self._made[os.path.normpath(path)] = functools.partial(_loaded, dataset, path, size)
+
+        return download
+
+    def process(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def process(dataset: Any) -> None:
+            if not any(os.path.normpath(path) in self._made for path in dataset.processed_paths):
+                original(dataset)
+
+        return process
+
+    def load(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+            make = self._made.get(os.path.normpath(file)) if isinstance(file, str) else None
+            return make() if make is not None else original(file, *args, **kwargs)
+
+        return load
 
 
-_CITATIONS = {
-    "cora": GraphSize(2708, 10556, 1433, 7),
-    "citeseer": GraphSize(3327, 9104, 3703, 6),
-    "pubmed": GraphSize(19717, 88648, 500, 3),
-}
-_MANY = {
-    "mutag": GraphSize(18, 40, 7, 2, 188),
-    "enzymes": GraphSize(33, 124, 3, 6, 600),
-    "proteins": GraphSize(39, 146, 3, 2, 1113),
-    "collab": GraphSize(74, 4914, 0, 3, 5000),
-    "imdb-binary": GraphSize(20, 193, 0, 2, 1000),
-    "reddit-binary": GraphSize(430, 996, 0, 2, 2000),
-}
-_TRAIN_NODES_OF_CLASS, _VALIDATION_NODES, _TEST_NODES = 20, 500, 1000
-_KNOWN = {"Planetoid": _CITATIONS, "TUDataset": _MANY}
-
-
-def patches(warn: Callable[[str], None]) -> list[ImportPatch]:
-    """The construction of these data sets."""
-    reason = "It downloads the data."
-
-    def expand(module: ModuleType) -> list[Patch]:
-        return [
-            Patch(
-                target=f"torch_geometric.datasets:{name}.__init__", phase=Phase.DATA, wraps=True, reason=reason,
-                replacement=functools.partial(_with_missing_graphs, sizes, warn),
-                source="torch_geometric/data/dataset.py, `Dataset._download`",
-            )
-            for name, sizes in _KNOWN.items()
-            if hasattr(module, name)
-        ]  # fmt: skip
-
+def patches(warn: Callable[[str, str], None]) -> list[Patch]:
+    """Downloads and files of PyTorch Geometric's data sets, and the splits of OGB's."""
+    made = _MadeUpGraphs(warn)
+    common: dict[str, Any] = {
+        "phase": Phase.DATA, "wraps": True, "reason": "It downloads the data.",
+        "source": "torch_geometric/data/dataset.py, `Dataset.__init__`",
+    }  # fmt: skip
     return [
-        ImportPatch(
-            target="torch_geometric.datasets", phase=Phase.DATA, expand=expand, reason=reason,
-            source="torch_geometric/data/dataset.py, `Dataset._download`",
-        )
+        Patch(target="torch_geometric.data.dataset:Dataset._download", replacement=made.download, **common),
+        Patch(target="torch_geometric.data.dataset:Dataset._process", replacement=made.process, **common),
+        Patch(
+            target="torch_geometric.io.fs:torch_load", replacement=made.load, missing="before version 2.5", **common
+        ),
+        Patch(target="torch:load", replacement=made.load, stacks=True, **common),
+        Patch(
+            target="ogb.nodeproppred:PygNodePropPredDataset.get_idx_split", replacement=_with_made_up_split, **common
+        ),
     ]  # fmt: skip
 
 
-def _with_missing_graphs(sizes: dict[str, GraphSize], warn: Callable[[str], None], original: Any) -> Any:
+def known_sample(dataset: Any) -> str | None:
+    """A sample of `--synthetic-data` like the nodes of a data set that can be made up; None for another object."""
+    size = published_size(dataset) if form_of(dataset) is not None else None
+    return size and f"{max(size.features, 1)}:float32:{size.classes or size.tasks or 1}"
+
+
+def _loaded(dataset: Any, path: str, size: GraphSize) -> tuple[Any, ...]:
+    """What the file of a data set, or of its part, would hold."""
+    form = form_of(dataset)
+    assert form is not None
+    graph = importlib.import_module("torch_geometric.data").Data(**made_graph(form, size))
+    if getattr(dataset, "pre_transform", None) is not None:
+        graph = dataset.pre_transform(graph)
+    data, slices = _collated(dataset, graph, _number_of_graphs(dataset, path, graph, size), size.classes)
+    sizes = {
+        "num_node_attributes": size.node_attributes, "num_node_labels": size.features,
+        "num_edge_attributes": 0, "num_edge_labels": size.edge_features,
+    }  # fmt: skip
+    extra = (sizes,) if hasattr(type(dataset), "num_node_attributes") else ()
+    if _stores_dictionaries():
+        return (data.to_dict(), slices, *extra, type(data))
+    return (data, slices, *extra)
+
+
+def _number_of_graphs(dataset: Any, path: str, graph: Any, size: GraphSize) -> int:
+    """Graphs in a file of a data set: memory of the GPU follows from a batch, so a large set is cut."""
+    name = Path(path).name
+    share = next((share for part, share in _SHARES.items() if name.startswith(part)), 1.0)
+    one_bytes = sum(value.nbytes for _, value in graph if isinstance(value, torch.Tensor))
+    return max(1, min(round(size.graphs * share), _MAX_BYTES // max(one_bytes, 1)))
+
+
+def _stores_dictionaries() -> bool:
+    """Source: torch_geometric/data/in_memory_dataset.py, `InMemoryDataset.load`, from version 2.4 on."""
+    return hasattr(importlib.import_module("torch_geometric.data").InMemoryDataset, "load")
+
+
+def _collated(dataset: Any, graph: Any, count: int, classes: int) -> tuple[Any, Any]:
+    """A graph many times, as the data set's class joins graphs; labels of graphs in turn."""
+    if count == 1:
+        return graph, None
+    data, slices = dataset.collate([graph] * count)
+    if classes > 1 and isinstance(data.y, torch.Tensor) and data.y.shape == (count,):
+        data.y = torch.arange(count) % classes
+    return data, slices
+
+
+def _with_made_up_split(original: Any) -> Any:
+    """Of OGB's shares of nodes, those of ogbn-arxiv: the files with the numbers of the nodes are missing."""
+
     @functools.wraps(original)
-    def init(self: Any, root: str, name: str, *args: Any, **kwargs: Any) -> None:
+    def split(dataset: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         try:
-            original(self, root, name, *args, **kwargs)
-        except OSError:  # of `fsspec`, `aiohttp` or `urllib`
-            size = sizes.get(name.lower())
-            if size is None:
-                raise
-            warn(f"the graph data `{name}`")
-            graphs = [_graph(size, index) for index in range(size.graphs)]
-            if getattr(self, "pre_transform", None) is not None:
-                graphs = [self.pre_transform(graph) for graph in graphs]
-            self._data_list = None
-            self._data, self.slices = self.collate(graphs)
+            return dict(original(dataset, *args, **kwargs))
+        except OSError:
+            return _split_of(dataset[0].num_nodes)
 
-    return init
+    return split
 
 
-def _graph(size: GraphSize, index: int) -> Any:
-    nodes, numbers = size.nodes, torch.arange(size.edges)
-    source = numbers % nodes
-    target = (source + 1 + numbers // nodes) % nodes
-    features = torch.zeros(nodes, size.features) if size.features else None
-    data = importlib.import_module("torch_geometric.data").Data(x=features, edge_index=torch.stack((source, target)))
-    if features is None:
-        data.num_nodes = nodes
-    if size.graphs > 1:
-        data.y = torch.tensor([index % size.classes])
-        return data
-    data.y = torch.arange(nodes) % size.classes
-    ends = (0, _TRAIN_NODES_OF_CLASS * size.classes, _VALIDATION_NODES, _TEST_NODES)
-    for name, first, count in zip(("train", "val", "test"), (0, ends[1], nodes - ends[3]), ends[1:], strict=True):
-        mask = torch.zeros(nodes, dtype=torch.bool)
-        mask[first : first + count] = True
-        data[f"{name}_mask"] = mask
-    return data
+def _split_of(nodes: int) -> dict[str, torch.Tensor]:
+    train, valid = int(0.54 * nodes), int(0.18 * nodes)
+    order = torch.arange(nodes)
+    return {"train": order[:train], "valid": order[train : train + valid], "test": order[train + valid :]}
