@@ -125,6 +125,16 @@ def test_the_loop_goes_on_at_the_epochs_with_work(tmp_path, epochs, first, secon
     assert (trace.warnings, trace.partial, trace.header.steps <= 4 * len(run)) == (warnings, False, True)
 
 
+def test_work_within_a_branch_that_is_never_entered_is_not_waited_for(tmp_path):
+    text = _loops(SOMETIMES).format(epochs="range(100)", first="quick", second="False")
+    nested = text.replace("if quick: evaluate(model, 64)", "if quick:\n        if epoch == 50: evaluate(model, 64)")
+    assert nested != text
+    trace = traced(tmp_path, HEAD + RARE.format(loop="quick = False\n" + nested))
+    log = (tmp_path / "log").read_text().splitlines()
+    assert [line for line in log if line.startswith("epoch ")] == ["epoch 0"]
+    assert trace.warnings == ()
+
+
 def test_a_later_epoch_that_fails_leaves_the_answer_whole(tmp_path):
     text = _loops(SOMETIMES).format(epochs="range(100)", first="epoch == 50", second="False")
     text = text.replace("    train_epoch(epoch)", "    assert epoch < 9, epoch\n    train_epoch(epoch)")

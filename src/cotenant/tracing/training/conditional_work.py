@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.growing_sizes import growing_sizes, unfreezes
 from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, number_in, when_true
 from cotenant.tracing.training.model_calls import runs_model
-from cotenant.tracing.training.source_loops import conditions_in, loops_around
+from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
@@ -260,12 +261,15 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
         frame, counters = level.frame, level.counters_of(loop, inside)
         if not counters.strides:
             continue
-        for line, test, body in _tests_and_bodies(level.node):
+        for line, test, guards, body in _tests_and_bodies(level.node):
             if body[0].lineno <= frame.f_lineno <= (body[-1].end_lineno or frame.f_lineno):
                 continue
             after = body[0].lineno > frame.f_lineno
             there = counters.seen_from(frame.f_lineno, line) if frame is loop.frame else counters
             rounds = when_true(test, there, level.names, first=0 if after else 1)
+            if rounds is not None and guards:
+                every = ast.BoolOp(op=ast.And(), values=[*guards, test])
+                rounds = when_true(every, there, level.names, first=rounds)
             if rounds is not None and runs_model(body, level.names):
                 last = body[-1].end_lineno or body[-1].lineno
                 yield PendingBranch(
@@ -275,15 +279,16 @@ def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Ite
 
 
 @functools.cache
-def _tests_and_bodies(node: ast.AST) -> list[tuple[int, ast.expr, list[ast.stmt]]]:
-    """The branches of the conditions in a loop, each with the line and what makes it run; of each loop once."""
+def _tests_and_bodies(node: ast.AST) -> list[tuple[int, ast.expr, list[ast.expr], list[ast.stmt]]]:
+    """The branches of the conditions in a loop: line, what makes it run, what it stands in; of each loop once."""
     named, found = _Named(node), []
-    for condition in conditions_in(node):
+    for condition, around in guarded_conditions(node):
+        guards = [named.visit(copy.deepcopy(guard)) for guard in around]
         test = named.visit(copy.deepcopy(condition.test))
         is_chain = len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If)  # `elif`: one of its own
         otherwise = [] if is_chain else condition.orelse
-        found.append((condition.lineno, test, condition.body))
-        found += [(condition.lineno, ast.UnaryOp(op=ast.Not(), operand=test), otherwise)] if otherwise else []
+        found.append((condition.lineno, test, guards, condition.body))
+        found += [(condition.lineno, ast.UnaryOp(op=ast.Not(), operand=test), guards, otherwise)] if otherwise else []
     return found
 
 

@@ -29,8 +29,22 @@ def loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
 
 def conditions_in(node: ast.AST) -> Iterator[ast.If]:
     """Conditions in the statements of a loop, but not those of a loop or function inside it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If):
-            yield child
-        if not isinstance(child, (*LOOPS, *_DEFINITIONS, ast.expr)):
-            yield from conditions_in(child)
+    for condition, _ in guarded_conditions(node):
+        yield condition
+
+
+def guarded_conditions(
+    node: ast.AST, guards: tuple[ast.expr, ...] = ()
+) -> Iterator[tuple[ast.If, tuple[ast.expr, ...]]]:
+    """The same, each with the tests of the conditions that it stands in, negated where it stands in the `else`."""
+    for name, value in ast.iter_fields(node):
+        around = guards
+        if isinstance(node, ast.If):
+            around = (*guards, ast.UnaryOp(op=ast.Not(), operand=node.test) if name == "orelse" else node.test)
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST):
+                continue
+            if isinstance(child, ast.If):
+                yield child, around
+            if not isinstance(child, (*LOOPS, *_DEFINITIONS, ast.expr)):
+                yield from guarded_conditions(child, around)
