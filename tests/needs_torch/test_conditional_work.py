@@ -1,0 +1,23 @@
+"""Branches of a training loop that are still to come, as they are found in the source of this file."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+
+def test_the_branch_that_the_script_is_in_is_not_to_come_and_another_is():
+    from cotenant.tracing.training.conditional_work import ConditionalWork
+
+    model, found = torch.nn.Linear(1, 1), []
+    work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
+    for step in range(2):
+        if step % 8 == 1:
+            model(torch.ones(1))
+        if step % 4 == 0:
+            found.append(work.extra_steps())
+            model(torch.ones(1))
+    assert found == [1]
