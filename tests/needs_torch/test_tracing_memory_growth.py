@@ -121,17 +121,23 @@ def test_samples_that_a_data_set_puts_on_the_gpu_are_gone_after_their_batch(tmp_
     assert trace.header.steps == 3
 
 
-def test_the_next_batch_of_a_loader_that_asks_ahead_is_no_growth(tmp_path):
-    (tmp_path / "accelerate").mkdir()
-    (tmp_path / "accelerate" / "__init__.py").write_text("")
-    (tmp_path / "accelerate" / "data_loader.py").write_text(
-        "def shard(loader):\n    batches = iter(loader)\n    present = next(batches)\n    while present is not None:\n"
-        "        present = [part.cuda() for part in present]\n        following = next(batches, None)\n"
-        "        yield present\n        present = following\n"
-    )
-    head = HEAD.format(held_out=500).replace("torch.randn(500, 8)", "torch.randn(500, 40_000)")
-    head += "from accelerate.data_loader import shard\nwide = nn.Linear(40_000, 10).cuda()\n"
-    loop = LOOP.replace("in DataLoader(held_out, batch_size=50)", "in shard(DataLoader(held_out, batch_size=50))")
+PREFETCH = """
+def prefetch(loader):
+    present = None
+    for batch in loader:
+        following = [part.cuda().sub_(1).div_(2) for part in batch]
+        if present is not None:
+            yield present
+        present = following
+    yield present
+
+wide = nn.Linear(40_000, 10).cuda()
+"""
+
+
+def test_the_next_batch_of_a_loader_that_reads_ahead_is_no_growth(tmp_path):
+    head = HEAD.format(held_out=500).replace("torch.randn(500, 8)", "torch.randn(500, 40_000)") + PREFETCH
+    loop = LOOP.replace("in DataLoader(held_out, batch_size=50)", "in prefetch(DataLoader(held_out, batch_size=50))")
     evaluation = "            model(x.cuda()).sum()"
     assert not traced(tmp_path, head + loop.replace(evaluation, "            wide(x).sum()")).warnings
     collecting = loop.replace(evaluation, "            outputs.append(x * 2 + 1)")

@@ -68,9 +68,8 @@ class LoaderEpoch:
         self._growth.gives(size)
         return size
 
-    def end_batch(self, batch: Any) -> None:
+    def end_batch(self) -> None:
         """A batch is given."""
-        self._growth.gave(batch)
         self._position += 1
         tensors = (leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
         self._progress.rounds.batch_read(self._epoch, sum(tensor.numel() for tensor in tensors))

@@ -1,17 +1,12 @@
 """GPU memory that grows with each batch of a loop over a loader: predictions in a list, losses with their graphs.
 
-Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. A loader of
-accelerate asks for the next batch while the script has the one before, so the second is on the GPU beside the first:
-that is no growth.
-Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`.
+Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. A loader that
+reads ahead asks for the next batch before the script has the first, so the second is on the GPU beside it: that is no
+growth. Between these two requests nothing runs but the copy of a batch.
+Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`; timm/data/loader.py, `PrefetchLoader.__iter__`.
 """
 
 from __future__ import annotations
-
-from typing import Any
-
-import torch
-from torch.utils import _pytree
 
 from cotenant.core.units import format_bytes
 from cotenant.tracing import script_location
@@ -20,8 +15,8 @@ from cotenant.tracing.training.training_progress import TrainingLog
 _LEAST_BYTES = 16 << 20
 _LEAST_SHARE = 0.05
 """Of the peak so far: a growth over all batches is reported if it exceeds both."""
-_LOADER_AHEAD = "/accelerate/data_loader.py"
-_BLOCK_BYTES = 512
+_MAX_SHARE_OF_COPY = 0.5
+"""Of the events of a batch, what copying it to the GPU and normalizing it there may take."""
 
 
 class MemoryGrowth:
@@ -31,25 +26,17 @@ class MemoryGrowth:
         self._log = log
         self._steps = log.steps
         self._live: list[int] = []  # bytes, before each batch
+        self._events: list[int] = []  # so far, before each batch
         self._sizes: list[int] = []
-        self._is_ahead = False  # whether the loader asks for batches before the script does
-        self._batch_bytes = 0  # of the latest, on a GPU
 
     def before_batch(self) -> None:
         """The script asks for a batch, and is done with the one before."""
-        if not self._live:
-            self._is_ahead = script_location.calling_file().endswith(_LOADER_AHEAD)
         self._live.append(sum(self._log.live_bytes.values()))
+        self._events.append(self._log.event_count)
 
     def gives(self, size: int) -> None:
         """A batch of so many samples is read."""
         self._sizes.append(size)
-
-    def gave(self, batch: Any) -> None:
-        """It is given."""
-        if self._is_ahead:
-            tensors = [leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            self._batch_bytes = sum(-(-tensor.nbytes // _BLOCK_BYTES) * _BLOCK_BYTES for tensor in tensors)
 
     def end(self, batches: int) -> None:
         """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
@@ -77,6 +64,11 @@ class MemoryGrowth:
         last = growths[-wanted:]
         if len(last) < wanted or min(last) != max(last) or last[0] < 0:
             return 0
-        if len(growths) == 1:
-            last[0] = max(0, last[0] - self._batch_bytes)
+        if len(growths) == 1 and self._is_read_ahead():
+            last[0] = max(0, last[0] - (self._live[1] - self._live[0]))
         return last[0] * self._sizes[0] // self._sizes[-1] if len(self._sizes) > wanted else last[0]
+
+    def _is_read_ahead(self) -> bool:
+        """Whether the second of three requests came before the script had the first batch."""
+        first, second = (after - before for before, after in zip(self._events, self._events[1:3], strict=False))
+        return first < _MAX_SHARE_OF_COPY * second
