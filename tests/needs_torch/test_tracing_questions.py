@@ -219,3 +219,16 @@ def test_draws_without_replacement_are_distinct(tmp_path):
     assert all(len(set(row)) == 3 for row in drawn), drawn
     """
     assert not trained(tmp_path, source).warnings
+
+
+def test_a_mask_made_for_images_is_known_as_far_as_it_is_written(tmp_path):
+    source = """
+    images = torch.randn(8, 3, 224, 224, device="cuda")
+    mask = images.new_zeros((8, 197), dtype=torch.bool)
+    blocks = torch.zeros_like(images[:, 0, 0, :196], dtype=torch.bool)
+    blocks[:, 3:23] = True
+    mask[:, 1:] = blocks
+    assert mask.nonzero().shape == (160, 2)
+    assert images.new_ones(5, dtype=torch.int64).sum().item() == 5
+    """
+    assert trained(tmp_path, source).warnings == ()

@@ -45,6 +45,7 @@ _ABSORBING = {
     **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), False),
 }
 """The value of one operand that decides the result alone."""
+_OF_SHAPE = frozenset(("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"))
 _ADDRESSES: set[int] = set()
 """Of storages of real tensors that got values, as long as they live."""
 _ADDRESS_ATTRIBUTE = "_cotenant_address"
@@ -135,7 +136,7 @@ class KnownValues:
         if not any(_is_small_exact(leaf, limit) or _is_small_float(leaf) for leaf in _leaves(out)):
             return
         try:
-            values = func(*self._known(args), **self._known(_on_cpu(kwargs)))
+            values = func(*self._known(_without_contents(func, args)), **self._known(_on_cpu(kwargs)))
         except _UnknownValue:
             values = self._absorbed(func, args, out)
             if values is None:
@@ -355,6 +356,17 @@ def _is_tracked(value: Any, overwritten: bool) -> bool:
     if not _is_small_float(value):
         return False
     return (overwritten and not value.requires_grad) or not _is_unknown(value)
+
+
+def _without_contents(func: OpOverload, args: Any) -> Any:
+    """The arguments of an operator; of one that looks at shape and dtype of a tensor alone, without its values."""
+    if func._opname not in _OF_SHAPE or not _on_gpu(args[0]) or args[0].layout is not torch.strided:
+        return args
+    like, is_new = args[0], func._opname.startswith("new_")  # which uses the dtype alone, and may be of a large tensor
+    made = (
+        torch.empty(0, dtype=like.dtype) if is_new else torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    )
+    return (made, *args[1:])
 
 
 def _is_random(func: OpOverload) -> bool:

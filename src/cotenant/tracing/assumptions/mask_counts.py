@@ -19,14 +19,21 @@ from cotenant.tracing.assumptions.booleans import AND_OPERATORS
 
 MASK_DTYPES = frozenset({torch.bool, torch.uint8})
 _MAX_TRUE_ATTRIBUTE = "_cotenant_max_true"
+_WRITES_ATTRIBUTE = "_cotenant_mask_writes"
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero_"})
 _SAME_ELEMENTS = frozenset({"clone", "_to_copy", "detach", "alias"})
 _OR = frozenset({"bitwise_or", "logical_or", "__or__", "add"})
 
 
 def max_true(tensor: Any) -> int | None:
-    """The maximum number of true elements; None: not known."""
-    return getattr(tensor, _MAX_TRUE_ATTRIBUTE, None)
+    """The maximum number of true elements; None: not known, or the mask was written to by way of a view."""
+    count, writes = getattr(tensor, _MAX_TRUE_ATTRIBUTE, (None, 0))
+    return count if count is None or writes == _writes(tensor) else None
+
+
+def _writes(tensor: Any) -> int:
+    """How often the storage of a mask was written to."""
+    return int(getattr(tensor.untyped_storage(), _WRITES_ATTRIBUTE, 0))
 
 
 def propagate(func: OpOverload, args: Any, out: FakeTensor, values: Callable[[Any], torch.Tensor | None]) -> None:
@@ -48,10 +55,10 @@ def propagate(func: OpOverload, args: Any, out: FakeTensor, values: Callable[[An
         before, indices = max_true(args[0]), [index for index in args[1] if index is not None]
         if before is not None and all(index.dtype not in MASK_DTYPES for index in indices):
             count = before + max((index.numel() for index in indices), default=out.numel())
-    elif not name.endswith("_"):
-        return
-    if count is not None or hasattr(out, _MAX_TRUE_ATTRIBUTE):
-        setattr(out, _MAX_TRUE_ATTRIBUTE, count)
+    if name.endswith("_") and not name.endswith("__"):
+        setattr(out.untyped_storage(), _WRITES_ATTRIBUTE, _writes(out) + 1)
+    if count is not None:
+        setattr(out, _MAX_TRUE_ATTRIBUTE, (count, _writes(out)))
 
 
 def _count_of_and(masks: list[torch.Tensor | None], dims: int) -> int | None:

@@ -11,14 +11,22 @@ torch = pytest.importorskip("torch", reason="tracing needs torch")
 from cotenant.tracing.assumptions import mask_counts  # noqa: E402
 
 
+class Storage:
+    """What masks that are views of each other share."""
+
+
 class Result:
     """A mask that an operator returned."""
 
-    def __init__(self, dims=1, count=None):
+    def __init__(self, dims=1, count=None, storage=None):
         self.size = 100
         self.shape_dims = dims
+        self.storage = storage or Storage()
         if count is not None:
-            self._cotenant_max_true = count
+            self._cotenant_max_true = (count, 0)
+
+    def untyped_storage(self):
+        return self.storage
 
     def dim(self):
         return self.shape_dims
@@ -46,6 +54,12 @@ def test_setting_elements_adds_as_many_as_the_largest_index():
     index = torch.zeros(7, dtype=torch.int64)
     assert bound("index_put_", Result(count=3), [index], out=Result(count=3)) == 10
     assert bound("index_put_", Result(count=3), [torch.zeros(7, dtype=torch.bool)], out=Result(count=3)) is None
+
+
+def test_a_mask_that_was_written_to_by_way_of_a_view_has_no_bound():
+    mask = Result(count=0)
+    bound("copy_", out=Result(storage=mask.storage))
+    assert mask_counts.max_true(mask) is None
 
 
 def test_a_copy_has_the_bound_of_its_source():
