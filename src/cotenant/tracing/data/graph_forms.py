@@ -21,8 +21,8 @@ class Attribute:
 
     Attributes:
         shape: numbers, or letters for nodes (N), edges (E), features (F), attributes of a node (A), features of an
-            edge (D), tasks (T).
-        values: how many different whole numbers it has, or "C", as many as classes; 0 for zeros of float32.
+            edge (D), classes (C), tasks (T).
+        values: how many different whole numbers it has, or a letter; 0 for zeros of float32.
     """
 
     shape: str
@@ -94,7 +94,7 @@ def form_of(dataset: Any) -> GraphForm | None:
 
 def made_graph(form: GraphForm, size: GraphSize) -> dict[str, Any]:
     """The attributes of one graph."""
-    lengths = {
+    lengths: dict[str | int, int] = {
         "N": size.nodes, "E": size.edges, "F": size.features + size.node_attributes, "D": size.edge_features,
         "T": size.tasks, "C": size.classes,
     }  # fmt: skip
@@ -102,7 +102,8 @@ def made_graph(form: GraphForm, size: GraphSize) -> dict[str, Any]:
     for name, attribute in form.attributes.items():
         shape = [lengths.get(letter) or (int(letter) if letter.isdigit() else 0) for letter in attribute.shape]
         if 0 not in shape:
-            made[name] = _values(shape, lengths.get(attribute.values, attribute.values))
+            values = attribute.values
+            made[name] = _values(shape, values if isinstance(values, int) else lengths[values])
     if form.has_edges:
         made["edge_index"] = edges(size.nodes, size.edges, is_directed=form.is_directed)
     if "x" not in made and "pos" not in made:
@@ -110,7 +111,7 @@ def made_graph(form: GraphForm, size: GraphSize) -> dict[str, Any]:
     return {**made, **_masks(form, size)}
 
 
-def _values(shape: list[int], count: Any) -> torch.Tensor:
+def _values(shape: list[int], count: int) -> torch.Tensor:
     if not count:
         return torch.zeros(shape)
     return (torch.arange(torch.Size(shape).numel()) % count).reshape(shape)

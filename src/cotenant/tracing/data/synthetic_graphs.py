@@ -89,7 +89,7 @@ def patches(warn: Callable[[str, str], None]) -> list[Patch]:
 def known_sample(dataset: Any) -> str | None:
     """A sample of `--synthetic-data` like the nodes of a data set that can be made up; None for another object."""
     size = published_size(dataset) if form_of(dataset) is not None else None
-    return size and f"{max(size.features, 1)}:float32:{size.classes or size.tasks or 1}"
+    return f"{max(size.features, 1)}:float32:{size.classes or size.tasks or 1}" if size else None
 
 
 def _loaded(dataset: Any, path: str, size: GraphSize) -> tuple[Any, ...]:
