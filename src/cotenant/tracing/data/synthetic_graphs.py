@@ -57,11 +57,11 @@ class _MadeUpGraphs:
 
         return process
 
-    def load(self, original: Any) -> Any:
+    def load(self, original: Any, *, as_dictionary: bool = False) -> Any:
         @functools.wraps(original)
         def load(file: Any, *args: Any, **kwargs: Any) -> Any:
             make = self._made.get(os.path.normpath(file)) if isinstance(file, str) else None
-            return make() if make is not None else original(file, *args, **kwargs)
+            return make(as_dictionary=as_dictionary) if make is not None else original(file, *args, **kwargs)
 
         return load
 
@@ -77,7 +77,8 @@ def patches(warn: Callable[[str, str], None]) -> list[Patch]:
         Patch(target="torch_geometric.data.dataset:Dataset._download", replacement=made.download, **common),
         Patch(target="torch_geometric.data.dataset:Dataset._process", replacement=made.process, **common),
         Patch(
-            target="torch_geometric.io.fs:torch_load", replacement=made.load, missing="before version 2.5", **common
+            target="torch_geometric.io.fs:torch_load", replacement=functools.partial(made.load, as_dictionary=True),
+            missing="before version 2.4", **common,
         ),
         Patch(target="torch:load", replacement=made.load, stacks=True, **common),
         Patch(
@@ -92,8 +93,11 @@ def known_sample(dataset: Any) -> str | None:
     return f"{max(size.features, 1)}:float32:{size.classes or size.tasks or 1}" if size else None
 
 
-def _loaded(dataset: Any, path: str, size: GraphSize) -> tuple[Any, ...]:
-    """What the file of a data set, or of its part, would hold."""
+def _loaded(dataset: Any, path: str, size: GraphSize, *, as_dictionary: bool) -> tuple[Any, ...]:
+    """What the file of a data set, or of its part, would hold.
+
+    `as_dictionary`: as torch_geometric/data/in_memory_dataset.py, `load`, reads it since version 2.4.
+    """
     form = form_of(dataset)
     assert form is not None
     graph = importlib.import_module("torch_geometric.data").Data(**made_graph(form, size))
@@ -105,9 +109,7 @@ def _loaded(dataset: Any, path: str, size: GraphSize) -> tuple[Any, ...]:
         "num_edge_attributes": 0, "num_edge_labels": size.edge_features,
     }  # fmt: skip
     extra = (sizes,) if hasattr(type(dataset), "num_node_attributes") else ()
-    if _stores_dictionaries():
-        return (data.to_dict(), slices, *extra, type(data))
-    return (data, slices, *extra)
+    return (data.to_dict(), slices, *extra, type(data)) if as_dictionary else (data, slices, *extra)
 
 
 def _number_of_graphs(dataset: Any, path: str, graph: Any, size: GraphSize) -> int:
@@ -116,11 +118,6 @@ def _number_of_graphs(dataset: Any, path: str, graph: Any, size: GraphSize) -> i
     share = next((share for part, share in _SHARES.items() if name.startswith(part)), 1.0)
     one_bytes = sum(value.nbytes for _, value in graph if isinstance(value, torch.Tensor))
     return max(1, min(round(size.graphs * share), _MAX_BYTES // max(one_bytes, 1)))
-
-
-def _stores_dictionaries() -> bool:
-    """Source: torch_geometric/data/in_memory_dataset.py, `InMemoryDataset.load`, from version 2.4 on."""
-    return hasattr(importlib.import_module("torch_geometric.data").InMemoryDataset, "load")
 
 
 def _collated(dataset: Any, graph: Any, count: int, classes: int) -> tuple[Any, Any]:
