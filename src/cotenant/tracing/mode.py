@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cotenant.core.errors import PluginError, TraceError
 from cotenant.tracing import script_location
-from cotenant.tracing.assumptions import booleans, equal_contents, mask_counts
+from cotenant.tracing.assumptions import booleans, chosen_elements, equal_contents, mask_counts
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops
 from cotenant.tracing.assumptions.generated_tokens import GeneratedTokens
 from cotenant.tracing.assumptions.host_reads import HostReads
@@ -203,8 +203,7 @@ class TraceMode(TorchDispatchMode):
         for assume in assumptions:
             assume(self, func, args, kwargs, out)
         self.known_values.propagate(func, args, kwargs, out)
-        if isinstance(out, FakeTensor):
-            self._note_truth(func, args, out)
+        self._note_truth(func, args, out)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)
         else:
@@ -217,7 +216,11 @@ class TraceMode(TorchDispatchMode):
         self.written_views.note(args, out)
         return out
 
-    def _note_truth(self, func: OpOverload, args: Args, out: FakeTensor) -> None:
+    def _note_truth(self, func: OpOverload, args: Args, out: Any) -> None:
+        if func._opname in chosen_elements.OPERATORS or chosen_elements.is_written(func):
+            chosen_elements.propagate(func, args, out)
+        if not isinstance(out, FakeTensor):
+            return
         if out.dtype in mask_counts.MASK_DTYPES:
             booleans.propagate(func, args, out)
             mask_counts.propagate(func, args, out, self.known_values.peek)

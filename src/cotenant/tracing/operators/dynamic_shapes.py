@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions import mask_counts
+from cotenant.tracing.assumptions import chosen_elements, mask_counts
 from cotenant.tracing.assumptions.known_values import ALL_FOUND, assumption_of, max_elements
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.fast_paths import view_of
@@ -61,7 +61,8 @@ def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int |
 
 def _found_positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int | None) -> FakeTensor:
     value = ctx.known_values.of(mask)
-    max_true = mask_counts.max_true(mask)
+    bounds = (mask_counts.max_true(mask), chosen_elements.max_nonzero(mask))
+    max_true = min((bound for bound in bounds if bound is not None), default=None)
     if value is None and most is not None and most < mask.numel():
         _warn_assumed_size(ctx, func, "as many are found as the source has elements")
         count = most
