@@ -52,6 +52,7 @@ def test_the_hint_has_the_size_of_a_known_data_set(tmp_path):
     [
         pytest.param("no vectors found at ../word2vec/vectors.txt", id="vectors of words"),
         pytest.param("Unable to locate credentials", id="a bucket of a cloud"),
+        pytest.param("Dataset 'coco8.yaml' error: environment may be offline", id="a data set with a configuration"),
     ],
 )
 def test_messages_of_missing_data_are_known(message):

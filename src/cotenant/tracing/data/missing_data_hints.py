@@ -28,6 +28,8 @@ _OTHER_FILES = (
     ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
 )
 """What is missing, by words of the message, where it is not data."""
+_NAMES_DATA = re.compile(r"\bdata ?set '")
+"""Of a message that quotes the name of a data set, which a configuration may describe: `Dataset 'coco8.yaml' error`."""
 _PICKLES = re.compile(r"\.(?:pkl|pickle|mat|npz|joblib)\b")
 _KINDS = (
     (re.compile(r"\.(?:wav|flac|mp3|ogg|m4a|opus)\b"), "160000:float32", "10 s of audio at 16 kHz"),
@@ -84,7 +86,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     if not is_missing or isinstance(error, NotImplementedError):
         return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error)
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
-    if other is not None:
+    if other is not None and not _NAMES_DATA.search(words):
         return f"{other} is not on this machine: install it, or fetch it as for the job"
     if synthetic_data and synthetic_records.made_up and _NOTHING_KEPT in words:
         return (
