@@ -29,6 +29,7 @@ def test_few_anchors_of_each_image_are_assigned(tmp_path):
     assert len(mask.nonzero()) == images * boxes * chosen
     assert len(assigned.nonzero()) == images * 2 * boxes * chosen
     assert [len(part[own]) for own, part in zip(assigned, features)] == images * [2 * boxes * chosen]
+    assert assigned.cpu().shape == assigned.float().cpu().shape == (images, anchors)
     assert counts.max(-2)[0].bool()[2].nonzero().shape == (boxes * chosen, 1)
     """
     warnings = trained(tmp_path, _joined(source)).warnings

@@ -56,7 +56,7 @@ def max_nonzero(tensor: Any) -> int | None:
 def propagate(func: OpOverload, args: Any, out: Any) -> None:
     """Set the bounds of what an operator made, by those of its arguments."""
     name = func._opname
-    first = out if isinstance(out, FakeTensor) else out[0] if out else None
+    first = out[0] if isinstance(out, (list, tuple)) and out else out
     if not isinstance(first, FakeTensor) or first.layout is not torch.strided:
         return
     bound = _inferred(name, args, first) if name in OPERATORS else None
