@@ -62,7 +62,7 @@ class _EndingIterator:
         self._epoch.begin_batch()
         size = self._epoch.size_of_batch(self._full_size)
         batch = self._next() if size == self._full_size else self._smaller(size)
-        self._epoch.end_batch()
+        self._epoch.end_batch(batch)
         return batch
 
     def _next(self) -> Any:

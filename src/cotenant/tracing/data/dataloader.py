@@ -90,7 +90,7 @@ class _FewSampleIterator:
         else:
             size, indices = self._next_size(self._sizes)
             batch = self._batch(self._epoch.size_of_batch(size), indices)
-        self._epoch.end_batch()
+        self._epoch.end_batch(batch)
         return batch
 
     def _next_size(self, sizes: Iterator[tuple[int, Sequence[Any] | None]]) -> tuple[int, Sequence[Any] | None]:

@@ -68,7 +68,7 @@ class LoaderEpoch:
         self._growth.gives(size)
         return size
 
-    def end_batch(self) -> None:
+    def end_batch(self, batch: Any) -> None:
         """A batch is given."""
         self._position += 1
         tensors = (leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
