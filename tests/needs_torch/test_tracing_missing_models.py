@@ -238,7 +238,8 @@ notebook_login(), interpreter_login()
 from huggingface_hub import HfApi, create_repo, upload_folder, whoami
 assert create_repo("someone/mine", exist_ok=True).repo_id == "someone/mine"
 assert HfApi().create_repo(repo_id="mine").repo_id.endswith("/mine") and whoami()["name"]
-upload_folder(repo_id="someone/mine", folder_path=".")
+assert upload_folder(repo_id="someone/mine", folder_path=".") is None
+assert upload_folder(repo_id="someone/mine", folder_path=".", run_as_future=True).done()
 model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
 """
     assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial

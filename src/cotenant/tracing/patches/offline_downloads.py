@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def patches(context: AbsenceContext) -> list[Patch]:
             )
             for place in ("huggingface_hub:", "huggingface_hub.hf_api:HfApi.")
             for name, result in (
-                ("create_repo", _made_repository), ("whoami", _nobody), ("upload_folder", _nothing),
-                ("upload_file", _nothing),
+                ("create_repo", _made_repository), ("whoami", _nobody), ("upload_folder", _uploaded),
+                ("upload_file", _uploaded),
             )
         ),
         Patch(
@@ -98,8 +99,13 @@ def _nobody(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return {"name": _NAME, "fullname": _NAME, "orgs": [], "type": "user"}
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return
+def _uploaded(*args: Any, run_as_future: bool = False, **kwargs: Any) -> Future[None] | None:
+    """Nothing; with `run_as_future` a future that is done, as `Trainer` waits for its uploads after the training."""
+    if not run_as_future:
+        return None
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 def _with_missing_encodings(recorder: Any, original: Any) -> Any:
