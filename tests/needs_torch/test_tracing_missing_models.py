@@ -245,6 +245,29 @@ model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
     assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial
 
 
+def test_a_script_that_asks_for_the_files_of_a_fetched_model_gets_those_of_the_cache(tmp_path, monkeypatch):
+    cached = tmp_path / "hub" / "models--someone--mine"
+    for name, text in (("refs/main", "c0ffee"), ("snapshots/c0ffee/vae/config.json", "{}")):
+        (cached / name).parent.mkdir(parents=True)
+        (cached / name).write_text(text)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    source = """
+import sysconfig, torch
+from huggingface_hub import HfApi, list_repo_files, model_info
+assert [file.rfilename for file in model_info("someone/mine").siblings] == ["vae/config.json"]
+assert list_repo_files(repo_id="someone/mine") == HfApi().list_repo_files("someone/mine") == ["vae/config.json"]
+of_library = compile("model_info('someone/mine')", sysconfig.get_path("purelib") + "/library.py", "exec")
+for call in (lambda: model_info("someone/gone"), lambda: exec(of_library)):
+    try:
+        call()
+    except OSError:
+        model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
+    else:
+        raise SystemExit("a library goes on by itself")
+"""
+    assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial
+
+
 def test_weights_that_a_script_reads_from_the_hub_by_itself_are_replaced(tmp_path):
     source = """
 import torch

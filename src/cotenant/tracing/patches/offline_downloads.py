@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from cotenant.tracing import script_location
 from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase, patch_attributes
 
 _END, _PREFIX, _MIDDLE, _SUFFIX = "<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"
@@ -57,6 +58,16 @@ def patches(context: AbsenceContext) -> list[Patch]:
                 ("create_repo", _made_repository), ("whoami", _nobody), ("upload_folder", _uploaded),
                 ("upload_file", _uploaded),
             )
+        ),
+        *(
+            Patch(
+                target=f"{place}{name}", phase=Phase.LIBRARIES, wraps=True,
+                replacement=functools.partial(_with_cached_files, answer),
+                reason="Scripts look up which files a repository has, and a trace has no network.",
+                source=f"huggingface_hub/hf_api.py, `HfApi.{name}`",
+            )
+            for place in ("huggingface_hub:", "huggingface_hub.hf_api:HfApi.")
+            for name, answer in (("model_info", _model_of), ("list_repo_files", _same_files))
         ),
         Patch(
             target="tiktoken.registry:get_encoding", phase=Phase.LIBRARIES, wraps=True, also_in="tiktoken",
@@ -106,6 +117,46 @@ def _uploaded(*args: Any, run_as_future: bool = False, **kwargs: Any) -> Future[
     done: Future[None] = Future()
     done.set_result(None)
     return done
+
+
+def _with_cached_files(answer: Callable[[str, list[str]], Any], original: Any) -> Any:
+    """The files of a repository that are in the cache of the hub. Libraries go on without a list by themselves."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except OSError:
+            name = str(kwargs.get("repo_id") or next((arg for arg in args if isinstance(arg, str)), ""))
+            is_wanted = name and script_location.is_called_by_user()
+            files = _cached_files(name, kwargs.get("revision") or "main") if is_wanted else []
+            if not files:
+                raise
+        return answer(name, files)
+
+    return call
+
+
+def _cached_files(name: str, revision: str) -> list[str]:
+    """Paths in the newest fetched snapshot of the model's repository.
+
+    Source: huggingface_hub/file_download.py, `try_to_load_from_cache`.
+    """
+    constants = importlib.import_module("huggingface_hub.constants")
+    folder = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
+    reference = folder / "refs" / revision
+    snapshot = folder / "snapshots" / (reference.read_text().strip() if reference.is_file() else revision)
+    return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())
+
+
+def _model_of(name: str, files: list[str]) -> Any:
+    siblings = [{"rfilename": file} for file in files]
+    details = dict.fromkeys(("private", "disabled", "downloads", "likes"), 0)
+    return importlib.import_module("huggingface_hub.hf_api").ModelInfo(id=name, siblings=siblings, tags=[], **details)
+
+
+def _same_files(_name: str, files: list[str]) -> list[str]:
+    return files
 
 
 def _with_missing_encodings(recorder: Any, original: Any) -> Any:
