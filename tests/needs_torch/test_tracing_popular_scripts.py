@@ -54,12 +54,17 @@ def test_a_script_has_a_module_named_datasets(tmp_path, form):
 
 
 COLUMNS = """
-from datasets import load_dataset
+from datasets import concatenate_datasets, load_dataset
 rows = load_dataset("someone/gone", split="train")
 assert rows.column_names[:2] == ["image", "text"] and "tags" in rows.column_names
 rows = rows.map(lambda batch: {"n": [len(text) for text in batch["description"]]}, batched=True)
 assert rows[0]["instruction"] and rows[0].get("weight") is None and "answers" not in rows[0]
 assert rows[:4]["labels"] == [0, 1, 2, 3] and rows["score"][0] == 1.0
+assert rows.features["objects"]["category"].feature.names[:2] == ["0", "1"] and "objects" not in rows.column_names
+assert rows[0]["objects"]["bbox"] == [[0.0, 0.0, 4.0, 4.0]] and rows[0]["image_id"] == 1
+assert rows[0]["class_to_id"]["3"] == 3
+texts, others = rows.select_columns(["text", "label"]), rows.select_columns(["image", "text", "caption"])
+assert concatenate_datasets([texts, others], axis=1).column_names == ["text", "label", "image", "caption"]
 rows = rows.rename_column("summary", "short").remove_columns(["absent", "img"]).rename_column("caption", "text")
 assert "short" in rows.column_names and "caption" not in rows.column_names
 rows = rows.with_transform(lambda batch: {"x": [torch.zeros(64)] * len(batch["chosen"])})
@@ -77,6 +82,7 @@ def test_a_column_that_real_data_lack_stays_an_error(tmp_path):
     source = """
     from datasets import Dataset
     rows = Dataset.from_dict({"text": ["first", "second"]})
+    assert [*rows.features] == ["text"] and "audio" not in rows.features
     assert rows[0] == {"text": "first"}
     rows[0]["caption"]
     """

@@ -14,12 +14,17 @@ from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.synthetic_torchvision import blank_image
 
 _WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
-_SAMPLING_RATE = 16_000
+SAMPLING_RATE = 16_000
+"""Of recordings, in Hz."""
+BOX_CLASSES = 80
+"""Classes of objects with boxes, as of COCO."""
 _LAST_WORDS = (
     "word", "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
     "state", "family", "group", "country", "part", "place", "case", "week", "work", "question", "night", "point",
     "home", "water", "room", "mother", "money",
 )  # fmt: skip
+_NUMBERS_OF_MEDIA = {"id", "idx", "index", "width", "height"}
+"""Last words of columns that say something about an image, or a recording, and do not hold one: `image_id`."""
 _KINDS = (
     ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
     ("audio", {"audio", "speech", "wav", "waveform"}),
@@ -29,6 +34,7 @@ _KINDS = (
     ("label", {"label", "labels", "class", "target", "fine", "coarse", "category"}),
     ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
     ("count", {"num", "count", "duration", "difficulty"}),
+    ("objects", {"objects"}),
     ("row", {"id", "idx", "index", "guid"}),
     ("tags", {"tags", "tag", "ner", "pos", "chunk"}),
     ("words", {"tokens", "words"}),
@@ -60,7 +66,7 @@ class ColumnMaker:
             return blank_image(self.image)
         if kind == "audio" and self.audio is not None:
             array = torch.zeros(self.audio.shape[0]).numpy()  # as `datasets.Audio` decodes a file
-            return {"array": array, "sampling_rate": _SAMPLING_RATE, "path": "0.wav"}
+            return {"array": array, "sampling_rate": SAMPLING_RATE, "path": "0.wav"}
         if kind == "chat":
             content = self.words(2, row)
             return [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
@@ -68,6 +74,13 @@ class ColumnMaker:
             return {"text": ["word"], "answer_start": [0]}
         if kind == "label":
             return 0
+        if kind == "class numbers":
+            return {str(label): label for label in range(CLASSES)}
+        if kind == "objects" and self.image is not None:  # one, in COCO's form: left, top, width, height
+            *_, height, width = self.image.shape
+            box = [0.0, 0.0, width / 2, height / 2]
+            of_class = {part: [0] for part in ("category", "categories", "label")}
+            return {"id": [0], "area": [box[2] * box[3]], "bbox": [box], **of_class}
         if kind == "turns" and self.image is not None:  # HuggingFaceM4/the_cauldron, `texts`
             return [{"user": self.words(2, row), "assistant": self.words(2, row)}]
         if kind in ("number", "count"):
@@ -111,5 +124,10 @@ def _first_words(count: int) -> str:
 
 def kind_of(name: str) -> str:
     """What a column holds, by the words of its name; `text` where they say nothing."""
-    words = set(re.split(r"[^a-z]+", name.lower()))
+    *_, last = ordered = re.split(r"[^a-z]+", name.lower())
+    words = set(ordered)
+    if ordered[-2:] == ["to", "id"]:
+        return "class numbers"
+    if last in _NUMBERS_OF_MEDIA and words & {"image", "img", "audio"}:
+        return "count"
     return next((kind for kind, known in _KINDS if words & known), "text")

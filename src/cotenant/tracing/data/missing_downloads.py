@@ -1,14 +1,16 @@
 """Downloads of data that a script makes before it reads them, and archives that it unpacks: nothing is fetched.
 
 What the script then reads is missing, and is made like any other missing file. A text, or rows of JSON, that `requests`
-fetches are synthetic at once.
+fetches, and a list of classes of the Hugging Face hub, are synthetic at once.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import text_contents
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_CLASS_LIST = "id2label.json"
 _FUNCTIONS = (
     ("urllib.request:urlretrieve", "Lib/urllib/request.py, `urlretrieve`"),
     ("torch.hub:download_url_to_file", "torch/hub.py, `download_url_to_file`"),
@@ -46,8 +49,15 @@ def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> 
             source="requests/api.py, `get`", **common,
         )
     ] if text is not None else []  # fmt: skip
+    images = [sample for sample in samples if len(sample.shape) == 3]
+    classes = (images or samples)[0].classes if samples else CLASSES
     return [
         *texts,
+        Patch(
+            target="huggingface_hub.file_download:hf_hub_download", also_in="huggingface_hub",
+            replacement=functools.partial(_naming_classes, classes, warn),
+            source="huggingface_hub/file_download.py, `hf_hub_download`", **common,
+        ),
         *(
             Patch(target=target, replacement=functools.partial(_fetching, warn), source=source, **common)
             for target, source in _FUNCTIONS
@@ -100,6 +110,29 @@ def _opening_archive(original: Any) -> Any:
             return _EmptyArchive()
 
     return open_
+
+
+def _naming_classes(classes: int, warn: Callable[[str], None], original: Any) -> Any:
+    """`hf_hub_download`; as many numbers as the sample has classes for the list of a data set's classes.
+
+    Such a list, `id2label.json` in a data set or `ade20k-id2label.json` in `huggingface/label-files`, maps numbers to
+    names.
+    """
+
+    @functools.wraps(original)
+    def hf_hub_download(repo_id: str, filename: str = "", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(repo_id, filename, *args, **kwargs)
+        except OSError:
+            is_list = kwargs.get("repo_type") == "dataset" and filename.endswith(_CLASS_LIST)
+            if not is_list or not script_location.is_called_by_user():
+                raise
+        warn(f"`{repo_id}/{filename}`")
+        path = Path(tempfile.mkdtemp(), Path(filename).name)
+        path.write_text(json.dumps({str(number): str(number) for number in range(classes)}))
+        return str(path)
+
+    return hf_hub_download
 
 
 def _getting(text: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:

@@ -11,12 +11,12 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.column_values import ColumnMaker
+from cotenant.tracing.data.column_values import BOX_CLASSES, SAMPLING_RATE, ColumnMaker, kind_of
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _SMALLEST_PART = 0.1
@@ -153,6 +153,15 @@ def patches(maker: ColumnMaker, only_synthetic: Callable[[], bool]) -> list[Patc
             for name in ("rename_column", "class_encode_column", "select_columns", "sort")
         ),
         Patch(
+            target=f"{table}.features", replacement=functools.partial(_features, maker, only_synthetic),
+            source="datasets/arrow_dataset.py, `Dataset.features`", **common,
+        ),
+        Patch(
+            target="datasets.combine:concatenate_datasets", also_in="datasets",
+            replacement=functools.partial(_side_by_side, only_synthetic),
+            source="datasets/combine.py, `concatenate_datasets`", **common,
+        ),
+        Patch(
             target=f"{table}.select", replacement=functools.partial(_selecting, only_synthetic),
             source="datasets/arrow_dataset.py, `Dataset.select`", **common,
         ),
@@ -275,6 +284,55 @@ def _removing_known(only_synthetic: Callable[[], bool], original: Any) -> Any:
         return original(self, column_names, *args, **kwargs)
 
     return remove_columns
+
+
+class _GrowingFeatures(dict[str, Any]):
+    """Types of columns, and of those that the table lacks as they would be made."""
+
+    def __init__(self, features: Mapping[str, Any], maker: ColumnMaker) -> None:
+        super().__init__({name: _feature_of(name, feature) for name, feature in features.items()})
+        self._maker = maker
+
+    def __missing__(self, name: str) -> Any:
+        made = sys.modules["datasets"].Dataset.from_dict({name: [self._maker.value(name)]})
+        self[name] = _feature_of(name, made._info.features[name])
+        return self[name]
+
+
+def _feature_of(name: str, feature: Any) -> Any:
+    """The type as a real table has it: recordings are `Audio`, and the classes of boxes have names."""
+    datasets = sys.modules["datasets"]
+    if kind_of(name) == "audio" and isinstance(feature, dict):
+        return datasets.Audio(sampling_rate=SAMPLING_RATE)
+    if kind_of(name) == "objects" and isinstance(feature, dict):
+        classes = datasets.ClassLabel(names=[str(label) for label in range(BOX_CLASSES)])
+        return {part: datasets.Sequence(classes) if kind_of(part) == "label" else of for part, of in feature.items()}
+    return feature
+
+
+def _features(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
+    def features(self: Any) -> Any:
+        found = original.fget(self)
+        is_asked = isinstance(found, dict) and only_synthetic() and script_location.is_called_by_user()
+        return _GrowingFeatures(found, maker) if is_asked else found  # the library itself writes rows by them
+
+    return property(features)
+
+
+def _side_by_side(only_synthetic: Callable[[], bool], original: Any) -> Any:
+    @functools.wraps(original)
+    def concatenate_datasets(dsets: Any, *args: Any, **kwargs: Any) -> Any:
+        """Tables side by side (`axis=1`) without the columns that both got for the script to choose from."""
+        if only_synthetic() and (kwargs.get("axis") == 1 or args[2:] == (1,)):
+            known: set[str] = set()
+            tables = []
+            for table in dsets:
+                tables.append(table.remove_columns([name for name in table.column_names if name in known]))
+                known.update(table.column_names)
+            dsets = tables
+        return original(dsets, *args, **kwargs)
+
+    return concatenate_datasets
 
 
 def _selecting(only_synthetic: Callable[[], bool], original: Any) -> Any:

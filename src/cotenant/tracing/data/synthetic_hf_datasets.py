@@ -80,6 +80,8 @@ _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "k
 _CORPORA = ("wikitext", "bookcorpus", "openwebtext", "tinystories", "fineweb", "fineweb-edu", "lambada")
 """Texts that have no labels: scripts join all columns that they do not remove."""
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
+_RETRIEVAL = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
+"""Columns of the parts of BEIR's data sets, which evaluators of sentence-transformers check."""
 _PLAIN_OWNER = "SetFit/"
 """Its copies of well-known sets have the columns `text` and `label`."""
 _SPLITS = ("train", "validation", "test")
@@ -360,6 +362,8 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
     if name.lower() in _CORPORA:
         return {"text": _text_column(length)}, 0
+    if "beir" in name.lower() and part in _RETRIEVAL:
+        return {name: _text_column(length) if name == "text" else _id_column() for name in _RETRIEVAL[part]}, 0
     if part in _EMBEDDED or part.startswith("triplet-"):
         return {column: _text_column(length) for column in _EMBEDDED[part.partition("-")[0]]}, 0
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2

@@ -1,0 +1,84 @@
+"""What scripts look up of a data set of the Hugging Face hub beside its rows: types of columns, names of classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from cotenant.tracing.data import missing_downloads, synthetic_hf_datasets
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of
+from cotenant.tracing.data.data_options import SyntheticSample
+from traced_scripts import traced
+
+IMAGES = SyntheticSample(shape=(3, 8, 16), classes=7)
+
+
+def test_a_made_up_column_of_recordings_has_their_sampling_rate(tmp_path):
+    pytest.importorskip("datasets")
+    source = """
+import torch
+from datasets import load_dataset
+rows = load_dataset("someone/gone", split="train").select(range(4))
+assert rows.features["audio"].sampling_rate == rows[0]["audio"]["sampling_rate"] == 16000
+assert [*rows.map(lambda row: {"n": 1}).features]
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(2, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+    traced(tmp_path, source, synthetic_data=["4000:float32"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("image_id", "count"), ("image", "image"), ("image_width", "count"), ("semantic_class_to_id", "class numbers")],
+)
+def test_a_column_that_describes_an_image_holds_none(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_objects_of_an_image_have_a_box_inside_it():
+    value = ColumnMaker.of([IMAGES]).value("objects")
+    assert (value["bbox"], value["area"], value["category"]) == ([[0.0, 0.0, 8.0, 4.0]], [32.0], [0])
+
+
+@pytest.fixture
+def download():
+    """(`hf_hub_download` without a network, its warnings)."""
+
+    def absent(*args, **kwargs):
+        raise FileNotFoundError
+
+    warned = []
+    patches = missing_downloads.patches([IMAGES], warned.append)
+    (patch,) = (patch for patch in patches if patch.target.endswith("hf_hub_download"))
+    return patch.replacement(absent), warned
+
+
+def test_a_list_of_classes_that_is_not_here_has_those_of_the_sample(download):
+    fetch, warned = download
+    path = fetch("huggingface/label-files", filename="ade20k-id2label.json", repo_type="dataset")
+    assert json.loads(Path(path).read_text()) == {str(number): str(number) for number in range(7)}
+    assert warned == ["`huggingface/label-files/ade20k-id2label.json`"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("README.md", "dataset"), ("id2label.json", "model")])
+def test_another_file_of_the_hub_stays_missing(download, name, kind):
+    with pytest.raises(FileNotFoundError):
+        download[0]("someone/gone", name, repo_type=kind)
+    assert not download[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "columns"),
+    [("corpus", ["_id", "text"]), ("queries", ["_id", "text"]), ("qrels", ["query-id", "corpus-id"])],
+)
+def test_parts_of_a_retrieval_benchmark_have_the_columns_that_evaluators_check(part, columns):
+    texts = [SyntheticSample(shape=(8,), dtype="int64", classes=30000)]
+    found, classes = synthetic_hf_datasets.synthetic_columns(texts, "NanoBEIR-en", part)
+    assert (list(found), classes) == (columns, 0)
