@@ -110,3 +110,8 @@ def test_undoing_restores_every_attribute():
     process.join()
     assert left == []
     assert changed > 150
+
+
+@pytest.mark.parametrize("target", ["evaluate.loading:load", "huggingface_hub:model_info", "cv2:VideoCapture"])
+def test_the_null_gpu_lacks_what_a_trace_lacks(target):
+    assert target in {entry.target for entry in catalog.absence_patches(catalog._unattached_context())}

@@ -63,6 +63,7 @@ _PROVIDERS = (
     "patches.hf_pretrained",
     "patches.diffusers_pretrained",
     "patches.missing_processors",
+    "patches.missing_metrics",
     "patches.bitsandbytes",
     "patches.cpp_extensions",
     "sensors.nvml",
@@ -83,10 +84,11 @@ _ABSENCE_PROVIDERS = (
     "patches.hf_pretrained",
     "patches.diffusers_pretrained",
     "patches.missing_processors",
+    "patches.missing_metrics",
     "patches.terminal",
     "data.synthetic_data",
 )
-"""Those for what is not on this machine, as data, models and a terminal: scripts on the null GPU lack it as well."""
+"""Those for what is not on this machine, as data, models, metrics and a terminal: the null GPU lacks it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

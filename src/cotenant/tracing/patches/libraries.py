@@ -55,11 +55,7 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="Trackers are off in a trace, and the callback of one that is off raises.",
             source="transformers/integrations/integration_utils.py, `WandbCallback.__init__`",
         ),
-        *patch_attributes(
-            "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
-            phase=Phase.LIBRARIES, reason="Fake tensors have no data to write.",
-            source="safetensors/torch.py, `save_file`",
-        ),
+        *saving_patches(),
         *(
             ImportPatch(
                 target=f"{name}.loops.training_epoch_loop", phase=Phase.LIBRARIES, expand=_lightning_patches,
@@ -81,20 +77,20 @@ def patches(context: PatchContext) -> list[Entry]:
     ]  # fmt: skip
 
 
+def saving_patches() -> list[Patch]:
+    """Of safetensors, which writes past the sandbox. On the null GPU, too, the values are none to keep."""
+    return list(
+        patch_attributes(
+            "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
+            phase=Phase.LIBRARIES, reason="Fake tensors have no data to write, and it writes past the sandbox.",
+            source="safetensors/torch.py, `save_file`",
+        )
+    )  # fmt: skip
+
+
 def _metric_patches(context: PatchContext) -> list[Entry]:
-    """Of `evaluate`, scikit-learn and torchmetrics."""
+    """Of scikit-learn and torchmetrics."""
     return [
-        Patch(
-            target="evaluate.loading:load", phase=Phase.LIBRARIES,
-            replacement=functools.partial(_with_missing_metrics, context.recorder), wraps=True,
-            reason="A metric of `evaluate` is a script that is downloaded from the hub.",
-            source="evaluate/loading.py, `load`",
-        ),
-        Patch(
-            target="datasets:load_metric", phase=Phase.LIBRARIES, missing="datasets from 3 on",
-            replacement=functools.partial(_with_missing_metrics, context.recorder), wraps=True,
-            reason="A metric is a script that is downloaded.", source="datasets/load.py, `load_metric` (2.18)",
-        ),
         *(
             Patch(
                 target=f"sklearn.metrics.{target}", phase=Phase.LIBRARIES, wraps=True, also_in="sklearn",
@@ -205,38 +201,3 @@ def _validating_after_short_epochs(original: Any) -> Any:
             self.trainer.training = True
 
     return run
-
-
-class _ZeroScores(dict[str, float]):
-    """A metric's result that has every requested score: `glue` gives an accuracy or an `f1`, by its part."""
-
-    def __missing__(self, name: str) -> float:
-        return 0.0
-
-
-class _StubMetric:
-    """Takes what a metric takes; its result is 0."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def compute(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        return _ZeroScores({self.name: 0.0})
-
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-    add_batch = add
-
-
-def _with_missing_metrics(recorder: Any, original: Any) -> Any:
-    def load(path: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(path, *args, **kwargs)
-        except (OSError, ImportError):
-            if Path(path).suffix == ".py":
-                raise
-        recorder.warn(f"the metric `{path}` is not on this machine: its result is 0")
-        return _StubMetric(path)
-
-    return load
