@@ -39,8 +39,10 @@ class Baseline:
         """
         try:
             found = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"cannot read the baseline `{path}`: {error}") from error
+        except OSError as error:
+            raise UsageError(f"cannot read the baseline `{path}`: {(error.strerror or '').lower()}") from error
+        except (ValueError, RecursionError):
+            found = None  # reported below
         parts, bound = (found.get("parts_at_peak"), found.get("bound_bytes")) if isinstance(found, dict) else (None, 0)
         if not isinstance(parts, dict) or not all(type(size) is int and size >= 0 for size in (bound, *parts.values())):
             raise UsageError(

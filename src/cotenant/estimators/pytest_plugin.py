@@ -11,6 +11,7 @@ top.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,21 @@ def memory_budget(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """
     folder = Path(request.path).parent
     file = folder / FILE
-    name = request.node.name
+    test = f"{Path(request.path).name}::{request.node.name}"
 
     def check(script: str, args: Sequence[str] = (), *, limit: str | int, **options: Any) -> Any:
+        from cotenant.core.errors import CotenantError
         from cotenant.core.units import parse_bytes
         from cotenant.estimators.api import explain
         from cotenant.estimators.budget import budget_report, parts_at_peak
 
-        limit_bytes = limit if isinstance(limit, int) else parse_bytes(limit)
-        result = explain(folder / script, args, **{"workdir": folder, **options})
-        saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        name = f"{test} {shlex.join([script, *args])}"  # a test may check several scripts
+        try:
+            limit_bytes = limit if isinstance(limit, int) else parse_bytes(limit)
+            saved = _saved(file)
+            result = explain(folder / script, args, **{"workdir": folder, **options})
+        except CotenantError as error:  # ours say what is wrong, and a traceback of our code does not
+            pytest.fail(f"{script}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), pytrace=False)
         if request.config.getoption(_OPTION):
             saved[name] = parts_at_peak(result)
             file.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -56,3 +62,20 @@ def memory_budget(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return result
 
     return check
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    """What `--update-memory-budgets` saved, by test and command.
+
+    Raises:
+        UsageError: the file is not what it wrote.
+    """
+    from cotenant.core.errors import UsageError
+
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict):
+        raise UsageError(f"`{file}` is not JSON of `{_OPTION}`", hint="delete it, and run pytest with that option")
+    return saved

@@ -113,14 +113,22 @@ def test_a_baseline_is_what_json_printed_and_its_changes_are_listed_once(tmp_pat
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", "{}", '{"parts_at_peak": {"a": 1}}', '{"bound_bytes": 1, "parts_at_peak": {"a": "1"}}',
+    ["", "print(1)", "[" * 100_000, "[1]", "{}", '{"parts_at_peak": {"a": 1}}',
+     '{"bound_bytes": 1, "parts_at_peak": {"a": "1"}}',
      '{"bound_bytes": 1, "parts_at_peak": {"a": -1}}', '{"bound_bytes": true, "parts_at_peak": {}}'],
 )  # fmt: skip
 def test_a_file_that_is_no_baseline_is_refused_before_the_script_runs(tmp_path, text):
     file = tmp_path / "before.json"
     file.write_text(text)
-    with pytest.raises(UsageError, match="baseline"):
+    with pytest.raises(UsageError, match="is no baseline") as refused:
         EstimateReports(baseline=file).check_files("train.py")
+    assert "estimate SCRIPT --json" in str(refused.value.hint)
+
+
+def test_a_baseline_that_cannot_be_read_is_named_once(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        EstimateReports(baseline=tmp_path / "nowhere").check_files("train.py")
+    assert refused.value.message == f"cannot read the baseline `{tmp_path}/nowhere`: no such file or directory"
 
 
 def test_checks_that_are_not_wanted_do_not_fail():
@@ -147,8 +155,27 @@ def test_the_fixture_fails_with_what_changed_and_saves_with_the_option(pytester,
     script.write_text("500")
     pytester.runpytest_inprocess(*plugin, "--update-memory-budgets").assert_outcomes(passed=1)
     saved = json.loads((pytester.path / "memory_budgets.json").read_text())
-    assert saved == {"test_memory": {"activation a": 500 * MiB}}
+    name = next(iter(saved)).partition("::")[2]
+    assert (name, list(saved.values())) == ("test_memory train.txt --wide", [{"activation a": 500 * MiB}])
     script.write_text("3000")
     outcome = pytester.runpytest_inprocess(*plugin)
     outcome.assert_outcomes(failed=1)
     outcome.stdout.fnmatch_lines(["*train.txt needs*the budget is 2.0 GiB*", "*+*2.4 GiB  activation a"])
+
+
+def test_the_fixture_says_what_is_wrong_without_a_traceback_of_ours(pytester):
+    pytester.makepyfile(
+        "def test_nowhere(memory_budget):\n    memory_budget('nowhere.py', limit='2G')\n"
+        "def test_limit(memory_budget):\n    memory_budget('train.py', limit='2 bananas')\n"
+    )
+    plugin = ("-p", "cotenant.estimators.pytest_plugin", "-p", "no:cacheprovider")
+    outcome = pytester.runpytest_inprocess(*plugin)
+    outcome.assert_outcomes(failed=2)
+    outcome.stdout.fnmatch_lines(
+        ["nowhere.py: no script*", "train.py: `2 bananas` is not a size in bytes", "hint: *12G*"]
+    )
+    outcome.stdout.no_fnmatch_line("*Error*")
+    for text in ("{", "[1]"):
+        (pytester.path / "memory_budgets.json").write_text(text)
+        outcome = pytester.runpytest_inprocess(*plugin, "-k", "nowhere")
+        outcome.stdout.fnmatch_lines(["nowhere.py: *memory_budgets.json` is not JSON of `--update-memory-budgets`"])
