@@ -144,6 +144,9 @@ def _hint(error: click.ClickException, context: click.Context) -> str:
 
 def run() -> None:
     """The `cotenant` executable. SIGTERM and SIGHUP end it like an error, so that temporary files are removed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller closed it, as `>&-` of a shell does
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _exit_on_signal)

@@ -44,4 +44,6 @@ def command(*, interval_s: float, json: bool, connection: Connection) -> None:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise UsageError("`cotenant top` needs textual", hint='pip install "cotenant[top]"') from error
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("`cotenant top` needs a terminal", hint="`cotenant top --json` prints one snapshot")
     Top(client, interval_s=interval_s, terminal=sys.stdin.fileno()).run()

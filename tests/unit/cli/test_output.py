@@ -120,3 +120,10 @@ def test_examples_and_lists_of_a_help_text_keep_their_lines(capsys, lines):
 def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cotenant ")
+
+
+def test_a_closed_stdout_is_no_traceback():
+    """`cotenant ... >&-`: Python sets `sys.stdout` to None."""
+    call = [sys.executable, "-c", "from cotenant.cli.main import run; run()", "simulate", "--list"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *call], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

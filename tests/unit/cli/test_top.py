@@ -239,3 +239,13 @@ def test_top_without_textual_names_the_extra_to_install(monkeypatch, capsys):
         "error: `cotenant top` needs textual",
         'hint: pip install "cotenant[top]"',
     ]
+
+
+def test_top_without_a_terminal_is_refused(monkeypatch, capsys):
+    """It wrote its screen's control sequences to stderr, and ended by SIGHUP."""
+    monkeypatch.setattr("cotenant.cli.common.Connection.client", lambda _: Daemon())
+    assert main(["top"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: `cotenant top` needs a terminal",
+        "hint: `cotenant top --json` prints one snapshot",
+    ]
