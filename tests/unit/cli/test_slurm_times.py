@@ -89,3 +89,13 @@ def test_array_ranges_are_parsed(text, tasks, limit):
 def test_invalid_array_ranges_are_refused(text):
     with pytest.raises(UsageError, match="array"):
         parse_array(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("3-1", "`3-1` has no tasks: 3 is above 1"), ("1-5:0", "`1-5:0` has no tasks: a step of 0"),
+     ("1,0-10000", "`0-10000` has more than 10,000 tasks")],
+)  # fmt: skip
+def test_the_message_about_an_array_says_what_is_wrong(text, found):
+    with pytest.raises(UsageError, match=f"^array `{text}`: {found}$"):
+        parse_array(text)

@@ -202,8 +202,11 @@ def parse_array(text: str) -> dict[str, Any]:
         if match is None or not part.isascii():
             raise UsageError(f"array `{text}` is malformed", hint="write e.g. 1-10%2, 0-15:4 or 1,3,5-7")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if last < first or step == 0 or (last - first) // step >= MAX_ARRAY_TASKS:
-            raise UsageError(f"array `{text}`: `{part}` is no range of at most {MAX_ARRAY_TASKS} tasks")
+        if last < first or step == 0:
+            found = "a step of 0" if step == 0 else f"{first} is above {last}"
+            raise UsageError(f"array `{text}`: `{part}` has no tasks: {found}")
+        if (last - first) // step >= MAX_ARRAY_TASKS:
+            raise UsageError(f"array `{text}`: `{part}` has more than {MAX_ARRAY_TASKS:,} tasks")
         tasks += range(first, last + 1, step)
     if len(set(tasks)) != len(tasks):
         raise UsageError(f"array `{text}` names a task twice")
