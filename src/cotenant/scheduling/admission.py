@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.units import format_duration
@@ -146,6 +146,7 @@ class _RunningCounts:
         self._blocked_users: dict[str, Refusal] = {}
         for job_id in table.live:
             self.count(table.jobs[job_id])
+        self._running = dict(self._jobs), dict(self._gpus)
 
     def count(self, job: Job) -> None:
         """Count `job` as running."""
@@ -167,14 +168,23 @@ class _RunningCounts:
         quota = self._config.quota_of(user)
         text = None
         if quota.max_running is not None and self._jobs.get(user, 0) >= quota.max_running:
-            text = f"quota: {user} may run {quota.max_running} jobs at once"
+            limit = f"{quota.max_running} job{'' if quota.max_running == 1 else 's'}"
+            text = f"quota: {user} may run {limit} at once: {self._shares(user, self._jobs, self._running[0])}"
         elif quota.gpus is not None and self._gpus.get(user, 0) + job.spec.gpus > quota.gpus:
-            have = self._gpus.get(user, 0)
-            text = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"
+            limit = f"{quota.gpus} GPU{'' if quota.gpus == 1 else 's'}"
+            shares = self._shares(user, self._gpus, self._running[1])
+            text = f"quota: {user} may have {limit} at once: {shares}, job {job.id} needs {job.spec.gpus}"
         if text is None:
             return None
         self._blocked_users[user] = Refusal("quota", lambda: text)
         return self._blocked_users[user]
+
+    @staticmethod
+    def _shares(user: str, admitted: Mapping[str, int], running: Mapping[str, int]) -> str:
+        """`2 running, 1 queued before`: what of a quota runs, and what is admitted and has yet to start."""
+        live = running.get(user, 0)
+        queued = admitted.get(user, 0) - live
+        return f"{live} running" + (f", {queued} queued before" if queued else "")
 
 
 def _queue_key(job: Job) -> tuple[float, ...]:

@@ -198,6 +198,19 @@ def test_an_array_runs_at_most_its_limit_of_tasks():
     assert life.running() == [2, 3, 6, 7]
 
 
+def test_the_reason_of_a_quota_counts_what_runs_and_what_is_queued_before():
+    """It said `has 1` of a user who ran nothing, while an earlier job of the user waited for memory."""
+    life = Life(user_quotas={"ann": Quota(max_running=2), "bob": Quota(gpus=1)})
+    life.submit(1, declared_bytes=30 * GiB, gpus=8)
+    life.submit(2, declared_bytes=30 * GiB)
+    life.submit(3)
+    life.submit(4, declared_bytes=30 * GiB, user="bob")
+    life.submit(5, user="bob")
+    assert life.running() == [1]
+    assert life.reason(3) == "quota: ann may run 2 jobs at once: 1 running, 1 queued before"
+    assert life.reason(5) == "quota: bob may have 1 GPU at once: 0 running, 1 queued before, job 5 needs 1"
+
+
 def test_quotas_limit_running_jobs_and_gpus_of_a_user():
     life = Life(quota=Quota(max_running=2), user_quotas={"bob": Quota(gpus=3)})
     for i in (1, 2, 3):
@@ -206,8 +219,8 @@ def test_quotas_limit_running_jobs_and_gpus_of_a_user():
     life.submit(5, user="bob", gpus=2)
     life.submit(6, user="bob")
     assert life.running() == [1, 2, 4]
-    assert life.reason(3) == "quota: ann may run 2 jobs at once"
-    assert life.reason(5) == "quota: bob may have 3 GPUs at once, has 2, job 5 needs 2"
+    assert life.reason(3) == "quota: ann may run 2 jobs at once: 2 running"
+    assert life.reason(5) == "quota: bob may have 3 GPUs at once: 2 running, job 5 needs 2"
     assert life.reason(6) == life.reason(5)  # or one-GPU jobs would pass it for ever
     life.exit(4)
     assert life.running() == [1, 2, 5, 6]
