@@ -53,9 +53,7 @@ def _key(command: tuple[str, ...], workdir: str) -> str:
             skip = "=" not in word and not _is_option(following)
         else:
             parts.append(_without_folder(word, first=index == 0))
-    if not script:
-        parts.append(f"in {workdir}")
-    return shlex.join(parts)
+    return shlex.join(parts) if script else f"{shlex.join(parts)} in {workdir}"
 
 
 def _unwrapped(command: tuple[str, ...]) -> list[str]:

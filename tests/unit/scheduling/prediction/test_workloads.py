@@ -28,7 +28,7 @@ def key(*command, workdir="/home/ann"):
         ),
         pytest.param("python t.py --data=/a/b/c", "python /home/ann/t.py --data=c", id="path with an equals sign"),
         pytest.param("python t.py --model hf://org/x", "python /home/ann/t.py --model hf://org/x", id="an address"),
-        pytest.param("python -m pkg.train --bs 8", "python -m pkg.train --bs 8 'in /home/ann'", id="a module"),
+        pytest.param("python -m pkg.train --bs 8", "python -m pkg.train --bs 8 in /home/ann", id="a module"),
         pytest.param("python /abs/t.py", "python /abs/t.py", id="an absolute script"),
         pytest.param("python t.py --log-interval 5", "python /home/ann/t.py --log-interval 5", id="not a log folder"),
     ],
@@ -39,7 +39,7 @@ def test_workload_key_normalizes_the_command(command, expected):
 
 def test_workload_key_unwraps_a_shell():
     assert key("bash", "-lc", "CUDA_X=1 python train.py --seed 1") == key("python", "train.py", "--seed", "2")
-    assert key("sh", "-c", "echo 'open") == shlex.join(["sh", "-c", "echo 'open", "in /home/ann"])
+    assert key("sh", "-c", "echo 'open") == shlex.join(["sh", "-c", "echo 'open"]) + " in /home/ann"
 
 
 def test_workload_key_unwraps_the_launcher_that_saves():
