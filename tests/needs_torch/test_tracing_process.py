@@ -353,7 +353,7 @@ def test_the_last_words_of_a_script_without_a_gpu_are_in_the_hint(tmp_path):
     with pytest.raises(TraceError) as caught:
         run(tmp_path, "import torch\nprint('run create_data.py first')\n")
     assert caught.value.kind == "no-cuda"
-    assert caught.value.hint.endswith("the last line of its output: run create_data.py first")
+    assert caught.value.hint.endswith("cuda`? the last line of its output: run create_data.py first")
 
 
 def test_a_folder_that_the_script_made_has_a_file_system(tmp_path):

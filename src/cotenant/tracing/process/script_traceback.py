@@ -19,6 +19,7 @@ _SANDBOX = PACKAGE_DIR + f"tracing{os.sep}sandbox{os.sep}"
 _RUNPY = ("<frozen runpy>", f"{os.sep}runpy.py")
 _USUAL_ERRORS = (OSError, RuntimeError)
 _ANNOUNCES = re.compile(r":$|see (the |its )?(chained exception|traceback)", re.IGNORECASE)
+_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MAX_CAUSES = 20  # of one error; causes may form a circle
 
 
@@ -54,7 +55,19 @@ def hint_for(error: BaseException) -> str | None:
         return "it needs the CUDA toolkit: set `CUDA_HOME` as for the job"
     if isinstance(error, EOFError) and "reading a line" in str(error):
         return "a traced script has no input: stdin is empty; give it the answer by an option, or a file"
+    if _wants_launcher(error):
+        return "does a launcher start it? give its command: `cotenant estimate -- torchrun --nproc-per-node N train.py`"
     return None
+
+
+def _wants_launcher(error: BaseException) -> bool:
+    """Whether a variable that `torchrun` sets is missing.
+
+    Source of the message: PyTorch, torch/distributed/rendezvous.py, `_env_rendezvous_handler`.
+    """
+    if isinstance(error, KeyError):
+        return bool(error.args) and error.args[0] in _LAUNCHER_VARIABLES
+    return isinstance(error, ValueError) and "env:// rendezvous: environment variable" in str(error)
 
 
 def _remove_our_frames(printed: traceback.TracebackException, error: BaseException) -> None:

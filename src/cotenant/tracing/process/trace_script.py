@@ -239,7 +239,7 @@ def _read_answer(path: Path, log: str) -> MemoryTrace:
         if error["message"].startswith(serialization.EXITED):
             hint = _last_line(log) or hint
         elif error["kind"] == "no-cuda":  # a script may say that its data are to be prepared first, and end
-            hint = "; ".join(filter(None, (hint, _last_line(log))))
+            hint = "; ".join(filter(None, (hint, _last_line(log)))).replace("?;", "?")
         raise TraceError(error["kind"], error["message"], hint=hint, log_tail=log)
     return serialization.trace_from_dict(answer["trace"])
 
@@ -327,7 +327,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def _crash_error(code: int, log: str, *, on_null_gpu: bool) -> TraceError:
     if code == 3 and "Python 3.10" in log:
-        return TraceError("unsupported", log.strip().splitlines()[-1], log_tail=log)
+        return TraceError("unsupported", log.strip().splitlines()[-1], hint="name the job's own Python with `--python`")
     hint = _last_line(log)
     if on_null_gpu and code == -signal.SIGSEGV:
         hint = "nothing is at the addresses of the null GPU's memory: did the script read or write there from the CPU?"
