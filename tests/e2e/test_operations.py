@@ -62,8 +62,44 @@ def test_cancel_all_is_one_request(server):
         server.submit("true", hold=True)
     done = server.cli("cancel", "--all")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"job {number}: cancelled: on request" for number in (3, 2, 1)]
+    assert done.stdout.splitlines() == [f"job {number}: cancelled: on request" for number in (1, 2, 3)]
     assert server.cli("cancel", "--all").stdout == ""
+
+
+def test_no_job_starts_on_what_another_cancelled_one_frees(server):
+    """`cancel 1 2` was two requests: job 2 started in between, ran for a moment and was killed."""
+    running, _, waiting = (server.submit("sleep 600", declared_bytes=30 * 2**30) for _ in range(3))  # on two GPUs
+    server.started(running)
+    done = server.cli("cancel", str(running), str(waiting))
+    assert done.returncode == 0, done.stderr
+    assert server.wait(running)["state"] == "CANCELLED"
+    assert server.client.job(waiting)["attempt_list"] == []
+
+
+def test_many_jobs_are_cancelled_newest_first_and_requeued_oldest_first(server):
+    jobs = [server.submit("true", hold=True) for _ in range(3)]
+    refs = [str(job_id) for job_id in (jobs[1], jobs[0], jobs[2])]
+
+    def order(verb):
+        return [view["id"] for view in server.client.change_many(verb, refs)[0]]
+
+    assert order("release") == jobs
+    for job_id in jobs:
+        server.wait(job_id)
+    server.client.change_many("requeue", refs)
+    for job_id in jobs:
+        server.wait(job_id)
+    assert order("requeue") == jobs
+
+
+def test_a_verb_goes_on_after_a_job_that_it_cannot_change(server):
+    first, second = (server.submit("true", hold=True) for _ in range(2))
+    done = server.cli("release", str(first), "99", str(second), "no")
+    assert done.stdout.startswith(f"job {first}: "), done.stdout
+    assert len(done.stdout.splitlines()) == 2
+    assert "error: no job 99" in done.stderr
+    assert "`no` is not a job id" in done.stderr
+    assert done.returncode == 4, "that of the first failure"
 
 
 def test_output_is_in_the_folder_of_the_submitter_as_with_sbatch(server):

@@ -114,44 +114,60 @@ def one_job(client: Client, ref: str) -> int:
     return ids[0]
 
 
-def apply_to_jobs(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
-    """Call `act` with the id of every job that `refs` name, and print the state of each job after it.
+def update_jobs(client: Client, refs: Sequence[str], fields: Mapping[str, object], *, json: bool) -> int:
+    """Change fields of every job that `refs` name, and print its state after it; otherwise as `change_jobs`."""
+    found, failures = _resolvable(client, refs)
+    views: list[Mapping[str, Any]] = []
+    for job_id in client.ids(found) if found else []:
+        try:
+            views.append(client.update(job_id, fields))
+        except CotenantError as error:
+            failures.append(error)
+    return report_changes(views, failures, json=json)
 
+
+def change_jobs(client: Client, refs: Sequence[str], verb: str, *, json: bool) -> int:
+    """Apply a verb without fields to all jobs that `refs` name, and print the state of each job after it.
+
+    The daemon gets them in one request: it decides the order, so that no job starts on what another one frees.
     A failure does not stop the others. The result is the exit code of the first failure, or 0.
 
     Raises:
-        CotenantError: `act` failed for the only job; or the daemon cannot be reached.
+        CotenantError: the only job was not changed; or the daemon cannot be reached.
     """
-    views: list[Mapping[str, Any]] = []
+    found, failures = _resolvable(client, refs)
+    views, problems = client.change_many(verb, found) if found else ([], [])
+    return report_changes(views, [*failures, *map(error_of, problems)], json=json)
+
+
+def _resolvable(client: Client, refs: Sequence[str]) -> tuple[list[str], list[CotenantError]]:
+    """The references that name jobs of the caller, and why each of the others does not."""
+    found: list[str] = []
     failures: list[CotenantError] = []
     for ref in refs:
         try:
-            ids = client.ids([ref])
+            client.ids([ref])
+            found.append(ref)
         except DaemonUnreachable:
             raise
         except CotenantError as error:
             failures.append(error)
-            continue
-        for job_id in ids:
-            try:
-                view = act(job_id)
-            except CotenantError as error:
-                failures.append(error)
-                continue
-            views.append(view)
-            if not json:
-                print_line(f"job {view['label']}: {view['reason']}")
+    return found, failures
+
+
+def report_changes(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
+    """Print the states of jobs after a change of many, oldest first, and its failures; the exit code.
+
+    Raises:
+        CotenantError: the only failure, if no job was changed.
+    """
     if len(failures) == 1 and not views:
         raise failures[0]
-    return report_outcome(views, failures, json=json)
-
-
-def report_changes(views: Sequence[Mapping[str, Any]], problems: Sequence[Mapping[str, Any]], *, json: bool) -> int:
-    """Print the states of jobs after a change of many, as `Client.change_many` returns them; the exit code."""
+    views = sorted(views, key=lambda view: int(view["id"]))
     if not json:
         for view in views:
             print_line(f"job {view['label']}: {view['reason']}")
-    return report_outcome(views, [error_of(problem) for problem in problems], json=json)
+    return report_outcome(views, failures, json=json)
 
 
 def report_outcome(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:

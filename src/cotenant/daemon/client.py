@@ -133,7 +133,7 @@ class Client:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Apply a verb to the jobs that `refs` name, or else to those that pass `filters` (as for `jobs`).
 
-        Returns the views of the changed jobs, newest first, and the errors of the others, with `id`.
+        Returns the views of the changed jobs, in the order of the changes, and the errors of the others, with `id`.
         """
         chosen = {"filters": filters} if refs is None else {"refs": list(refs)}
         answer = self._call("POST", "/v1/jobs/change", {"verb": verb, "reason": reason, **chosen}, timeout_s=BULK_S)

@@ -26,12 +26,14 @@ class JobVerb:
         summary: what it does, for the HTTP reference.
         event: class of the journal event; `JobUpdated` is the one that carries a new spec.
         refusal: returns why the verb would have no effect on a job, or None.
+        newest_first: whether the newest of many jobs is changed first, so that none starts on what an older one frees.
     """
 
     name: str
     summary: str
     event: type[ChangeEvent]
     refusal: Callable[[Job], str | None]
+    newest_first: bool = False
 
     @property
     def takes_fields(self) -> bool:
@@ -100,9 +102,15 @@ JOB_VERBS: Mapping[str, JobVerb] = {
     verb.name: verb
     for verb in (
         JobVerb(
-            name="cancel", summary="Cancel a job; a running attempt is stopped.", event=JobCancelled, refusal=_cancel
+            name="cancel",
+            summary="Cancel a job; a running attempt is stopped.",
+            event=JobCancelled,
+            refusal=_cancel,
+            newest_first=True,
         ),
-        JobVerb(name="hold", summary="Keep a queued job from starting.", event=JobHeld, refusal=_hold),
+        JobVerb(
+            name="hold", summary="Keep a queued job from starting.", event=JobHeld, refusal=_hold, newest_first=True
+        ),
         JobVerb(name="release", summary="Let a held job start.", event=JobReleased, refusal=_release),
         JobVerb(
             name="requeue",

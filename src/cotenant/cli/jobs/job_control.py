@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cotenant.cli.common import (
     Connection,
-    apply_to_jobs,
+    change_jobs,
     connection_options,
     job_ids_argument,
     jobs_argument,
@@ -16,6 +16,7 @@ from cotenant.cli.jobs.ls import JobSelection
 from cotenant.cli.options import cli_command, cli_option, json_option, option_group
 from cotenant.cli.output import note
 from cotenant.core.errors import UsageError
+from cotenant.daemon.client import error_of
 
 
 @cli_command()
@@ -44,8 +45,8 @@ def cancel(jobs: Sequence[str], selection: JobSelection, *, all_jobs: bool, json
         views, problems = client.change_many("cancel", active=1, **filters)
         if not views and not problems:
             note("no job to cancel")
-        return report_changes(views, problems, json=json)
-    return apply_to_jobs(client, jobs, client.cancel, json=json)
+        return report_changes(views, [*map(error_of, problems)], json=json)
+    return change_jobs(client, jobs, "cancel", json=json)
 
 
 @cli_command()
@@ -58,8 +59,7 @@ def hold(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     cotenant hold 17 18
     cotenant hold 17_3      one task of an array
     """
-    client = connection.client()
-    return apply_to_jobs(client, jobs, client.hold, json=json)
+    return change_jobs(connection.client(), jobs, "hold", json=json)
 
 
 @cli_command()
@@ -72,8 +72,7 @@ def release(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
     cotenant release 17 18
     cotenant release 17_3      one task of an array
     """
-    client = connection.client()
-    return apply_to_jobs(client, jobs, client.release, json=json)
+    return change_jobs(connection.client(), jobs, "release", json=json)
 
 
 @cli_command()
@@ -88,5 +87,4 @@ def requeue(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
 
       cotenant requeue 17 18
     """
-    client = connection.client()
-    return apply_to_jobs(client, jobs, client.requeue, json=json)
+    return change_jobs(connection.client(), jobs, "requeue", json=json)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cotenant.cli.common import Connection, apply_to_jobs, connection_options, jobs_argument
+from cotenant.cli.common import Connection, connection_options, jobs_argument, update_jobs
 from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.options import Option, cli_command, json_option, option_group, parameters_of
 from cotenant.cli.slurm_verbs.options import DEPENDENCIES, resolve_dependencies
@@ -68,4 +68,4 @@ def command(jobs: Sequence[str], request: JobRequest, *, json: bool, connection:
     client = connection.client()
     if any(fields.get(name) for name in DEPENDENCIES.values()):
         fields = resolve_dependencies(fields, client.ids)
-    return apply_to_jobs(client, jobs, lambda job_id: client.update(job_id, fields), json=json)
+    return update_jobs(client, jobs, fields, json=json)

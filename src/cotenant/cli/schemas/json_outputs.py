@@ -20,7 +20,14 @@ class ErrorOutput(TypedDict):
 
 
 class CallOutcome(TypedDict):
-    """Jobs that a verb acted on, and an error for every job where it failed."""
+    """Jobs that a verb acted on, oldest first, and an error for every job where it failed."""
+
+    jobs: list[json_objects.JobView]
+    errors: list[FailedCall]
+
+
+class UpdateOutcome(TypedDict):
+    """Jobs with their changed requests, oldest first, and an error for every job where that failed."""
 
     jobs: list[json_objects.JobDetail]
     errors: list[FailedCall]
@@ -256,7 +263,7 @@ OUTPUTS: Mapping[str, Any] = {
     "cancel": CallOutcome,
     "hold": CallOutcome,
     "release": CallOutcome,
-    "update": CallOutcome,
+    "update": UpdateOutcome,
     "requeue": CallOutcome,
     "history": HistoryOutput,
     "sbatch": SubmitOutput,

@@ -116,7 +116,7 @@ ROUTES: tuple[Route, ...] = (
         path="/v1/jobs/change",
         handlers=JobsApi,
         handler=JobsApi.change_many,
-        summary="Change many jobs, newest first.",
+        summary="Change many jobs: `cancel` and `hold` newest first, the others oldest first.",
         body=answers.ChangeManyBody,
         answer=answers.ChangeManyAnswer,
     ),

@@ -163,10 +163,11 @@ class JobsApi(Handlers):
         return json_response({"job": await self._detail(request)})
 
     async def change_many(self, request: Request) -> Response:
-        """Apply a verb to the jobs that references or a filter name, the newest first.
+        """Apply a verb to the jobs that references or a filter name.
 
-        Jobs that wait for others are thus changed before those, and none starts on what became free. Other requests are
-        served between chunks.
+        `cancel` and `hold` begin with the newest: jobs that wait for others are changed before those, and none starts
+        on what became free. `release` and `requeue` begin with the oldest, which is then first in the queue. Other
+        requests are served between chunks.
         """
         body = await read_object(request)
         peer = peer_of(request)
@@ -175,7 +176,8 @@ class JobsApi(Handlers):
             known = [name for name, known_verb in JOB_VERBS.items() if not known_verb.takes_fields]
             raise UsageError(f"`verb` is {body.get('verb')!r}, wanted one of {', '.join(known)}")
         cause = _cause(verb, peer, body)
-        ids = await self._query(lambda manager: self._chosen(manager, peer, body))
+        newest_first = await self._query(lambda manager: self._chosen(manager, peer, body))
+        ids = newest_first if verb.newest_first else newest_first[::-1]
         jobs: list[JobView] = []
         errors: list[dict[str, Any]] = []
         for first in range(0, len(ids), CHUNK_JOBS):

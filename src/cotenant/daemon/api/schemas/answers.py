@@ -121,7 +121,7 @@ class ChangeError(TypedDict):
 
 
 class ChangeManyAnswer(Answer):
-    """Jobs right after a change, newest first, and why others were not changed."""
+    """Jobs right after a change, in its order, and why others were not changed."""
 
     jobs: list[JobView]
     errors: list[ChangeError]
