@@ -117,7 +117,7 @@ class _GrowingFile:
 
     async def _open(self, path: Path) -> None:
         if self._owner_uid is not None:
-            self._descriptor = await asyncio.to_thread(open_as, self._owner_uid, str(path))
+            self._descriptor = await _open_in_thread(self._owner_uid, str(path))
         else:
             self._descriptor = os.open(path, _FLAGS)
             with contextlib.suppress(FileNotFoundError):
@@ -135,3 +135,18 @@ class _GrowingFile:
             if descriptor is not None:
                 os.close(descriptor)
         self._descriptor = self._rotated = None
+
+
+async def _open_in_thread(uid: int, path: str) -> int:
+    """`open_as` in a thread; if the reader goes away meanwhile, the descriptor is closed."""
+    opening = asyncio.get_running_loop().run_in_executor(None, open_as, uid, path)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[int]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result())

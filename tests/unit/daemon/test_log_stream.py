@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 
 import pytest
 
@@ -125,3 +126,40 @@ def test_a_file_that_the_submitter_named_is_not_joined_with_another(tmp_path, mo
     final = OutputLocation(path=path, attempt=1, is_final=True, owner_uid=0)
     monkeypatch.setattr(log_stream, "open_as", lambda uid, name: os.open(name, os.O_RDONLY))
     assert collected([(nothing, final)], until_end=False) == b"mine"
+
+
+def test_a_reader_that_goes_away_while_the_file_is_opened_leaves_no_descriptor(tmp_path, monkeypatch):
+    """Each `logs -f` that was interrupted in this moment left one open in the daemon."""
+    path = tmp_path / "out"
+    path.write_text("text")
+    opened, go_on, descriptors = threading.Event(), threading.Event(), []
+
+    def slow_open(uid, name):
+        opened.set()
+        go_on.wait()
+        descriptors.append(os.open(name, os.O_RDONLY))
+        return descriptors[0]
+
+    async def locate():
+        return OutputLocation(path=path, attempt=1, is_final=False, owner_uid=1)
+
+    async def read():
+        async for _ in follow(locate, until_end=True):
+            pass
+
+    async def interrupted():
+        reader = asyncio.create_task(read())
+        await asyncio.to_thread(opened.wait)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        go_on.set()
+        while not descriptors:
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await asyncio.sleep(0)  # the callback of the future that the thread has resolved
+
+    monkeypatch.setattr(log_stream, "open_as", slow_open)
+    asyncio.run(interrupted())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptors[0])

@@ -8,6 +8,7 @@ Run as a script, on the standard library alone, it opens one file and sends the 
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import stat
@@ -118,9 +119,12 @@ def open_as(uid: int, path: str) -> int:
             words = done.stderr.decode(errors="replace").strip()
             number = int(words) if words.isdigit() else 5
             raise OSError(number, os.strerror(number), path)
-        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+        space_bytes = socket.CMSG_SPACE(array.array("i").itemsize)
+        # Close-on-exec from the start: another thread may start a process of another user at any moment.
+        _, ancillary, _, _ = ours.recvmsg(1, space_bytes, socket.MSG_CMSG_CLOEXEC)
+        if not ancillary:  # the kernel leaves the descriptor out where this process may have no more
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         (descriptor,) = array.array("i", ancillary[0][2])
-    os.set_inheritable(descriptor, False)  # noqa: FBT003 (the standard library's signature)
     return descriptor
 
 

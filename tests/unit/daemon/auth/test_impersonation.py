@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import sys
 
 import pytest
 
 from cotenant.daemon.auth import impersonation
-from cotenant.daemon.auth.impersonation import NOBODY
+from cotenant.daemon.auth.impersonation import NOBODY, open_as
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
@@ -49,3 +50,24 @@ def test_the_environment_of_another_user_holds_only_public_variables(monkeypatch
     assert (theirs["LC_TIME"], theirs["LD_LIBRARY_PATH"], theirs["USER"]) == ("x", "x", pwd.getpwuid(NOBODY).pw_name)
     allowed = impersonation.PUBLIC_VARIABLES | {"HOME", "USER", "LOGNAME", "SHELL", "LC_TIME"}
     assert {name for name in theirs if not name.startswith("LC_")} <= allowed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_a_file_opened_as_a_user_is_closed_in_child_processes(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("text")
+    descriptor = open_as(0, str(path))
+    try:
+        assert not os.get_inheritable(descriptor)
+        assert os.pread(descriptor, 9, 0) == b"text"
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_a_process_without_free_descriptors_is_an_error_of_the_system(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.write_text("text")
+    monkeypatch.setattr(socket, "CMSG_SPACE", lambda _: 0)  # the kernel drops the descriptor, as it does then
+    with pytest.raises(OSError, match="Too many open files"):
+        open_as(0, str(path))
