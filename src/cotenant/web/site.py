@@ -89,11 +89,6 @@ class Site:
         session = self.session(request)
         return self.feeds.get((session.identity, *key), fetch)
 
-    def caller_feed(self, request: Request) -> Feed:
-        """The daemon's status, with the caller's name and rights."""
-        token = self.session(request).token
-        return self.feed(request, "status", fetch=lambda: self.daemon.get("/v1/status", token))
-
     def stream(self, request: Request, events: AsyncIterator[bytes]) -> Response:
         """Server-sent events; ends with the session, or when the server closes.
 
