@@ -4,7 +4,7 @@ from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions, parse_options, settings_text
 from cotenant.allocator.repeats import count_growing_repeats, of_iteration_before
-from cotenant.allocator.replay import OomReport, PhasePeak, ReplayResult, TimelinePoint, peak_reserved_bytes, replay
+from cotenant.allocator.replay import OomReport, ReplayResult, TimelinePoint, peak_reserved_bytes, replay
 from cotenant.allocator.snapshot import AllocatorStats, BlockInfo, SegmentInfo
 from cotenant.allocator.versions import AllocatorRules, rules_for
 
@@ -16,7 +16,6 @@ __all__ = [
     "CachingAllocator",
     "OomReport",
     "OutOfMemory",
-    "PhasePeak",
     "ReplayResult",
     "SegmentInfo",
     "TimelinePoint",

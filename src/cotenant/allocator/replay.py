@@ -15,13 +15,6 @@ from cotenant.allocator.versions import AllocatorRules
 from cotenant.core.trace import MemoryEvent
 
 
-class PhasePeak(NamedTuple):
-    """Maximum bytes during a phase, including those allocated before it."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-
-
 class TimelinePoint(NamedTuple):
     """Bytes after the event at `event_index`."""
 
@@ -63,7 +56,6 @@ class ReplayResult:
         peak_requested_bytes: maximum bytes of storages, before rounding.
         allocated_bytes, reserved_bytes: at the end of the trace, or at the out-of-memory error.
         breakdown_bytes: the peak of allocated bytes by category, when it was first reached.
-        phase_peaks: by phase; the maximum over all of its occurrences.
         peak_event_index: of the event that first reached the peak of allocated bytes; None without an allocation.
         retries: number of times that the whole cache was released.
         skipped_storages: number of optional storages for which there was no memory.
@@ -78,7 +70,6 @@ class ReplayResult:
     allocated_bytes: int
     reserved_bytes: int
     breakdown_bytes: Mapping[str, int]
-    phase_peaks: Mapping[str, PhasePeak]
     peak_event_index: int | None
     retries: int
     oom: OomReport | None
@@ -177,21 +168,15 @@ class _Replay:
         self.breakdown_is_due = False
         self.peak_bytes = 0
         self.peak_event_index: int | None = None
-        self.phases: dict[str, PhasePeak] = {}
-        self.phase = ""
-        self.phase_allocated_bytes = 0
-        self.phase_reserved_bytes = 0
         self.oom: OomReport | None = None
 
     def serve(self, events: Iterable[MemoryEvent], device: int) -> None:
         """All events of `device`, up to the first that finds no memory."""
         points = self.points
         for index, event in enumerate(events):
-            action, storage_id, _, _, phase, _, _, event_device, _ = event
+            action, storage_id, _, _, _, _, _, event_device, _ = event
             if event_device != device:
                 continue
-            if phase != self.phase:
-                self.enter(phase)
             if action == "alloc":
                 try:
                     self.alloc(index, event)
@@ -209,7 +194,6 @@ class _Replay:
             if points is not None and action != "phase":
                 allocator = self.allocator
                 points.append(TimelinePoint(index, allocator.allocated_bytes, allocator.driver.reserved_bytes))
-        self.enter("")
         if self.breakdown_is_due:
             self.breakdown = dict(self.category_bytes)
 
@@ -227,8 +211,6 @@ class _Replay:
         by_category[category] = by_category.get(category, 0) + allocated - before
         if allocated > self.peak_bytes:
             self.peak_bytes, self.peak_event_index, self.breakdown_is_due = allocated, index, True
-        self.phase_allocated_bytes = max(self.phase_allocated_bytes, allocated)
-        self.phase_reserved_bytes = max(self.phase_reserved_bytes, allocator.driver.reserved_bytes)
 
     def free(self, index: int, storage_id: int) -> None:
         """Free a storage."""
@@ -244,18 +226,6 @@ class _Replay:
         self.allocator.free(address)
         self.category_bytes[category] -= size
 
-    def enter(self, phase: str) -> None:
-        """Save the peaks of the current phase and begin another; the empty name is none."""
-        if self.phase:
-            before = self.phases.get(self.phase, PhasePeak(0, 0))
-            self.phases[self.phase] = PhasePeak(
-                max(before.allocated_bytes, self.phase_allocated_bytes),
-                max(before.reserved_bytes, self.phase_reserved_bytes),
-            )
-        self.phase = phase
-        self.phase_allocated_bytes = self.allocator.allocated_bytes
-        self.phase_reserved_bytes = self.allocator.driver.reserved_bytes
-
     def result(self) -> ReplayResult:
         """The outcome."""
         stats = self.allocator.stats
@@ -267,7 +237,6 @@ class _Replay:
             allocated_bytes=stats.allocated_bytes,
             reserved_bytes=stats.reserved_bytes,
             breakdown_bytes={category: size for category, size in self.breakdown.items() if size},
-            phase_peaks=self.phases,
             peak_event_index=self.peak_event_index,
             retries=stats.retries,
             oom=self.oom,

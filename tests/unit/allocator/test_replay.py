@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cotenant.allocator import parse_options, peak_reserved_bytes, replay, rules_for
-from cotenant.allocator.replay import OomReport, PhasePeak, TimelinePoint
+from cotenant.allocator.replay import OomReport, TimelinePoint
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent
 from cotenant.core.units import MiB
@@ -36,7 +36,6 @@ def test_a_trace_without_events_has_a_peak_of_0():
     assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.peak_event_index) == (0, 0, None)
     assert result.oom is None
     assert result.breakdown_bytes == {}
-    assert result.phase_peaks == {}
 
 
 def test_the_replay_has_peaks_and_final_bytes():
@@ -73,26 +72,6 @@ def test_breakdown_at_the_first_of_equal_peaks():
     result = run(alloc(1, 30, "activation"), free(1), alloc(2, 30, "gradient"))
     assert result.breakdown_bytes == {"activation": 30 * MiB}
     assert result.peak_event_index == 0
-
-
-def test_each_phase_has_its_own_peak():
-    result = run(
-        alloc(1, 30, phase="load"),
-        event("phase", "forward"),
-        alloc(2, 40),
-        free(2),
-        free(1, phase="backward"),
-        alloc(3, 10, phase="forward"),
-    )
-    assert result.phase_peaks == {
-        "load": PhasePeak(30 * MiB, 30 * MiB),
-        "forward": PhasePeak(70 * MiB, 70 * MiB),
-        "backward": PhasePeak(30 * MiB, 70 * MiB),
-    }
-
-
-def test_the_empty_phase_has_no_peak():
-    assert run(alloc(1, 30, phase="")).phase_peaks == {}
 
 
 def test_empty_cache_releases_segments():
