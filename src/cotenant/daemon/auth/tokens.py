@@ -27,6 +27,8 @@ from cotenant.osutil import atomic
 SCHEMA = 1
 SECRET_BYTES = 32
 MAX_TOKENS = 1000
+MAX_TOKENS_OF_USER = 100
+"""So that nobody takes the tokens of others."""
 MAX_NAME_CHARS = 100
 _FORM = re.compile(r"cot_([0-9a-f]{8})_([A-Za-z0-9_-]{20,100})")
 _NO_DIGEST = "0" * 64
@@ -75,7 +77,8 @@ class TokenStore:
         """Create a token of `uid`; returns it with its text, which cannot be recovered later.
 
         Raises:
-            UsageError: the name or the lifetime is invalid, or there are `MAX_TOKENS` already.
+            UsageError: the name or the lifetime is invalid, or there are `MAX_TOKENS` already, or
+                `MAX_TOKENS_OF_USER` of this user. Expired ones do not count.
             BackendError: the file cannot be written.
         """
         check_text("the name of the token", name, "label")
@@ -86,11 +89,18 @@ class TokenStore:
                 f"a token cannot last {lifetime_s:g} s", hint="write e.g. --expires 30-0, which is 30 days"
             )
         with self._lock:
-            if len(self._tokens) >= MAX_TOKENS:
-                raise UsageError(f"there are {MAX_TOKENS} tokens already", hint="revoke some: cotenant token list")
+            others = self._tokens
+            if len(others) >= MAX_TOKENS:
+                others = {key: token for key, token in others.items() if self._is_valid(token)}
+            of_user = sum(token.uid == uid and self._is_valid(token) for token in others.values())
+            if len(others) >= MAX_TOKENS or of_user >= MAX_TOKENS_OF_USER:
+                found = (
+                    f"you have {of_user} tokens" if of_user >= MAX_TOKENS_OF_USER else f"there are {MAX_TOKENS} tokens"
+                )
+                raise UsageError(f"{found} already", hint="revoke some: cotenant token list")
             now_s = self._now()
             secret = secrets.token_urlsafe(SECRET_BYTES)
-            found = Token(
+            token = Token(
                 id=_new_id(self._tokens),
                 uid=uid,
                 name=name,
@@ -99,8 +109,8 @@ class TokenStore:
                 created_at_s=now_s,
                 expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
             )
-            self._save({**self._tokens, found.id: found})
-        return found, f"cot_{found.id}_{secret}"
+            self._save({**others, token.id: token})
+        return token, f"cot_{token.id}_{secret}"
 
     def all(self) -> list[Token]:
         """Every token, oldest first, including expired ones."""

@@ -134,6 +134,27 @@ def test_the_number_of_tokens_is_limited(store, monkeypatch):
         store.create(1001, "x")
 
 
+def test_one_user_cannot_take_the_tokens_of_others(store, monkeypatch):
+    monkeypatch.setattr(tokens, "MAX_TOKENS_OF_USER", 2)
+    for _ in range(2):
+        store.create(1001, "x")
+    with pytest.raises(UsageError, match="you have 2 tokens already"):
+        store.create(1001, "x")
+    store.create(1002, "x")
+
+
+def test_expired_tokens_take_no_place(store, clock, monkeypatch):
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 3)
+    monkeypatch.setattr(tokens, "MAX_TOKENS_OF_USER", 2)
+    for _ in range(2):
+        store.create(1001, "old", lifetime_s=60.0)
+    clock.now_s += 61.0
+    store.create(1001, "new")
+    assert [token.name for token in store.all()] == ["old", "old", "new"], "listed while there is room"
+    store.create(1001, "new")
+    assert [token.name for token in store.all()] == ["new", "new"]
+
+
 def test_tokens_created_concurrently_are_all_saved(store, tmp_path):
     threads = [threading.Thread(target=store.create, args=(1000 + i, "x")) for i in range(20)]
     for thread in threads:
