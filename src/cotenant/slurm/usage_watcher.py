@@ -56,14 +56,15 @@ class AdminComment:
         self._job_id = job_id
         self._is_free: bool | None = None
 
-    def write(self, text: str) -> None:
-        """Set it, unless the site uses it for something else; a slurmctld that does not answer gets the next one."""
+    def write(self, text: str) -> bool:
+        """Set it, unless the site uses it for something else; False if slurmctld does not answer."""
         if self._is_free is None:
             found = _run("scontrol", "show", "job", self._job_id)
             lines = [] if found is None else re.findall(r"^\s*AdminComment=(.*)$", found, re.MULTILINE)
             self._is_free = None if found is None else all(line.startswith(OURS) for line in lines)
         if self._is_free:
-            _run("scontrol", "update", f"JobId={self._job_id}", f"AdminComment={text}")
+            return _run("scontrol", "update", f"JobId={self._job_id}", f"AdminComment={text}") is not None
+        return self._is_free is False
 
 
 def watch(folder: Path, usage: JobGpuUsage, comment: AdminComment, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -80,8 +81,9 @@ def watch(folder: Path, usage: JobGpuUsage, comment: AdminComment, sleep: Callab
         text, peak = text_of(usage), usage.peak_bytes or 0
         wait_s = MIN_WRITE_S if peak > written_peak * MIN_GROWTH else MAX_WRITE_S
         if text not in ("", written) and (flush_requested or now_s - written_s >= wait_s):
-            comment.write(text)
-            written, written_peak, written_s = text, peak, now_s
+            written_s = now_s
+            if comment.write(text):
+                written, written_peak = text, peak
         if flush_requested:
             with contextlib.suppress(OSError):
                 flush.unlink()

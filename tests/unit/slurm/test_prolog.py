@@ -104,7 +104,7 @@ class Usage(SimpleNamespace):
             self.peak_bytes, self.energy_j = self.peaks.pop(0)
 
 
-def written(tmp_path, monkeypatch, peaks, flush_at=()):
+def written(tmp_path, monkeypatch, peaks, flush_at=(), fails_until_s=0):
     """The records of a watcher by the second, while a job shows these peaks, one a second."""
     folder, clock, found = tmp_path / "17", [0.0], []
     (folder / "flush").mkdir(parents=True)
@@ -120,8 +120,14 @@ def written(tmp_path, monkeypatch, peaks, flush_at=()):
             (folder / "flush").rmdir()
             folder.rmdir()
 
-    comment = SimpleNamespace(write=lambda text: found.append((int(clock[0]), text.removeprefix("cotenant:"))))
-    usage_watcher.watch(folder, Usage(peaks=list(peaks), peak_bytes=None, energy_j=None), comment, sleep)
+    def write(text):
+        if clock[0] < fails_until_s:
+            return False
+        found.append((int(clock[0]), text.removeprefix("cotenant:")))
+        return True
+
+    usage = Usage(peaks=list(peaks), peak_bytes=None, energy_j=None)
+    usage_watcher.watch(folder, usage, SimpleNamespace(write=write), sleep)
     return found
 
 
@@ -131,6 +137,20 @@ GIB = 2**30
 def test_the_record_is_written_at_once_then_after_growth_or_a_minute(tmp_path, monkeypatch):
     peaks = [(None, None), *[(GIB, 5.0 * second) for second in range(70)]]
     assert written(tmp_path, monkeypatch, peaks) == [(1, "peak=1024M,energy=0J"), (61, "peak=1024M,energy=300J")]
+
+
+def test_a_record_that_slurmctld_did_not_take_is_written_again(tmp_path, monkeypatch):
+    """Without an energy meter the text did not change again, and the record stayed empty."""
+    assert written(tmp_path, monkeypatch, [(GIB, None)] * 30, fails_until_s=5) == [(10, "peak=1024M")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "updated", "expected"),
+    [(None, "", False), ("AdminComment=site", "", True), ("", None, False), ("", "", True)],
+)
+def test_a_write_says_whether_it_is_to_be_repeated(monkeypatch, shown, updated, expected):
+    monkeypatch.setattr(usage_watcher, "_run", lambda _, what, *words: shown if what == "show" else updated)
+    assert usage_watcher.AdminComment("17").write("cotenant:peak=1M") is expected
 
 
 def test_growth_is_written_every_ten_seconds(tmp_path, monkeypatch):
