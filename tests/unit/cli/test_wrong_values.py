@@ -25,6 +25,8 @@ def folder(tmp_path, monkeypatch):
         ("estimate --synthetic-data WRONG train.py", "error: `--synthetic-data`: `WRONG` describes no sample"),
         ("compare --synthetic-data 3x0 train.py", "error: `--synthetic-data`: `3x0` describes no sample"),
         ("estimate --sequence-lengths p101 train.py", "error: `--sequence-lengths`: `p101` is no length"),
+        ("estimate --strict 10 train.py", "error: `--strict`: must be >= 0 and <= 1, got `10`"),
+        ("measure train.py --out o", "error: train.py: not TOML: "),
         ("estimate --python nope train.py", "error: no interpreter `nope`\nhint: is the environment activated? `--pyt"),
         ("estimate --python ./folder train.py", "error: no interpreter `./folder`"),
         ("estimate --python ./empty train.py", "error: no interpreter `./empty`"),

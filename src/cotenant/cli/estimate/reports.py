@@ -60,7 +60,7 @@ class EstimateReports:
     )
     strict: float | None = option(
         "--strict",
-        type=number(minimum=0),
+        type=number(minimum=0, maximum=1),
         metavar="RATIO",
         help="For CI: exit with 6 if the margin is more than RATIO of the bound, e.g. 0.1, or a part of the script was "
         "not traced or runs otherwise on a GPU.",
