@@ -159,7 +159,8 @@ def read_jobs(path: Path) -> JobList:
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from error
+        hint = "wanted: a list of `[[job]]` tables, each with `name` and `script`, not a script itself"
+        raise UsageError(f"{path}: not TOML: {error}", hint=hint) from error
     _refuse_unknown(path, "", data, ("defaults", "job", "pair", "group"))
     defaults = _table(path, "defaults", data.get("defaults", {}))
     _refuse_unknown(path, "defaults.", defaults, _DEFAULTABLE)

@@ -32,6 +32,15 @@ def test_simulate_prints_a_table_and_changes_against_exclusive(run):
     assert "most-memory: 12 jobs in" in err
 
 
+def test_jobs_wider_than_the_cluster_are_counted(run, tmp_path):
+    trace = tmp_path / "wide.csv"
+    trace.write_text("submit_s,duration_s,n_gpus\n0,60,4\n0,60,5\n0,60,6\n")
+    _, out, _ = run("--trace", str(trace), "--policies", "exclusive")
+    assert "  never started: 2 of 3 jobs, which need more than 4 GPUs" in out.splitlines()
+    assert "exclusive: 2 of 3 jobs did not complete" in out
+    assert "never started" not in run("--trace", str(trace), "--policies", "exclusive", "--gpus", "8xA100-40GB")[1]
+
+
 def test_simulate_json_is_complete_and_reproducible(run):
     args = ("--trace", "t1", "--policies", "exclusive", "--head", "8", "--seed", "4", "--json")
     first, second = (json.loads(run(*args)[1]) for _ in range(2))

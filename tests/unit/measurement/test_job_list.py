@@ -114,3 +114,11 @@ def test_each_batch_size_is_a_job(write):
 def test_groups_of_other_order_have_other_folders():
     folders = [JobGroup(jobs=tuple(jobs)).folder for jobs in ("aab", "aba", "baa")]
     assert folders == ["a-x2-with-b", "a-with-b-with-a", "b-with-a-x2"]
+
+
+def test_a_script_in_place_of_a_job_list_says_what_is_wanted(write):
+    with pytest.raises(UsageError) as refused:
+        read_jobs(write("import torch\n"))
+    assert (
+        refused.value.hint == "wanted: a list of `[[job]]` tables, each with `name` and `script`, not a script itself"
+    )

@@ -38,6 +38,9 @@ def print_evaluation(evaluation: Evaluation) -> None:
     print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
     for remark in experiment.notes:
         print(f"  {remark}")
+    too_wide = sum(wanted > gpus for wanted in trace.gpus)
+    if too_wide:
+        print(f"  never started: {too_wide} of {len(trace)} jobs, which need more than {gpus} GPUs")
     print(f"memory estimates by `{experiment.estimator}`; seed {experiment.config.seed}\n")
     print_table([_row(result) for result in evaluation.results], COLUMNS)
     _print_changes(evaluation)

@@ -62,5 +62,5 @@ def recognize(path: Path) -> str:
             return name
     raise UsageError(
         f"`{path}` has no known trace format (known: {', '.join(TRACE_FORMATS)})",
-        hint="name the format with `--trace-format`",
+        hint="name the format with `--trace-format`; a CSV of your own has the columns submit_s, duration_s and n_gpus",
     )
