@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
+from cotenant.osutil import atomic
 
 _FILE = "config.json"
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -88,17 +89,25 @@ def _download(name: str, to: Path, env: Mapping[str, str]) -> None:
         raise UsageError(f"the configuration of `{name}` cannot be downloaded: {why}") from error
     except OSError as error:
         raise UsageError(f"`{endpoint}` is out of reach: {error}", hint="give a folder or a `config.json`") from error
+    _require_config(data, request.full_url)  # a proxy's page is not to be found in its place the next time
     to.parent.mkdir(parents=True, exist_ok=True)
-    partial = to.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(to)
+    atomic.write_bytes(to, data, mode=0o644)
 
 
 def _checked(path: Path) -> Path:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read `{path}`: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
-        raise UsageError(f"`{path}` has no `model_type`", hint="wanted: a `config.json` of transformers")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
+    _require_config(data, str(path))
     return path.absolute()
+
+
+def _require_config(data: bytes, source: str) -> None:
+    hint = "wanted: a `config.json` of transformers"
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"`{source}` is not JSON", hint=hint) from error
+    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
+        raise UsageError(f"`{source}` has no `model_type`", hint=hint)

@@ -64,6 +64,11 @@ def test_a_file_without_a_model_type_is_refused(tmp_path, content):
 
 class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path.startswith("/meta/portal/"):  # of a network that wants a login first
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+            return
         status = {"/meta/llama/resolve/main/config.json": 200, "/meta/gated/resolve/main/config.json": 403}
         code = status.get(self.path, 404)
         if code == 200 and self.headers["Authorization"] != "Bearer secret":
@@ -98,3 +103,10 @@ def test_a_refused_download_says_why(tmp_path, hub, name, why):
     with pytest.raises(UsageError, match=why):
         found(name, tmp_path, allow_network=True, HF_ENDPOINT=hub)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_an_answer_that_is_no_configuration_is_not_cached(tmp_path, hub):
+    """It was found in place of the configuration ever after."""
+    with pytest.raises(UsageError, match=r"/meta/portal/resolve/main/config\.json` is not JSON"):
+        found("meta/portal", tmp_path, allow_network=True, HF_ENDPOINT=hub)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
