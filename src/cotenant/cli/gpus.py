@@ -82,9 +82,7 @@ def _print_history(client: Client, history_s: float, table: TableOptions, *, jso
 def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
     return {
         "gpu": str(gpu["index"]),
-        "name": (f"{gpu['server']}: " if gpu.get("server") else "")
-        + gpu["name"]
-        + (f" MIG {gpu['mig_profile']}" if gpu["mig_profile"] else ""),
+        "name": _name(gpu),
         "total": format_bytes(gpu["memory_total_bytes"]),
         "used": format_bytes(gpu["used_bytes"]),
         "promised": format_bytes(gpu["promised_bytes"]),

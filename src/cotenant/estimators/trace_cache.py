@@ -221,7 +221,3 @@ def _tracer_digest() -> str:
     files = [*sorted((package / "tracing").rglob("*.py")), package / "core" / "trace.py"]
     lines = [f"{file.relative_to(package)} {file_digest(file)}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []

@@ -39,7 +39,6 @@ _JSON_LINES = ".jsonl"
 _LISTS = (".txt", ".lst", ".list")
 _FLOAT = 0.5
 _BOXES = re.compile(r"(?:.*_)?b?box(?:es)?", re.IGNORECASE)
-_NUMBERS = frozenset({"int", "float", "size"})
 
 
 made_up: list[str] = []

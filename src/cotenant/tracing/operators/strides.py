@@ -82,15 +82,6 @@ def memory_format_strides(shape: Sequence[int], memory_format: torch.memory_form
     return tuple(inner[order.index(dim)] for dim in range(len(shape)))
 
 
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether an image or volume is channels-last and not contiguous as well."""
-    if tensor.dim() == 4:
-        return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    if tensor.dim() == 5:
-        return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
-    return False
-
-
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
     """`Tensor.suggest_memory_format` of ATen, cached by shape and strides."""
     if tensor.layout is not torch.strided:

@@ -67,7 +67,7 @@ def _wants_launcher(error: BaseException) -> bool:
     """
     if isinstance(error, KeyError):
         return bool(error.args) and error.args[0] in _LAUNCHER_VARIABLES
-    return isinstance(error, ValueError) and "env:// rendezvous: environment variable" in str(error)
+    return "env:// rendezvous: environment variable" in str(error)
 
 
 def _remove_our_frames(printed: traceback.TracebackException, error: BaseException) -> None:

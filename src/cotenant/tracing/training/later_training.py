@@ -61,11 +61,6 @@ def work_is_later(place: str) -> str:
     return f"the work at {place}, runs only after the traced steps; its memory is not included"
 
 
-def trains_later(trained: TrainedLines) -> bool:
-    """Whether `warn_later_training` has something to warn of."""
-    return any(True for _ in _later_training(trained))
-
-
 def rounds_before_later_training(trained: TrainedLines) -> int | None:
     """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
     for frame, _ in _later_training(trained):

@@ -18,7 +18,6 @@ from cotenant.tracing.assumptions.known_values import has_known_values
 from cotenant.tracing.recorder import TraceRecorder
 
 _MAX_DEPTH = 6
-_MAX_TENSORS = 1024
 
 
 class _View(NamedTuple):
