@@ -77,19 +77,19 @@ def test_no_job_starts_on_what_another_cancelled_one_frees(server):
 
 
 def test_many_jobs_are_cancelled_newest_first_and_requeued_oldest_first(server):
-    jobs = [server.submit("true", hold=True) for _ in range(3)]
-    refs = [str(job_id) for job_id in (jobs[1], jobs[0], jobs[2])]
+    def held():
+        return [server.submit("true", hold=True) for _ in range(3)]
 
-    def order(verb):
+    def order(verb, jobs):
+        refs = [str(job_id) for job_id in (jobs[1], jobs[0], jobs[2])]
         return [view["id"] for view in server.client.change_many(verb, refs)[0]]
 
-    assert order("release") == jobs
+    jobs, others = held(), held()
+    assert order("release", jobs) == jobs
     for job_id in jobs:
         server.wait(job_id)
-    server.client.change_many("requeue", refs)
-    for job_id in jobs:
-        server.wait(job_id)
-    assert order("requeue") == jobs
+    assert order("requeue", jobs) == jobs
+    assert order("cancel", others) == others[::-1]
 
 
 def test_a_verb_goes_on_after_a_job_that_it_cannot_change(server):
