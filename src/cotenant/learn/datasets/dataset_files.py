@@ -102,21 +102,34 @@ def read_dataset(path: Path) -> tuple[DatasetRow, ...]:
         DatasetError: the schema has another version, a column is missing, or a cell or a row is invalid.
         UsageError: there is no such file.
     """
-    schema_path = schema_of(path)
     try:
-        schema = json.loads(schema_path.read_text(encoding="utf-8"))
+        extras = _extras_of(schema_of(path))
         lines = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     except OSError as error:
         raise UsageError(f"cannot read `{error.filename}`: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:  # text that is not UTF-8; pyarrow.ArrowInvalid is a ValueError
+        raise DatasetError(f"`{path}` is no table: {error}") from error
+    return tuple(_row(line, extras, f"{path}:{number}") for number, line in enumerate(lines, start=2))
+
+
+def _extras_of(schema_path: Path) -> dict[str, str]:
+    """Types of the extras by name, of a schema."""
+    try:
+        schema = json.loads(schema_path.read_text(encoding="utf-8"))
+        version = schema.get("version")
+        types = {column["name"]: column["type"] for column in schema["columns"]} if version == VERSION else {}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DatasetError(f"`{schema_path}` is no schema: {error}") from error
-    if schema.get("version") != VERSION:
+    if version != VERSION:
         raise DatasetError(
-            f"`{schema_path}` has version {schema.get('version')}, wanted {VERSION}",
+            f"`{schema_path}` has version {version}, wanted {VERSION}",
             hint="make it again with `cotenant learn clean`",
         )
-    extras = {column["name"]: column["type"] for column in schema["columns"] if column["name"] not in COLUMNS}
-    return tuple(_row(line, extras, f"{path}:{number}") for number, line in enumerate(lines, start=2))
+    extras = {name: kind for name, kind in types.items() if name not in COLUMNS}
+    unknown = [name for name, kind in extras.items() if kind not in _TYPES]
+    if unknown:
+        raise DatasetError(f"`{schema_path}`: the type of `{unknown[0]}` is `{extras[unknown[0]]}`")
+    return extras
 
 
 def _extra_types(rows: Sequence[DatasetRow]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def _read(path: Path, found: Sequence[Cells], reader: Callable[[Cells], DatasetR
     for line, cells in enumerate(found, start=2):
         try:
             yield reader(cells)
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, TypeError) as error:  # a short line has None for its last cells
             raise DatasetError(f"{path}:{line}: {error}") from error
 
 

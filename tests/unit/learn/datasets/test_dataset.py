@@ -119,11 +119,24 @@ def test_another_version_or_no_schema_is_refused(tmp_path):
     schema.write_text(schema.read_text().replace('"version": 2', '"version": 1'))
     with pytest.raises(DatasetError, match="has version 1, wanted 2"):
         read_dataset(table)
-    schema.write_text("{")
-    with pytest.raises(DatasetError, match="is no schema"):
-        read_dataset(table)
+    for text in ("{", "[]", '{"version": 2}', '{"version": 2, "columns": [1]}'):
+        schema.write_text(text)
+        with pytest.raises(DatasetError, match="is no schema"):
+            read_dataset(table)
     schema.unlink()
     with pytest.raises(UsageError, match=r"cannot read `.*cnn\.schema\.json`: no such file"):
+        read_dataset(table)
+
+
+def test_a_damaged_table_is_not_reported_as_its_schema(tmp_path):
+    table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
+    written = schema.read_text()
+    schema.write_text(written.replace('"type": "bool"', '"type": "truth"', 1))
+    with pytest.raises(DatasetError, match=r"cnn\.schema\.json`: the type of `saturated` is `truth`"):
+        read_dataset(table)
+    schema.write_text(written)
+    table.write_bytes(b"\xff\xfe" + table.read_bytes())
+    with pytest.raises(DatasetError, match=r"cnn\.csv` is no table: "):
         read_dataset(table)
 
 

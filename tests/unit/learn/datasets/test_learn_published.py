@@ -92,6 +92,7 @@ def test_parameters_that_do_not_add_up_fail_with_their_line(tmp_path):
         pytest.param("a,b\n1,2\n", "is no known table of GPUMemNet", id="another table"),
         pytest.param("", "is no known table of GPUMemNet", id="empty"),
         pytest.param(MLP_HEAD + MLP.replace(",32,", ",many,"), "set.csv:2: invalid literal", id="no number"),
+        pytest.param(MLP_HEAD + MLP.partition(",")[0] + "\n", "set.csv:2: ", id="a line that was cut"),
     ],
 )
 def test_an_invalid_set_is_refused(tmp_path, text, message):
