@@ -25,6 +25,7 @@ _NEVER_REDIRECTED = ("/dev", "/proc", "/sys")
 # Taken before `overlay_hooks` replaces them in `os`.
 real_stat, real_lstat, real_open, real_listdir = os.stat, os.lstat, os.open, os.listdir
 real_getcwd, real_chdir, real_makedirs, real_unlink = os.getcwd, os.chdir, os.makedirs, os.unlink
+real_symlink = os.symlink
 
 
 def cache_folders(env: Any) -> list[str]:
@@ -94,6 +95,11 @@ class Overlay:
         """Whether the script sees something at `full`."""
         return _exists(self.above(full)) or (not self._is_removed(full) and _exists(full))
 
+    def _is_folder(self, full: str) -> bool:
+        """Whether the script sees a folder at `full`; a link to one is none."""
+        path = self.visible(full)
+        return os.path.isdir(path) and not os.path.islink(path)
+
     def is_real(self, full: str) -> bool:
         """Whether something is at `full` outside the scratch folder."""
         return _exists(full)
@@ -145,7 +151,7 @@ class Overlay:
         """Remove a file or link."""
         if not self.exists(full):
             raise _error(errno.ENOENT, full)
-        if os.path.isdir(self.visible(full)):
+        if self._is_folder(full):
             raise _error(errno.EISDIR, full)
         if _exists(self.above(full)):
             real_unlink(self.above(full))
@@ -171,21 +177,27 @@ class Overlay:
         real_makedirs(above, exist_ok=True)
 
     def move(self, source: str, target: str) -> None:
-        """Move a file or a folder; a file at `target` is replaced."""
+        """Move a file, a link or a folder; a file or link at `target` is replaced."""
         if not self.exists(source):
             raise _error(errno.ENOENT, source)
-        if os.path.isdir(self.visible(source)):
+        if source == target:
+            return
+        if self._is_folder(source):
+            if target.startswith(source + "/"):
+                raise _error(errno.EINVAL, target)
             self._move_folder(source, target)
             return
         content = self.visible(source)
         above = self.upper_path(target)
-        if os.path.islink(above):
-            real_unlink(above)
-        if os.path.isdir(above):
+        if self._is_folder(target):
             raise _error(errno.EISDIR, target)
-        if content != above:
+        if _exists(above):
+            real_unlink(above)
+        if os.path.islink(content):
+            real_symlink(os.path.realpath(content), above)
+        else:
             self._copy(content, above)
-            self.remove(source)
+        self.remove(source)
 
     def _move_folder(self, source: str, target: str) -> None:
         if self.exists(target):

@@ -142,7 +142,11 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         return call
 
     def truncate(full: str, length: int) -> None:
-        os.truncate(os.open(full, os.O_RDWR), length)
+        descriptor = os.open(full, os.O_RDWR)
+        try:
+            os.ftruncate(descriptor, length)
+        finally:
+            os.close(descriptor)
 
     def ignore(full: str, *_: Any, **__: Any) -> None:
         if not overlay.exists(full):

@@ -85,6 +85,47 @@ def test_a_moved_folder_takes_its_files_along(overlay, folder):
     assert (folder / "data" / "part").exists()
 
 
+@pytest.fixture
+def latest(folder):
+    """A link to the newest run, as training scripts leave one behind."""
+    (folder / "latest").symlink_to("data")
+    return str(folder / "latest")
+
+
+def test_a_link_to_a_folder_is_removed_as_a_file_is(overlay, folder, latest):
+    """`os.unlink("latest")` failed: it was taken for the folder."""
+    overlay.remove(latest)
+    assert not overlay.exists(latest)
+    assert (folder / "latest").is_symlink(), "for the script only"
+    assert content(overlay, "data/part") == "part"
+
+
+def test_a_link_is_replaced_by_another_one(overlay, folder, latest):
+    overlay.make_folder(str(folder / "run"))
+    overlay.write("run/part", b"new")
+    draft = str(folder / "draft")
+    Path(overlay.upper_path(draft)).symlink_to(overlay.visible("run"))
+    overlay.move(draft, latest)
+    assert not overlay.exists(draft)
+    assert Path(overlay.visible(latest)).is_symlink()
+    assert (Path(overlay.visible(latest)) / "part").read_text() == "new"
+    overlay.move(latest, str(folder / "moved"))
+    assert not overlay.exists(latest)
+    assert content(overlay, "data/part") == "part", "the folder of the first link"
+
+
+def test_a_file_that_is_moved_onto_itself_stays(overlay, folder):
+    overlay.move(str(folder / "old.txt"), str(folder / "old.txt"))
+    assert content(overlay, "old.txt") == "before"
+
+
+def test_truncate_leaves_no_descriptor_open(overlay, folder):
+    truncate = overlay_hooks._changing_functions(overlay)["truncate"]
+    before = os.listdir("/proc/self/fd")
+    truncate("old.txt", 3)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_folder_with_files_is_not_removed(overlay, folder):
     with refused_with(errno.ENOTEMPTY):
         overlay.remove_folder(str(folder / "data"))
@@ -95,6 +136,8 @@ def test_a_folder_with_files_is_not_removed(overlay, folder):
     [
         pytest.param(lambda o, f: o.remove(f + "/none"), errno.ENOENT, id="remove what is not there"),
         pytest.param(lambda o, f: o.remove(f + "/data"), errno.EISDIR, id="remove a folder as a file"),
+        pytest.param(lambda o, f: o.move(f + "/data", f + "/data/in"), errno.EINVAL, id="move a folder into itself"),
+        pytest.param(lambda o, f: o.move(f + "/old.txt", f + "/data"), errno.EISDIR, id="move a file onto a folder"),
         pytest.param(lambda o, f: o.make_folder(f + "/data"), errno.EEXIST, id="make a folder again"),
         pytest.param(lambda o, f: o.for_writing(f + "/none/x", fresh=True), errno.ENOENT, id="write below no folder"),
         pytest.param(lambda o, f: o.for_writing(f + "/data", fresh=True), errno.EISDIR, id="write to a folder"),
