@@ -121,9 +121,9 @@ def test_a_file_that_is_moved_onto_itself_stays(overlay, folder):
 
 def test_truncate_leaves_no_descriptor_open(overlay, folder):
     truncate = overlay_hooks._changing_functions(overlay)["truncate"]
-    before = os.listdir("/proc/self/fd")
+    before = len(list(Path("/proc/self/fd").iterdir()))
     truncate("old.txt", 3)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_folder_with_files_is_not_removed(overlay, folder):
