@@ -31,6 +31,7 @@ from cotenant.estimators.declared import DeclaredEstimator
 
 WORKER_COMMAND = (sys.executable, "-m", "cotenant.estimators")
 DECLARED = DeclaredEstimator.name
+DAEMON_ENDS = "the daemon ends"
 STARTUP_S = 30.0
 """Added to the estimator's own time limit: time for its process to start, and to report a timeout."""
 
@@ -70,7 +71,9 @@ class EstimatePool:
         self._emit = emit
         concurrency = settings.concurrency or default_concurrency(os.cpu_count() or 1)
         self._queue: FairQueue[_Task] = FairQueue(max_in_flight=max(1, concurrency - 1) if many_users else concurrency)
-        self._trials = itertools.count(1)
+        self._trial_numbers = itertools.count(1)
+        self._trials: dict[int, Future[EstimateAnswer]] = {}  # unanswered dry runs, by key
+        self._is_ending = False
         self._lock = threading.Lock()
         self._wanted: set[int] = set()
         self._running: dict[int, EstimatorWorker] = {}
@@ -104,16 +107,34 @@ class EstimatePool:
         self._put(_Task(job_id, spec, lambda answer: self._emit(self._ready(job_id, answer))))
 
     def estimate_spec(self, spec: JobSpec) -> tuple[Estimate | None, str | None]:
-        """The estimate of a job that is not submitted, or why there is none; blocks until a worker is free."""
+        """The estimate of a job that is not submitted, or why there is none; blocks until it is made."""
         if self.estimator_for(spec) == DECLARED:
             return self._declared(spec)[:2]
         result: Future[EstimateAnswer] = Future()
-        key = -next(self._trials)
-        self._put(_Task(key, spec, result.set_result))
+        key = -next(self._trial_numbers)
+        with self._lock:
+            if self._is_ending:
+                return None, DAEMON_ENDS
+            self._trials[key] = result
+        self._put(_Task(key, spec, lambda answer: self._answer_trial(key, answer)))
         try:
             return result.result()[:2]
         finally:
             self.log_path(key).unlink(missing_ok=True)
+
+    def _answer_trial(self, key: int, answer: EstimateAnswer) -> None:
+        with self._lock:
+            result = self._trials.pop(key, None)
+        if result is not None:
+            result.set_result(answer)
+
+    def end_trials(self) -> None:
+        """Answer all calls of `estimate_spec`, and later ones, without an estimate: the daemon ends."""
+        with self._lock:
+            self._is_ending = True
+            keys = list(self._trials)
+        for key in keys:
+            self._answer_trial(key, EstimateAnswer(None, DAEMON_ENDS))
 
     def _put(self, task: _Task) -> None:
         with self._lock:
@@ -140,6 +161,7 @@ class EstimatePool:
 
     def close(self) -> None:
         """End all workers."""
+        self.end_trials()
         with self._lock:
             self._wanted.clear()
             for process in self._running.values():

@@ -381,3 +381,21 @@ def test_the_cgroup_ends_with_the_process_even_without_the_daemon(tmp_path):
         assert process.wait(TIMEOUT_S) == 128 + signal.SIGKILL
     os.close(lifeline)
     assert not folder.exists()
+
+
+def test_a_dry_run_is_answered_when_the_pool_ends(tmp_path):
+    """Its thread waited for ever, and the daemon never ended."""
+    started, found = tmp_path / "started", queue.SimpleQueue()
+    with a_pool(tmp_path, HANGS, str(started), concurrency=1) as (pool, _):
+        callers = [
+            threading.Thread(target=lambda: found.put(pool.estimate_spec(spec_of())), daemon=True) for _ in range(2)
+        ]
+        for caller in callers:  # the second waits for the only worker
+            caller.start()
+        while not (started.exists() and len(pool._trials) == 2):
+            os.sched_yield()
+    assert [found.get(timeout=TIMEOUT_S) for _ in callers] == [(None, "the daemon ends")] * 2
+    for caller in callers:
+        caller.join(TIMEOUT_S)
+        assert not caller.is_alive()
+    assert pool.estimate_spec(spec_of()) == (None, "the daemon ends")

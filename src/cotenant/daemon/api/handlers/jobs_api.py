@@ -354,7 +354,13 @@ class JobsApi(Handlers):
         )
 
     async def _preview(self, spec: JobSpec) -> StartPreview | WaitPreview:
-        estimate, error = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
+        estimating = asyncio.ensure_future(asyncio.to_thread(self._context.estimates.estimate_spec, spec))
+        closing = asyncio.ensure_future(self._context.closing.wait())
+        await asyncio.wait({estimating, closing}, return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        if not estimating.done():  # its thread would keep the process alive
+            self._context.estimates.end_trials()
+        estimate, error = await estimating
         policy, now = self._context.policy, self._context.now
         return await self._query(lambda manager: preview(manager, policy, spec, estimate, error, at_s=now()))
 
