@@ -114,3 +114,13 @@ def test_output_is_in_the_folder_of_the_submitter_as_with_sbatch(server):
     for index in (1, 2):
         server.wait(int(array) + index - 1)
         assert (server.root / f"cotenant-{int(array)}_{index}.out").read_text() == "task\n"
+
+
+def test_a_second_daemon_leaves_the_state_folder_of_the_first_as_it_is(server):
+    """Jobs of all users open simulated GPUs below it."""
+    state = server.root / "state" / "cotenant"
+    state.chmod(0o711)
+    for words in (("--detach",), ("--socket", str(server.root / "other" / "sock"))):
+        done = server.cli("daemon", "--simulate", "1xA100-40GB", *words)
+        assert done.returncode != 0
+        assert stat.S_IMODE(state.stat().st_mode) == 0o711, words

@@ -26,7 +26,7 @@ from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH, number
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
-from cotenant.daemon.config.paths import config_files, private_folder, serving_path
+from cotenant.daemon.config.paths import config_files, own_folder, serving_path
 
 if TYPE_CHECKING:
     from cotenant.hosts.allocations import AllocationSource
@@ -186,9 +186,9 @@ def _allocations(config: Any) -> AllocationSource:
 
 def _detach(config: Any, socket: Path, *, json: bool) -> None:
     """Start the daemon in a session of its own and return once it answers."""
-    from cotenant.daemon.setup import state_folder
+    from cotenant.daemon.setup import state_folder, state_mode
 
-    log = private_folder(state_folder(config)) / LOG_FILE
+    log = own_folder(state_folder(config), mode=state_mode(config)) / LOG_FILE
     read_end, write_end = os.pipe()
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     # Names of jobs and users are in it, and with simulated GPUs all users may pass its folder: not for others to read.

@@ -60,7 +60,7 @@ def serve(
         check_installed()
     raise_open_files()
     access = access_of(config)
-    state_dir = paths.private_folder(state_folder(config), mode=state_mode(config))
+    state_dir = paths.own_folder(state_folder(config), mode=state_mode(config))
     with ExitStack() as stack:
         listening = ListeningSocket(socket_file, for_all=access.many)
         stack.callback(listening.close)
@@ -70,6 +70,7 @@ def serve(
         synchronous: Literal["FULL", "NORMAL"] = "FULL" if config.daemon.fsync == "full" else "NORMAL"
         journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=synchronous)
         stack.callback(journal.close)
+        paths.private_folder(state_dir, mode=state_mode(config))  # not before the journal is locked
         backend, engine, pilot, sim_env = _open_machines(config, state_dir, allocations, stack)
         daemon = Daemon(
             config,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.errors import BackendError, DaemonRunning, UsageError
-from cotenant.daemon.config.paths import private_folder
+from cotenant.daemon.config.paths import own_folder, private_folder
 from cotenant.osutil.locks import LockHeldError, hold_lock
 
 MAX_PATH_BYTES = 107
@@ -59,9 +59,11 @@ class ListeningSocket:
                 hint="choose a shorter one with --socket",
             )
         self._for_all = for_all
-        private_folder(path.parent, mode=0o755 if for_all else 0o700)
+        mode = 0o755 if for_all else 0o700
+        own_folder(path.parent, mode=mode)
         self._lock = _lock(path)
         try:
+            private_folder(path.parent, mode=mode)  # not before: others may use the socket of the daemon that has it
             self.socket = _bind(path, 0o666 if for_all else 0o600)
             self._inode = path.stat().st_ino
         except OSError as error:

@@ -55,7 +55,19 @@ def _home(env: Mapping[str, str], variable: str, default: str) -> Path:
 
 
 def private_folder(path: Path, *, mode: int = 0o700) -> Path:
-    """Create the folder `path` and its parents, without write permission for others.
+    """Create the folder `path` and its parents, without write permission for others; one that exists loses it.
+
+    Raises:
+        NotPermitted: as `own_folder`.
+    """
+    own_folder(path, mode=mode)
+    if stat.S_IMODE(path.lstat().st_mode) & ~mode:
+        path.chmod(mode)
+    return path
+
+
+def own_folder(path: Path, *, mode: int = 0o700) -> Path:
+    """Create the folder `path` and its parents; one that exists stays as it is: another daemon may be using it.
 
     Raises:
         NotPermitted: it exists and belongs to another user, or is a link. In /tmp another user could have made it, to
@@ -68,6 +80,4 @@ def private_folder(path: Path, *, mode: int = 0o700) -> Path:
         raise NotPermitted(f"`{path}` is not a folder", hint=hint)
     if found.st_uid != os.getuid():
         raise NotPermitted(f"`{path}` belongs to uid {found.st_uid}, not to you (uid {os.getuid()})", hint=hint)
-    if stat.S_IMODE(found.st_mode) & ~mode:
-        path.chmod(mode)
     return path

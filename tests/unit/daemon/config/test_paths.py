@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,14 @@ def test_log_lines_quote_what_would_break_them():
     line = out.getvalue()
     assert line.count("\n") == 1
     assert line.endswith('Z info job seen job=3 name="a b=\\"c\\"\\n" empty=""\n')
+
+
+def test_a_daemon_that_cannot_start_leaves_the_folder_of_the_other_one_open(tmp_path):
+    """It made the folder private first, and locked the users of a daemon of all users out."""
+    first = ListeningSocket(tmp_path / "s" / "sock", for_all=True)
+    with pytest.raises(DaemonRunning):
+        ListeningSocket(tmp_path / "s" / "sock")
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o755
+    first.close()
+    ListeningSocket(tmp_path / "s" / "sock").close()
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
