@@ -201,8 +201,8 @@ def test_jobs_are_listed_and_cancelled_by_user_name_and_state(server):
     assert server.cli(*names, "-J", "sweep-*", "-s", "R").stdout == ""
     assert server.cli(*names, "-u", "nobody").stdout == ""
     assert server.cli("cancel", "-J", "sweep-?").stdout.splitlines() == [
-        "job 2: cancelled: on request",
         "job 1: cancelled: on request",
+        "job 2: cancelled: on request",
     ]
     assert server.cli("cancel", "-u", "nobody").stderr == "no job to cancel\n"
     assert server.cli("cancel", "3", "-s", "PD").returncode == 2

@@ -25,7 +25,7 @@ def updated(monkeypatch):
 
         def update(self, job_id, fields):
             found[job_id] = fields
-            return {"label": str(job_id), "reason": "waits"}
+            return {"id": job_id, "label": str(job_id), "reason": "waits"}
 
     monkeypatch.setattr(Connection, "client", lambda _: Client())
     return found
