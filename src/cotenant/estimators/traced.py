@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "21"
+    version = "22"
 
     def __init__(
         self,
