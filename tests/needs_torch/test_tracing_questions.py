@@ -225,7 +225,7 @@ def test_a_mask_made_for_images_is_known_as_far_as_it_is_written(tmp_path):
     source = """
     images = torch.randn(8, 3, 224, 224, device="cuda")
     mask = images.new_zeros((8, 197), dtype=torch.bool)
-    blocks = torch.zeros_like(images[:, 0, 0, :196], dtype=torch.bool)
+    blocks = torch.zeros(8, 196, dtype=torch.bool, device="cuda")
     blocks[:, 3:23] = True
     mask[:, 1:] = blocks
     assert mask.nonzero().shape == (160, 2)

@@ -45,7 +45,7 @@ _ABSORBING = {
     **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), False),
 }
 """The value of one operand that decides the result alone."""
-_OF_SHAPE = frozenset(("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"))
+_OF_DTYPE = frozenset(("new_zeros", "new_ones", "new_full"))
 _ADDRESSES: set[int] = set()
 """Of storages of real tensors that got values, as long as they live."""
 _ADDRESS_ATTRIBUTE = "_cotenant_address"
@@ -359,14 +359,12 @@ def _is_tracked(value: Any, overwritten: bool) -> bool:
 
 
 def _without_contents(func: OpOverload, args: Any) -> Any:
-    """The arguments of an operator; of one that looks at shape and dtype of a tensor alone, without its values."""
-    if func._opname not in _OF_SHAPE or not _on_gpu(args[0]) or args[0].layout is not torch.strided:
-        return args
-    like, is_new = args[0], func._opname.startswith("new_")  # which uses the dtype alone, and may be of a large tensor
-    made = (
-        torch.empty(0, dtype=like.dtype) if is_new else torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-    )
-    return (made, *args[1:])
+    """The arguments of an operator; of one that uses the dtype of a tensor alone, an empty one in its place.
+
+    Not of `zeros_like`: samplers of detectors write to such masks at positions that are assumed, and choose too few.
+    """
+    is_of_dtype = func._opname in _OF_DTYPE and _on_gpu(args[0]) and args[0].layout is torch.strided
+    return (torch.empty(0, dtype=args[0].dtype), *args[1:]) if is_of_dtype else args
 
 
 def _is_random(func: OpOverload) -> bool:
