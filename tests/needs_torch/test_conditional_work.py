@@ -14,10 +14,10 @@ def test_the_branch_that_the_script_is_in_is_not_to_come_and_another_is():
 
     model, found = torch.nn.Linear(1, 1), []
     work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
-    for step in range(2):
+    for step in range(20):
         if step % 8 == 1:
             model(torch.ones(1))
         if step % 4 == 0:
             found.append(work.extra_steps())
             model(torch.ones(1))
-    assert found == [1]
+    assert found[0] == 1
