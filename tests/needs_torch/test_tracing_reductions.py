@@ -108,3 +108,14 @@ def test_the_buffer_is_allocated_while_the_bias_gets_its_gradient(tmp_path):
         big[name] = [event for event in events if event.category == "workspace" and event.bytes > 40 * MiB]
     assert [(event.bytes, event.phase) for event in big["A100-40GB"]] == [(108 * MiB, "backward")]
     assert [(event.bytes, event.phase) for event in big["A10G-24GB"]] == [(60 * MiB, "backward")]
+
+
+def test_a_result_that_an_operator_makes_room_for_is_counted(tmp_path):
+    """`logsumexp` makes its result without elements, and its sum resizes it.
+
+    Source: ATen/native/ReduceOps.cpp, `logsumexp_out_impl`.
+    """
+    trace = traced(tmp_path, HEAD + "found = torch.logsumexp(made(300, 7), 1)\n" + STEP)
+    made = [event.storage_id for event in trace.events if event.action == "alloc" and event.bytes == 4 * 300]
+    freed = {event.storage_id for event in trace.events if event.action == "free"}
+    assert len([number for number in made if number not in freed]) == 1

@@ -92,7 +92,10 @@ class TraceRecorder:
                 self.record_storage(part)
             return
         storage = tensor.untyped_storage()
-        if storage._cdata in self._ids:
+        storage_id = self._ids.get(storage._cdata)
+        if storage_id is not None:
+            if self._sizes[storage_id] < storage.nbytes():  # an operator with `out=` made room
+                self.record_resize(storage)
             return
         if self._paused is not None:
             self._paused.add(storage, tensor.device.index or 0)
