@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traced_calls import requests_of_calls
+from traced_scripts import traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -118,3 +119,25 @@ def test_the_workspace_with_a_projection(requests_of):
 def test_the_first_dropout_makes_random_states_which_stay(requests_of):
     assert requests_of["LSTM with dropout"][2:4] == [8, DROPOUT_STATES]
     assert DROPOUT_STATES not in requests_of["LSTM in both directions, packed"]
+
+
+def test_contiguous_operands_are_freed_before_the_gradients_of_weights(tmp_path):
+    """Source: ATen/native/cudnn/RNN.cpp, `_cudnn_rnn_backward_input`, which makes them for itself."""
+    source = """
+import torch
+from torch import nn
+layer, head = nn.LSTM(24, 512, batch_first=True).cuda(), nn.Linear(512, 1).cuda()
+optimizer = torch.optim.SGD([*layer.parameters(), *head.parameters()], lr=0.1)
+for _ in range(3):
+    head(layer(torch.ones(5, 70, 24, device="cuda", requires_grad=True))[0]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    events = traced(tmp_path, source).events
+    gradients = 4 * (4 * 512 * (24 + 512 + 2))
+    copies = [4 * 5 * 70 * size for size in (24, 512)]
+    here = next(n for n, event in enumerate(events) if event.bytes == gradients and event.phase == "backward")
+    operands = [event.storage_id for event in events[:here] if event.phase == "backward" and event.bytes in copies]
+    freed = [event.storage_id for event in events[:here] if event.action == "free"]
+    assert {copies[0], copies[1]} <= {event.bytes for event in events if event.storage_id in operands}
+    assert sum(number in freed for number in operands) >= 2

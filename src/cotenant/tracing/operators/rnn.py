@@ -257,7 +257,7 @@ def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
 
     # RNN.cpp, `_cudnn_rnn_backward`: gradients of states that nothing used are zeros.
     alive = [new(state.shape) for state, grad in ((hx, grad_hy), (cx, grad_cy)) if state is not None and grad is None]
-    alive += [copied(x), copied(grad_out)]
+    copies = [copied(x), copied(grad_out)]
     grad_x = new((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if batch_first else new(x.shape)
     grad_h = new(hx.shape)
     grad_c = new(cx.shape) if cx is not None else None
@@ -268,6 +268,7 @@ def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     )  # fmt: skip
     workspace_bytes = called.workspace_bytes(x.element_size(), trains=True)
     new((workspace_bytes,), torch.uint8)
+    del copies  # at the end of `_cudnn_rnn_backward_input`
     grads = []
     if mask[3]:
         alive.append(copied(x))
