@@ -142,3 +142,36 @@ def test_the_next_batch_of_a_loader_that_reads_ahead_is_no_growth(tmp_path):
     assert not traced(tmp_path, head + loop.replace(evaluation, "            wide(x).sum()")).warnings
     collecting = loop.replace(evaluation, "            outputs.append(x * 2 + 1)")
     assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, head + collecting).warnings)
+
+
+KEPT = """
+model = nn.Linear(8, 50_000).cuda()
+optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)
+total = 0
+for step in range(500):
+    loss = model(torch.ones(50, 8, device="cuda")).pow(2).sum()
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    total += loss{value}
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_losses_that_are_added_with_their_graphs_are_reported(tmp_path, optimizer):
+    source = HEAD.format(held_out=500) + KEPT.format(optimizer=optimizer, value="")
+    (warning,) = traced(tmp_path, source).warnings
+    line = source[: source.index("for step in")].count("\n") + 1
+    assert warning.startswith("GPU memory grows by ")
+    assert f"with each step of the loop at train.py, line {line}: by " in warning
+    assert warning.endswith("over the 497 that come, which are not included")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "value", "rounds"),
+    [("Adam", ".item()", 500), ("Adam", ".detach()", 500), ("SGD", "", 4)],
+    ids=["a number", "without its graph", "few rounds"],
+)
+def test_what_a_loop_does_not_keep_is_no_growth(tmp_path, optimizer, value, rounds):
+    loop = KEPT.format(optimizer=optimizer, value=value).replace("range(500)", f"range({rounds})")
+    assert not traced(tmp_path, HEAD.format(held_out=500) + loop).warnings

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from cotenant.core.units import format_bytes
 from cotenant.tracing import script_location
+from cotenant.tracing.training.step_growth import is_large
 from cotenant.tracing.training.training_progress import TrainingLog
 
-_LEAST_BYTES = 16 << 20
-_LEAST_SHARE = 0.05
-"""Of the peak so far: a growth over all batches is reported if it exceeds both."""
 _MAX_SHARE_OF_COPY = 0.5
 """Of the events of a batch, what copying it to the GPU and normalizing it there may take."""
 
@@ -41,7 +39,7 @@ class MemoryGrowth:
     def end(self, batches: int) -> None:
         """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
         growth = self._per_batch()
-        if growth * (batches - len(self._live) + 1) < self._least_bytes():
+        if not is_large(growth * (batches - len(self._live) + 1), self._log):
             return
         place = script_location.call_location()
         loop = f"the loop at {place}" if place else "a loop"
@@ -49,9 +47,6 @@ class MemoryGrowth:
             f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by "
             f"{format_bytes(growth * batches)} over its {batches:,} batches, of which only the first few are included"
         )
-
-    def _least_bytes(self) -> float:
-        return max(_LEAST_BYTES, _LEAST_SHARE * sum(self._log.peak_bytes.values()))
 
     def _per_batch(self) -> int:
         """Bytes that each batch adds; 0 unless the last ones agree.

@@ -21,6 +21,7 @@ from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
+from cotenant.tracing.training.step_growth import StepGrowth
 from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
@@ -84,6 +85,7 @@ class TrainingProgress:
         self.schedule = OptimizerSchedule(steps, self._optimizer_made, per_optimizer=per_optimizer)
         self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
         self.rounds = TrainingRounds()
+        self._growth = StepGrowth(log)
         self._trained = later_training.TrainedLines()
         self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more, self.conditional_work.names_in)
         self.draining = self.has_trained = False
@@ -150,6 +152,7 @@ class TrainingProgress:
         self.log.steps += 1
         self.rounds.stepped()
         self.schedule.stepped(optimizer, self.log.steps)
+        self._growth.step_ends()
         if self.log.steps < self._steps_wanted() - 1 or self.draining:
             return
         extra = self.conditional_work.extra_steps()
@@ -157,6 +160,8 @@ class TrainingProgress:
             self.schedule.continue_until(self.log.steps + extra)
         if self.log.steps >= self._steps_wanted():
             self.conditional_work.save_pending()
+            if not self.loaders and (sentence := self._growth.warning()):
+                self.log.warn(sentence)
             if not self.loaders and self._goes_on():
                 return
             goes_on = self._loop_exit.leave(
