@@ -131,7 +131,7 @@ def test_quotas_and_shares_of_the_configuration(site):
     gate = site.gate()
     first, second = site.submit(gate), site.submit("true")
     site.started(first)
-    assert "may run 1 jobs at once" in site.cli("explain", str(second)).stdout
+    assert "may run 1 job at once: 1 running" in site.cli("explain", str(second)).stdout
     too_many = site.cli("submit", "-a", "1-2", "--gpu-mem", "1G", "--", "true")
     assert too_many.returncode == 5
     assert "may have 3 unfinished jobs, has 2, submits 2 more" in too_many.stderr

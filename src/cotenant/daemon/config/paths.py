@@ -71,7 +71,7 @@ def own_folder(path: Path, *, mode: int = 0o700) -> Path:
 
     Raises:
         NotPermitted: it exists and belongs to another user, or is a link. In /tmp another user could have made it, to
-            read what is written there.
+            read what is written there. Or it is /tmp itself, or alike: root would take it from all users.
     """
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     found = path.lstat()
@@ -80,4 +80,9 @@ def own_folder(path: Path, *, mode: int = 0o700) -> Path:
         raise NotPermitted(f"`{path}` is not a folder", hint=hint)
     if found.st_uid != os.getuid():
         raise NotPermitted(f"`{path}` belongs to uid {found.st_uid}, not to you (uid {os.getuid()})", hint=hint)
+    if found.st_mode & stat.S_ISVTX:
+        own = path / "cotenant"
+        raise NotPermitted(
+            f"`{path}` is a folder that all users share", hint=f"use one of the daemon's own, such as {own}"
+        )
     return path

@@ -129,3 +129,13 @@ def test_a_daemon_that_cannot_start_leaves_the_folder_of_the_other_one_open(tmp_
     first.close()
     ListeningSocket(tmp_path / "s" / "sock").close()
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_all_users_share_is_refused_and_stays_theirs(tmp_path):
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for take in (paths.private_folder, paths.own_folder):
+        with pytest.raises(NotPermitted, match="all users share"):
+            take(shared)
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
