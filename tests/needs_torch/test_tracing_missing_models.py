@@ -245,13 +245,14 @@ model, batch = torch.nn.Linear(8, 8), {"input": torch.zeros(2, 8)}
     assert not traced(tmp_path, source + TRAIN.replace("output[0].float()", "output")).partial
 
 
-def test_a_script_that_asks_for_the_files_of_a_fetched_model_gets_those_of_the_cache(tmp_path, monkeypatch):
+def test_a_script_that_asks_for_the_files_of_a_fetched_model_gets_those_of_the_cache(tmp_path):
     cached = tmp_path / "hub" / "models--someone--mine"
     for name, text in (("refs/main", "c0ffee"), ("snapshots/c0ffee/vae/config.json", "{}")):
         (cached / name).parent.mkdir(parents=True)
         (cached / name).write_text(text)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    source = """
+    # Not by a variable: this process may have imported the library, which reads it once.
+    source = f"from huggingface_hub import constants\nconstants.HF_HUB_CACHE = {str(tmp_path / 'hub')!r}\n"
+    source += """
 import sysconfig, torch
 from huggingface_hub import HfApi, list_repo_files, model_info
 assert [file.rfilename for file in model_info("someone/mine").siblings] == ["vae/config.json"]
