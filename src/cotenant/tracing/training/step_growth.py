@@ -1,4 +1,4 @@
-"""GPU memory that grows with each optimizer step of a script without data loaders: losses kept with their graphs.
+"""GPU memory that grows with each optimizer step of a script without data loaders: losses with their graphs, in a sum.
 
 Few steps are traced, so the growth is extrapolated from the last two, if it is alike in both, and a warning reports it.
 Loops over data loaders: see `data.memory_growth`.
@@ -17,8 +17,8 @@ from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import loops_around
 
-_LEAST_BYTES = 16 << 20
-_LEAST_SHARE = 0.05
+_MIN_BYTES = 16 << 20
+_MIN_SHARE = 0.05
 """Of the peak so far: a growth over all rounds of a loop is reported if it exceeds both."""
 _MIN_ALIKE = 0.9
 """Of the larger one of two growths: the first round of a loop leaves a few small variables, too."""
@@ -36,7 +36,7 @@ class AllocatedBytes(Protocol):
 
 def is_large(growth: int, allocated: AllocatedBytes) -> bool:
     """Whether so many bytes more are worth a warning."""
-    return growth >= max(_LEAST_BYTES, _LEAST_SHARE * sum(allocated.peak_bytes.values()))
+    return growth >= max(_MIN_BYTES, _MIN_SHARE * sum(allocated.peak_bytes.values()))
 
 
 class StepGrowth:
