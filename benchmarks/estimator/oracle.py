@@ -267,6 +267,14 @@ class CpuClock:
         return found_s
 
 
+def libraries_of(python: str | None) -> NullGpuLibraries | None:
+    """The null GPU for a Python with a CUDA build of torch; None, with a message, where none is given."""
+    if python is None:
+        print("needs --python: a Python with a CUDA build of torch; nothing compared")
+        return None
+    return build_libraries(find_wheels(python), CACHE)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="a Python with a CUDA build of torch 2.8 or newer")
@@ -279,10 +287,9 @@ def main() -> int:
     parser.add_argument("--page", default="oracle", help="name of the result page (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
-    if not args.python:
-        print("needs --python: a Python with a CUDA build of torch; nothing compared")
+    libraries = libraries_of(args.python)
+    if libraries is None:
         return 0
-    libraries = build_libraries(find_wheels(args.python), CACHE)
     patterns = ["examples/mlp.py on A100-40GB"] if args.quick else args.select or []
     jobs = chosen_jobs(patterns)[: args.first]
     rows = Rows(args.folder, source_digest(ROOT))

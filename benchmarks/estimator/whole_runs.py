@@ -3,7 +3,7 @@
     python -m benchmarks.estimator.whole_runs --python PYTHON [--gpu RTX3060-12GB] [--select NAME ...] [--write]
 
 The oracle ends a script after three optimizer steps; what comes later is judged here. The scripts are
-`jobs/vision_loops.py` and `jobs/sequence_loops.py`. PYTHON has a CUDA build of torch 2.8 or newer. Results of kernels
+`jobs/*_loops.py`. PYTHON has a CUDA build of torch 2.8 or newer. Results of kernels
 read as zeros on a null GPU, so a loop that ends by its loss ends at once: those are listed with their reason.
 """
 
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
-from benchmarks.estimator.oracle import CACHE, torch_version
+from benchmarks.estimator.oracle import libraries_of, torch_version
 from cotenant.gpu_specs import gpu_spec
-from cotenant.nullgpu import NullGpuError, NullGpuLibraries, build_libraries, find_wheels, run_script
+from cotenant.nullgpu import NullGpuError, NullGpuLibraries, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("vision_loops.py", "sequence_loops.py")
+SCRIPTS = ("vision_loops.py", "synthesis_loops.py", "language_loops.py", "sequence_loops.py", "agent_loops.py")
 NOT_JUDGED = {"style": "L-BFGS ends at a gradient of zeros", "sorted_texts": "lengths differ; a warning says so"}
 _EVERY_STEP = 10**9
 _MiB = 2**20
@@ -124,10 +124,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one loop")
     add_write_option(parser)
     args = parser.parse_args()
-    if not args.python:
-        print("needs --python: a Python with a CUDA build of torch; nothing compared")
+    libraries = libraries_of(args.python)
+    if libraries is None:
         return 0
-    libraries = build_libraries(find_wheels(args.python), CACHE)
     chosen = [(script, name) for script, name in loops() if args.select is None or name in args.select]
     rows = []
     for script, name in chosen[: 1 if args.quick else None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.estimator import whole_runs
 from traces import a_trace, alloc
 
 ROOT = Path(__file__).parents[3]
@@ -140,8 +141,9 @@ def test_every_job_script_exists(tables):
         "architecture.py",
         "operator_calls.py",
         "old_torch.py",
-        "sequence_loops.py",
-        "vision_loops.py",
+        *whole_runs.SCRIPTS,
+        "image_parts.py",
+        "language_parts.py",
     }
 
 
