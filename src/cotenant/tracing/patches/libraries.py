@@ -78,7 +78,7 @@ def patches(context: PatchContext) -> list[Entry]:
 
 
 def saving_patches() -> list[Patch]:
-    """Of safetensors, which writes past the sandbox. On the null GPU, too, the values are none to keep."""
+    """Of safetensors, which writes past the sandbox. A null GPU does not compute the values either."""
     return list(
         patch_attributes(
             "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
