@@ -92,6 +92,92 @@ def test_work_that_waits_for_an_epoch_adds_a_warning_where_the_loop_has_no_range
     assert (trace.warnings, BIG in allocations(trace, "forward")) == ((expected,), False)
 
 
+PENALIZED = """
+optimizer = torch.optim.Adam(model.parameters())
+def train_with_penalty(x):
+    loss = model(x.cuda()).mean()
+    if step % EVERY == DUE:
+        penalty = torch.autograd.grad(loss.square(), model.weight, create_graph=True)[0].sum()
+        loss = loss + (penalty * torch.ones(200000, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+for step in range(9999):
+    train_with_penalty(torch.ones(4, 64))
+"""
+
+
+def _penalized(folder, every, due):
+    loop = PENALIZED.replace("EVERY", str(every)).replace("DUE", str(due))
+    return traced(folder, HEAD + RARE.format(loop=loop.strip()))
+
+
+@pytest.mark.parametrize("every", [6, 5000])
+def test_work_of_the_first_iteration_is_traced_beside_the_states_too(tmp_path, every):
+    """Of the optimizer; a later iteration has the gradients of the one before, too."""
+    first, later = _penalized(tmp_path, every, 0), _penalized(tmp_path, 6, 4)
+    assert (first.warnings, later.warnings) == ((), ())
+    assert peak(first) == peak(later)
+    assert first.header.steps <= 8
+
+
+def test_work_of_the_first_iteration_is_not_traced_again_if_it_would_stay_below_the_peak(tmp_path):
+    loop = "optimizer = torch.optim.Adam(model.parameters())\nfor step in range(9999):\n"
+    loop += "    if step % 6 == 0: model(torch.ones(5, 64, device='cuda'))\n    STEP"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=_loops(loop)))
+    assert (trace.warnings, trace.header.steps) == ((), 3)
+
+
+def test_work_of_every_second_iteration_is_waited_for_once(tmp_path):
+    trace = _penalized(tmp_path, 2, 0)
+    assert (trace.warnings, trace.header.steps) == ((), 3)
+
+
+SIZED = """
+SIZES
+for i in range(99):
+    SIZE
+    train(torch.ones(4, 64 * rows).reshape(-1, 64).cuda())
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size"),
+    [
+        ("sizes = [1, 2, 1250]", "rows = sizes[i // 2 % 3]"),
+        ("", "rows_size = (1, 2, 1250)[i // 2 % 3]; rows = rows_size"),
+        ("args.sizes = [(1, 1), (1, 1250), (2, 2)]", "rows, times = args.sizes[i % 3]; rows *= times"),
+        ("sizes = [1] * 60 + [1250] + [1] * 38", "rows = sizes[i]"),
+    ],
+    ids=["in turn", "a list without a name", "of two numbers", "late"],
+)
+def test_a_loop_that_takes_its_sizes_from_a_list_is_traced_up_to_the_largest(tmp_path, sizes, size):
+    trace = _sized(tmp_path, sizes, size)
+    assert (BIG in allocations(trace, "forward"), trace.warnings) == (True, ())
+
+
+def test_a_size_that_a_loop_takes_behind_its_step_is_traced_in_the_next_one(tmp_path):
+    loop = "rows, sizes = 1, [1, 2, 5000]\nfor i in range(99):\n    train(torch.ones(rows, 64).cuda())\n"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=f"{loop}    rows = sizes[i // 4 % 3]"))
+    assert (BIG in allocations(trace, "forward"), trace.warnings) == (True, ())
+
+
+def test_a_size_that_the_loop_takes_from_a_list_too_late_adds_a_warning(tmp_path):
+    trace = _sized(tmp_path, "sizes = [1] * 60 + [1250]; n = 0", "rows = sizes[n % 61]; n += 1", "while n < 99")
+    expected = "`rows` at train.py, line 18, was 1 in the traced steps and grows to 1250"
+    assert (BIG in allocations(trace, "forward"), trace.warnings) == (False, (expected,))
+
+
+@pytest.mark.parametrize(("sizes", "size"), [("places = [3, 9, 1250]", "place = places[i % 3]; rows = 1")])
+def test_what_a_loop_takes_from_a_list_that_is_not_named_as_sizes_are_is_not_waited_for(tmp_path, sizes, size):
+    trace = _sized(tmp_path, sizes, size)
+    assert (trace.header.steps, trace.warnings) == (3, ())
+
+
+def _sized(folder, sizes, size, loop="for i in range(99)"):
+    source = SIZED.replace("SIZES", sizes).replace("SIZE", size).replace("for i in range(99)", loop)
+    return traced(folder, HEAD + RARE.format(loop=source.strip()))
+
+
 SOMETIMES = """
 from torch.utils.data import DataLoader
 def train_epoch(epoch):

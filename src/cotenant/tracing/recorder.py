@@ -23,6 +23,7 @@ from cotenant.tracing.library_call_table import LibraryCallTable
 from cotenant.tracing.module_stack import ModuleStack
 from cotenant.tracing.process.garbage_collection import collect_as_usual
 from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
+from cotenant.tracing.step_memory import LiveRange
 
 SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
 
@@ -41,7 +42,7 @@ class TraceRecorder:
         warnings: sentences for the user; a dict, as an ordered set.
         steps: optimizer steps so far.
         cuda_used: whether any CUDA storage was recorded.
-        live_bytes, peak_bytes: of the blocks of live storages, now and at most, by GPU.
+        live_bytes, peak_bytes: of the blocks of live storages, now and at most, by GPU; `live_range`: of all GPUs.
         layers: calls of layers, by the optimizer steps before them.
         kernels: those of the first optimizer steps.
         modules: those whose forward runs.
@@ -51,11 +52,13 @@ class TraceRecorder:
     def __init__(self) -> None:
         self.header = TraceHeader(torch_version=torch.__version__)
         self.limit: Callable[[int, int], None] | None = None
+        self.live_range = LiveRange()
         self._begin()
 
     def reset(self, header: TraceHeader) -> None:
         """Forget all events, and take `header`; storages that live now are no part of the trace."""
         self.header = header
+        self.live_range.clear()
         self._begin()
 
     def _begin(self) -> None:
@@ -112,7 +115,7 @@ class TraceRecorder:
             collect_as_usual()
         self._sizes.append(nbytes)
         self._devices.append(device)
-        self.live_bytes[device] += _block_bytes(nbytes)
+        self._count(storage_id, 1)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._bind(storage, storage_id)
         module = self.modules.innermost
@@ -133,19 +136,19 @@ class TraceRecorder:
     def _record_free(self, address: int) -> None:
         storage_id = self._ids.pop(address, None)
         self._refs.pop(address, None)
-        if storage_id is None:
-            return
-        if self._paused is not None:
+        if storage_id is not None and self._paused is not None:
             self._paused.freed.append(storage_id)
-        else:
+        elif storage_id is not None:
             self._append_free(storage_id)
 
-    def _count_free(self, storage_id: int) -> None:
-        self.live_bytes[self._devices[storage_id]] -= _block_bytes(self._sizes[storage_id])
+    def _count(self, storage_id: int, sign: int) -> None:
+        nbytes = sign * _block_bytes(self._sizes[storage_id])
+        self.live_bytes[self._devices[storage_id]] += nbytes
+        self.live_range.add(nbytes)
 
     def _append_free(self, storage_id: int) -> None:
         device = self._devices[storage_id]
-        self._count_free(storage_id)
+        self._count(storage_id, -1)
         self._actions.append(("free", storage_id, 0, self.phase, "", self.streams.get(device, 0), device))
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
@@ -244,11 +247,11 @@ class TraceRecorder:
                 self._actions.append((action, number + shift, *entry[2:]))
             elif (match := self._like(number, freed)) is not None:
                 freed.remove(match)
-                self._count_free(match)
+                self._count(match, -1)
                 self._actions.append((action, match, *entry[2:]))
         left = [number + shift for number in span.left]
         for number in left:
-            self.live_bytes[self._devices[number]] += _block_bytes(self._sizes[number])
+            self._count(number, 1)
         return self._match([*freed, *left], live)
 
     def _match(self, numbers: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:

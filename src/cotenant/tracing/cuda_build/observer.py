@@ -34,7 +34,7 @@ class CudaBuildObserver:
     """
 
     def __init__(self, steps: int, finish: Callable[[], object]) -> None:
-        self.progress = TrainingProgress(self, steps=steps, finish=finish, per_optimizer=True, sees_calls=False)
+        self.progress = TrainingProgress(self, steps=steps, finish=finish, per_optimizer=True)
         self.steps = 0
         self.warnings: dict[str, None] = {}
         self._named: Counter[int] = Counter()  # steps whose states were named, by the optimizer's `id`

@@ -6,8 +6,9 @@ starts at the tenth epoch is found in the loop over batches, also where that is 
 trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), and warns of other work
 that comes later. Not found: other conditions, loops of libraries, and calls through anything but names and attributes.
 
-A branch that ran before the first training step, as a validation at step 0 does, counts as not entered if it would need
-more beside gradients and the states of an optimizer than all that was traced.
+A branch that ran in early steps only counts as not entered if it would need more beside what later steps leave in
+memory than all that was traced: a validation at step 0, or a regularization in the first iteration, has no states of an
+optimizer beside it (`StepMemory`).
 
 On the null GPU calls of models are not seen: hooks of modules would change what is compiled. There an `if` counts as
 entered whose condition was true when a backward pass began before it or after it.
@@ -18,6 +19,8 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +31,17 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.growing_sizes import growing_sizes, unfreezes
-from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, number_in, when_true
+from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
+from cotenant.tracing.training.loop_counters import (
+    NO_COUNTERS,
+    Counters,
+    largest_by_index,
+    number_in,
+    size_of,
+    when_true,
+)
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
 
@@ -51,6 +62,8 @@ class PendingBranch:
         loop_line: where its loop begins.
         loop_path: in which file.
         unfreezes: it is pending for the parameters that it unfreezes, and runs no model.
+        size: it is no branch, but the place where the loop comes to its largest size.
+        sentence: for the user, if the loop does not come to that.
     """
 
     path: str
@@ -62,19 +75,19 @@ class PendingBranch:
     loop_line: int
     loop_path: str
     unfreezes: bool = False
+    size: int = 0
+    sentence: str = ""
 
 
 class ConditionalWork:
     """Which lines of the script have run models so far, and which will."""
 
-    def __init__(self, recorder: Any, *, sees_calls: bool = True) -> None:
-        """`recorder`: a `TrainingLog`. `sees_calls`: `record_call` is called for each model."""
+    def __init__(self, recorder: Any, memory: StepMemory | None = None) -> None:
+        """`recorder`: a `TrainingLog`. `memory`: None if `record_call` is not called for each model."""
         self._recorder = recorder
-        self._sees_calls = sees_calls
-        self._lines_run: set[tuple[str, int]] = set()
-        self._lines_trained: set[tuple[str, int]] = set()  # of those, that ran since the training began
-        self._before_training: tuple[int, int] | None = None  # bytes allocated, and at most, when it began
-        self._first_needs_more = False
+        self._memory = memory
+        self._ran_in: dict[tuple[str, int], int] = {}  # the last step in which a line ran; 0 if that is not known
+        self._largest: dict[tuple[str, int], int] = {}  # of the sizes so far, by where they are taken from a list
         self._coming: set[tuple[str, int]] = set()  # lines that run before the next backward pass
         self._waits = 0
         self._missing: list[PendingBranch] = []
@@ -83,9 +96,9 @@ class ConditionalWork:
     def record_backward(self) -> None:
         """A backward pass begins."""
         self.record_call()
-        if self._sees_calls:
+        if self._memory is not None:
             return
-        self._lines_run |= self._coming
+        self._ran_in.update(dict.fromkeys(self._coming, 0))
         self._coming.clear()
         for frame, loop, names, innermost in _loops():
             of_loop = Counters.of(loop, names)
@@ -94,32 +107,34 @@ class ConditionalWork:
                 if (comes_after and not innermost) or when_true(branch.test, counters, names, first=0) != 0:
                     continue
                 place = frame.f_code.co_filename, branch.body[0].lineno
-                (self._coming if comes_after else self._lines_run).add(place)
+                if comes_after:
+                    self._coming.add(place)
+                else:
+                    self._ran_in[place] = 0
 
     def record_call(self) -> None:
         """A model is called."""
         lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in later_training.script_frames()]
-        if lines and self._before_training is None and torch.is_grad_enabled():
-            self._before_training = self._live_bytes(), self._peak_bytes()
-        self._lines_run.update(lines)
-        if self._before_training is not None:
-            self._lines_trained.update(lines)
+        if self._memory is not None and lines and torch.is_grad_enabled():
+            self._memory.training_begins()
+        self._ran_in.update(dict.fromkeys(lines, self._memory.number if self._memory is not None else 0))
 
-    def _live_bytes(self) -> int:
-        return sum(self._recorder.live_bytes.values())
+    def step_begins(self) -> None:
+        """An optimizer is about to step."""
+        if self._memory is not None:
+            self._memory.step_begins()
 
-    def _peak_bytes(self) -> int:
-        return sum(self._recorder.peak_bytes.values())
-
-    def _compare_with_first_work(self) -> None:
-        """Find out whether what ran before the training would exceed the peak now; call it right after a step."""
-        if self._sees_calls and self._before_training is not None:
-            live, peak = self._before_training
-            self._first_needs_more |= peak + self._live_bytes() - live > self._peak_bytes()
+    def step_ends(self) -> None:
+        """An optimizer step ended."""
+        if self._memory is not None:
+            self._memory.step_ends()
+        for frame, loop, names, _ in _loops():
+            for node, _source in indexed(loop):
+                place = frame.f_code.co_filename, node.lineno
+                self._largest[place] = max(self._largest.get(place, 0), size_of(node.targets[0], names))
 
     def extra_steps(self) -> int:
         """How many more optimizer steps reach all branches that come soon; call it right after a step."""
-        self._compare_with_first_work()
         soon = [branch for branch in self._pending() if branch.innermost and branch.rounds <= _MAX_ROUNDS_AHEAD]
         extra = max((branch.rounds + branch.comes_after for branch in soon), default=0)
         events_per_step = self._recorder.event_count / max(1, self._recorder.steps)
@@ -130,7 +145,7 @@ class ConditionalWork:
 
     def save_pending(self) -> None:
         """Remember what is still to come after the last step that is traced, and warn of sizes that will grow."""
-        self._missing = [branch for branch in self._pending() if self._sees_calls or branch.rounds]
+        self._missing = [branch for branch in self._pending() if self._memory is not None or branch.rounds]
         self._missing += _unfreezing()
         for sentence in growing_sizes():
             self._recorder.warn(sentence)
@@ -160,7 +175,7 @@ class ConditionalWork:
                     "states, and the activations that they need, are not included"
                 )
             elif not self._was_entered(branch):
-                self._recorder.warn(later_training.work_is_later(place))
+                self._recorder.warn(branch.sentence or later_training.work_is_later(place))
 
     def names_in(self, path: str, lines: range) -> bool:
         """Whether a branch in these lines is pending, so that a warning names it."""
@@ -170,9 +185,11 @@ class ConditionalWork:
         )
 
     def _was_entered(self, branch: PendingBranch) -> bool:
+        if branch.size:
+            return self._largest.get((branch.path, branch.first_line), 0) >= branch.size
         lines = range(branch.first_line, branch.last_line + 1)
-        ran = self._lines_trained if self._first_needs_more else self._lines_run
-        return any((branch.path, line) in ran for line in lines)
+        steps = [self._ran_in[branch.path, line] for line in lines if (branch.path, line) in self._ran_in]
+        return bool(steps) and (self._memory is None or not self._memory.would_need_more(max(steps)))
 
     def _pending(self) -> Iterator[PendingBranch]:
         innermost = True
@@ -184,7 +201,9 @@ class ConditionalWork:
             for depth, loop in enumerate(reversed(loops)):
                 level = _Level(frame, names, loop, Counters.of(loop, names))
                 inside.append(level)
-                for branch in _branches(level, inside, innermost=innermost and not depth):
+                is_innermost = innermost and not depth
+                later = (_branches(level, inside, is_innermost), _largest_sizes(level, is_innermost))
+                for branch in itertools.chain(*later):
                     if not self._was_entered(branch):
                         yield branch
             inside.append(_Level(frame, names, source_bodies.function_node(frame.f_code), NO_COUNTERS))
@@ -255,7 +274,22 @@ class _Level:
         return replace(outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned)
 
 
-def _branches(loop: _Level, inside: Sequence[_Level], *, innermost: bool) -> Iterator[PendingBranch]:
+def _largest_sizes(loop: _Level, innermost: bool) -> Iterator[PendingBranch]:
+    """Where a loop takes sizes from a list by its counter: the round that has the largest one."""
+    frame, path = loop.frame, loop.frame.f_code.co_filename
+    for node, source in indexed(loop.node):
+        largest = largest_by_index(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
+        if largest is not None:
+            text, size = ast.unparse(node.targets[0]), math.prod(largest.size)
+            now, most = size_of(node.targets[0], loop.names), "x".join(map(str, largest.size))
+            yield PendingBranch(
+                path, node.lineno, node.lineno, largest.rounds, node.lineno > frame.f_lineno, innermost,
+                getattr(loop.node, "lineno", 0), path, size=size,
+                sentence=larger_size(text, f"{Path(path).name}, line {node.lineno}", now, most),
+            )  # fmt: skip
+
+
+def _branches(loop: _Level, inside: Sequence[_Level], innermost: bool) -> Iterator[PendingBranch]:
     """The branches in a loop, and in what stands `inside` of it, that run a model and that it will come to."""
     for level in inside:
         frame, counters = level.frame, level.counters_of(loop, inside)

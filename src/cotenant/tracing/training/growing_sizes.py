@@ -3,12 +3,14 @@
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
 method with a name such as `upsample_volume_grid` or `densify_and_prune`; and a size that is taken from a list by an
 index, as in `patch = patch_sizes[stage]`, where the list has larger ones. What they need then is not known: a warning.
-Parameters that such an `if` unfreezes are known when it has run: `conditional_work` seeks it.
+Parameters that such an `if` unfreezes are known when it has run, and a size when the loop has come to it, if its
+counter decides the index: `conditional_work` seeks both.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, value_of, when_true
+from cotenant.tracing.training.loop_counters import Counters, largest_by_index, value_of, when_true
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 
 _GROWING = re.compile(
@@ -28,7 +30,11 @@ _GROWING = re.compile(
 )
 _UNFREEZING = re.compile(r"_*(?:un_?freeze|thaw)\w*", re.IGNORECASE)
 _ROUNDS_TRACED = 1  # that come after the present one: a second epoch with more parameters is traced
-_SIZE = re.compile(r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|lengths?|batch(?:es)?)", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|lengths?|batch(?:es)?"
+    r"|sides?|scales?|heights?|widths?|shapes?)",
+    re.IGNORECASE,
+)
 
 
 def growing_sizes() -> Iterator[str]:
@@ -39,7 +45,7 @@ def growing_sizes() -> Iterator[str]:
         for loop in loops:
             yield from _later_calls(frame, loop, names)
         if loops:
-            yield from _larger_sizes(frame, loops[0], names)
+            yield from _larger_sizes(frame, loops[0], Counters.of(loops[0], names), names)
 
 
 def _later_calls(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> Iterator[str]:
@@ -85,19 +91,39 @@ def _methods(tree: ast.AST) -> Iterator[str]:
             yield node.func.attr
 
 
-def _larger_sizes(frame: FrameType, loop: ast.stmt, names: Mapping[str, Any]) -> Iterator[str]:
-    for node in ast.walk(loop):
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)):
+@functools.cache  # of each loop once, and not at each step
+def indexed(loop: ast.AST) -> list[tuple[ast.Assign, ast.Subscript]]:
+    """Sizes, by their name or that of their list, that a loop takes by an index: `size = sizes[step % 3]`."""
+    return [
+        (node, node.value)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Subscript)
+        and not isinstance(node.value.slice, (ast.Constant, ast.Slice))
+        and any(_SIZE.fullmatch(name) for name in _names(node.targets[0], node.value.value))
+    ]
+
+
+def _names(*parts: ast.expr) -> Iterator[str]:
+    for part in parts:
+        for one in part.elts if isinstance(part, ast.Tuple) else [part]:
+            yield getattr(one, "id", getattr(one, "attr", ""))
+
+
+def _larger_sizes(frame: FrameType, loop: ast.stmt, counters: Counters, names: Mapping[str, Any]) -> Iterator[str]:
+    for node, source in indexed(loop):
+        if largest_by_index(source, counters, names) is not None:
             continue
-        target, source = node.targets[0], node.value
-        name = getattr(target, "id", getattr(target, "attr", ""))
-        if isinstance(source.slice, (ast.Constant, ast.Slice)) or not _SIZE.fullmatch(name):
-            continue
-        sizes, now = value_of(source.value, names), value_of(target, names)
+        sizes, now = value_of(source.value, names), value_of(node.targets[0], names)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes) or not sizes:
             continue
         if isinstance(now, int) and now < max(sizes):
-            yield f"`{name}` at {_place(frame, node)}, was {now} in the traced steps and grows to {max(sizes)}"
+            yield larger_size(ast.unparse(node.targets[0]), _place(frame, node), now, max(sizes))
+
+
+def larger_size(name: str, place: str, now: object, largest: object) -> str:
+    """What to say of a size that is not reached."""
+    return f"`{name}` at {place}, was {now} in the traced steps and grows to {largest}"
 
 
 def _place(frame: FrameType, node: ast.stmt) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,14 @@ class Counters:
         """The same, for conditions at line `place` of the loop, while the script is at `line`."""
         first, last, change = (line, place, 1) if place > line else (place, line, -1)
         return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """A size, and after how many rounds a loop comes to it."""
+
+    size: tuple[int, ...]
+    rounds: int
 
 
 @functools.cache  # of each loop once, and not at each step
@@ -164,6 +173,47 @@ def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, f
         return next((rounds for rounds in range(first, last + 1) if value(rounds)), None)
     except (ArithmeticError, TypeError):
         return None
+
+
+def largest_by_index(node: ast.Subscript, counters: Counters, names: Mapping[str, Any]) -> Largest | None:
+    """The largest size that a list gives in the present round or a later one, by an index that a counter decides.
+
+    Sizes are integers, or tuples of them. None where the index or the list is not known.
+    """
+    used: set[str] = set()
+    sizes, index = _sizes_in(node.value, names), _future_value(node.slice, counters, names, used)
+    if not sizes or index is None or not used:
+        return None
+    last = counters.rounds_left if counters.rounds_left is not None and used <= counters.of_loop else _MAX_ROUNDS
+    found: Largest | None = None
+    try:
+        for rounds in range(min(last, _MAX_ROUNDS) + 1):
+            size = sizes[index(rounds)]
+            if found is None or math.prod(size) > math.prod(found.size):
+                found = Largest(size, rounds)
+    except (ArithmeticError, TypeError, IndexError):  # what came before the end of the list counts
+        return found
+    return found
+
+
+def size_of(target: ast.expr, names: Mapping[str, Any]) -> int:
+    """The number that a target has now, or the product of its numbers, as in `height, width = sizes[0]`; 0: none."""
+    value = value_of(target, names)
+    if isinstance(target, ast.Tuple):
+        value = tuple(number_of(part, names) for part in target.elts)
+    parts = value if isinstance(value, tuple) else (value,)
+    return math.prod(parts) if parts and all(type(part) is int for part in parts) else 0
+
+
+def _sizes_in(node: ast.expr, names: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Sizes in a list or tuple that an expression is or names; none if it has anything else."""
+    try:
+        found = ast.literal_eval(node) if isinstance(node, (ast.List, ast.Tuple)) else value_of(node, names)
+    except ValueError:
+        return []
+    sizes = [size if isinstance(size, tuple) else (size,) for size in (found if type(found) in (list, tuple) else ())]
+    is_known = all(type(part) is int and part > 0 for size in sizes for part in size)
+    return sizes if is_known else []
 
 
 def settled(

@@ -77,6 +77,8 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
     word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if word == "backward" and isinstance(call.func, ast.Attribute):
         return True
+    if word == "grad" and len(call.args) > 1:  # of `torch.autograd`
+        return True
     if word == "deepcopy":
         return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
     called = _called(call, names)

@@ -14,6 +14,7 @@ from torch.utils import _foreach_utils
 
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase
 from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training.layer_log import LayerLog
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_progress import TrainingProgress
@@ -26,7 +27,7 @@ class TrainingObserver:
     def __init__(self, recorder: TraceRecorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
         self.layer_log = LayerLog(recorder)
-        self.progress = TrainingProgress(recorder, steps=steps, finish=finish)
+        self.progress = TrainingProgress(recorder, steps=steps, finish=finish, memory=StepMemory(recorder.live_range))
         self.compiling = False  # the compiler calls functions, and no work of the script is done
         self.batches: RepeatedBatches | None = None
         self.written_views = WrittenViews()

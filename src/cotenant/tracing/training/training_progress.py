@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.loop_exit import LoopExit
@@ -61,7 +62,7 @@ class TrainingProgress:
     """Counts steps of one script. `finish` is called once, from the main thread, and does not return.
 
     `per_optimizer`: every optimizer is to step `steps` times, as compiled code needs, which is ready in the third call.
-    `sees_calls`: `conditional_work.record_call` is called for each model.
+    `memory`: of the steps; None if `conditional_work.record_call` is not called for each model.
 
     Attributes:
         draining: all wanted steps were traced.
@@ -78,12 +79,12 @@ class TrainingProgress:
         steps: int,
         finish: Callable[[], object],
         per_optimizer: bool = False,
-        sees_calls: bool = True,
+        memory: StepMemory | None = None,
     ) -> None:
         self.log = log
         self._finish = finish
         self.schedule = OptimizerSchedule(steps, self._optimizer_made, per_optimizer=per_optimizer)
-        self.conditional_work = ConditionalWork(log, sees_calls=sees_calls)
+        self.conditional_work = ConditionalWork(log, memory)
         self.rounds = TrainingRounds()
         self._growth = StepGrowth(log)
         self._trained = later_training.TrainedLines()
@@ -136,6 +137,7 @@ class TrainingProgress:
 
     def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Finish before a step of a training that was traced; go on where another one begins."""
+        self.conditional_work.step_begins()
         if not self.draining:
             return
         if not self.schedule.is_new_training(optimizer) and not self._trained.begins_stage():
@@ -153,6 +155,7 @@ class TrainingProgress:
         self.rounds.stepped()
         self.schedule.stepped(optimizer, self.log.steps)
         self._growth.step_ends()
+        self.conditional_work.step_ends()
         if self.log.steps < self._steps_wanted() - 1 or self.draining:
             return
         extra = self.conditional_work.extra_steps()
