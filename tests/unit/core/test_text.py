@@ -15,7 +15,7 @@ from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=0, gid=0)
 GOOD = {
-    "label": ["bert", "größe 3", "训练 \U0001f468\u200d\U0001f52c", ""],
+    "label": ["bert", "größe 3", "训练 \U0001f468\u200d\U0001f52c"],
     "lines": ["echo a\n\techo b"],
     "path": ["/home/größe/a b", "/data/\udcff"],
     "bytes": ["a\nb\x1b[0m", "\udcff\udc80"],

@@ -169,6 +169,8 @@ def _check_texts(spec: JobSpec) -> None:
 
 
 def _check_words(spec: JobSpec) -> None:
+    if not spec.name.strip():
+        raise UsageError("the name of the job is empty", hint="leave out the name, or write one")
     if len(spec.name) > MAX_NAME_CHARS:
         raise UsageError(f"the name of the job has {len(spec.name)} characters, wanted at most {MAX_NAME_CHARS}")
     if spec.notify is not None and len(spec.notify) > MAX_NOTIFY_CHARS:

@@ -57,6 +57,8 @@ def test_owner_is_the_peer_whatever_the_client_says():
         ),
         pytest.param({"env": {"A": "x" * 2**17}}, "the kernel takes 6291456 and 131071", id="a word too long to run"),
         pytest.param({"command": ["x" * 2**16] * 97}, "have 6356", id="more than a program can be given"),
+        pytest.param({"name": ""}, "the name of the job is empty", id="no name"),
+        pytest.param({"name": "  "}, "the name of the job is empty", id="a name of spaces"),
         pytest.param({"name": "x" * 256}, "has 256 characters, wanted at most 255", id="a name that is a page"),
         pytest.param({"umask": -1}, "`umask` is -1", id="negative mask"),
         pytest.param({"umask": 0o1000}, "`umask` is 512, wanted 0 to 511", id="mask beyond the rights of files"),
