@@ -113,7 +113,7 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     for words, why in (
         (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),
-        (("--gpus", "2"), "may have 1 GPUs at once, 2 requested"),
+        (("--gpus", "2"), "may have 1 GPU at once, 2 requested"),
         (("--max-slowdown", "0.5"), "`--max-slowdown`: must be >= 1, got `0.5`"),
         (("-d", f"afterok:{job}"), f"job {job} cannot wait for itself"),
         (("-d", f"afterany:{later}"), "nor for one that waits for it"),

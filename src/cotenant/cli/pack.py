@@ -20,7 +20,7 @@ from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.options import cli_argument, cli_command, parameters_of
 from cotenant.cli.output import emit_json, note, print_line
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.core.units import format_bytes, format_duration, format_energy, parse_duration
+from cotenant.core.units import counted, format_bytes, format_duration, format_energy, parse_duration
 from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, split_options
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _run(jobs: Sequence[PackJob], folder: Path, own: Mapping[str, str | None], *
     )
     if "dry-run" in own:
         gpus = "all GPUs of this machine" if settings.visible is None else f"GPU {settings.visible}"
-        print_line(f"{sum(len(job.tasks) for job in mine)} jobs on {gpus}")
+        print_line(f"{counted(sum(len(job.tasks) for job in mine), 'job')} on {gpus}")
         return 0
     job_id = os.environ.get("SLURM_JOB_ID")
     slurm = None if job_id is None else find_installation()
@@ -273,7 +273,7 @@ def _run(jobs: Sequence[PackJob], folder: Path, own: Mapping[str, str | None], *
         progress.close()
     _summarize(result, folder, json=json)
     if result.is_time_over and slurm is not None and job_id is not None and os.environ.get("COTENANT_PACK_REQUEUES"):
-        note(f"pack: job {job_id} is requeued for {result.left} jobs")
+        note(f"pack: job {job_id} is requeued for {counted(result.left, 'job')}")
         sys.stderr.flush()
         if subprocess.run([slurm.program("scontrol"), "requeue", job_id], check=False).returncode == 0:
             # Slurm ends this process. If it ended by itself before, the job could count as failed, and not be requeued.

@@ -1,4 +1,4 @@
-"""Bytes and durations as text: parsing and formatting.
+"""Bytes, durations and counts as text: parsing and formatting.
 
 Everywhere else bytes are `int` and seconds are `float`.
 """
@@ -144,6 +144,11 @@ def format_duration(value_s: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 GPU`, `3 GPUs`: a number with its noun, which takes an `s` in the plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_energy(energy_j: float | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cotenant
 from cotenant.core.errors import CotenantError, DaemonUnreachable
-from cotenant.core.units import GiB, format_bytes
+from cotenant.core.units import GiB, counted, format_bytes
 from cotenant.daemon.auth.impersonation import why_root_only
 from cotenant.daemon.client import Client
 from cotenant.daemon.config import loader as configuration
@@ -214,7 +214,7 @@ def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
         yield Diagnosis(subject="pilot", severity="problem", detail=pilot["message"], advice=advice)
     elif pilot is not None:
         count = len(pilot["allocations"])
-        detail = pilot["message"] or f"{count} allocation{'' if count == 1 else 's'}"
+        detail = pilot["message"] or f"{counted(count, 'allocation')}"
         yield Diagnosis(subject="pilot", severity="ok", detail=detail)
     about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}, state in {status['state_dir']}"
     if status["journal_error"]:

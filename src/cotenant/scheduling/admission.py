@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from cotenant.core.job import Job, JobSpec, Queued
-from cotenant.core.units import format_duration
+from cotenant.core.units import counted, format_duration
 from cotenant.scheduling.checkpoints import offered_from_s
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.demand import demand_bytes
@@ -118,11 +118,11 @@ class AdmissionControl:
         user, quota = specs[0].user, self._config.quota_of(specs[0].user)
         open_jobs = self._table.unfinished(user) + besides
         if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
-            limit = f"{user} may have {quota.max_unfinished} unfinished jobs"
+            limit = f"{user} may have {counted(quota.max_unfinished, 'unfinished job')}"
             return f"{limit}, has {open_jobs}, submits {len(specs)} more"
         max_gpus = max(spec.gpus for spec in specs)
         if quota.gpus is not None and max_gpus > quota.gpus:
-            return f"{user} may have {quota.gpus} GPUs at once, {max_gpus} requested"
+            return f"{user} may have {counted(quota.gpus, 'GPU')} at once, {max_gpus} requested"
         return None
 
     def pending(self, job_id: int) -> str:
@@ -168,11 +168,11 @@ class _RunningCounts:
         quota = self._config.quota_of(user)
         text = None
         if quota.max_running is not None and self._jobs.get(user, 0) >= quota.max_running:
-            limit = f"{quota.max_running} job{'' if quota.max_running == 1 else 's'}"
-            text = f"quota: {user} may run {limit} at once: {self._shares(user, self._jobs, self._running[0])}"
+            shares = self._shares(user, self._jobs, self._running[0])
+            text = f"quota: {user} may run {counted(quota.max_running, 'job')} at once: {shares}"
         elif quota.gpus is not None and self._gpus.get(user, 0) + job.spec.gpus > quota.gpus:
-            limit = f"{quota.gpus} GPU{'' if quota.gpus == 1 else 's'}"
             shares = self._shares(user, self._gpus, self._running[1])
+            limit = counted(quota.gpus, "GPU")
             text = f"quota: {user} may have {limit} at once: {shares}, job {job.id} needs {job.spec.gpus}"
         if text is None:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cotenant.core.gpu import Gpu
 from cotenant.core.job import Job, SharingRequest
-from cotenant.core.units import MiB, format_bytes
+from cotenant.core.units import MiB, counted, format_bytes
 from cotenant.scheduling.recovery import effective_sharing, has_precedence
 
 MAX_IDLE_BYTES = 2**30
@@ -129,9 +129,9 @@ def never_fits(job: Job, totals_bytes: Sequence[int], *, one_node: bool = False)
     if capacity is None and job.spec.sharing == "mig":
         return "needs a MIG instance, the server has none"
     if capacity is None and one_node:
-        return f"needs {job.spec.gpus} GPUs of one host, no host has more than {len(totals_bytes)}"
+        return f"needs {counted(job.spec.gpus, 'GPU')} of one host, no host has more than {len(totals_bytes)}"
     if capacity is None:
-        return f"needs {job.spec.gpus} GPUs, the server has {len(totals_bytes)}"
+        return f"needs {counted(job.spec.gpus, 'GPU')}, the server has {len(totals_bytes)}"
     likely = _likely_bytes(job)
     if likely is None or likely <= capacity * MAX_OVERSHOOT:
         return None

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 from cotenant.core.fast_constructor import fast_replace
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, OomEvidence, Outcome, Queued, SharingRequest
-from cotenant.core.units import format_bytes
+from cotenant.core.units import counted, format_bytes
 from cotenant.scheduling.checkpoints import (
     REQUEUE,
     TIME_SLICE_STOP,
@@ -330,9 +330,9 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
     is_victim = _is_within_promise(attempt)
     if is_forgiven(attempt) and sum(1 for past in _counted(job) if is_forgiven(past)) <= MAX_FORGIVEN:
         return _same_again(job, f"retry after out of memory: {overruns_text(attempt.overruns, job.spec.uid)}")
-    counted = _counted_attempts(job)
-    if counted >= job.spec.max_attempts:
-        return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
+    attempts = _counted_attempts(job)
+    if attempts >= job.spec.max_attempts:
+        return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {counted(attempts, 'attempt')}")
     if exclusive and (not is_victim or _exclusive_ooms(job) >= MAX_EXCLUSIVE_OOMS):
         reason = f"out of memory on an exclusive GPU, {_memory_text(oom, attempt)}"
         return Finish(outcome="oom", code=_code(attempt), reason=reason)
@@ -341,7 +341,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
         minimum = max(job.min_memory_bytes, min(minimum, oom.total_bytes))
     needs_whole_gpu = oom.total_bytes is not None and minimum >= oom.total_bytes
     ooms = 1 + sum(1 for earlier in job.attempts[:-1] if _oomed(earlier) and not is_forgiven(earlier))
-    is_last = counted + 1 >= job.spec.max_attempts
+    is_last = attempts + 1 >= job.spec.max_attempts
     cause = "neighbors took its memory" if is_victim else _memory_text(oom, attempt)
     return Retry(
         min_memory_bytes=minimum,
@@ -352,9 +352,9 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
 
 def _after_overrun(job: Job, attempt: Attempt, end: AttemptExit) -> Retry | Finish:
     """The daemon stopped it for what it held beyond its promise: the next attempt is promised that and 10 %."""
-    counted = _counted_attempts(job)
-    if counted >= job.spec.max_attempts:
-        return Finish(outcome="oom", code=_code(attempt), reason=f"{end.detail}, in {_attempts(counted)}")
+    attempts = _counted_attempts(job)
+    if attempts >= job.spec.max_attempts:
+        return Finish(outcome="oom", code=_code(attempt), reason=f"{end.detail}, in {counted(attempts, 'attempt')}")
     minimum = next_min_memory_bytes(job, attempt, None)
     return Retry(min_memory_bytes=minimum, exclusive=job.exclusive_retry, reason=f"retry: it {end.detail}")
 
@@ -388,7 +388,3 @@ def _code(attempt: Attempt) -> int | None:
     if end is None:
         return None
     return 128 + end.signal if end.signal is not None else end.exit_code
-
-
-def _attempts(count: int) -> str:
-    return "1 attempt" if count == 1 else f"{count} attempts"

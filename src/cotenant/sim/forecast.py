@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.gpu import Gpu
 from cotenant.core.job import Done, Job, Queued, Running, Starting
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, counted
 from cotenant.gpus.power_model import power_model
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.placement.policy import Policy
@@ -64,7 +64,7 @@ def forecast_input(jobs: Sequence[Job], gpus: Sequence[Gpu], *, at_s: float, ass
             began_s = job.attempts[-1].started_at_s or job.attempts[-1].placed_at_s
             left_s = max(MIN_REMAINING_S, expected.duration_s - (at_s - began_s))
             placed.append(replace(expected, duration_s=left_s))
-    text = f"{len(gpus)} GPUs of the daemon"
+    text = f"{counted(len(gpus), 'GPU')} of the daemon"
     slots = tuple(Slot(gpu=gpu, gpu_type=_type_of(gpu), server=0) for gpu in gpus)
     return ForecastInput(
         at_s=at_s,

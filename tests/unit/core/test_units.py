@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.units import GiB, MiB, parse_bytes, parse_gpu_memory
+from cotenant.core.units import GiB, MiB, counted, parse_bytes, parse_gpu_memory
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,8 @@ def test_what_is_no_size_is_refused(text, why):
 @pytest.mark.parametrize(("text", "mib"), [("128", 128), ("12000", 12000), ("24M", 24), ("1G", 1024)])
 def test_gpu_memory_has_a_unit_or_is_not_tiny(text, mib):
     assert parse_gpu_memory(text) == mib * MiB
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 GPUs"), (1, "1 GPU"), (2, "2 GPUs")])
+def test_a_noun_is_singular_only_after_one(number, text):
+    assert counted(number, "GPU") == text

@@ -16,7 +16,7 @@ from cotenant.cli.options import cli_command, cli_option, json_option, option, o
 from cotenant.cli.output import Column, emit_json, note
 from cotenant.cli.parameter_types import Parsed, integer
 from cotenant.cli.slurm_verbs.times import parse_past_until_now
-from cotenant.core.units import format_bytes, format_duration
+from cotenant.core.units import counted, format_bytes, format_duration
 
 COLUMNS = (
     Column(key="id", title="JOB", right=True),
@@ -153,7 +153,7 @@ def _explain_no_advice(jobs: Sequence[Mapping[str, Any]]) -> None:
     from cotenant.scheduling.advice import MIN_RUN_S
 
     judged = sum((job["running_s"] or 0.0) >= MIN_RUN_S for job in jobs)
-    long_enough = f"{judged} of {len(jobs)} jobs ran for {format_duration(MIN_RUN_S)} or longer"
+    long_enough = f"{judged} of {counted(len(jobs), 'job')} ran for {format_duration(MIN_RUN_S)} or longer"
     note(f"no advice: {long_enough}, and shorter runs are not judged")
 
 
@@ -162,8 +162,8 @@ def _print_total(jobs: Sequence[Mapping[str, Any]]) -> None:
     promised = sum(job["promised_bytes"] * job["gpus"] * job["running_s"] for job in known)
     used = sum(job["observed_bytes"] * job["gpus"] * job["running_s"] for job in known)
     if promised:
-        count = "1 job" if len(known) == 1 else f"{len(known)} jobs"
-        note(f"{count} used {used / promised:.0%} of the promised memory, weighted by size and time")
+        jobs_text = counted(len(known), "job")
+        note(f"{jobs_text} used {used / promised:.0%} of the promised memory, weighted by size and time")
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from cotenant.cli.common import Connection, connection_options, gpu_names, job_argument, one_job
 from cotenant.cli.options import cli_command, json_option
 from cotenant.cli.output import emit_json, note, print_line
-from cotenant.core.units import format_bytes, format_duration, format_energy
+from cotenant.core.units import counted, format_bytes, format_duration, format_energy
 
 Fields = Iterator[tuple[str, str]]
 
@@ -154,7 +154,7 @@ def _move_cost(cost: Mapping[str, Any]) -> str:
 
 
 def _requested(view: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{view['gpus']} GPU{'' if view['gpus'] == 1 else 's'}"
+    yield counted(view["gpus"], "GPU")
     if view["declared_bytes"] is not None:
         yield f"{format_bytes(view['declared_bytes'])} declared"
     if view["exclusive"]:

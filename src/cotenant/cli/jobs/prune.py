@@ -9,7 +9,7 @@ from cotenant.cli.common import Connection, connection_options
 from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, print_line
 from cotenant.cli.parameter_types import Parsed
-from cotenant.core.units import format_bytes, parse_duration
+from cotenant.core.units import counted, format_bytes, parse_duration
 
 
 def _parse_age(text: str) -> float:
@@ -42,5 +42,4 @@ def command(*, older_than_s: float, all_users: bool, dry_run: bool, json: bool, 
         emit_json({"jobs": answer["jobs"], "bytes": answer["bytes"]})
         return
     done = "would be pruned" if dry_run else "pruned"
-    jobs = "1 job" if answer["jobs"] == 1 else f"{answer['jobs']} jobs"
-    print_line(f"{jobs} {done}: {format_bytes(answer['bytes'])}")
+    print_line(f"{counted(answer['jobs'], 'job')} {done}: {format_bytes(answer['bytes'])}")

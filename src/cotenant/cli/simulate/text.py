@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.core.units import format_duration
+from cotenant.core.units import counted, format_duration
 
 if TYPE_CHECKING:
     from cotenant.sim.evaluation import Evaluation, PolicyResult
@@ -35,12 +35,13 @@ def print_evaluation(evaluation: Evaluation) -> None:
     experiment = evaluation.experiment
     trace = experiment.trace
     gpus = len(experiment.cluster)
-    print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
+    work = f"{counted(len(trace), 'job')}, {trace.work_gpu_s / 3600:.1f} GPU hours alone"
+    print(f"{trace.name}: {work}, on {counted(gpus, 'GPU')}")
     for remark in experiment.notes:
         print(f"  {remark}")
     too_wide = sum(wanted > gpus for wanted in trace.gpus)
     if too_wide:
-        print(f"  never started: {too_wide} of {len(trace)} jobs, which need more than {gpus} GPUs")
+        print(f"  never started: {too_wide} of {len(trace)} jobs, which need more than {counted(gpus, 'GPU')}")
     print(f"memory estimates by `{experiment.estimator}`; seed {experiment.config.seed}\n")
     print_table([_row(result) for result in evaluation.results], COLUMNS)
     _print_changes(evaluation)
@@ -178,7 +179,7 @@ def print_description(described: TraceDescription, notes: Sequence[str]) -> None
     from cotenant.sim.trace_description import QUANTILES
 
     users = f" of {described.users} users" if described.users else ""
-    print(f"{described.name}: {described.jobs} jobs{users} in {format_duration(described.span_s)}, ", end="")
+    print(f"{described.name}: {counted(described.jobs, 'job')}{users} in {format_duration(described.span_s)}, ", end="")
     print(f"{described.gpu_s / 3600:,.1f} GPU hours, {described.failed:.1%} failed")
     for remark in notes:
         print(f"  {remark}")

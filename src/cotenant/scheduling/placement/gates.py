@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cotenant.core.errors import UsageError
 from cotenant.core.stats import mean, quantile
-from cotenant.core.units import format_duration
+from cotenant.core.units import counted, format_duration
 from cotenant.scheduling.placement.gpu_view import AnyResident, GpuView
 from cotenant.scheduling.placement.refusal import Refusal
 
@@ -139,7 +139,7 @@ def max_jobs(limit: int) -> AdmissionGate:
 
 
 def _max_jobs_refusal(count: int, limit: int) -> Refusal:
-    return Refusal("max_jobs", lambda: f"{count} jobs on it, at most {limit} share a GPU")
+    return Refusal("max_jobs", lambda: f"{counted(count, 'job')} on it, at most {limit} share a GPU")
 
 
 def pressure_too_high(smact: float, smocc: float, drama: float, *, risk: bool = False) -> AdmissionGate:

@@ -12,6 +12,7 @@ Source: Hu et al., Lucid; the speed of a pair is predicted as for `marginal-gain
 from __future__ import annotations
 
 from cotenant.core.errors import UsageError
+from cotenant.core.units import counted
 from cotenant.scheduling.placement import gates, orders, scores
 from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents
 from cotenant.scheduling.placement.policy import JobPredictions
@@ -47,7 +48,7 @@ class LabelPairing(ActivityPairing):
             return Refusal("max_jobs", lambda: f"{count} jobs on it, at most 2 share a GPU")
         resident = gpu_class[0]
         if resident.gpus != profile.gpus:
-            text = f"the job there has {resident.gpus} GPUs, this one wants {profile.gpus}"
+            text = f"the job there has {counted(resident.gpus, 'GPU')}, this one wants {profile.gpus}"
             return Refusal("gpu_count_mismatch", lambda: text)
         label = self.label(resident)
         labels, limit = label + self.label(profile), self._label_sum

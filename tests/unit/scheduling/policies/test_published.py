@@ -165,7 +165,7 @@ def test_horus_takes_the_least_loaded_under_a_cap():
         pytest.param([0.5], 0.9, 1, "label_sum: labels add up to 3, limit 2", id="medium and heavy"),
         pytest.param([0.1, 0.1], 0.1, 1, "max_jobs: 2 jobs on it, at most 2 share a GPU", id="a third"),
         pytest.param(
-            [0.1], 0.1, 2, "gpu_count_mismatch: the job there has 1 GPUs, this one wants 2", id="another width"
+            [0.1], 0.1, 2, "gpu_count_mismatch: the job there has 1 GPU, this one wants 2", id="another width"
         ),
     ],
 )

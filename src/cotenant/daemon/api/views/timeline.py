@@ -24,7 +24,7 @@ from cotenant.core.events import (
     RepartitionStarted,
 )
 from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
-from cotenant.core.units import format_bytes, format_duration, format_energy
+from cotenant.core.units import counted, format_bytes, format_duration, format_energy
 from cotenant.daemon.api.schemas.json_objects import JobEvent
 from cotenant.daemon.api.submission.job_fields import UPDATABLE_FIELDS, Unit
 from cotenant.daemon.api.views.job_words import rfc3339
@@ -156,7 +156,7 @@ def _layout(texts: Sequence[str]) -> str:
 
 def _demand(spec: JobSpec) -> str:
     memory = "memory to be estimated" if spec.declared_bytes is None else f"{format_bytes(spec.declared_bytes)} each"
-    return f"{spec.gpus} GPU{'' if spec.gpus == 1 else 's'}, {memory}"
+    return f"{counted(spec.gpus, 'GPU')}, {memory}"
 
 
 def _end(end: AttemptExit) -> str:
