@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -67,6 +67,8 @@ class Application:
             return await route.handler(self._methods_of[route.handlers], request)
         except CotenantError as error:
             return error_response(error)
+        except ClientDisconnect:  # no failure, and logged as one, any user could fill the daemon's disk
+            return Response(status_code=400)
         except Exception as error:
             logger.exception("request failed", extra={"fields": {"path": scope["path"]}})
             return error_response(CotenantError(f"the daemon failed on this request ({type(error).__name__})"))

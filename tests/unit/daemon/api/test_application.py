@@ -22,9 +22,9 @@ from cotenant.daemon.config.schema import LimitsSection
 from cotenant.daemon.pruning import OutputStore
 
 
-def answer(method, path, *, uid=None, **request):
-    """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
-    server = ApiContext(
+def a_server():
+    """The parts of a daemon that has nothing in it."""
+    return ApiContext(
         limits=LimitsSection(request_mib=1.0),
         store=OutputStore(Path("/nowhere")),
         loop=SimpleNamespace(),
@@ -43,14 +43,25 @@ def answer(method, path, *, uid=None, **request):
         stop=None,
         closing=None,
     )
-    asgi = application(server)
-    peer = Peer(pid=1, uid=os.getuid() if uid is None else uid, gid=0)
 
-    async def with_peer(scope, receive, send):
+
+def with_peer(server, uid):
+    """The application of `server`, for a caller that the kernel says is `uid`."""
+    asgi = application(server)
+    peer = Peer(pid=1, uid=uid, gid=0)
+
+    async def call(scope, receive, send):
         await asgi({**scope, "state": {"peer": peer}}, receive, send)
 
+    return call
+
+
+def answer(method, path, *, uid=None, **request):
+    """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
+    app = with_peer(a_server(), os.getuid() if uid is None else uid)
+
     async def call():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(with_peer), base_url="http://d") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://d") as client:
             return await client.request(method, path, **request)
 
     return asyncio.run(call())
@@ -125,3 +136,29 @@ def test_a_body_longer_than_its_content_length_is_cut_off():
     response = answer("POST", "/v1/jobs", content=pieces())
     message = "the request is longer than 1 MiB, the limit of this daemon"
     assert (response.status_code, response.json()["error"]["message"]) == (400, message)
+
+
+def test_an_announced_length_above_the_limit_is_refused_unread():
+    async def never():
+        raise AssertionError("the body was read")
+        yield b""
+
+    response = answer("POST", "/v1/jobs", content=never(), headers={"content-length": str(2**20 + 1)})
+    assert (response.status_code, response.json()["error"]["message"][:34]) == (
+        400,
+        "the request is longer than 1 MiB, ",
+    )
+
+
+def test_a_caller_who_leaves_in_the_middle_of_a_request_is_not_logged(caplog):
+    sent = []
+    scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": [], "query_string": b""}
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(with_peer(a_server(), os.getuid())(scope, receive, send))
+    assert (sent[0]["status"], caplog.records) == (400, [])
