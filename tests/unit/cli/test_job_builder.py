@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -331,3 +332,21 @@ def test_retries_and_time_slice_reach_the_job():
     assert (job["retries"], job["time_slice_s"]) == (2, 5400.0)
     plain = build("true")
     assert (plain["retries"], plain["time_slice_s"]) == (0, None)
+
+
+def test_a_fifo_is_no_script_and_is_not_read(folder):
+    os.mkfifo(folder / "train.py")
+    signal.alarm(60)  # reading it never returns
+    try:
+        with pytest.raises(UsageError, match="`train.py` is not a regular file"):
+            build("train.py")
+    finally:
+        signal.alarm(0)
+
+
+def test_a_link_to_nothing_names_what_it_points_to(folder):
+    (folder / "train.py").symlink_to("gone.py")
+    (folder / "loop.py").symlink_to("loop.py")
+    for name, target in (("train.py", "gone.py"), ("loop.py", "loop.py")):
+        with pytest.raises(UsageError, match=f"`{name}` is a link to `{target}`, where no file is"):
+            build(name)

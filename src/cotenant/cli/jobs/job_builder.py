@@ -123,6 +123,8 @@ def _warn_of_tasks(launch: LaunchOptions) -> None:
 def _directives(script: str) -> dict[str, Any]:
     """Values of options, by field, that lines at the top of the script ask for."""
     path = Path(script)
+    if not path.is_file():  # reading a FIFO would wait for its writer; what a command is without a file is found later
+        return {}
     if path.suffix not in (".py", ".sh") and not ("/" in script and _has_shebang(path)):
         return {}
     found = parse_directives(path, JobRequest, LaunchOptions)

@@ -67,6 +67,10 @@ def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
 def _no_such_file(file: Path) -> UsageError:
     if file.is_dir():
         return UsageError(f"`{file}` is a folder", hint="name the script in it")
+    if file.exists():
+        return UsageError(f"`{file}` is not a regular file", hint="name the script itself")
+    if file.is_symlink():
+        return UsageError(f"`{file}` is a link to `{file.readlink()}`, where no file is")
     with contextlib.suppress(OSError):
         names = [entry.name for entry in file.parent.iterdir()]
         close = difflib.get_close_matches(file.name, names, n=1)

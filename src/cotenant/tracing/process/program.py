@@ -200,6 +200,8 @@ def _script(python: str, script: str, args: list[str], workdir: str) -> Program:
     path = Path(workdir, script)
     if path.is_dir():
         raise UsageError(f"`{script}` is a folder", hint="give the script in it")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"`{script}` is not a regular file", hint="name the script itself")
     if not path.exists():
         raise UsageError(f"no script `{script}` in `{workdir}`", hint=_nearest_script(script, workdir))
     return Program(python=python, kind="script", target=script, args=tuple(args))
