@@ -338,7 +338,7 @@ def test_a_fifo_is_no_script_and_is_not_read(folder):
     os.mkfifo(folder / "train.py")
     signal.alarm(60)  # reading it never returns
     try:
-        with pytest.raises(UsageError, match="`train.py` is not a regular file"):
+        with pytest.raises(UsageError, match=r"`train\.py` is not a regular file"):
             build("train.py")
     finally:
         signal.alarm(0)
@@ -348,5 +348,5 @@ def test_a_link_to_nothing_names_what_it_points_to(folder):
     (folder / "train.py").symlink_to("gone.py")
     (folder / "loop.py").symlink_to("loop.py")
     for name, target in (("train.py", "gone.py"), ("loop.py", "loop.py")):
-        with pytest.raises(UsageError, match=f"`{name}` is a link to `{target}`, where no file is"):
+        with pytest.raises(UsageError, match=rf"`{name}` is a link to `{target}`, where no file is"):
             build(name)
