@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from cotenant.cli.common import Connection, connection_options, job_argument, jobs_argument, one_job
@@ -15,6 +16,10 @@ from cotenant.cli.parameter_types import Parsed, integer
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_duration, parse_duration
 from cotenant.daemon.client import Client
+
+WAIT_FIELDS = "id,label,reason,exit_code"
+RELIST_S = 5.0
+"""While `wait` waits for one job, others end: so often they are looked up together."""
 
 
 @cli_command()
@@ -88,11 +93,9 @@ def wait(jobs: Sequence[str], *, timeout_s: float | None, json: bool, connection
       cotenant wait 17 18 19
     """
     client = connection.client()
-    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    job_ids = [job_id for ref in jobs for job_id in client.ids([ref])]
     views = []
-    for job_id in (job_id for ref in jobs for job_id in client.ids([ref])):
-        left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-        view = client.wait(job_id, timeout_s=left_s)
+    for view in wait_for_each(client, job_ids, timeout_s=timeout_s, fields=None if json else WAIT_FIELDS):
         if view["exit_code"] is None:
             raise CotenantError(f"job {view['label']} is not over after {format_duration(timeout_s)}: {view['reason']}")
         views.append(view)
@@ -101,6 +104,27 @@ def wait(jobs: Sequence[str], *, timeout_s: float | None, json: bool, connection
     if json:
         emit_json({"jobs": views})
     return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)
+
+
+def wait_for_each(
+    client: Client, job_ids: Sequence[int], *, timeout_s: float | None, fields: str | None
+) -> Iterator[Mapping[str, Any]]:
+    """The views of jobs, in this order, as each is over; after `timeout_s` as they are then.
+
+    `fields`: the fields of the views that the caller reads, with commas; None for all.
+    """
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    over: dict[int, Mapping[str, Any]] = {}
+    listed_at_s = -math.inf
+    for number, job_id in enumerate(job_ids):
+        is_last = number == len(job_ids) - 1
+        if job_id not in over and not is_last and time.monotonic() - listed_at_s >= RELIST_S:
+            # One request for all that are over: one for each of an array of 10,000 would take half a minute.
+            ended = client.jobs(over=1, after=min(job_ids[number:]) - 1, fields=fields)
+            over = {int(view["id"]): view for view in ended}
+            listed_at_s = time.monotonic()
+        left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+        yield over.get(job_id) or client.wait(job_id, timeout_s=left_s)
 
 
 def report_end(view: dict[str, Any], *, json: bool) -> int:

@@ -1,0 +1,53 @@
+"""Waiting for jobs: how often the daemon is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.cli.jobs import job_output
+from cotenant.cli.jobs.job_output import wait_for_each
+
+
+class CountingClient:
+    """Answers for the jobs in `over`, and for others once they are waited for; counts the requests."""
+
+    def __init__(self, over):
+        self.over, self.lists, self.waits = set(over), [], []
+
+    def jobs(self, **filters):
+        self.lists.append(filters["after"])
+        return [{"id": job_id, "exit_code": 0} for job_id in sorted(self.over) if job_id > filters["after"]]
+
+    def wait(self, job_id, *, timeout_s):
+        self.waits.append(job_id)
+        return {"id": job_id, "exit_code": 0, "timeout_s": timeout_s}
+
+
+def waited(client, job_ids, **options):
+    return [view["id"] for view in wait_for_each(client, job_ids, **{"timeout_s": None, "fields": None, **options})]
+
+
+def test_jobs_that_are_over_take_one_request_for_all(monkeypatch):
+    client = CountingClient(over=range(3, 103))
+    assert waited(client, [*range(102, 2, -1)]) == [*range(102, 2, -1)]
+    assert (client.lists, client.waits) == ([2], [])
+
+
+@pytest.mark.parametrize(("relist_s", "lists"), [(0.0, [0, 1]), (1e9, [0])], ids=["long waits", "short waits"])
+def test_those_that_are_not_over_are_listed_again_only_after_a_while(monkeypatch, relist_s, lists):
+    monkeypatch.setattr(job_output, "RELIST_S", relist_s)
+    client = CountingClient(over=())
+    assert waited(client, [1, 2, 3]) == [1, 2, 3]
+    assert (client.lists, client.waits) == (lists, [1, 2, 3])
+
+
+def test_one_job_is_waited_for_without_a_list():
+    client = CountingClient(over=())
+    assert waited(client, [7]) == [7]
+    assert (client.lists, client.waits) == ([], [7])
+
+
+def test_the_timeout_is_of_all_jobs_together():
+    client = CountingClient(over=())
+    views = wait_for_each(client, [1, 2], timeout_s=0.0, fields=None)
+    assert [view["timeout_s"] for view in views] == [0.0, 0.0]
