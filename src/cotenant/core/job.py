@@ -199,7 +199,7 @@ class ResourceUsage:
     """Resource usage of one attempt, summed over time and GPUs; see `scheduling/telemetry/usage.py`.
 
     Attributes:
-        gpu_s: seconds in which it held memory on a GPU, summed over GPUs.
+        gpu_s: seconds in which it was placed on a GPU, summed over GPUs, whether or not it held memory there.
         gpu_share_s: the same, but a second that n attempts share counts 1/n for each.
         byte_s: memory held, in bytes times seconds.
         sm_s: its own SM activity times seconds; `sm_known_s`: seconds for which that is known.
@@ -225,7 +225,7 @@ class ResourceUsage:
     @property
     def mean_bytes(self) -> float | None:
         """Mean memory on each GPU; None if it never held any."""
-        return self.byte_s / self.gpu_s if self.gpu_s else None
+        return self.byte_s / self.gpu_s if self.byte_s else None
 
     @property
     def smact(self) -> float | None:

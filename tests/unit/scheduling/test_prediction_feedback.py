@@ -184,3 +184,11 @@ def test_telemetry_of_running_attempts_survives_a_restart():
 def test_malformed_telemetry_is_refused(state):
     with pytest.raises((ValueError, TypeError, KeyError)):
         WorkingLife().manager.restore_telemetry(state)
+
+
+def test_a_job_that_is_placed_is_charged_before_any_sample_shows_it():
+    life = WorkingLife(gpus=2)
+    life.submit(2, gpus=2)
+    life.start(2, holds=0)
+    life.pass_(5)
+    assert life.manager.usage(life.manager.jobs[2], 1).gpu_s == 10.0, "two GPUs for 5 s, of which it holds nothing"

@@ -130,6 +130,7 @@ class Telemetry:
                 present.setdefault(uuid, []).append(observed)
                 ours[uuid] = ours.get(uuid, 0) + observed.used_bytes
                 self._record_peak((observed.job_id, observed.attempt), uuid, observed.used_bytes, event.at_s)
+        placed = self._placed(jobs)
         for key, on_gpu in list(self._seen_before_end.items()):
             if not any(peak.near_bytes(event.at_s) for peak in on_gpu.values()):
                 del self._seen_before_end[key]
@@ -143,7 +144,22 @@ class Telemetry:
                     sample, gpu, ours.get(gpu.uuid, 0)
                 )
                 self._steady_foreign.setdefault(gpu.uuid, _Low()).add(foreign_bytes or 0, event.at_s, self._window_s)
-                self._meter.note(gpu.uuid, sample, here, jobs, has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES)
+                self._meter.note(
+                    gpu.uuid,
+                    sample,
+                    here,
+                    jobs,
+                    has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES,
+                    placed=placed.get(gpu.uuid, ()),
+                )
+
+    def _placed(self, jobs: Mapping[int, Job]) -> dict[str, list[Key]]:
+        """The live attempts by UUID of the GPUs that they are placed on."""
+        found: dict[str, list[Key]] = {}
+        for job_id, number in self._seen:
+            for uuid in jobs[job_id].attempts[number - 1].placement.gpu_uuids:
+                found.setdefault(uuid, []).append((job_id, number))
+        return found
 
     def hide_instances(self, gpu_uuid: str) -> None:
         """Take the MIG instances of a GPU out of the inventory, until the next sample shows some."""
@@ -206,7 +222,7 @@ class Telemetry:
         self._meter.forget((job_id, attempt))
 
     def usage(self, job_id: int, attempt: int) -> ResourceUsage | None:
-        """Usage of a live attempt so far; None if no sample showed it on a GPU."""
+        """Usage of a live attempt so far; None if no GPU was sampled since it was placed."""
         return self._meter.usage((job_id, attempt))
 
     def current_co_run(self, job_id: int, attempt: int) -> CoRun | None:

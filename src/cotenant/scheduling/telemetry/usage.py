@@ -2,10 +2,11 @@
 
 Attribution between two samples of a GPU (decision 0041):
 
+- GPU time is charged to every attempt that is placed there, whether or not it holds memory: its promise keeps others out.
 - GPU energy is the difference of the energy counter. Without a counter, or if it went back (the driver was reloaded),
   it is the mean of the two power readings times the interval. If the samples are stale, too, it is unknown.
 - Idle energy, the lowest power ever read without any process times the interval, is divided equally; it counts as 0
-  until such a sample exists. The rest is divided by SM share.
+  until such a sample exists. The rest is divided by SM share. An attempt without memory there has none.
 - SM shares are those that the driver reports per process. If it does not report all of them, or reports only zeros,
   they are the solo SM activities of the workloads. If one of these is unknown, too, shares are equal, and SM activity
   is not attributed.
@@ -17,7 +18,7 @@ Attribution between two samples of a GPU (decision 0041):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ FOREIGN: Key = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading of a GPU: time, energy and power if they are numbers, and the attempts that were present."""
+    """The last reading of a GPU: time, energy and power if they are numbers, and who is charged for the time after it."""
 
     at_s: float
     energy_j: float | None
@@ -73,7 +74,7 @@ class UsageMeter:
         self._usage.pop(key, None)
 
     def usage(self, key: Key) -> ResourceUsage | None:
-        """Usage of a watched attempt; None if no sample showed it on a GPU."""
+        """Usage of a watched attempt; None if no GPU was sampled since it was placed."""
         found = self._usage.get(key)
         return found if found is not None and found.gpu_s else None
 
@@ -85,14 +86,19 @@ class UsageMeter:
         jobs: Mapping[int, Job],
         *,
         has_foreign: bool,
+        placed: Collection[Key] = (),
     ) -> None:
-        """Add a sample of a GPU and of the attempts on it; `has_foreign`: foreign processes hold memory there, too."""
+        """Add a sample of a GPU and of the attempts on it.
+
+        `has_foreign`: foreign processes hold memory there, too. `placed`: attempts that may use it, observed or not.
+        """
         seen = {(attempt.job_id, attempt.attempt): attempt for attempt in observed}
-        present = frozenset((*seen, FOREIGN) if has_foreign else seen)
+        active = frozenset((*seen, FOREIGN) if has_foreign else seen)
+        present = active.union(placed)
         now = _Reading(sample.at_s, _number(sample.energy_j), _number(sample.power_w), present)
         before = self._last.get(uuid)
         self._last[uuid] = now
-        if not present and now.power_w is not None:
+        if not active and now.power_w is not None:
             self._idle_w[uuid] = min(now.power_w, self._idle_w.get(uuid, math.inf))
         if before is None or not present or not now.at_s > before.at_s:
             return
@@ -100,42 +106,44 @@ class UsageMeter:
         counted = present if fresh else present & before.present
         seconds = (now.at_s - before.at_s) * self._pace
         energy_j = _energy_j(before, now, seconds, fresh=fresh) if fresh or present == before.present else None
-        shares, known = self._shares(present, seen, sample, jobs)
+        shares, known = self._shares(active, seen, sample, jobs)
         idle_j = 0.0 if energy_j is None else min(energy_j, self._idle_w.get(uuid, 0.0) * seconds)
         smact = _number(sample.smact) if known else None
         for key in counted - {FOREIGN}:
             if key not in self._usage:
                 continue
             metered = energy_j is not None
+            share = shares.get(key, 0.0)
+            judged = smact is not None and key in seen  # before its first kernel, it has no activity to average
             self._usage[key] += ResourceUsage(
                 gpu_s=seconds,
                 gpu_share_s=seconds / len(present),
-                byte_s=seen[key].used_bytes * seconds,
-                sm_s=0.0 if smact is None else min(1.0, smact) * shares[key] * seconds,
-                sm_known_s=0.0 if smact is None else seconds,
-                energy_j=idle_j / len(present) + ((energy_j or 0.0) - idle_j) * shares[key],
+                byte_s=seen[key].used_bytes * seconds if key in seen else 0.0,
+                sm_s=min(1.0, smact or 0.0) * share * seconds if judged else 0.0,
+                sm_known_s=seconds if judged else 0.0,
+                energy_j=idle_j / len(present) + ((energy_j or 0.0) - idle_j) * share,
                 idle_energy_j=idle_j / len(present),
                 metered_s=seconds if metered else 0.0,
             )
 
     def _shares(
-        self, present: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
+        self, active: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
     ) -> tuple[dict[Key, float], bool]:
-        """The share of the GPU's work by attempt, with sum 1, and whether the shares are known."""
-        if len(present) == 1:
-            return dict.fromkeys(present, 1.0), True
+        """The share of the GPU's work by attempt that holds memory, with sum 1, and whether the shares are known."""
+        if len(active) == 1:
+            return dict.fromkeys(active, 1.0), True
         for weights in (
-            _driver_weights(seen, sample, has_foreign=FOREIGN in present),
-            self._solo_weights(present, jobs),
+            _driver_weights(seen, sample, has_foreign=FOREIGN in active),
+            self._solo_weights(active, jobs),
         ):
             total = sum(weights.values())
             if total > 0:
                 return {key: weight / total for key, weight in weights.items()}, True
-        return dict.fromkeys(present, 1.0 / len(present)), False
+        return {key: 1.0 / len(active) for key in active}, False
 
-    def _solo_weights(self, present: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
+    def _solo_weights(self, active: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
         """Solo SM activities; empty if one is not known."""
-        alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in present}
+        alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in active}
         known = {key: smact for key, smact in alone.items() if smact is not None}
         return known if len(known) == len(alone) else {}
 

@@ -24,7 +24,7 @@ class MeteredGpu:
         for job_id in watched or (1, 2, 3):
             self.meter.watch((job_id, 1))
 
-    def read(self, at_s, who=(), *, sm=None, foreign=False, foreign_sm=None, **sample):
+    def read(self, at_s, who=(), *, placed=(), sm=None, foreign=False, foreign_sm=None, **sample):
         """A reading with the jobs `who` there, 100 bytes each, and the SM shares that the driver reports."""
         sm = sm or {}
         present = [
@@ -34,7 +34,8 @@ class MeteredGpu:
         processes = [GpuProcess(pid=job_id, used_bytes=100, sm=sm.get(job_id)) for job_id in who]
         processes += [GpuProcess(pid=99, used_bytes=9, sm=foreign_sm)] if foreign else []
         reading = GpuSample(at_s=at_s, used_bytes=0, processes=tuple(processes), **sample)
-        self.meter.note("GPU-0", reading, present, JOBS, has_foreign=foreign)
+        keys = [(job_id, 1) for job_id in placed]
+        self.meter.note("GPU-0", reading, present, JOBS, has_foreign=foreign, placed=keys)
 
     def energy(self, *jobs):
         return tuple(None if (u := self.meter.usage((job, 1))) is None else round(u.energy_j, 6) for job in jobs)
@@ -188,3 +189,22 @@ def test_charges_of_all_jobs_add_up_to_the_energy_of_the_gpu():
     assert sum(usage.energy_j for usage in usages) == pytest.approx(joules)
     assert sum(usage.gpu_share_s for usage in usages) == pytest.approx(20.0)
     assert sum(usage.sm_s for usage in usages) == pytest.approx(10.0)
+
+
+def test_an_attempt_that_holds_no_memory_is_charged_the_gpu_that_it_keeps():
+    gpu = MeteredGpu()
+    gpu.read(0.0, power_w=40.0, energy_j=0.0)
+    gpu.read(2.0, placed=(1,), power_w=40.0, energy_j=80.0, smact=0.0)
+    gpu.read(3.0, (2,), placed=(1, 2), power_w=240.0, energy_j=320.0, smact=0.5)
+    first, second = (gpu.meter.usage((job_id, 1)) for job_id in (1, 2))
+    assert (first.gpu_s, first.gpu_share_s, first.byte_s) == (3.0, 2.5, 0.0)
+    assert (first.energy_j, first.idle_energy_j) == (100.0, 100.0), "40 W for 2 s, then half of them for 1 s"
+    assert (first.mean_bytes, first.smact) == (None, None), "of what it never did there is no mean"
+    assert (second.gpu_s, second.gpu_share_s, second.energy_j, second.smact) == (1.0, 0.5, 220.0, 0.5)
+
+
+def test_idle_power_is_known_from_a_gpu_that_is_reserved_and_not_used():
+    gpu = MeteredGpu()
+    gpu.read(0.0, placed=(1,), power_w=40.0, energy_j=0.0)
+    gpu.read(1.0, placed=(1,), power_w=60.0, energy_j=60.0)
+    assert gpu.energy(1) == (40.0,), "what it draws beyond that is of no attempt"

@@ -13,7 +13,7 @@ State = Literal["PENDING", "HELD", "STARTING", "RUNNING", "COMPLETED", "FAILED",
 class UsageView(TypedDict):
     """What attempts took of their GPUs, summed over time and GPUs."""
 
-    gpu_s: Annotated[float, "GPU seconds in which memory was held"]
+    gpu_s: Annotated[float, "GPU seconds in which GPUs were reserved for it"]
     gpu_share_s: Annotated[float, "the same, where a second shared by n attempts counts 1/n for each"]
     mean_bytes: Annotated[int | None, "mean memory held per GPU"]
     smact: Annotated[float | None, "mean SM activity of its own"]

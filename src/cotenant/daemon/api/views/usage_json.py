@@ -89,7 +89,7 @@ def co_run_view(co_run: CoRun) -> CoRunView:
 
 @dataclass(slots=True)
 class _Sum:
-    """Bills of attempts. `promised_byte_s`: promises times the seconds in which memory was held."""
+    """Bills of attempts. `promised_byte_s`: promises times the seconds in which they held."""
 
     job_ids: set[int] = field(default_factory=set)
     usage: ResourceUsage = field(default_factory=ResourceUsage)
