@@ -2,7 +2,7 @@
 
 Attribution between two samples of a GPU (decision 0041):
 
-- GPU time is charged to every attempt that is placed there, whether or not it holds memory: its promise keeps others out.
+- GPU time is charged to every attempt that is placed there, with memory or without: its promise keeps others out.
 - GPU energy is the difference of the energy counter. Without a counter, or if it went back (the driver was reloaded),
   it is the mean of the two power readings times the interval. If the samples are stale, too, it is unknown.
 - Idle energy, the lowest power ever read without any process times the interval, is divided equally; it counts as 0
@@ -40,7 +40,7 @@ FOREIGN: Key = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading of a GPU: time, energy and power if they are numbers, and who is charged for the time after it."""
+    """The last reading of a GPU: time, energy and power if they are numbers, and who is charged for what follows."""
 
     at_s: float
     energy_j: float | None
