@@ -93,6 +93,24 @@ def test_without_a_fitting_batch_the_smallest_known_bound_is_named():
     assert caught.value.message.endswith("; with 1, the script raised ValueError: more than one is needed")
 
 
+@pytest.mark.parametrize(
+    ("given", "output", "hint"),
+    [
+        pytest.param((), "unrecognized arguments: --batch-size 8", "does the script take `--batch-size`?", id="ours"),
+        pytest.param((), "ValueError: no data", "look", id="another reason"),
+        pytest.param(("--batch-size", "9"), "--batch-size 9 is odd", "look", id="the user's own"),
+    ],
+)
+def test_a_script_that_refuses_the_argument_is_asked_for_its_name(given, output, hint):
+    def trace_of(_):
+        raise TraceError("raised", "the script exited: exit code 2", hint="look", log_tail=output)
+
+    batch = BatchSizeQuery(argument="--batch-size", limit_bytes=MiB)
+    with pytest.raises(TraceError) as caught:
+        batch.search(replace(REQUEST, command=("train.py", *given)), Scripted(trace_of), json=True)
+    assert caught.value.hint.startswith(hint)
+
+
 def test_without_effect_of_the_batch_size_the_hint_names_batch_arg():
     with pytest.raises(CotenantError) as caught:
         search(lambda size: steps(batch_mib=10), 1)

@@ -56,13 +56,19 @@ class BatchSizeQuery:
 
         if not json:
             print(f"largest {self.argument} with a bound of {format_bytes(limit)} at most")
-        search = find_batch_size(
-            bound_of,
-            argument=self.argument,
-            start=value_of(args, self.argument) or _FIRST_BATCH,
-            limit_bytes=limit,
-            on_trial=show,
-        )
+        given = value_of(args, self.argument)
+        try:
+            search = find_batch_size(
+                bound_of,
+                argument=self.argument,
+                start=given or _FIRST_BATCH,
+                limit_bytes=limit,
+                on_trial=show,
+            )
+        except TraceError as error:
+            if given is None and self.argument in error.log_tail:  # as argparse refuses what it does not know
+                error.hint = f"does the script take `{self.argument}`? `--batch-arg=NAME` names its argument"
+            raise
         if search.largest is None:
             raise _none_fits(search)
         if search.remark is not None:
