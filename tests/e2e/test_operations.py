@@ -27,11 +27,16 @@ def test_a_stopped_daemon_is_reported_within_two_seconds(server):
     assert took_s < 30.0, "the timeout of a request"
 
 
-def test_the_log_of_a_detached_daemon_is_not_for_others(site):
+def test_the_log_of_a_detached_daemon_is_not_for_others_and_its_new_warnings_are_shown(site):
+    log = site.root / "state" / "cotenant" / "daemon.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("2026-01-01T00:00:00.000Z warning of an earlier daemon\n")
+    (log.parent / "telemetry.json").write_text("[]")
     done = site.cli("daemon", "--detach", "--simulate", "1xA100-40GB")
     assert done.returncode == 0, done.stderr
     try:
-        log = site.root / "state" / "cotenant" / "daemon.log"
+        (warning,) = done.stderr.splitlines()
+        assert warning.startswith("warning: the telemetry of running jobs is lost why=")
         assert stat.S_IMODE(log.stat().st_mode) == 0o640
     finally:
         site.cli("daemon", "stop")

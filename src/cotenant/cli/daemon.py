@@ -186,6 +186,7 @@ def _allocations(config: Any) -> AllocationSource:
 
 def _detach(config: Any, socket: Path, *, json: bool) -> None:
     """Start the daemon in a session of its own and return once it answers."""
+    from cotenant.daemon.log import warnings_of
     from cotenant.daemon.setup import state_folder, state_mode
 
     log = own_folder(state_folder(config), mode=state_mode(config)) / LOG_FILE
@@ -194,6 +195,7 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
     # Names of jobs and users are in it, and with simulated GPUs all users may pass its folder: not for others to read.
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, LOG_MODE), "ab") as output:
         os.fchmod(output.fileno(), LOG_MODE)
+        logged_bytes = output.tell()
         subprocess.Popen(
             [sys.executable, "-m", "cotenant", *arguments, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
@@ -208,6 +210,10 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
     if "pid" not in answer:
         message = answer.get("message", "the daemon ended before it answered")
         raise BackendError(message, hint=answer.get("hint") or f"see {log}")
+    with log.open("rb") as written:
+        written.seek(logged_bytes)
+        for warning in warnings_of(written.read().decode(errors="replace")):
+            note(f"warning: {warning}")
     if json:
         emit_json({"pid": answer["pid"], "socket": str(socket), "log": str(log)})
     else:

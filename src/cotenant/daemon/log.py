@@ -32,6 +32,12 @@ class LineFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def warnings_of(text: str) -> list[str]:
+    """The warnings and errors in lines of `LineFormatter`, without their times."""
+    records = (line.split(" ", 2) for line in text.splitlines())
+    return [record[2] for record in records if len(record) == 3 and record[1] in {"warning", "error"}]
+
+
 def set_up(level: str, stream: IO[str] | None = None) -> None:
     """Send all records of this process to `stream`, by default stderr."""
     handler = logging.StreamHandler(stream or sys.stderr)

@@ -14,7 +14,7 @@ import pytest
 from cotenant.core.errors import DaemonRunning, NotPermitted, UsageError
 from cotenant.daemon.auth.unix_socket import ListeningSocket, peer_of
 from cotenant.daemon.config import paths
-from cotenant.daemon.log import LineFormatter
+from cotenant.daemon.log import LineFormatter, warnings_of
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,17 @@ def test_log_lines_quote_what_would_break_them():
     line = out.getvalue()
     assert line.count("\n") == 1
     assert line.endswith('Z info job seen job=3 name="a b=\\"c\\"\\n" empty=""\n')
+
+
+def test_warnings_are_found_in_a_log():
+    lines = (
+        "T info a warning b",
+        "T warning one why=x",
+        "Traceback (most recent call last):",
+        "  warning",
+        "T error two",
+    )
+    assert warnings_of("\n".join(lines)) == ["one why=x", "two"]
 
 
 def test_a_daemon_that_cannot_start_leaves_the_folder_of_the_other_one_open(tmp_path):
