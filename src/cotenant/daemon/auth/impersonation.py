@@ -84,9 +84,21 @@ def why_root_only() -> str | None:
             extra_groups=[],
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"`{sys.executable}`: {getattr(error, 'strerror', None) or error}".lower()
+        closed = closed_folder(sys.executable)
+        where = "" if closed is None else f", `{closed}` is closed to others"
+        return f"`{sys.executable}`: {(getattr(error, 'strerror', None) or str(error)).lower()}{where}"
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     return None if done.returncode == 0 else f"`{sys.executable}`: {lines[-1] if lines else done.returncode}"
+
+
+def closed_folder(path: str) -> str | None:
+    """The outermost folder on the way to `path`, or to what it links to, that not all users may enter; None if none."""
+    from pathlib import Path  # not at import: this file is a program of its own, which starts for each file it opens
+
+    found = Path(path).absolute()
+    folders = (*reversed(found.parents), *reversed(found.resolve().parents))
+    closed = (folder for folder in folders if folder.exists() and not folder.stat().st_mode & stat.S_IXOTH)
+    return next(map(str, closed), None)
 
 
 def open_as(uid: int, path: str) -> int:

@@ -6,6 +6,8 @@ import os
 import pwd
 import socket
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,31 @@ from cotenant.daemon.auth.impersonation import NOBODY, open_as
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
 def test_a_python_below_a_private_folder_is_for_root_only(tmp_path, monkeypatch):
-    tmp_path.chmod(0o700)
-    python = tmp_path / "python"
+    folder = tmp_path / "Private"  # in the message as it is written
+    folder.mkdir(mode=0o700)
+    python = folder / "python"
     python.symlink_to(sys.executable)
     monkeypatch.setattr(impersonation.sys, "executable", str(python))
-    assert impersonation.why_root_only() == f"`{python}`: permission denied"
+    closed = impersonation.closed_folder(str(python))
+    assert impersonation.why_root_only() == f"`{python}`: permission denied, `{closed}` is closed to others"
+
+
+def test_the_outermost_folder_that_is_closed_to_others_is_named():
+    with tempfile.TemporaryDirectory() as name:  # pytest's own are closed themselves
+        root = Path(name)
+        root.chmod(0o755)
+        if impersonation.closed_folder(str(root / "x")) is not None:
+            pytest.skip("the folder of temporary files is closed to others")
+        outer, inner, link = root / "a", root / "a" / "b", root / "python"
+        inner.mkdir(parents=True)
+        for folder in (outer, inner):
+            folder.chmod(0o755)
+        link.symlink_to(inner / "python")
+        assert impersonation.closed_folder(str(link)) is None
+        inner.chmod(0o750)
+        assert impersonation.closed_folder(str(link)) == str(inner)
+        outer.chmod(0o750)
+        assert impersonation.closed_folder(str(link)) == str(outer)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
