@@ -22,6 +22,7 @@ A message says what was found and what was wanted, in lower case and without a f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,8 @@ class CotenantError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None and sys.version_info >= (3, 11):
+            self.add_note(f"hint: {hint}")  # a traceback shows it, for those who call us from Python
 
     def as_json(self) -> dict[str, Any]:
         """As `--json` prints it and the daemon sends it."""

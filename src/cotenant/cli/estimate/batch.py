@@ -67,7 +67,8 @@ class BatchSizeQuery:
             )
         except TraceError as error:
             if given is None and self.argument in error.log_tail:  # as argparse refuses what it does not know
-                error.hint = f"does the script take `{self.argument}`? `--batch-arg=NAME` names its argument"
+                hint = f"does the script take `{self.argument}`? `--batch-arg=NAME` names its argument"
+                raise TraceError(error.kind, error.message, hint=hint, log_tail=error.log_tail) from error
             raise
         if search.largest is None:
             raise _none_fits(search)
