@@ -514,6 +514,14 @@ batch = {"sample": torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16), "timestep": 
         traced(tmp_path, source.replace("painter", "gone"))
 
 
+def test_a_model_without_a_longest_text_gets_the_length_that_the_script_names():
+    """As of XLNet, whose configuration gives -1."""
+    config = SimpleNamespace(vocab_size=1000, model_type="xlnet", max_position_embeddings=-1)
+    tokenizer = missing_processors.make_tokenizer(config, object, {})
+    longest = min(4, tokenizer.model_max_length)
+    assert len(tokenizer("a b c d e f", max_length=longest, truncation=True)["input_ids"]) == 4
+
+
 def test_the_last_token_may_be_a_special_one():
     """As of GPT-2, whose end of a text is its last token."""
     text = SimpleNamespace(bos_token_id=999, eos_token_id=999, vocab_size=1000, model_type="gpt2")

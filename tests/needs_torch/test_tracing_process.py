@@ -349,6 +349,13 @@ def test_what_hydra_would_print_before_it_exits_is_the_error(tmp_path):
         run(tmp_path, source, env={**os.environ, "HYDRA_FULL_ERROR": "0"})
 
 
+def test_a_tracker_that_would_log_in_is_off(tmp_path):
+    """As swanlab, which a script gets with `log_with="all"` of accelerate where it is installed."""
+    source = "import os\nif os.environ.get('SWANLAB_MODE') != 'disabled':\n    input('key: ')\nopen('shapes.txt')\n"
+    with failing("raised", "shapes.txt"):
+        run(tmp_path, source)
+
+
 def test_the_last_words_of_a_script_without_a_gpu_are_in_the_hint(tmp_path):
     with pytest.raises(TraceError) as caught:
         run(tmp_path, "import torch\nprint('run create_data.py first')\n")

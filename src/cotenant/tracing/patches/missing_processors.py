@@ -238,7 +238,7 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     tokenizer.add_special_tokens([name for name, _ in media.values()])
     _add_ends(module, tokenizer, special)
     usual = {
-        "model_max_length": getattr(text, "max_position_embeddings", None) or _UNLIMITED_LENGTH,
+        "model_max_length": _longest(text),
         "unk_token": unknown,
         "model_input_names": _input_names(text),
         **{f"{which}_token": name for which, (name, _) in special.items()},
@@ -254,6 +254,12 @@ def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
     setattr(fast, _MADE, True)
     fast.get_vocab = functools.partial(_vocabulary, tokenizer, tokenizer.token_to_id(unknown))
     return fast
+
+
+def _longest(text: Any) -> int:
+    """Most tokens that the model takes; of those without a limit some name none, and XLNet -1."""
+    length = getattr(text, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else _UNLIMITED_LENGTH
 
 
 class _Vocabulary(dict[str, int]):

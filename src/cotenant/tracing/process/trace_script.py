@@ -42,6 +42,7 @@ _QUIET = {
     "WANDB_DISABLED": "true",
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "HYDRA_FULL_ERROR": "1",  # else it prints what the script raised, and exits
     "TQDM_DISABLE": "1",
