@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.tracing.data.memory_growth import MemoryGrowth
 from traced_scripts import traced
 
 HEAD = """
@@ -142,6 +144,50 @@ def test_the_next_batch_of_a_loader_that_reads_ahead_is_no_growth(tmp_path):
     assert not traced(tmp_path, head + loop.replace(evaluation, "            wide(x).sum()")).warnings
     collecting = loop.replace(evaluation, "            outputs.append(x * 2 + 1)")
     assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, head + collecting).warnings)
+
+
+def growth(*live, events, steps=0):
+    """What a loop with so many live MiB and events before each batch warns of, and whether it wants another batch."""
+    log = SimpleNamespace(steps=0, live_bytes={}, event_count=0, peak_bytes={0: 1 << 30}, warn=lambda text: None)
+    found, warnings = MemoryGrowth(log), []
+    log.warn = warnings.append
+    for present, count in zip(live, events, strict=True):
+        log.live_bytes, log.event_count = {0: present << 20}, count
+        found.before_batch()
+        found.gives(8)
+    log.steps = steps
+    wants = found.wants_another(500)
+    if not wants:
+        found.end(500)
+    return wants, warnings
+
+
+AHEAD = (0, 2, 100, 200)
+
+
+def test_what_the_first_batch_leaves_where_the_loader_reads_ahead_is_no_growth():
+    """As FSDP, whose root has its whole parameters after the first evaluation."""
+    assert growth(100, 101, 202, events=AHEAD[:3]) == (True, [])
+    assert growth(100, 101, 202, 202, events=AHEAD) == (False, [])
+    (_, (warning,)) = growth(100, 101, 202, 212, events=AHEAD)
+    assert "grows by 10.0 MiB" in warning
+
+
+@pytest.mark.parametrize(
+    ("live", "events", "steps"),
+    [
+        pytest.param((100, 150, 200), AHEAD[:3], 0, id="two batches that were read ahead"),
+        pytest.param((100, 101, 202), AHEAD[:3], 1, id="training"),
+    ],
+)
+def test_no_other_batch_is_wanted(live, events, steps):
+    assert growth(*live, events=events, steps=steps) == (False, [])
+
+
+def test_a_loader_that_reads_batches_one_by_one_needs_no_other():
+    wants, (warning,) = growth(100, 110, 120, events=(0, 100, 200))
+    assert not wants
+    assert "grows by 10.0 MiB" in warning
 
 
 KEPT = """

@@ -55,7 +55,10 @@ class LoaderEpoch:
             self._max_position = 1 if is_short else DRAIN_BATCHES
         self._growth.before_batch()
         if progress.ending_epoch and self._position >= self._max_position:
-            self._growth.end(_batch_count(self._loader))
+            batches = _batch_count(self._loader)
+            if self._growth.wants_another(batches):
+                return
+            self._growth.end(batches)
             self._position = 0
             progress.rounds.is_short_epoch = False
             raise StopIteration

@@ -1,9 +1,11 @@
 """GPU memory that grows with each batch of a loop over a loader: predictions in a list, losses with their graphs.
 
 Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. A loader that
-reads ahead asks for the next batch before the script has the first, so the second is on the GPU beside it: that is no
-growth. Between these two requests nothing runs but the copy of a batch.
-Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`; timm/data/loader.py, `PrefetchLoader.__iter__`.
+reads ahead asks for the next batch before the script has the first: between these two requests nothing runs but the
+copy of a batch. Before the third the script has worked on one batch only, and what that one left, such as the root
+module's whole parameters of FSDP, is no growth: where it is large, one batch more is traced.
+Source: accelerate/data_loader.py, `DataLoaderShard.__iter__`; timm/data/loader.py, `PrefetchLoader.__iter__`;
+torch/distributed/fsdp/_runtime_utils.py, `_post_forward_reshard`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from cotenant.tracing.training.training_progress import TrainingLog
 
 _MAX_SHARE_OF_COPY = 0.5
 """Of the events of a batch, what copying it to the GPU and normalizing it there may take."""
+_REQUESTS_OF_ONE_BATCH = 3
+"""Requests to a loader that reads ahead until the script has worked on its first batch."""
 
 
 class MemoryGrowth:
@@ -35,6 +39,13 @@ class MemoryGrowth:
     def gives(self, size: int) -> None:
         """A batch of so many samples is read."""
         self._sizes.append(size)
+
+    def wants_another(self, batches: int) -> bool:
+        """Whether one batch more shows if memory grows: the loader, which has so many, reads ahead in an evaluation."""
+        if len(self._live) != _REQUESTS_OF_ONE_BATCH or self._log.steps != self._steps or not self._is_read_ahead():
+            return False
+        copied, left = (after - before for before, after in zip(self._live, self._live[1:], strict=False))
+        return is_large((left - copied) * batches, self._log)
 
     def end(self, batches: int) -> None:
         """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
@@ -60,7 +71,7 @@ class MemoryGrowth:
         if len(last) < wanted or min(last) != max(last) or last[0] < 0:
             return 0
         if len(growths) == 1 and self._is_read_ahead():
-            last[0] = max(0, last[0] - (self._live[1] - self._live[0]))
+            return 0
         return last[0] * self._sizes[0] // self._sizes[-1] if len(self._sizes) > wanted else last[0]
 
     def _is_read_ahead(self) -> bool:
