@@ -279,6 +279,21 @@ def test_a_mask_without_gradient_gets_none_from_the_efficient_kernel(tmp_path):
     assert made.count(2 * 4 * 5 * (64 * 64 * 4 + 16)) == 3  # the workspace, in tiles of 64 queries
 
 
+def test_a_scale_is_an_argument_of_the_efficient_kernels_backward(tmp_path):
+    """As of diffusers, whose processors for xFormers give it; PyTorch's meta kernel raises."""
+    forward = (
+        "results = torch.ops.aten._efficient_attention_forward("
+        "q, k, v, None, None, None, 304, 304, 0.0, 0, True, scale=0.1)[:4]"
+    )
+    backward = (
+        "made = torch.ops.aten._efficient_attention_backward(grad, q, k, v, None, out, None, None, 304, 304, sums, "
+        "0.0, seed, offset, 0, False, scale=0.1)"
+    )
+    with_scale = LIBRARY_ATTENTION.format(shape="2, 304, 4, 64", forward=forward, backward=backward)
+    without = with_scale.replace(", scale=0.1", "")
+    assert allocations(traced(tmp_path, with_scale)) == allocations(traced(tmp_path, without))
+
+
 def test_the_package_that_is_missing_is_named_with_a_way_to_install_it_without_cuda():
     missing = hint_for(ModuleNotFoundError("No module named 'flash_attn'", name="flash_attn.layers"))
     assert missing is not None
@@ -295,6 +310,22 @@ def test_the_package_that_is_missing_is_named_with_a_way_to_install_it_without_c
 )
 def test_hints_for_compiled_extensions(error, words):
     assert words in (hint_for(error) or "")
+
+
+def test_a_checkpoint_of_accelerate_is_not_written_by_safetensors(tmp_path):
+    """`accelerate launch` has imported its function before the script starts."""
+    package(tmp_path, "accelerate.utils.other", "def safe_save_file(tensors, path):\n    open(path)\n")
+    source = """
+    import torch
+    from accelerate.utils import other
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(8, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        other.safe_save_file(model.state_dict(), "missing/model.safetensors")
+    """
+    assert not traced(tmp_path, source).warnings
 
 
 AUTOTUNER = textwrap.dedent(

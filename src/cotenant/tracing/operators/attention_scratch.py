@@ -86,6 +86,18 @@ def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     _efficient_gradients(ctx, grad, query.dtype, query.shape, key.shape[2], value.shape[3], dropout=bool(args[9]))
 
 
+@operators.shape_of("aten::_efficient_attention_backward")
+def _efficient_gradient_shapes(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients, of which only one option changes the shape.
+
+    PyTorch's meta kernel lacks the argument `out`: it takes each after that for the next one, and raises where `scale`
+    is given by its name, as by diffusers through xFormers (2.13).
+    Source: torch/_meta_registrations.py, `meta__efficient_attention_backward`.
+    """
+    shared = {name: value for name, value in kwargs.items() if name == "shared_storage_dqdkdv"}
+    return ctx.run_fake(func, args, shared, args[1].fake_device)
+
+
 @operators.recorder_of("aten::_efficient_attention_backward")
 def _efficient_backward_of_libraries(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The same, as xFormers calls it; with offsets, one sequence after another, and `max_seqlen_q` is the longest."""

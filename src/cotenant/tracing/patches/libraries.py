@@ -78,14 +78,26 @@ def patches(context: PatchContext) -> list[Entry]:
 
 
 def saving_patches() -> list[Patch]:
-    """Of safetensors, which writes past the sandbox. A null GPU does not compute the values either."""
-    return list(
-        patch_attributes(
-            "safetensors.torch", dict.fromkeys(("save_file", "save_model"), lambda *args, **kwargs: None),
-            phase=Phase.LIBRARIES, reason="Fake tensors have no data to write, and it writes past the sandbox.",
-            source="safetensors/torch.py, `save_file`",
-        )
-    )  # fmt: skip
+    """Of safetensors, which writes past the sandbox. A null GPU does not compute the values either.
+
+    `accelerate launch` has imported the function by another name before it starts the script.
+    """
+    common: dict[str, Any] = {
+        "phase": Phase.LIBRARIES, "replacement": lambda *args, **kwargs: None,
+        "reason": "Fake tensors have no data to write, and it writes past the sandbox.",
+    }  # fmt: skip
+    return [
+        *(
+            Patch(target=f"safetensors.torch:{name}", source="safetensors/torch.py, `save_file`", **common)
+            for name in ("save_file", "save_model")
+        ),
+        Patch(
+            target="accelerate.utils.other:safe_save_file",
+            missing="accelerate before 0.21",
+            source="accelerate/utils/other.py, `save`",
+            **common,
+        ),
+    ]
 
 
 def _metric_patches(context: PatchContext) -> list[Entry]:
