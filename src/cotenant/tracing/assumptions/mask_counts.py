@@ -2,7 +2,8 @@
 
 Detectors draw samples by setting a few elements of a zero mask, and then call `nonzero`. Triplet losses multiply two
 masks of pairs into one that is too large for its values to be tracked. Models of knowledge graphs look for the rank of
-an entity in the indices that `argsort` returned: it has one.
+an entity in the indices that `argsort` returned: it has one. Diffusion models look for a step of time that was drawn in
+the steps of their schedule, which all differ.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def propagate(func: OpOverload, args: Any, out: FakeTensor, values: Callable[[An
     elif name in AND_OPERATORS and values(out) is None:
         count = _count_of_and([values(arg) if isinstance(arg, torch.Tensor) else None for arg in args[:2]], out.dim())
     elif name == "eq" and len(args) > 1:
-        count = _count_of_equal(args[0], args[1])
+        count = _count_of_equal(args[0], args[1], values)
     elif name in ("index_put_", "index_put"):
         before, indices = max_true(args[0]), [index for index in args[1] if index is not None]
         if before is not None and all(index.dtype not in MASK_DTYPES for index in indices):
@@ -74,10 +75,16 @@ def _count_of_and(masks: list[torch.Tensor | None], dims: int) -> int | None:
     return int((sums[0] * sums[1]).sum())
 
 
-def _count_of_equal(first: Any, second: Any) -> int | None:
-    """Elements of ranked indices that equal one number."""
-    ranked = ranked_choices.max_equal(first)
-    number = second
-    if ranked is None:
-        ranked, number = ranked_choices.max_equal(second), first
-    return ranked if not isinstance(number, torch.Tensor) or number.numel() == 1 else None
+def _count_of_equal(first: Any, second: Any, values: Callable[[Any], torch.Tensor | None]) -> int | None:
+    """Elements of ranked indices, or of a tensor with known values, that equal one number."""
+    for tensor, number in ((first, second), (second, first)):
+        if (isinstance(number, torch.Tensor) and number.numel() != 1) or not isinstance(tensor, torch.Tensor):
+            continue
+        ranked = ranked_choices.max_equal(tensor)
+        if ranked is not None:
+            return ranked
+        is_drawn = isinstance(number, torch.Tensor) and values(number) is None
+        known = values(tensor) if is_drawn and tensor.numel() > 1 else None
+        if known is not None:
+            return int(known.unique(return_counts=True)[1].max())
+    return None

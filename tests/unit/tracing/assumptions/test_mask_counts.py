@@ -89,3 +89,12 @@ def test_the_bound_of_an_and_is_the_number_of_true_elements_of_the_product(seed)
     known = {id(first): first, id(second): second}
     out = Result(dims=product.dim())
     assert bound("bitwise_and", first, second, out=out, values=lambda value: known.get(id(value))) == int(product.sum())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("steps", "most"), [([9, 6, 3, 0], 1), ([9, 6, 6, 0], 2)])
+def test_a_number_that_is_not_known_equals_as_many_known_elements_as_are_alike(order, steps, most):
+    known, drawn = torch.tensor(steps), torch.tensor(6)
+    pair = [known, drawn][::order]
+    assert bound("eq", *pair, values=lambda tensor: tensor if tensor is known else None) == most
+    assert bound("eq", known, torch.tensor([6, 3, 0, 1]), values=lambda tensor: known) is None
