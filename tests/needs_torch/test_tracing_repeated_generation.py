@@ -37,16 +37,35 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
+AS_OUTPUT = ", return_dict_in_generate=True"
 
 
 def run(tmp_path, turns, *, traced_calls, length="10", more=""):
-    return traced(tmp_path, SCRIPT.format(turns=turns, length=length, more=more, traced=traced_calls))
+    script = SCRIPT.replace("{more}))", "{more}).sequences)") if AS_OUTPUT in more else SCRIPT
+    return traced(tmp_path, script.format(turns=turns, length=length, more=more, traced=traced_calls))
 
 
 def test_of_many_texts_the_first_are_traced(tmp_path):
-    few, many = run(tmp_path, 2, traced_calls="== 48"), run(tmp_path, 20, traced_calls="<= 5 * 24")
+    more = f"{AS_OUTPUT}, use_cache=False"
+    few, many = (
+        run(tmp_path, 2, traced_calls="== 48", more=more),
+        run(tmp_path, 20, traced_calls="<= 5 * 24", more=more),
+    )
     assert not many.partial
     assert max(allocations(many)) == max(allocations(few))
+
+
+def test_an_output_that_has_more_than_its_tokens_is_not_made_again():
+    from torch import zeros
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        ids, scores = zeros(2, 34), zeros(2, 100)
+    found, wrap = repeated_generation._token_ids({"sequences": ids})
+    assert found is ids
+    assert wrap(scores) == {"sequences": scores}
+    assert repeated_generation._token_ids({"sequences": ids, "scores": scores})[0] is None
+    assert repeated_generation._token_ids([ids])[0] is None
 
 
 def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):

@@ -2,8 +2,9 @@
 
 A call of `generate` repeats the last two if they had the same inputs but for values, the same settings, and recorded
 the same events; they leave nothing but their result. A long text needs no second one: its hundreds of tokens show that
-calls of the model are alike. The result has the tokens of the last one. Where more is allocated
-around it than around the traced one, the events of that are recorded once more.
+calls of the model are alike. The result has the tokens of the last one, alone or in the output that the script wants
+(`return_dict_in_generate`); where that has more, such as scores or a cache, every text is traced. Where more is
+allocated around it than around the traced one, the events of that are recorded once more.
 Source: transformers/generation/utils.py, `GenerationMixin.generate` (4.38 to 5.23).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,12 +51,14 @@ class _Generation:
         events: of the last one.
         result: its shape, dtype and device, once two were alike.
         tokens: what is known of its values.
+        wrap: makes what `generate` returns of the result.
         live: bytes allocated around it, by GPU.
     """
 
     events: object = None
     result: tuple[tuple[int, ...], torch.dtype, torch.device] | None = None
     tokens: torch.Tensor | None = None
+    wrap: Callable[[torch.Tensor], Any] = lambda made: made
     span: RecordedSpan | None = None
     live: dict[int, int] = field(default_factory=dict)
 
@@ -89,10 +93,11 @@ class RepeatedGeneration:
         events, left = self._recorder.events_since(before)
         is_alike = events is not None and (events == known.events or len(events) > _EVENTS_OF_LONG)
         known.events = events
-        if not is_alike or not isinstance(result, FakeTensor) or left != {self._recorder.storage_id(result)}:
+        ids, wrap = _token_ids(result)
+        if not is_alike or ids is None or left != {self._recorder.storage_id(ids)}:
             return
-        known.result = tuple(result.shape), result.dtype, result.device
-        tokens = self._values.peek(result)
+        known.result, known.wrap = (tuple(ids.shape), ids.dtype, ids.device), wrap
+        tokens = self._values.peek(ids)
         known.tokens = None if tokens is None else tokens.clone()
         known.span, known.live, known.events = self._recorder.span_since(before), live, None
 
@@ -109,7 +114,19 @@ class RepeatedGeneration:
             self._recorder.resume(known.span)
         if known.tokens is not None:
             self._values.assume(made, known.tokens.clone(), GENERATED_TEXT)
-        return made
+        return known.wrap(made)
+
+
+def _token_ids(result: Any) -> tuple[FakeTensor | None, Callable[[torch.Tensor], Any]]:
+    """The tokens of a result, None where it has more than them, and what makes such a result of tokens."""
+    if isinstance(result, FakeTensor):
+        return result, lambda made: made
+    present = dict(result) if isinstance(result, Mapping) else {}  # a `ModelOutput` has no entry that is None
+    ids = present.get("sequences")
+    if len(present) > 1 or not isinstance(ids, FakeTensor):
+        return None, lambda made: made
+    kind = type(result)  # the result itself would hold its tokens
+    return ids, lambda made: kind(sequences=made)
 
 
 def _key(model: Any, args: Any, kwargs: dict[str, Any]) -> object | None:
