@@ -204,6 +204,17 @@ def test_trainers_of_preferences_have_prompts_that_leave_room_for_answers(monkey
     assert [len(made[column][0].split()) for column in columns] == [4] * len(columns)
 
 
+def test_labels_of_answers_are_good_or_bad_and_tables_of_instructions_have_none(monkeypatch):
+    """TRL compares them by `is True`; a collator of transformers takes a column `label` for lists of tokens."""
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    of_answers, classes = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "kto-mix-14k", "")
+    assert of_answers["label"][:3] == [True, False, True]
+    assert not classes
+    made, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "alpaca-cleaned", "")
+    assert {"instruction", "output"} < set(made)
+    assert "label" not in made
+
+
 def test_chats_with_images_are_lists_of_messages_and_lists_of_images(monkeypatch):
     samples = [parse_sample("3x8x8:uint8"), parse_sample("8:int64")]
     made, _ = synthetic_hf_datasets.synthetic_columns(samples, "llava-instruct-mix-vsft", "")

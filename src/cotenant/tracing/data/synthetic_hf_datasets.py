@@ -91,8 +91,9 @@ _BY_PURPOSE = (
     (("vsft", "llava", "vlm"), ("messages", "images")),
     (("rlaif-v",), ("prompt", "chosen", "rejected", "images")),
     (("alpaca", "dolly", "instruct"), ("instruction", "input", "output")),
-    (("kto",), ("prompt", "completion")),
+    (("kto",), ("prompt", "completion", "label")),
     (("dpo", "feedback", "preference", "rlhf", "reward"), ("prompt", "chosen", "rejected")),
+    (("tldr",), ("prompt", "completion")),
     (("deepmath",), ("prompt", "solution")),
     (("chat", "capybara", "sharegpt", "oasst", "assistant"), ("messages",)),
 )
@@ -274,11 +275,13 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
         return _image_chats(maker, purpose), 0
     named = columns_of_options(sys.argv), columns_of_parsed_options(sys._getframe())
     rows = len(next(iter(columns.values())))
+    if purpose:  # such tables have no classes
+        columns, classes = {column: values for column, values in columns.items() if column != "label"}, 0
     for column in (*itertools.chain(*named), *purpose):
         if column not in columns:
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
             shares = column in purpose and _ANSWERS & set(purpose)
-            columns[column] = _halves(maker)[:rows] if shares else maker.column(column, rows)
+            columns[column] = _halves(maker, column)[:rows] if shares else maker.column(column, rows)
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
     if maker.text is not None and maker.image is None:
@@ -304,8 +307,9 @@ def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[A
     return {column: [value(column, row) for row in range(ROWS)] for column in columns}
 
 
-def _halves(maker: ColumnMaker) -> list[str]:
-    return [maker.words(2, row) for row in range(ROWS)]
+def _halves(maker: ColumnMaker, column: str) -> list[Any]:
+    """Texts; labels say whether an answer is good, which TRL's KTO trainer compares by `is True`."""
+    return [row % 2 == 0 if column == "label" else maker.words(2, row) for row in range(ROWS)]
 
 
 def _purpose_columns(name: str) -> tuple[str, ...]:
