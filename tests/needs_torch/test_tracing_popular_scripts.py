@@ -61,6 +61,7 @@ rows = rows.map(lambda batch: {"n": [len(text) for text in batch["description"]]
 assert rows[0]["instruction"] and rows[0].get("weight") is None and "answers" not in rows[0]
 assert rows[:4]["labels"] == [0, 1, 2, 3] and rows["score"][0] == 1.0
 assert rows.features["objects"]["category"].feature.names[:2] == ["0", "1"] and "objects" not in rows.column_names
+assert rows.features["Label"].names[:2] == ["0", "1"] and "Label" not in rows.column_names
 assert rows[0]["objects"]["bbox"] == [[0.0, 0.0, 4.0, 4.0]] and rows[0]["image_id"] == 1
 assert rows[0]["class_to_id"]["3"] == 3
 texts, others = rows.select_columns(["text", "label"]), rows.select_columns(["image", "text", "caption"])

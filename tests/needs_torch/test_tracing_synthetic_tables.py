@@ -204,6 +204,20 @@ def test_trainers_of_preferences_have_prompts_that_leave_room_for_answers(monkey
     assert [len(made[column][0].split()) for column in columns] == [4] * len(columns)
 
 
+@pytest.mark.parametrize(
+    ("program", "name", "column"),
+    [
+        pytest.param("train.py", "scene_parse_150", "annotation", id="data set"),
+        pytest.param("run_semantic_segmentation.py", "mine", "label", id="script"),
+    ],
+)
+def test_a_class_for_each_pixel_is_an_image_without_colors(monkeypatch, program, name, column):
+    monkeypatch.setattr("sys.argv", [program])
+    made, classes = synthetic_hf_datasets.synthetic_columns([parse_sample("3x8x16:uint8:5")], name, "")
+    assert (made[column][0].mode, made[column][0].size, classes) == ("L", (16, 8), 0)
+    assert made["image"][0].mode == "RGB"
+
+
 def test_labels_of_answers_are_good_or_bad_and_tables_of_instructions_have_none(monkeypatch):
     """TRL compares them by `is True`; a collator of transformers takes a column `label` for lists of tokens."""
     monkeypatch.setattr("sys.argv", ["train.py"])

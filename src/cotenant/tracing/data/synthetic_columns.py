@@ -21,6 +21,8 @@ from cotenant.tracing.patches.registry import Patch, Phase
 
 _SMALLEST_PART = 0.1
 """Of a synthetic table that a script divides."""
+_MANY_ROWS = 1000
+"""Rows among which every class is."""
 _COLUMN_NAME = re.compile(r"column|field", re.ASCII)
 _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
 
@@ -294,8 +296,12 @@ class _GrowingFeatures(dict[str, Any]):
         self._maker = maker
 
     def __missing__(self, name: str) -> Any:
-        made = sys.modules["datasets"].Dataset.from_dict({name: [self._maker.value(name)]})
-        self[name] = _feature_of(name, made._info.features[name])
+        datasets = sys.modules["datasets"]
+        if kind_of(name) == "label":
+            self[name] = datasets.ClassLabel(num_classes=1 + max(self._maker.column(name, _MANY_ROWS)))
+        else:
+            made = datasets.Dataset.from_dict({name: [self._maker.value(name)]})
+            self[name] = _feature_of(name, made._info.features[name])
         return self[name]
 
 

@@ -8,7 +8,6 @@ floating-point numbers, and too short for audio, the table is a time series.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import itertools
 import re
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
+from cotenant.tracing.data.column_values import ColumnMaker, kind_of, number_columns, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_columns import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.synthetic_records import made_up
@@ -32,8 +31,6 @@ MIN_AUDIO_SAMPLES = 4000
 _MIN_RECORDINGS, _RECORDED_NUMBERS, _WORDS = 128, 2**24, 2**20
 """Rows, and numbers, of a table of recordings, of which scripts compute spectra before they train; words of one of
 texts, which they divide into tokens."""
-TIME_STEPS = 60_000
-"""Of a time series: more than the quarters of an hour of 20 months, by which studies cut their tables."""
 _SENTENCE_PAIR = ("sentence1", "sentence2")
 _CLASSIFICATION: Mapping[str, tuple[tuple[str, ...], int]] = {
     "cola": (("sentence",), 2),
@@ -102,6 +99,9 @@ _ANSWERS = {"chosen", "completion"}
 _TRAINERS = {"dpo", "kto", "orpo", "cpo", "simpo", "reward", "vlm"}
 """Words of the names of scripts and subcommands whose data sets have a prompt and answers, whatever their names."""
 
+_MASKS = (("scene_parse", "annotation"), ("semantic", "label"))
+"""Words of the names of data sets and scripts, and their column of images of classes.
+Source: zhoubolei/scene_parse_150, segments/sidewalk-semantic."""
 _CHAT_PROMPTS = ("deepmath", "ultrafeedback-prompt")
 """Words of the names of data sets whose prompts are messages, for which reward functions get messages, too."""
 
@@ -331,9 +331,7 @@ def _trainer_name(arguments: Sequence[str]) -> str:
 def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
     maker = ColumnMaker.of(known)
     if len(image_sample(known).shape) == 3:
-        image, classes = blank_image(image_sample(known)), image_sample(known).classes
-        captions = dict.fromkeys(("text", "caption"), maker.column("text", ROWS))
-        return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": _label_column(classes)}, classes
+        return _image_columns(maker, image_sample(known), name)
     if text_sample(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
         rows = max(_MIN_RECORDINGS, min(ROWS, _RECORDED_NUMBERS // maker.audio.shape[0]))
         audio = {column: maker.column(column, rows) for column in ("audio", "text", "sentence")}
@@ -373,18 +371,14 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
 
 
-def number_columns(count: int) -> dict[str, list[Any]]:
-    """A time series: dates, so many columns of numbers, and the last one's name as in the benchmarks."""
-    hours = [float(row % 24) for row in range(TIME_STEPS)]
-    return {"date": _hours_since_2016(), **{str(column): hours for column in range(count - 1)}, "OT": hours}
-
-
-@functools.cache
-def _hours_since_2016() -> list[str]:
-    # Formatted day by day: `strftime` of every hour takes 0.15 s.
-    first = datetime.date(2016, 1, 1)
-    days = [(first + datetime.timedelta(days=day)).isoformat() for day in range(-(-TIME_STEPS // 24))]
-    return [f"{day} {hour:02}:00:00" for day in days for hour in range(24)][:TIME_STEPS]
+def _image_columns(maker: ColumnMaker, sample: SyntheticSample, name: str) -> tuple[dict[str, list[Any]], int]:
+    """As of `_usual_columns`; of a data set, or for a script, named after masks, a class for each pixel, and no label."""
+    image, names = blank_image(sample), f"{name} {Path(sys.argv[0]).name}".lower()
+    if mask := next((column for word, column in _MASKS if word in names), ""):
+        return {"image": [image] * ROWS, mask: [image.convert("L")] * ROWS}, 0
+    captions = dict.fromkeys(("text", "caption"), maker.column("text", ROWS))
+    labels = _label_column(sample.classes)
+    return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": labels}, sample.classes
 
 
 def _text_column(count: int, ending: str = "") -> list[str]:

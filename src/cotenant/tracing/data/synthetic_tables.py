@@ -24,9 +24,9 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data import image_files
 from cotenant.tracing.data.class_folders import parsed_source
-from cotenant.tracing.data.column_values import ColumnMaker, kind_of, words_of_row
+from cotenant.tracing.data.column_values import TIME_STEPS, ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
-from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES, TIME_STEPS
+from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
