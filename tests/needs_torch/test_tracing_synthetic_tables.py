@@ -272,6 +272,13 @@ def test_the_label_that_an_option_names_has_classes(tmp_path):
     assert not traced(tmp_path, script, "--label_column_name", "labels", synthetic_data=["64:int64:30000"]).partial
 
 
+def test_columns_that_an_option_calls_text_are_text(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--text_column_names=title,category", "--label_column_name", "target"])
+    made, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "mine", "")
+    assert len(made["category"][0].split()) == len(made["title"][0].split()) == 8
+    assert made["target"][:2] == [0, 1]
+
+
 def test_an_answer_of_gsm8k_ends_as_scripts_split_it():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "gsm8k", "main")
     assert columns["answer"][0] == f"{' '.join(['word'] * 8)} #### 1"

@@ -27,14 +27,15 @@ _COLUMN_NAME = re.compile(r"column|field", re.ASCII)
 _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
 
 
-def columns_of_options(arguments: Sequence[str]) -> list[str]:
-    """Columns that the command's options name: `--caption_column text`, `--dataset_text_field=prompt`."""
-    found = []
+def columns_of_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Columns that options name (`--caption_column text`), and the name each is made by: `text` for those of texts."""
+    found: dict[str, str] = {}
     for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, own = option.partition("=")
         if _COLUMN_OPTIONS.fullmatch(name):
-            found.append(own if equals else value)
-    return [name for name in found if name.isidentifier()]
+            columns = (own if equals else value).split(",")
+            found |= {column: "text" if "text" in name else column for column in columns if column.isidentifier()}
+    return found
 
 
 def columns_of_parsed_options(frame: FrameType | None) -> list[str]:

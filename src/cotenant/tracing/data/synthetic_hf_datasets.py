@@ -281,7 +281,8 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
         if column not in columns:
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
             shares = column in purpose and _ANSWERS & set(purpose)
-            columns[column] = _halves(maker, column)[:rows] if shares else maker.column(column, rows)
+            made_as = named[0].get(column, column)
+            columns[column] = _halves(maker, column)[:rows] if shares else maker.column(made_as, rows)
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
     if maker.text is not None and maker.image is None:
@@ -372,7 +373,7 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
 
 
 def _image_columns(maker: ColumnMaker, sample: SyntheticSample, name: str) -> tuple[dict[str, list[Any]], int]:
-    """As of `_usual_columns`; of a data set, or for a script, named after masks, a class for each pixel, and no label."""
+    """As of `_usual_columns`; of a data set or for a script named after masks, a class for each pixel, and no label."""
     image, names = blank_image(sample), f"{name} {Path(sys.argv[0]).name}".lower()
     if mask := next((column for word, column in _MASKS if word in names), ""):
         return {"image": [image] * ROWS, mask: [image.convert("L")] * ROWS}, 0
