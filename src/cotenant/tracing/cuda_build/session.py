@@ -32,7 +32,7 @@ from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.distributed.process_groups import group_patches
 from cotenant.tracing.patches import deepspeed
 from cotenant.tracing.patches.catalog import absence_patches
-from cotenant.tracing.patches.libraries import saving_patches
+from cotenant.tracing.patches.libraries import saving_patches, tracker_patches
 from cotenant.tracing.patches.registry import AbsenceContext, PatchTable
 from cotenant.tracing.process import deadline, launcher_env, package_hints, serialization, session
 from cotenant.tracing.process.provenance import with_provenance
@@ -98,6 +98,7 @@ class CudaBuildSession:
         context = AbsenceContext(options=self.options, recorder=self, overlay=overlay)
         patches.add(absence_patches(context))
         patches.add(saving_patches())
+        patches.add(tracker_patches())
         patches.add(local_rank_option.patches(context))
         if torch.distributed.is_available():
             patches.add([*group_patches(self, NcclGroups(self)), *ddp.patches()])

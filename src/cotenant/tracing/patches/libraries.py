@@ -48,13 +48,7 @@ def patches(context: PatchContext) -> list[Entry]:
             reason="It requires a CUDA build of torch; the simulated GPU decides.",
             source="transformers/utils/import_utils.py, `is_torch_tf32_available`",
         ),
-        Patch(
-            target="transformers.integrations.integration_utils:get_reporting_integration_callbacks",
-            phase=Phase.LIBRARIES, replacement=lambda report_to: [], also_in="transformers",
-            missing="transformers before 4.34",
-            reason="Trackers are off in a trace, and the callback of one that is off raises.",
-            source="transformers/integrations/integration_utils.py, `WandbCallback.__init__`",
-        ),
+        *tracker_patches(),
         *saving_patches(),
         *(
             ImportPatch(
@@ -68,6 +62,19 @@ def patches(context: PatchContext) -> list[Entry]:
         ImportPatch(
             target="tqdm.notebook", phase=Phase.LIBRARIES, expand=_bars_of_text,
             reason="Without ipywidgets its bars raise.", source="tqdm/notebook.py, `status_printer`",
+        ),
+    ]  # fmt: skip
+
+
+def tracker_patches() -> list[Patch]:
+    """Of trackers of experiments, which are off: on a null GPU, too."""
+    return [
+        Patch(
+            target="transformers.integrations.integration_utils:get_reporting_integration_callbacks",
+            phase=Phase.LIBRARIES, replacement=lambda report_to: [], also_in="transformers",
+            missing="transformers before 4.34",
+            reason="Trackers are off in a trace, and the callback of one that is off raises.",
+            source="transformers/integrations/integration_utils.py, `WandbCallback.__init__`",
         ),
         Patch(
             target="wandb.sdk.wandb_init:init", phase=Phase.LIBRARIES, replacement=_without_run, wraps=True,
