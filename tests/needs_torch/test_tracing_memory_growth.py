@@ -146,7 +146,7 @@ def test_the_next_batch_of_a_loader_that_reads_ahead_is_no_growth(tmp_path):
     assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, head + collecting).warnings)
 
 
-def growth(*live, events, steps=0):
+def growth(*live, events, steps=0, size=8):
     """What a loop with so many live MiB and events before each batch warns of, and whether it wants another batch."""
     log = SimpleNamespace(steps=0, live_bytes={}, event_count=0, peak_bytes={0: 1 << 30}, warn=lambda text: None)
     found, warnings = MemoryGrowth(log), []
@@ -154,7 +154,7 @@ def growth(*live, events, steps=0):
     for present, count in zip(live, events, strict=True):
         log.live_bytes, log.event_count = {0: present << 20}, count
         found.before_batch()
-        found.gives(8)
+        found.gives(size)
     log.steps = steps
     wants = found.wants_another(500)
     if not wants:
@@ -184,8 +184,9 @@ def test_no_other_batch_is_wanted(live, events, steps):
     assert growth(*live, events=events, steps=steps) == (False, [])
 
 
-def test_a_loader_that_reads_batches_one_by_one_needs_no_other():
-    wants, (warning,) = growth(100, 110, 120, events=(0, 100, 200))
+@pytest.mark.parametrize("size", [8, pytest.param(0, id="batches of a size that is not known")])
+def test_a_loader_that_reads_batches_one_by_one_needs_no_other(size):
+    wants, (warning,) = growth(100, 110, 120, events=(0, 100, 200), size=size)
     assert not wants
     assert "grows by 10.0 MiB" in warning
 

@@ -37,7 +37,7 @@ class MemoryGrowth:
         self._events.append(self._log.event_count)
 
     def gives(self, size: int) -> None:
-        """A batch of so many samples is read."""
+        """A batch of so many samples is read; 0 if that is not known."""
         self._sizes.append(size)
 
     def wants_another(self, batches: int) -> bool:
@@ -72,7 +72,8 @@ class MemoryGrowth:
             return 0
         if len(growths) == 1 and self._is_read_ahead():
             return 0
-        return last[0] * self._sizes[0] // self._sizes[-1] if len(self._sizes) > wanted else last[0]
+        is_known = len(self._sizes) > wanted and self._sizes[-1] > 0
+        return last[0] * self._sizes[0] // self._sizes[-1] if is_known else last[0]
 
     def _is_read_ahead(self) -> bool:
         """Whether the second of three requests came before the script had the first batch."""
