@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.tracing.data import synthetic_records
 from cotenant.tracing.data.memory_growth import MemoryGrowth
 from traced_scripts import traced
 
@@ -189,6 +190,12 @@ def test_a_loader_that_reads_batches_one_by_one_needs_no_other(size):
     wants, (warning,) = growth(100, 110, 120, events=(0, 100, 200), size=size)
     assert not wants
     assert "grows by 10.0 MiB" in warning
+
+
+def test_a_number_of_batches_that_was_made_up_is_named_so(monkeypatch):
+    monkeypatch.setattr(synthetic_records, "made_up", ["squad"])
+    (_, (warning,)) = growth(100, 110, 120, events=(0, 100, 200))
+    assert "by 4.9 GiB over its 500 batches of made-up data, of which" in warning
 
 
 KEPT = """

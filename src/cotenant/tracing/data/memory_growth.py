@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from cotenant.core.units import format_bytes
 from cotenant.tracing import script_location
+from cotenant.tracing.data import synthetic_records
 from cotenant.tracing.training.step_growth import is_large
 from cotenant.tracing.training.training_progress import TrainingLog
 
@@ -54,9 +55,10 @@ class MemoryGrowth:
             return
         place = script_location.call_location()
         loop = f"the loop at {place}" if place else "a loop"
+        kind = " of made-up data" if synthetic_records.made_up else ""  # the real data may have fewer, or more
         self._log.warn(
-            f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by "
-            f"{format_bytes(growth * batches)} over its {batches:,} batches, of which only the first few are included"
+            f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by {format_bytes(growth * batches)} "
+            f"over its {batches:,} batches{kind}, of which only the first few are included"
         )
 
     def _per_batch(self) -> int:
