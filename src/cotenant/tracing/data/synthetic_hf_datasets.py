@@ -76,6 +76,8 @@ _TAGS: Mapping[str, Mapping[str, int]] = {
 _TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
 _CORPORA = ("wikitext", "bookcorpus", "openwebtext", "tinystories", "fineweb", "fineweb-edu", "lambada")
 """Texts that have no labels: scripts join all columns that they do not remove."""
+_LEAST_WORDS = 4
+"""Of a text whose second word is like its first."""
 _QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
 _RETRIEVAL = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
 """Columns of the parts of BEIR's data sets, which evaluators of sentence-transformers check."""
@@ -360,7 +362,8 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
         translations = [dict.fromkeys(languages, text) for text in _text_column(length)]
         return {"id": _id_column(), "translation": translations}, 0
     if name in _QUESTIONS:
-        answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
+        # Not the first word, before which scripts look for the answer's start where no special token is.
+        answers = [{"text": ["word"], "answer_start": [len("word ") if length > _LEAST_WORDS else 0]}] * ROWS
         question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
         return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
     if name.lower() in _CORPORA:
