@@ -25,7 +25,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled, value_of
 from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end
-from cotenant.tracing.training.model_calls import infers, runs_model
+from cotenant.tracing.training.model_calls import infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -88,9 +88,9 @@ class _Behind:
         return method in self.inner_names and owner is not None and not isinstance(owner, torch.nn.Module)
 
     def runs_model(self) -> bool:
-        """Whether it runs a model, by its source."""
+        """Whether it runs a model, or puts something on a GPU for other computations, by its source."""
         names, parts = self._names(), self._parts()
-        return runs_model(parts, names) or infers(parts, names)
+        return runs_model(parts, names) or infers(parts, names) or puts_on_gpu(parts, names)
 
     def _parts(self) -> list[ast.stmt]:
         """The statement; of a condition that is decided already, the branch that it decides for."""

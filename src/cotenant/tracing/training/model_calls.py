@@ -44,6 +44,21 @@ def infers(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int 
     return any(_function_infers(_called(call, names), call, names, depth) for call in calls)
 
 
+def puts_on_gpu(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> bool:
+    """Whether they put a tensor or a module on a GPU themselves: by `.cuda()`, or where `device` or `to` names one."""
+    for call in (call for statement in statements for call in _calls(statement)):
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        devices = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
+        if method == "cuda" or any(_is_gpu(node, names) for node in (*devices, *(call.args if method == "to" else ()))):
+            return True
+    return False
+
+
+def _is_gpu(node: ast.expr, names: Mapping[str, Any]) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else value_of(node, names)
+    return isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+
+
 def _function_infers(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
     function = called.__func__ if isinstance(called, MethodType) else called
     if isinstance(function, FunctionType) and function.__code__.co_filename == _contextlib.__file__:
