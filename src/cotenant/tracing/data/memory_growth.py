@@ -56,9 +56,10 @@ class MemoryGrowth:
         place = script_location.call_location()
         loop = f"the loop at {place}" if place else "a loop"
         kind = " of made-up data" if synthetic_records.made_up else ""  # the real data may have fewer, or more
+        total = format_bytes(growth * batches)
         self._log.warn(
-            f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by {format_bytes(growth * batches)} "
-            f"over its {batches:,} batches{kind}, of which only the first few are included"
+            f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by {total} over its "
+            f"{batches:,} batches{kind}, of which only the first few are included"
         )
 
     def _per_batch(self) -> int:
