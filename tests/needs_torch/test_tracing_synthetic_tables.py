@@ -224,6 +224,9 @@ def test_labels_of_answers_are_good_or_bad_and_tables_of_instructions_have_none(
     of_answers, classes = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "kto-mix-14k", "")
     assert of_answers["label"][:3] == [True, False, True]
     assert not classes
+    of_steps, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "prm800k", "")
+    assert len(of_steps["completions"][0]) == len(of_steps["labels"][0]) == 2
+    assert of_steps["labels"][1] == [False, False]
     made, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "alpaca-cleaned", "")
     assert {"instruction", "output"} < set(made)
     assert "label" not in made

@@ -93,11 +93,12 @@ _BY_PURPOSE = (
     (("kto",), ("prompt", "completion", "label")),
     (("dpo", "feedback", "preference", "rlhf", "reward"), ("prompt", "chosen", "rejected")),
     (("tldr",), ("prompt", "completion")),
+    (("prm", "math_shepherd"), ("prompt", "completions", "labels")),
     (("deepmath",), ("prompt", "solution")),
     (("chat", "capybara", "sharegpt", "oasst", "assistant"), ("messages",)),
 )
 """Words of a data set's name, and the columns that libraries look for in data sets of that purpose."""
-_ANSWERS = {"chosen", "completion"}
+_ANSWERS = {"chosen", "completion", "completions"}
 _TRAINERS = {"dpo", "kto", "orpo", "cpo", "simpo", "reward", "vlm"}
 """Words of the names of scripts and subcommands whose data sets have a prompt and answers, whatever their names."""
 
@@ -311,8 +312,14 @@ def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[A
 
 
 def _halves(maker: ColumnMaker, column: str) -> list[Any]:
-    """Texts; labels say whether an answer is good, which TRL's KTO trainer compares by `is True`."""
-    return [row % 2 == 0 if column == "label" else maker.words(2, row) for row in range(ROWS)]
+    """Texts; labels say whether an answer, or each step of one, is good: TRL's KTO trainer compares by `is True`."""
+
+    def value(row: int) -> Any:
+        step, is_good = maker.words(4, row), row % 2 == 0
+        own: dict[str, Any] = {"completions": [step, step], "labels": [is_good, is_good], "label": is_good}
+        return own[column] if column in own else maker.words(2, row)
+
+    return [value(row) for row in range(ROWS)]
 
 
 def _purpose_columns(name: str) -> tuple[str, ...]:
