@@ -105,6 +105,15 @@ class ColumnMaker:
             return [self.value(name, row) for row in range(rows)]
         return [self.value(name)] * rows
 
+    def of_answer(self, name: str, row: int) -> Any:
+        """The value of a column beside an answer: a text that shares the sample's words with another.
+
+        Labels say whether an answer, or each step of one, is good: TRL's KTO trainer compares by `is True`.
+        """
+        step, is_good = self.words(4, row), row % 2 == 0
+        own: dict[str, Any] = {"completions": [step, step], "labels": [is_good, is_good], "label": is_good}
+        return own[name] if name in own else self.words(2, row)
+
     def words(self, parts: int = 1, row: int = 0) -> str:
         """Text of as many words as the sample of tokens has numbers, divided by `parts`."""
         count = self.text.shape[0] if self.text is not None else _WORDS_BESIDE_OTHER_DATA

@@ -285,7 +285,8 @@ def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) ->
             # A prompt and its answer share the sample's words: trainers drop prompts that fill the longest sequence.
             shares = column in purpose and _ANSWERS & set(purpose)
             made_as = named[0].get(column, column)
-            columns[column] = _halves(maker, column)[:rows] if shares else maker.column(made_as, rows)
+            made = [maker.of_answer(column, row) for row in range(rows)] if shares else maker.column(made_as, rows)
+            columns[column] = made
     if any(word in lowered for word in _CHAT_PROMPTS):
         columns["prompt"] = [[{"role": "user", "content": maker.words(row=row)}] for row in range(rows)]
     if maker.text is not None and maker.image is None:
@@ -309,17 +310,6 @@ def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[A
         return known.get(column, [answer])
 
     return {column: [value(column, row) for row in range(ROWS)] for column in columns}
-
-
-def _halves(maker: ColumnMaker, column: str) -> list[Any]:
-    """Texts; labels say whether an answer, or each step of one, is good: TRL's KTO trainer compares by `is True`."""
-
-    def value(row: int) -> Any:
-        step, is_good = maker.words(4, row), row % 2 == 0
-        own: dict[str, Any] = {"completions": [step, step], "labels": [is_good, is_good], "label": is_good}
-        return own[column] if column in own else maker.words(2, row)
-
-    return [value(row) for row in range(ROWS)]
 
 
 def _purpose_columns(name: str) -> tuple[str, ...]:
