@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,6 +67,10 @@ def test_an_output_that_has_more_than_its_tokens_is_not_made_again():
     assert wrap(scores) == {"sequences": scores}
     assert repeated_generation._token_ids({"sequences": ids, "scores": scores})[0] is None
     assert repeated_generation._token_ids([ids])[0] is None
+
+
+def test_a_mixture_of_models_that_is_no_module_is_traced():
+    assert repeated_generation._key(SimpleNamespace(generation_config=None), (), {}) is None
 
 
 def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):

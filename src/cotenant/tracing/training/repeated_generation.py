@@ -130,7 +130,12 @@ def _token_ids(result: Any) -> tuple[FakeTensor | None, Callable[[torch.Tensor],
 
 
 def _key(model: Any, args: Any, kwargs: dict[str, Any]) -> object | None:
-    """Inputs without values, and settings; None where one of them is of another type, such as a stopping criterion."""
+    """Inputs without values, and settings; None where one of them is of another type, such as a stopping criterion.
+
+    Nor has one what mixes models and is none itself, as TRL makes anew for each text of its Nash-MD.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return None
     settings = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
     texts = [_settings_text(setting) for setting in settings]
     plain = {name: value for name, value in kwargs.items() if name != "generation_config" and value is not None}
