@@ -14,7 +14,7 @@ if importlib.util.find_spec("transformers") is None:  # imported here, it would 
     pytest.skip("needs transformers", allow_module_level=True)
 
 from cotenant.core.errors import TraceError
-from cotenant.tracing.patches import media_processors, missing_processors
+from cotenant.tracing.patches import cached_configs, media_processors, missing_processors
 from traced_scripts import by_category, failing, traced
 
 BERT = {
@@ -512,6 +512,27 @@ batch = {"sample": torch.zeros(2, 3, 16, 16, dtype=torch.bfloat16), "timestep": 
     assert any("the weights of `someone/painter` are not here" in warning for warning in trace.warnings)
     with failing("raised", "someone/gone"):
         traced(tmp_path, source.replace("painter", "gone"))
+
+
+class CLIPTokenizer:
+    """Of the name by which a pipeline asks."""
+
+
+@pytest.mark.parametrize("part", ["", "tokenizer_2"], ids=["the whole pipeline", "a part"])
+def test_a_tokenizer_of_a_pipelines_folder_is_of_its_text_encoder(tmp_path, part):
+    """As `StableDiffusionXLPipeline.from_pretrained` loads it, by folder."""
+    files = {
+        "model_index.json": {"_class_name": "Pipeline"},
+        "text_encoder/config.json": {"model_type": "t5", "vocab_size": 7},
+        "text_encoder_2/config.json": {"model_type": "clip_text_model", "vocab_size": 99},
+    }
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(json.dumps(content))
+    (tmp_path / "tokenizer_2").mkdir()
+    assert cached_configs.find_config(str(tmp_path / part), CLIPTokenizer, {}).vocab_size == 99
+    (tmp_path / "model_index.json").unlink()
+    assert cached_configs.find_config(str(tmp_path / part), CLIPTokenizer, {}) is None
 
 
 def test_a_model_without_a_longest_text_gets_the_length_that_the_script_names():

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotenant.tracing.patches import missing_weights
+from cotenant.tracing.patches.cached_configs import find_config
 from cotenant.tracing.patches.media_processors import (
     chat_template,
     media_tokens,
@@ -37,7 +38,6 @@ _PREFIX_SETTERS = ("set_prefix_tokens", "set_src_lang_special_tokens", "set_tgt_
 _BERT_LIKE = ("bert", "electra", "mpnet")
 _MADE = "_cotenant_made"
 """Attribute of tokenizers that were made from a configuration."""
-_WHERE = ("cache_dir", "revision", "token", "trust_remote_code")
 _OPTIONS = (
     "model_max_length", "padding_side", "truncation_side", "chat_template", "additional_special_tokens",
     "extra_special_tokens", "unk_token", *(f"{which}_token" for which in _SPECIAL),
@@ -102,14 +102,14 @@ def _loading(recorder: Any, what: str, make: Any, bound: Any) -> Any:
         try:
             found = original(cls, name, *args, **kwargs)
         except Exception as error:  # each class and version has another for missing files
-            config = _config(name, kwargs)
+            config = find_config(name, cls, kwargs)
             made = make(config, cls, kwargs) if config is not None else None
             if made is None:
                 if config is None and not _is_of_package(error):
                     missing_weights.mark_missing(error, f"the {what} of `{name}`")
                 raise
         else:
-            config = _config(name, kwargs) if _may_lack_vocabulary(found) else None
+            config = find_config(name, cls, kwargs) if _may_lack_vocabulary(found) else None
             lacks = config is not None and _lacks_vocabulary(found, config)
             made = make(config, cls, kwargs) if lacks else None
             if made is None:
@@ -163,7 +163,7 @@ def _completing(bound: Any) -> Any:
             return processor
         if getattr(processor, "chat_template", None) is None:
             processor.chat_template = tokenizer.chat_template
-        config = _config(name, kwargs)
+        config = find_config(name, cls, kwargs)
         if config is not None:
             set_media_options(processor, config)
         return processor
@@ -183,34 +183,6 @@ def _may_lack_vocabulary(found: Any) -> bool:
 def _lacks_vocabulary(tokenizer: Any, config: Any) -> bool:
     """Whether the model has far more tokens than the tokenizer; one of bytes or of letters has all of them."""
     return (_vocabulary_size(config) or 0) > 2 * len(tokenizer)
-
-
-def _config(name: Any, kwargs: dict[str, Any]) -> Any:
-    """The model's configuration, if it is here; of a part of a pipeline, that of its text encoder."""
-    auto = importlib.import_module("transformers.models.auto.configuration_auto").AutoConfig
-    where = {key: kwargs[key] for key in _WHERE if key in kwargs}
-    subfolder = kwargs.get("subfolder")
-    places = [""] if subfolder is None else [str(subfolder).replace("tokenizer", "text_encoder"), ""]
-    for place in places:
-        at = {**where, **({"subfolder": place} if place else {})}
-        try:
-            return auto.from_pretrained(name, **at)
-        except ValueError:  # a part of a model that this version has no class of configurations for
-            if found := _plain_config(name, at):
-                return found
-        except OSError:
-            continue
-    return None
-
-
-def _plain_config(name: Any, where: dict[str, Any]) -> Any:
-    """A configuration as it is in the file."""
-    base = importlib.import_module("transformers.configuration_utils").PretrainedConfig
-    try:
-        values, _ = base.get_config_dict(name, **where)
-    except (OSError, ValueError):
-        return None
-    return base.from_dict(values) if values else None
 
 
 def make_tokenizer(config: Any, cls: type, options: Mapping[str, Any]) -> Any:
