@@ -2,10 +2,10 @@
 
 After the wanted steps, loops over steps and over epochs are left as by `break`, when their iterations are over: the
 script goes on behind them. That is done only where a statement behind them, or behind the calls that they are in, runs
-a model or trains anew: a sampling, a test, a second stage. Loops over a data loader end by themselves; so do loops over
-a few values, such as the phases of an epoch. Loops of libraries around the step, such as that of a `Trainer`, are left
-for the script's work behind them. What cannot be left is named by a warning. A loop over a range goes on at a later
-iteration first, if that has work of its own: see `conditional_work`.
+a model, puts something on a GPU, or trains anew: a sampling, a test, a second stage. Loops over a data loader end by
+themselves; so do loops over a few values, such as the phases of an epoch. Loops of libraries around the step, such as
+that of a `Trainer`, are left for the script's work behind them. What cannot be left is named by a warning. A loop over
+a range goes on at a later iteration first, if that has work of its own: see `conditional_work`.
 """
 
 from __future__ import annotations

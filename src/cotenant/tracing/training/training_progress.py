@@ -3,10 +3,10 @@
 The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
 epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
 Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
-again or ends; at once, if the script has no data loader and runs no model behind the loop (see `loop_exit`). Where
-another training begins, such as that of a student after its teacher, as many of its steps are traced: an optimizer of
-another size or class, or backward passes in other lines. So are the rounds of a loop that trains a new model in each:
-see `training_rounds`.
+again or ends; at once, if the script has no data loader and has no work for a GPU behind the loop (see `loop_exit`).
+Where another training begins, such as that of a student after its teacher, as many of its steps are traced: an
+optimizer of another size or class, or backward passes in other lines. So are the rounds of a loop that trains a new
+model in each: see `training_rounds`.
 """
 
 from __future__ import annotations
