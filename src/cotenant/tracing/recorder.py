@@ -115,7 +115,7 @@ class TraceRecorder:
             collect_as_usual()
         self._sizes.append(nbytes)
         self._devices.append(device)
-        self._count(storage_id, 1)
+        self._count_bytes(storage_id, 1)
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._bind(storage, storage_id)
         module = self.modules.innermost
@@ -141,14 +141,14 @@ class TraceRecorder:
         elif storage_id is not None:
             self._append_free(storage_id)
 
-    def _count(self, storage_id: int, sign: int) -> None:
+    def _count_bytes(self, storage_id: int, sign: int) -> None:
         nbytes = sign * _block_bytes(self._sizes[storage_id])
         self.live_bytes[self._devices[storage_id]] += nbytes
         self.live_range.add(nbytes)
 
     def _append_free(self, storage_id: int) -> None:
         device = self._devices[storage_id]
-        self._count(storage_id, -1)
+        self._count_bytes(storage_id, -1)
         self._actions.append(("free", storage_id, 0, self.phase, "", self.streams.get(device, 0), device))
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
@@ -247,11 +247,11 @@ class TraceRecorder:
                 self._actions.append((action, number + shift, *entry[2:]))
             elif (match := self._like(number, freed)) is not None:
                 freed.remove(match)
-                self._count(match, -1)
+                self._count_bytes(match, -1)
                 self._actions.append((action, match, *entry[2:]))
         left = [number + shift for number in span.left]
         for number in left:
-            self._count(number, 1)
+            self._count_bytes(number, 1)
         return self._match([*freed, *left], live)
 
     def _match(self, numbers: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:
