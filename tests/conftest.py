@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.tracing.process import garbage_collection
+
 sys.path.insert(0, str(Path(__file__).parent))
 # Threads of OpenMP that wait for each other in a loop take minutes for milliseconds of work where the cores are shared:
 # scikit-learn's fit of 120 rows passed 300 s at a load of 25. libgomp reads this when it is loaded.
@@ -33,7 +35,7 @@ def pytest_collection():
     """Collect no garbage while tests are collected, and hide them afterwards: 1,500,000 objects, a second to visit."""
     gc.disable()
     result = yield
-    gc.freeze()
+    garbage_collection.hide_objects()
     gc.enable()
     return result
 

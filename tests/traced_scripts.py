@@ -20,7 +20,7 @@ import pytest
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import CATEGORIES, MemoryTrace
-from cotenant.tracing.process import forkserver, serialization
+from cotenant.tracing.process import forkserver, garbage_collection, serialization
 
 A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 LIMIT_S = 120
@@ -116,6 +116,7 @@ def _load() -> None:
         for module in forkserver._PRELOADED_WHEN_IDLE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+    garbage_collection.hide_objects()
 
 
 def _child(request: dict, answer: Path, folder: Path) -> None:

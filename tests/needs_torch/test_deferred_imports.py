@@ -167,6 +167,11 @@ gc.set_threshold(*garbage_collection._RARELY)
 hidden = gc.get_freeze_count()
 garbage_collection.collect_as_usual()
 assert gc.get_freeze_count() == hidden
+gc.unfreeze()
+garbage_collection.hide_objects()
+assert gc.get_freeze_count() >= hidden
+gc.get_freeze_count = None  # would walk over all of them
+garbage_collection.collect_rarely()
 """
 
 

@@ -24,6 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cotenant.tracing.process.garbage_collection import hide_objects
 from cotenant.tracing.process.provenance import site_folders
 
 MAX_MESSAGE_BYTES = 4096
@@ -56,7 +57,7 @@ def serve(number: int) -> NoReturn:
         _send(link, status)
         if "unfit" in status:
             os._exit(0)
-        _freeze()
+        _hide_objects()
         later = list(_PRELOADED_WHEN_IDLE)
         while request := link.recv(MAX_MESSAGE_BYTES):
             pid = os.fork()
@@ -72,10 +73,9 @@ def serve(number: int) -> NoReturn:
     os._exit(0)
 
 
-def _freeze() -> None:
-    """Hide all objects from the collector: a collection in a fork would write to shared pages, and so copy them."""
+def _hide_objects() -> None:
     gc.collect()
-    gc.freeze()
+    hide_objects()
 
 
 def _preload_one(later: list[str]) -> None:
@@ -85,7 +85,7 @@ def _preload_one(later: list[str]) -> None:
     if not later:
         with contextlib.suppress(Exception):
             inspect.getmodule(compile("", "no such file", "exec"))  # fills inspect's cache of files
-        _freeze()
+        _hide_objects()
     if _threads() != 1:
         os._exit(0)
 
