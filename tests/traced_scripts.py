@@ -90,6 +90,7 @@ def traced(
     }
     answer.unlink(missing_ok=True)
     _load()
+    _tests_own_modules()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python 3.12 warns about forks with threads; no thread of the parent computes
         process = multiprocessing.get_context("fork").Process(target=_child, args=(request, answer, folder))
@@ -126,6 +127,7 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     os.chdir(folder)
     _forget_modules_beside(folder)
+    _forget_tests()
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
     import torch
@@ -145,9 +147,27 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
 def _forget_modules_beside(folder: Path) -> None:
     """Drop the modules that an earlier test imported and that the script has beside it, as its own process has them."""
     beside = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    for name in list(sys.modules):
-        if name.partition(".")[0] in beside:
-            del sys.modules[name]
+    if not beside.isdisjoint(sys.modules):
+        for name in list(sys.modules):
+            if name.partition(".")[0] in beside:
+                del sys.modules[name]
+
+
+_forgotten: list[object] = []  # else the fork would spend time on freeing them
+
+
+@functools.cache
+def _tests_own_modules() -> tuple[str, ...]:
+    """Names of the modules of tests and benchmarks that are loaded."""
+    root = Path(__file__).parents[1]
+    own = tuple(str(root / folder) + os.sep for folder in ("tests", "benchmarks"))
+    files = {name: str(getattr(module, "__file__", None)) for name, module in list(sys.modules.items())}
+    return tuple(name for name, file in files.items() if file.startswith(own))
+
+
+def _forget_tests() -> None:
+    """Drop the modules of tests: a trace would read and hash the 600 files of a whole suite, as the script's own."""
+    _forgotten.extend(sys.modules.pop(name) for name in _tests_own_modules() if name in sys.modules)
 
 
 def check_well_formed(trace: MemoryTrace) -> None:

@@ -40,9 +40,18 @@ _PRELOADED = (
 )
 """Our modules that import most of the others."""
 
-_PRELOADED_WHEN_IDLE = ("torch._dynamo", "torch.distributed.tensor", "numpy", "scipy.stats", "scipy.optimize")
-"""Modules that most scripts import through torchvision, transformers and other libraries. None of them may hold the
-original of something that a trace replaces, such as a function of `os` or `torch.cuda`; a test checks that."""
+_PRELOADED_WHEN_IDLE = (
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "torch.nn.attention.flex_attention",
+    "torch.profiler._cupti_monitor",
+    "numpy",
+    "scipy.stats",
+    "scipy.optimize",
+)
+"""Modules that most scripts import through torchvision, transformers and other libraries, and two of PyTorch that every
+trace imports. None of them may hold the original of something that a trace replaces, such as a function of `os` or
+`torch.cuda`; a test checks that."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """Source: prctl(2)."""
