@@ -64,7 +64,8 @@ def _imported(sites: list[str]) -> list[str]:
     found = set()
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
-        if isinstance(name, str) and name:
+        # Nearly all of some thousand modules are installed: no path of theirs is taken apart.
+        if isinstance(name, str) and name and not (name.startswith(roots) and os.pardir not in name):
             path = os.path.abspath(name)  # noqa: PTH100 - `resolve` would follow links out of an installed package
             if not path.startswith(roots) and Path(path).is_file():
                 found.add(path)

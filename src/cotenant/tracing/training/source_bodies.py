@@ -44,7 +44,7 @@ def code_body(code: CodeType) -> list[ast.stmt]:
         block = inspect.getblock(lines)
         if block and block[0][:1].isspace():
             block, first = ["if True:\n", *block], first - 1
-        tree = ast.increment_lineno(ast.parse("".join(block)), first - 1)
+        tree = ast.parse("\n" * (first - 1) + "".join(block))  # `ast.increment_lineno` takes longer than to parse
     except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return []
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))

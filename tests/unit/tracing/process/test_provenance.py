@@ -50,6 +50,14 @@ def test_a_module_of_an_installed_package_is_not(tmp_path, monkeypatch):
     assert str(site) in recorded.site_folders
 
 
+def test_a_path_that_leads_out_of_an_installed_package_is(local_module, monkeypatch):
+    site = local_module.parent / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(sys.modules["my_local_model"], "__file__", f"{site}/../{local_module.name}")
+    assert str(local_module) in dict(provenance().sources)
+
+
 def test_only_settings_that_are_set_are_recorded(monkeypatch):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
