@@ -185,6 +185,37 @@ def test_a_second_optimizer_of_a_model_is_part_of_its_round(tmp_path):
     assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 64 * 4096
 
 
+@pytest.mark.parametrize(
+    ("test", "is_round"),
+    [
+        pytest.param("epoch == first and i == 0", [False] * 4, id="the first batch of the first epoch"),
+        pytest.param("epoch == first and unknown() and not i", [False] * 4, id="with a part that is not known"),
+        pytest.param("epoch < 1 or i == 0", [True] * 4, id="one of two"),
+        pytest.param("epoch < 1 or unknown()", [True] * 4, id="one of two, which is not known"),
+        pytest.param("not (epoch > 0 and unknown()) and i == 0", [True] * 4, id="one of two, negated"),
+        pytest.param("epoch >= 0 and i == 0", [True] * 4, id="the first batch of each epoch"),
+        pytest.param("epoch < 2 and i == 0", [True, True, False, False], id="the first batch of two epochs"),
+        pytest.param("epoch < 1 and i >= 0", [True, True, False, False], id="each batch of the first epoch"),
+        pytest.param("unknown()", [True] * 4, id="not known"),
+    ],
+)
+def test_model_of_the_first_round_alone_is_no_round(tmp_path, test, is_round):
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+first = 0
+for epoch in range(2):
+    for i, batch in enumerate([1, 2]):
+        if {test}:
+            rounds.optimizer_made(torch.optim.SGD([torch.ones(1)]))
+        loop = rounds.loop()
+        found.append(loop is not None and loop[0].f_code.co_filename == {str(script)!r})
+""")
+    found: list[bool] = []
+    names = {"torch": torch, "rounds": TrainingRounds(), "found": found, "unknown": lambda: True}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    assert found == is_round
+
+
 def test_data_set_at_the_address_of_a_freed_one_is_another():
     rounds = TrainingRounds()
     kept = torch.ones(4)

@@ -2,8 +2,9 @@
 ensemble; images or batches that grow.
 
 A loop of models is known by where the optimizer was made: within a round of a `for` loop that goes on around the
-training. A loop of data is known by where the data loader is made: see `loader_loops`; one over a range ends with the
-first round whose batches are no larger than those before, since loaders are also made anew to shuffle.
+training, but not in a branch that only the first round takes, as `if epoch == 0 and i == 0:` is. A loop of data is
+known by where the data loader is made: see `loader_loops`; one over a range ends with the first round whose batches are
+no larger than those before, since loaders are also made anew to shuffle.
 
 After the traced steps of a round, loaders that the script has trained on are empty, so that its other epochs pass
 without work and the next round begins; others give a few batches. Where the script's code fails without a batch, these
@@ -20,6 +21,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -31,7 +33,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training.empty_epochs import needs_a_batch
 from cotenant.tracing.training.later_training import TRACER
 from cotenant.tracing.training.loader_loops import counted_values, loader_loop
-from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_counters import Counters, when_true
 from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import loops_around
@@ -185,9 +187,42 @@ class TrainingRounds:
             lines = [line for address, code, line in self._made_at if address == id(frame) and code is frame.f_code]
             loops = [loop for loop in loops_around(function_body(frame), frame.f_lineno) if isinstance(loop, ast.For)]
             for loop in reversed(loops):
-                if any(loop.body[0].lineno <= line <= (loop.end_lineno or 0) for line in lines):
+                within = [line for line in lines if loop.body[0].lineno <= line <= (loop.end_lineno or 0)]
+                if any(not _is_left_out_later(loop, line, frame) for line in within):
                     return frame, loop
         return None
+
+
+def _is_left_out_later(loop: ast.For, line: int, frame: FrameType) -> bool:
+    """Whether a line is in a branch that no later round of the loop takes, by what the loop counts."""
+    branches = (node for node in ast.walk(loop) if isinstance(node, ast.If) and _takes(node, line))
+    tests = [branch.test for branch in branches if not _is_either(branch.test)]
+    if not tests:
+        return False
+    names = script_location.visible_names(frame)
+    found = Counters.of(loop, names)
+    # What inner loops count has another value in the next round.
+    counters = replace(found, not_known=found.assigned - found.of_loop)
+    endless = replace(counters, rounds_left=None)
+    return any(
+        when_true(test, counters, names, first=1) is None
+        # Which is also so of a test without a counter; this one would change.
+        and when_true(ast.UnaryOp(op=ast.Not(), operand=test), endless, names, first=1) is not None
+        for test in tests
+    )
+
+
+def _takes(branch: ast.If, line: int) -> bool:
+    return branch.body[0].lineno <= line <= (branch.body[-1].end_lineno or 0)
+
+
+def _is_either(test: ast.expr) -> bool:
+    """Whether a part of a test that is not known may make it true alone."""
+    return any(
+        isinstance(part, (ast.Or, ast.IfExp))
+        or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) and isinstance(part.operand, ast.BoolOp))
+        for part in ast.walk(test)
+    )
 
 
 def _lines(place: tuple[_Call, ...]) -> tuple[tuple[CodeType, int], ...]:
