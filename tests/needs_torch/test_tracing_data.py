@@ -123,6 +123,43 @@ def test_images_of_a_data_set_with_one_size_have_it(tmp_path, construct, given, 
 
 
 @VISION
+def test_a_copy_of_a_synthetic_data_set_has_its_own_transforms(tmp_path):
+    source = """
+    import copy, io, torchvision
+    from torchvision.transforms import Resize, PILToTensor, Compose
+    size = lambda side: Compose([Resize((side, side)), PILToTensor()])
+    training = torchvision.datasets.ImageFolder("gone", transform=PILToTensor())
+    testing = copy.deepcopy(training)
+    testing.transform = size(8)
+    assert training[0][0].shape[-1] == 16 and testing[0][0].shape[-1] == 8
+    torch.save(training, saved := io.BytesIO())
+    saved.seek(0)
+    assert len(torch.load(saved, weights_only=False)) == len(training)
+    """
+    trained(tmp_path, source, synthetic_data=("3x16x16:uint8:7",))
+
+
+@VISION
+def test_a_data_set_of_videos_has_clips(tmp_path):
+    source = """
+    import torchvision
+    from torchvision.datasets.samplers import RandomClipSampler
+    class Numbered(torchvision.datasets.Kinetics):
+        def __getitem__(self, index):
+            video, audio, info, number = self.video_clips.get_clip(index)
+            return video, audio, self.samples[number][1], number
+    videos = Numbered("gone", frames_per_clip=8, frame_rate=15, output_format="TCHW")
+    index = list(RandomClipSampler(videos.video_clips, 2))[-1]
+    video, audio, label, number = videos[index]
+    assert video.shape == (8, 3, 16, 24) and label == number % 7 and audio.shape == (1, 0)
+    long = torchvision.datasets.UCF101("gone", "gone", frames_per_clip=400)
+    video, _, label = long[5]
+    assert video.shape == (400, 16, 24, 3) and video.dtype == torch.uint8 and len(long) > 1000
+    """
+    trained(tmp_path, source, synthetic_data=("3x16x24:uint8:7",))
+
+
+@VISION
 def test_patches_of_photographs_have_points_and_matches(tmp_path):
     source = """
     import torchvision

@@ -13,12 +13,14 @@ import inspect
 import io
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_clips import clip_attributes, has_clips, reading_clips
 from cotenant.tracing.patches.registry import Patch, Phase
 
 SYNTHETIC_SAMPLES = 50_000
@@ -93,6 +95,10 @@ def known_sample(kind: type) -> SyntheticSample | None:
 def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[..., None]) -> Iterator[Patch]:
     """The data sets of `torchvision.datasets`: construction, items and length."""
     reason, source = "Its construction raises where the files are missing.", "torchvision/datasets/vision.py"
+    yield Patch(
+        target="torchvision.datasets.video_utils:VideoClips.get_clip", phase=Phase.DATA, wraps=True,
+        replacement=reading_clips, reason="It decodes a video.", source="torchvision/datasets/video_utils.py",
+    )  # fmt: skip
     wrapped: set[str] = set()
     for class_name in module.__all__:
         kind = getattr(module, class_name)
@@ -124,8 +130,7 @@ def _synthesizing_init(sample: SyntheticSample, warn: Callable[..., None], origi
             own = known_sample(type(self))
             made = sample if own is None or own.shape == sample.shape else own  # EMNIST has other numbers of classes
             warn(f"the data of `{type(self).__name__}`", "" if made is sample else f"{sample_text(made)}, its own size")
-            arguments = inspect.signature(original).bind_partial(self, *args, **kwargs).arguments
-            _synthesize(self, made, {**arguments, **arguments.pop("kwargs", {})})
+            _synthesize(self, made, inspect.signature(original).bind_partial(self, *args, **kwargs))
         finally:
             del self.__dict__[_IN_INIT]
 
@@ -140,34 +145,52 @@ def sample_text(sample: SyntheticSample) -> str:
 def _synthetic_or_original(name: str, original: Any) -> Any:
     @functools.wraps(original)
     def call(self: Any, *args: Any) -> Any:
-        synthetic = self.__dict__.get(_SYNTHETIC)
-        return original(self, *args) if synthetic is None else synthetic[name](*args)
+        synthetic: _Items | None = self.__dict__.get(_SYNTHETIC)
+        if synthetic is None:
+            return original(self, *args)
+        return len(synthetic.labels) if name == "__len__" else synthetic.item(self, *args)
 
     return call
 
 
-def _synthesize(dataset: Any, sample: SyntheticSample, arguments: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Without the data set: a copy of it, also a saved one, has items by its own transforms."""
+
+    sample: SyntheticSample
+    labels: Any
+    joint: bool
+
+    def item(self, dataset: Any, index: int) -> tuple[Any, ...]:
+        return _transformed(dataset, self.sample, int(self.labels[int(index)]), joint=self.joint)
+
+
+def _synthesize(dataset: Any, sample: SyntheticSample, bound: inspect.BoundArguments) -> None:
     sets = importlib.import_module("torchvision.datasets")
+    if is_of_clips := has_clips(dataset, sets):
+        bound.apply_defaults()
+    arguments: dict[str, Any] = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     if not hasattr(dataset, "transforms"):
         names = ("transforms", "transform", "target_transform")
         sets.VisionDataset.__init__(dataset, arguments.get("root"), **{name: arguments.get(name) for name in names})
     classes = [str(label) for label in range(sample.classes)]
     count = _size(dataset, sets, arguments.get("train", True))
     labels = importlib.import_module("numpy").arange(count) % sample.classes
+    if is_of_clips:
+        stored = clip_attributes(dataset, sets, sample.classes, image_size(sample), arguments)
+    else:
+        stored = _stored(dataset, sets, sample, labels)
     attributes = {
         "classes": classes,
         "class_to_idx": {name: index for index, name in enumerate(classes)},
         "targets": labels.tolist(),
-        **_stored(dataset, sets, sample, labels),
+        **stored,
     }
     for name, value in attributes.items():
         with contextlib.suppress(AttributeError):  # a property that is computed from the others
             setattr(dataset, name, value)
-
-    def get(index: int) -> Any:
-        return _transformed(dataset, sets, sample, int(labels[int(index)]), joint="transforms" in arguments)
-
-    dataset.__dict__[_SYNTHETIC] = {"__getitem__": get, "__len__": lambda: count}
+    if not is_of_clips:
+        dataset.__dict__[_SYNTHETIC] = _Items(sample, labels, "transforms" in arguments)
 
 
 def _size(dataset: Any, sets: Any, train: bool) -> int:
@@ -177,8 +200,9 @@ def _size(dataset: Any, sets: Any, train: bool) -> int:
     return SYNTHETIC_SAMPLES
 
 
-def _transformed(dataset: Any, sets: Any, sample: SyntheticSample, label: int, *, joint: bool) -> tuple[Any, ...]:
+def _transformed(dataset: Any, sample: SyntheticSample, label: int, *, joint: bool) -> tuple[Any, ...]:
     """An item of the data set: an image and its label or mask, or two images and the flow between them."""
+    sets = importlib.import_module("torchvision.datasets")
     image = blank_image(sample)
     if any(base.__name__ == "FlowDataset" for base in type(dataset).__mro__):  # a private class of torchvision
         flow = torch.zeros(2, image.height, image.width)
@@ -218,8 +242,17 @@ def _stored(dataset: Any, sets: Any, sample: SyntheticSample, labels: Any) -> di
         folder = str(Path(dataset.root or ".") / "_").removesuffix("_")  # once: paths of 50,000 items take 0.4 s
         samples = [(f"{folder}{label}/{index}.jpg", label) for index, label in enumerate(labels.tolist())]
         # A subclass with its own items reads them by `loader`.
-        return {"samples": samples, "imgs": samples, "loader": lambda path: blank_image(sample), "extensions": None}
+        return {
+            "samples": samples,
+            "imgs": samples,
+            "loader": functools.partial(_load_blank, sample),
+            "extensions": None,
+        }
     return {}
+
+
+def _load_blank(sample: SyntheticSample, _path: str) -> Any:
+    return blank_image(sample)
 
 
 def coco_patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]:
