@@ -152,9 +152,9 @@ def test_a_data_set_of_videos_has_clips(tmp_path):
     index = list(RandomClipSampler(videos.video_clips, 2))[-1]
     video, audio, label, number = videos[index]
     assert video.shape == (8, 3, 16, 24) and label == number % 7 and audio.shape == (1, 0)
-    long = torchvision.datasets.UCF101("gone", "gone", frames_per_clip=400)
+    long = torchvision.datasets.UCF101("gone", "gone", frames_per_clip=400, transform=lambda video: video[..., :8, :])
     video, _, label = long[5]
-    assert video.shape == (400, 16, 24, 3) and video.dtype == torch.uint8 and len(long) > 1000
+    assert video.shape == (400, 16, 8, 3) and video.dtype == torch.uint8 and len(long) > 1000
     """
     trained(tmp_path, source, synthetic_data=("3x16x24:uint8:7",))
 

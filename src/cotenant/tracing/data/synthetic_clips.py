@@ -38,7 +38,13 @@ def clip_attributes(
     clips.output_format = arguments.get("output_format", "THWC")  # torchvision 0.10 and older have no other
     setattr(clips, _FRAME, frame)
     samples = list(zip(paths, labels, strict=True))
-    return {"samples": samples, "indices": range(_VIDEOS), "video_clips": clips, "full_video_clips": clips}
+    return {
+        "samples": samples,
+        "indices": range(_VIDEOS),
+        "video_clips": clips,
+        "full_video_clips": clips,
+        "transform": arguments["transform"],  # set after the files are listed
+    }
 
 
 def reading_clips(original: Any) -> Any:
