@@ -35,6 +35,10 @@ def test_lazy_layers_are_materialized_on_the_gpu(tmp_path, move):
     device = ", device='cuda'" if not move else ""
     source = HEAD + f"model = nn.Sequential({lazy.format(d=device, e=device[2:])}){move}\n"
     source += "first = list(model.parameters())\noptimizer = torch.optim.Adam(first)\n"
+    source += (
+        "assert all(part.is_cuda and part.device.type == 'cuda' for part in first) and model[1].running_var.is_cuda\n"
+    )
+    source += "assert not nn.LazyLinear(1).weight.is_cuda and nn.LazyLinear(1).weight.device == torch.device('cpu')\n"
     source += "model(torch.randn(2, 3, 8, 8, device='cuda'))\n"
     source += "assert all(a is b for a, b in zip(first, model.parameters())) and model[3].weight.is_cuda\n"
     source += "assert isinstance(model[0].weight, nn.Parameter) and not model[1].running_mean.requires_grad\n"

@@ -43,6 +43,14 @@ def patches(become: Callable[[Any, torch.Tensor], None]) -> list[Patch]:
         ),
         *(
             Patch(
+                target=f"torch.nn.parameter:UninitializedTensorMixin.{name}", phase=Phase.TRAINING, create=True,
+                replacement=property(value), source="torch/nn/parallel/data_parallel.py, `DataParallel.forward`",
+                reason="Scripts and `DataParallel` ask for the device of the parameters, which stay on the CPU.",
+            )
+            for name, value in (("device", lambda self: target_of(self)[0]), ("is_cuda", _is_on_gpu))
+        ),
+        *(
+            Patch(
                 target=f"torch.nn.parameter:{name}.__new__", phase=Phase.TRAINING, replacement=_new_on_cpu, wraps=True,
                 reason="Its empty data are allocated on the device at once, where no mode sees them.", source=source,
             )
@@ -67,6 +75,10 @@ def record_move(tensor: Any, fn: Callable[[Any], Any]) -> None:
     device, dtype = target_of(tensor)
     example = fn(torch.empty(0, device=device, dtype=dtype))
     tensor.__dict__[_TARGET] = (example.device, example.dtype)
+
+
+def _is_on_gpu(tensor: Any) -> bool:
+    return target_of(tensor)[0].type == "cuda"
 
 
 def _new_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
