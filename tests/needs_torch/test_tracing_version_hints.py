@@ -36,6 +36,9 @@ def hint_of(tmp_path, source, **options):
         pytest.param("import yaml\nyaml.load('a: 1')", "yaml", id="an argument that is required now"),
         pytest.param("import torch\nloss = torch.ones(())\nprint(loss[0])", TORCH, id="behavior, by its words"),
         pytest.param(
+            "import torch\niter(torch.utils.data.DataLoader([1])).next()", TORCH, id="a method of a loader's iterator"
+        ),
+        pytest.param(
             "import torch\ntorch.optim.Adam(torch.nn.Linear(2, 2).parameters(), betas=(0, 0.99))",
             TORCH, id="a value that the constructor does not take",
         ),

@@ -207,6 +207,9 @@ class _FewSampleIterator:
         return ((len(batch), batch) for batch in map(list, batches))
 
 
+_FewSampleIterator.__name__ = "_BaseDataLoaderIter"  # of torch: errors of a script name the class
+
+
 def _has_gpu_tensor(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_gpu_tensor, value.values()))

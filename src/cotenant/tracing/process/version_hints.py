@@ -33,6 +33,7 @@ _OTHER_BEHAVIOR = (
     ("torch", re.compile(r"stft requires the return_complex parameter")),
     ("torch", re.compile(r"Mismatch in shape: grad_output\[\d+\] has a shape of torch\.Size\(\[1\]\)")),
     ("torch", re.compile(r"Weights only load failed")),
+    ("torch", re.compile(r"DataLoaderIter' object has no attribute 'next'")),
     ("numpy", re.compile(r"setting an array element with a sequence\. The requested array has an inhomogeneous")),
     ("numpy", re.compile(r"Unable to avoid copy while creating an array as requested")),
     ("pillow", re.compile(r"'(?:ImageDraw|FreeTypeFont)' object has no attribute '(?:textsize|getsize)'")),
