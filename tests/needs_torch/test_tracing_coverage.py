@@ -63,6 +63,26 @@ for _ in range(3):
     assert 4 * 2 * 12 * (2 * 9 + 1) in allocations(trace, "forward")  # forward variables, as long as the longest
 
 
+def test_many_unknown_values_are_read_at_once(tmp_path):
+    source = (
+        HEAD
+        + """
+item, reads = torch.Tensor.item, []
+torch.Tensor.item = lambda self: reads.append(self) or item(self)
+boxes = torch.rand(300, 4, device="cuda")
+rows = boxes.tolist()
+assert rows == [[1.0] * 4] * 300 and rows[0] is not rows[1] and len(reads) == 1, len(reads)
+assert torch.rand(2, 2, device="cuda").tolist() == [[1.0] * 2] * 2 and len(reads) == 5
+assert torch.arange(300).cuda().tolist() == list(range(300))
+assert torch.rand(300, device="cuda").argsort().tolist() == list(range(300))
+assert torch.rand(300, 0, device="cuda").tolist() == [[]] * 300
+model = nn.Linear(8, 8).cuda()
+"""
+        + SGD
+    )
+    traced(tmp_path, source + LOOP.format(x="torch.randn(2, 8, device='cuda')"))
+
+
 def test_validity_checks_pass_and_other_comparisons_stay_unknown(tmp_path):
     source = HEAD + "model = nn.Linear(8, 8).cuda()\n" + SGD
     source += """

@@ -22,6 +22,8 @@ operators = OperatorTable()
 _INDEX_BYTES, _INT_BYTES = 8, 4
 _DIFFERENCE_BYTES = 255
 """Storage of Thrust's `adjacent_difference`."""
+ALL_DIFFERENT = "_cotenant_all_different"
+"""An attribute of values that are assumed to be different."""
 _Results = tuple[FakeTensor, FakeTensor, FakeTensor]
 
 
@@ -44,15 +46,30 @@ def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
     consecutive = func._opname.endswith("consecutive")
     if source.device.type != "cuda" or not source.numel():
         return _without_storage(ctx, source, dim, count, inverse=wants_inverse, counts=wants_counts)
+    found = _on_gpu(ctx, source, dim, count, consecutive=consecutive, inverse=wants_inverse, counts=wants_counts)
+    if value is None:
+        setattr(found[0], ALL_DIFFERENT, True)
+    return found
+
+
+def _on_gpu(
+    ctx: OpContext,
+    source: torch.Tensor,
+    dim: int | None,
+    count: int,
+    *,
+    consecutive: bool,
+    inverse: bool,
+    counts: bool,
+) -> _Results:
     if dim is not None:
         return _of_slices(
-            ctx, source, dim % source.dim(), count, consecutive=consecutive, inverse=wants_inverse, counts=wants_counts
+            ctx, source, dim % source.dim(), count, consecutive=consecutive, inverse=inverse, counts=counts
         )
     copies = [] if source.is_contiguous() else [ctx.scratch(source.numel() * source.element_size(), source.device)]
     if source.dtype is torch.bool and not consecutive:
-        found = _of_booleans(ctx, source, count, inverse=wants_inverse)
-    else:
-        found = _of_values(ctx, source, count, consecutive=consecutive, inverse=wants_inverse, counts=wants_counts)
+        return _of_booleans(ctx, source, count, inverse=inverse)
+    found = _of_values(ctx, source, count, consecutive=consecutive, inverse=inverse, counts=counts)
     del copies
     return found
 
