@@ -76,11 +76,23 @@ assert torch.rand(2, 2, device="cuda").tolist() == [[1.0] * 2] * 2 and len(reads
 assert torch.arange(300).cuda().tolist() == list(range(300))
 assert torch.rand(300, device="cuda").argsort().tolist() == list(range(300))
 assert torch.rand(300, 0, device="cuda").tolist() == [[]] * 300
+on_gpu = [torch.rand(300, device="cuda"), torch.rand(200, device="cuda"), torch.arange(300).cuda()]
+assert [sum(1 for value in values.unique()) for values in on_gpu] == [256, 200, 300]
+assert sum(1 for value in torch.rand(300, device="cuda")) == 300
+for refused in (boxes, boxes.requires_grad_()):
+    try:
+        refused.numpy()
+    except TypeError as error:
+        message = str(error)
+    assert message.startswith("can't convert cuda:0 device type tensor to numpy"), message
+    assert refused.numpy(force=True).shape == (300, 4)
 model = nn.Linear(8, 8).cuda()
 """
         + SGD
     )
-    traced(tmp_path, source + LOOP.format(x="torch.randn(2, 8, device='cuda')"))
+    trace = traced(tmp_path, source + LOOP.format(x="torch.randn(2, 8, device='cuda')"))
+    loops = [text for text in trace.warnings if text.startswith("a loop")]
+    assert loops == ["a loop runs for each of 300 values that are not known; assumed: 256 times"]
 
 
 def test_validity_checks_pass_and_other_comparisons_stay_unknown(tmp_path):
