@@ -82,6 +82,7 @@ def patches(context: PatchContext) -> list[Patch]:
         Patch(
             target="torch._subclasses.fake_tensor:FakeTensor.__iter__", phase=Phase.DEVICE, replacement=iterate,
             create=True, reason="A loop over different values that are not known takes minutes.",
+            source="torch/_tensor.py, `Tensor.__iter__`",
         ),
         Patch(
             target="torch._subclasses.fake_tensor:FakeTensor.data_ptr", phase=Phase.DEVICE, replacement=tensor_data_ptr,
