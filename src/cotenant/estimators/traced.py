@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "22"
+    version = "23"
 
     def __init__(
         self,
