@@ -69,6 +69,31 @@ from torchvision.transforms.functional import pil_to_tensor
 data = datasets.VOCSegmentation("gone", transforms=lambda *both: [pil_to_tensor(image) for image in both])
 assert data[0][1].shape == (1, 8, 9)
 """
+PETS = """
+from torchvision import datasets
+from torchvision.transforms.functional import pil_to_tensor
+options = dict(transform=pil_to_tensor, target_transform=pil_to_tensor)
+data = datasets.OxfordIIITPet("gone", target_types="segmentation", **options)
+assert data[0][1].shape == (1, 8, 9)
+both = datasets.OxfordIIITPet("gone", target_types=["category", "binary-category"])
+assert both[4][1] == (4, 0) and datasets.OxfordIIITPet("gone")[4][1] == 4
+"""
+FACES = """
+from torchvision import datasets
+from torchvision.transforms.functional import pil_to_tensor
+data = datasets.CelebA("gone", transform=pil_to_tensor)
+assert sorted(data[0][1].tolist()) == [0] * 20 + [1] * 20
+several = datasets.CelebA("gone", target_type=["identity", "bbox", "landmarks"])
+assert [target.shape for target in several[0][1]] == [(), (4,), (10,)]
+assert datasets.CelebA("gone", target_type=[])[0][1] is None
+"""
+BOXES = """
+from torchvision import datasets
+from torchvision.transforms.functional import pil_to_tensor
+data = datasets.VOCDetection("gone", transform=pil_to_tensor, target_transform=lambda target: target["annotation"])
+assert {"xmin", "ymin", "xmax", "ymax"} == set(data[0][1]["object"][0]["bndbox"])
+data.target_transform = lambda target: len(target["annotation"]["object"])
+"""
 
 
 @VISION
@@ -82,6 +107,9 @@ assert data[0][1].shape == (1, 8, 9)
         pytest.param(FLOWS, "3x8x9:uint8:5", 2 * 8 * 9, id="two images and the flow between them"),
         pytest.param(LATER, "1x28x28:uint8:10", 14 * 14, id="transforms that are set later"),
         pytest.param(MASKS, "3x8x9:uint8:5", 3 * 8 * 9, id="masks"),
+        pytest.param(PETS, "3x8x9:uint8:5", 3 * 8 * 9, id="masks of pets"),
+        pytest.param(FACES, "3x8x9:uint8:5", 3 * 8 * 9, id="attributes of faces"),
+        pytest.param(BOXES, "3x8x9:uint8:5", 3 * 8 * 9, id="boxes"),
         pytest.param(SAMPLES, "3x8x9:uint8:5", 3 * 8 * 9, id="named files"),
     ],
 )

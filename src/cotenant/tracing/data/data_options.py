@@ -36,6 +36,12 @@ class SyntheticSample:
     path_part: str = ""
 
 
+def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    shape = sample.shape
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (3, shape[-2] if len(shape) > 1 else 1, shape[-1])
+
+
 def validate_options(synthetic_data: Sequence[str], lengths: str) -> None:
     """Refuse values that cannot be parsed; `lengths` is a word, or a file's content from `inline_histogram`.
 

@@ -10,8 +10,8 @@ import importlib
 import io
 import struct
 
-from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import image_bytes, image_size, synthetic_tensor
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
+from cotenant.tracing.data.synthetic_torchvision import image_bytes, synthetic_tensor
 
 FORMATS = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",

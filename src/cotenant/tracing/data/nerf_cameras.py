@@ -16,8 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _LIST = re.compile(r"transforms(?:_(train|val|test))?\.json$")

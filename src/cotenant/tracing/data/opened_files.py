@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_torchvision import image_size, synthetic_tensor
+from cotenant.tracing.data.synthetic_torchvision import synthetic_tensor
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.builtin_function import as_builtin

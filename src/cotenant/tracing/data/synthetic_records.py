@@ -18,9 +18,8 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.data import expected_format, image_files, json_rows, listed_suffixes, placeholders
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, image_size
 from cotenant.tracing.data.format_nodes import Format, FormatNode
-from cotenant.tracing.data.synthetic_torchvision import image_size
 from cotenant.tracing.data.token_files import TEXT_SUFFIXES, synthetic_words
 from cotenant.tracing.sandbox.overlay import Overlay
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.data.synthetic_clips import clip_attributes, has_clips, reading_clips
+from cotenant.tracing.data.synthetic_targets import has_masks, synthetic_target
 from cotenant.tracing.patches.registry import Patch, Phase
 
 SYNTHETIC_SAMPLES = 50_000
@@ -75,12 +76,6 @@ def synthetic_tensor(sample: SyntheticSample) -> torch.Tensor:
         return torch.zeros(sample.shape, dtype=dtype)
     count = torch.Size(sample.shape).numel()
     return (torch.arange(count) % min(sample.classes, 127)).reshape(sample.shape).to(dtype)
-
-
-def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
-    """Channels, height and width."""
-    shape = sample.shape
-    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (3, shape[-2] if len(shape) > 1 else 1, shape[-1])
 
 
 def known_sample(kind: type) -> SyntheticSample | None:
@@ -201,7 +196,7 @@ def _size(dataset: Any, sets: Any, train: bool) -> int:
 
 
 def _transformed(dataset: Any, sample: SyntheticSample, label: int, *, joint: bool) -> tuple[Any, ...]:
-    """An item of the data set: an image and its label or mask, or two images and the flow between them."""
+    """An item of the data set: an image and its target, or two images and the flow between them."""
     sets = importlib.import_module("torchvision.datasets")
     image = blank_image(sample)
     if any(base.__name__ == "FlowDataset" for base in type(dataset).__mro__):  # a private class of torchvision
@@ -210,9 +205,8 @@ def _transformed(dataset: Any, sample: SyntheticSample, label: int, *, joint: bo
         item = (image, image, flow.numpy(), valid)
         item = item if dataset.transforms is None else dataset.transforms(*item)
         return tuple(item if item[3] is not None else item[:3])
-    has_masks = isinstance(dataset, (sets.VOCSegmentation, sets.SBDataset, sets.Cityscapes))
-    target: Any = image.convert("L") if has_masks else label
-    if joint or has_masks:
+    target = synthetic_target(dataset, sets, image, label)
+    if joint or has_masks(dataset, sets):
         return (image, target) if dataset.transforms is None else tuple(dataset.transforms(image, target))
     image = image if dataset.transform is None else dataset.transform(image)  # scripts may set it later
     return image, target if dataset.target_transform is None else dataset.target_transform(target)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotenant.tracing.data import placeholders
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.data.sample_paths import sample_at
-from cotenant.tracing.data.synthetic_torchvision import image_size
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _FRAMES, _RATE = 300, 30.0

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.sandbox.overlay import Overlay
 
 IMAGES = 1000

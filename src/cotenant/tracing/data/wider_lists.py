@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_torchvision import image_size
+from cotenant.tracing.data.data_options import SyntheticSample, image_size
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _HEADING = re.compile(r"""\.startswith\(\s*["']#["']\s*\)""")
