@@ -454,14 +454,15 @@ def test_libraries_with_a_fallback_of_their_own_get_the_error_of_the_hub(tmp_pat
         traced(tmp_path, f"import open_clip\n{HUB}open_clip.fetch()\n{USE}")
 
 
-def test_a_file_for_the_statistics_of_the_hub_is_no_error(tmp_path):
+def test_pixels_that_a_library_normalizes_by_a_file_of_the_hub_have_those_of_imagenet(tmp_path):
     package = tmp_path / "segmentation_models_pytorch"
     package.mkdir()
     package.joinpath("__init__.py").write_text(
         "from huggingface_hub import hf_hub_download\n"
-        "def fetch(): return [hf_hub_download('a/b', name) for name in ('config.json', 'model.safetensors')][1]\n"
+        "def fetch(): return [hf_hub_download('a/b', name) for name in ('config.json', 'model.safetensors')]\n"
     )
-    source = "import segmentation_models_pytorch as library\nmodel.load_state_dict(load_file(library.fetch()))\n"
+    source = "import json, segmentation_models_pytorch as library\nconfig, weights = library.fetch()\n"
+    source += "assert len(json.load(open(config))['mean']) == 3\nmodel.load_state_dict(load_file(weights))\n"
     assert len(traced(tmp_path, HUB + source + USE).warnings) == 1
 
 

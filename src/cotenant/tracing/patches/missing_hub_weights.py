@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -29,8 +30,10 @@ _HAVE_CONFIGURATIONS = (
     "open_clip",
 )  # fmt: skip
 """Libraries that go on without the weights by themselves, or by a patch of their own."""
-_COUNT_DOWNLOADS = "segmentation_models_pytorch"
-"""It fetches a configuration, too, for the hub's statistics alone: encoders/__init__.py, `get_encoder`."""
+_NORMALIZES = "segmentation_models_pytorch"
+"""It fetches a configuration, too: for the hub's statistics, and for the mean and deviation of the pixels that weights
+were trained with. Source: encoders/__init__.py, `get_encoder`, `get_preprocessing_params`."""
+_PIXELS = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}  # of ImageNet
 
 
 def patches(context: AbsenceContext) -> list[Patch]:
@@ -100,12 +103,15 @@ def _fetching(recorder: Any, original: Any) -> Any:
         except OSError:
             name = Path(filename).name
             is_weights = name.endswith(_WEIGHTS) and not any(part in name for part in _OTHER_BINARIES)
-            if caller in _HAVE_CONFIGURATIONS or not (is_weights or caller == _COUNT_DOWNLOADS):
+            if caller in _HAVE_CONFIGURATIONS or not (is_weights or caller == _NORMALIZES):
                 raise
+            if not is_weights:
+                found = Path(tempfile.mkdtemp(), name)
+                found.write_text(json.dumps(_PIXELS))
+                return str(found)
         absent = os.path.realpath(Path(tempfile.gettempdir(), "not-downloaded", repo_id, filename))
-        if is_weights:
-            MissingStateDict.files.add(absent)
-            warn_missing(recorder, f"{repo_id}/{filename}")
+        MissingStateDict.files.add(absent)
+        warn_missing(recorder, f"{repo_id}/{filename}")
         return absent
 
     return hf_hub_download
