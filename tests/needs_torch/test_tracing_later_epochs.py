@@ -178,6 +178,48 @@ def _sized(folder, sizes, size, loop="for i in range(99)"):
     return traced(folder, HEAD + RARE.format(loop=source.strip()))
 
 
+OWN_LABELS = """
+made = []
+for epoch in EPOCHS:
+    FIRST
+    for x in DataLoader(torch.ones(40, 64), 4):
+        x = x.cuda()
+        if made: x = torch.cat([x, *made])
+        train(x)
+    for x in DataLoader(torch.ones(40, 64), 4):
+        made.append(torch.ones(5000, 64, device="cuda"))
+"""
+TEACHER = """
+from copy import deepcopy
+def learn(teacher):
+    for x in DataLoader(torch.ones(40, 64), 4):
+        if args.every and teacher is not None:
+            evaluate(teacher, 64)
+        train(x.cuda())
+teacher = None
+for epoch in EPOCHS:
+    FIRST
+    learn(teacher)
+    teacher = deepcopy(model)
+"""
+
+
+@pytest.mark.parametrize("loop", [OWN_LABELS, TEACHER], ids=["own labels", "a teacher"])
+def test_what_the_first_iteration_leaves_for_the_next_one_is_traced_there(tmp_path, loop):
+    loop = loop.strip().replace("FIRST", "pass")
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("EPOCHS", "range(4)")))
+    assert (BIG in allocations(trace, "forward"), trace.header.steps, trace.warnings) == (True, 6, ())
+    several = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("EPOCHS", "[1, 2, 3]")))
+    assert BIG in allocations(several, "forward") or "runs only after the traced steps" in several.warnings[0]
+
+
+@pytest.mark.parametrize(("loop", "first"), [(OWN_LABELS, "made = []"), (TEACHER, "teacher = None")])
+def test_a_name_that_each_iteration_sets_anew_is_not_waited_for(tmp_path, loop, first):
+    loop = loop.strip().replace("FIRST", first).replace("EPOCHS", "range(4)")
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (trace.header.steps, trace.warnings) == (3, ())
+
+
 SOMETIMES = """
 from torch.utils.data import DataLoader
 def train_epoch(epoch):

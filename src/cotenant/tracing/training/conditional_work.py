@@ -44,6 +44,7 @@ from cotenant.tracing.training.loop_counters import (
 )
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
+from cotenant.tracing.training.state_conditions import set_later
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
@@ -64,6 +65,7 @@ class PendingBranch:
         unfreezes: it is pending for the parameters that it unfreezes, and runs no model.
         size: it is no branch, but the place where the loop comes to its largest size.
         sentence: for the user, if the loop does not come to that.
+        is_on_state: its condition is on what an iteration leaves for the next one, and not on a counter.
     """
 
     path: str
@@ -77,6 +79,7 @@ class PendingBranch:
     unfreezes: bool = False
     size: int = 0
     sentence: str = ""
+    is_on_state: bool = False
 
 
 class ConditionalWork:
@@ -187,6 +190,8 @@ class ConditionalWork:
     def _was_entered(self, branch: PendingBranch) -> bool:
         if branch.size:
             return self._largest.get((branch.path, branch.first_line), 0) >= branch.size
+        if branch.is_on_state:  # its condition is false
+            return False
         lines = range(branch.first_line, branch.last_line + 1)
         steps = [self._ran_in[branch.path, line] for line in lines if (branch.path, line) in self._ran_in]
         return bool(steps) and (self._memory is None or not self._memory.would_need_more(max(steps)))
@@ -202,7 +207,10 @@ class ConditionalWork:
                 level = _Level(frame, names, loop, Counters.of(loop, names))
                 inside.append(level)
                 is_innermost = innermost and not depth
-                later = (_branches(level, inside, is_innermost), _largest_sizes(level, is_innermost))
+                later = (
+                    _branches(level, inside, is_innermost), _largest_sizes(level, is_innermost),
+                    () if is_innermost else _on_state(level, inside[:-1]),
+                )  # fmt: skip
                 for branch in itertools.chain(*later):
                     if not self._was_entered(branch):
                         yield branch
@@ -272,6 +280,18 @@ class _Level:
         if self.frame is not outer.frame:  # another call may have other arguments
             assigned |= set(code.co_varnames)
         return replace(outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned)
+
+
+def _on_state(loop: _Level, inside: Sequence[_Level]) -> Iterator[PendingBranch]:
+    """The branches inside of a loop on what its iteration leaves for the next one."""
+    path = loop.frame.f_code.co_filename
+    for level in inside:
+        for branch in set_later(level.node, level.names, loop.node, loop.frame.f_lineno):
+            last = branch.body[-1].end_lineno or branch.lineno
+            yield PendingBranch(
+                level.frame.f_code.co_filename, branch.lineno, last, 1, False, False,
+                getattr(loop.node, "lineno", 0), path, is_on_state=True,
+            )  # fmt: skip
 
 
 def _largest_sizes(loop: _Level, innermost: bool) -> Iterator[PendingBranch]:
