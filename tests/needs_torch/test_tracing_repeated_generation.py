@@ -70,7 +70,13 @@ def test_an_output_that_has_more_than_its_tokens_is_not_made_again():
 
 
 def test_a_mixture_of_models_that_is_no_module_is_traced():
-    assert repeated_generation._key(SimpleNamespace(generation_config=None), (), {}) is None
+    from torch import zeros
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        ids = zeros(2, 34)
+    mixture = SimpleNamespace(generation_config=None, training=False)
+    assert repeated_generation._key(mixture, (ids,), {"max_new_tokens": 4}) is None
 
 
 def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):

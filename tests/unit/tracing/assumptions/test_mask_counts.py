@@ -98,3 +98,4 @@ def test_a_number_that_is_not_known_equals_as_many_known_elements_as_are_alike(o
     pair = [known, drawn][::order]
     assert bound("eq", *pair, values=lambda tensor: tensor if tensor is known else None) == most
     assert bound("eq", known, torch.tensor([6, 3, 0, 1]), values=lambda tensor: known) is None
+    assert bound("eq", known, drawn, values=lambda tensor: tensor) is None  # both known: the result is, too
