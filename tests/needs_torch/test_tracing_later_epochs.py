@@ -220,6 +220,41 @@ def test_a_name_that_each_iteration_sets_anew_is_not_waited_for(tmp_path, loop, 
     assert (trace.header.steps, trace.warnings) == (3, ())
 
 
+COPIES = """
+import copy
+model, host = nn.Linear(2048, 2048).cuda(), nn.Linear(2048, 2048)
+found = []
+for epoch in EPOCHS:
+    for step in range(9): train(torch.ones(4, 2048, device="cuda"))
+    found.append(COPIED)
+"""
+
+
+@pytest.mark.parametrize("copied", ["copy.deepcopy(model)", "(epoch, copy.deepcopy(model.state_dict()))"])
+def test_copies_that_a_loop_collects_add_a_warning(tmp_path, copied):
+    source = COPIES.strip().replace("EPOCHS", "range(9)").replace("COPIED", copied)
+    trace = traced(tmp_path, HEAD + RARE.format(loop=source))
+    (warning,) = trace.warnings
+    assert warning == (
+        "a copy of a model is added to a list at train.py, line 21, 16.0 MiB on the GPU, in each iteration of a loop: "
+        "128.1 MiB in the 8 that come are not included"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "copied"),
+    [
+        ("range(1)", "copy.deepcopy(model)"),
+        ("range(9)", "copy.deepcopy(args)"),
+        ("range(9)", "copy.deepcopy(host)"),
+    ],
+    ids=str,
+)
+def test_one_copy_or_copies_of_something_else_add_no_warning(tmp_path, epochs, copied):
+    source = COPIES.strip().replace("EPOCHS", epochs).replace("COPIED", copied)
+    assert traced(tmp_path, HEAD + RARE.format(loop=source)).warnings == ()
+
+
 SOMETIMES = """
 from torch.utils.data import DataLoader
 def train_epoch(epoch):

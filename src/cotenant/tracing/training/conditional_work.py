@@ -33,6 +33,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
+from cotenant.tracing.training.collected_copies import collected_copies
 from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
 from cotenant.tracing.training.loop_counters import (
     NO_COUNTERS,
@@ -147,10 +148,10 @@ class ConditionalWork:
         return extra
 
     def save_pending(self) -> None:
-        """Remember what is still to come after the last step that is traced, and warn of sizes that will grow."""
+        """Remember what is still to come after the last step that is traced, and warn of what will grow."""
         self._missing = [branch for branch in self._pending() if self._memory is not None or branch.rounds]
         self._missing += _unfreezing()
-        for sentence in growing_sizes():
+        for sentence in itertools.chain(growing_sizes(), collected_copies(self._recorder)):
             self._recorder.warn(sentence)
 
     def next_rounds(self) -> dict[tuple[str, int], int]:
