@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.cli.jobs import job_output
-from cotenant.cli.jobs.job_output import wait_for_each
+from cotenant.cli.jobs.job_output import wait_in_order
 
 
 class CountingClient:
@@ -24,7 +24,7 @@ class CountingClient:
 
 
 def waited(client, job_ids, **options):
-    return [view["id"] for view in wait_for_each(client, job_ids, **{"timeout_s": None, "fields": None, **options})]
+    return [view["id"] for view in wait_in_order(client, job_ids, **{"timeout_s": None, "fields": None, **options})]
 
 
 def test_jobs_that_are_over_take_one_request_for_all(monkeypatch):
@@ -49,5 +49,5 @@ def test_one_job_is_waited_for_without_a_list():
 
 def test_the_timeout_is_of_all_jobs_together():
     client = CountingClient(over=())
-    views = wait_for_each(client, [1, 2], timeout_s=0.0, fields=None)
+    views = wait_in_order(client, [1, 2], timeout_s=0.0, fields=None)
     assert [view["timeout_s"] for view in views] == [0.0, 0.0]

@@ -95,7 +95,7 @@ def wait(jobs: Sequence[str], *, timeout_s: float | None, json: bool, connection
     client = connection.client()
     job_ids = [job_id for ref in jobs for job_id in client.ids([ref])]
     views = []
-    for view in wait_for_each(client, job_ids, timeout_s=timeout_s, fields=None if json else WAIT_FIELDS):
+    for view in wait_in_order(client, job_ids, timeout_s=timeout_s, fields=None if json else WAIT_FIELDS):
         if view["exit_code"] is None:
             raise CotenantError(f"job {view['label']} is not over after {format_duration(timeout_s)}: {view['reason']}")
         views.append(view)
@@ -106,7 +106,7 @@ def wait(jobs: Sequence[str], *, timeout_s: float | None, json: bool, connection
     return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)
 
 
-def wait_for_each(
+def wait_in_order(
     client: Client, job_ids: Sequence[int], *, timeout_s: float | None, fields: str | None
 ) -> Iterator[Mapping[str, Any]]:
     """The views of jobs, in this order, as each is over; after `timeout_s` as they are then.

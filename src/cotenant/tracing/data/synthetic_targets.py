@@ -1,6 +1,6 @@
 """What an item of a data set of torchvision has beside its image, where that is more than the number of a class.
 
-A module of its own: classes of torchvision say themselves what their targets are, each in its way.
+A module of its own: classes of torchvision have targets of their own kinds.
 Source: torchvision/datasets/celeba.py, oxford_iiit_pet.py, voc.py, sbd.py, cityscapes.py.
 """
 

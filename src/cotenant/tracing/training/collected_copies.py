@@ -6,7 +6,7 @@ A trace has the first iteration or two. What the copies take is known from the m
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -15,24 +15,21 @@ from typing import Any
 import torch
 
 from cotenant.core.units import format_bytes
-from cotenant.tracing import script_location
-from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, value_of
-from cotenant.tracing.training.source_loops import loops_around
 from cotenant.tracing.training.step_growth import AllocatedBytes, is_large
 
+RunningLoop = tuple[FrameType, ast.stmt, Mapping[str, Any], bool]
+"""Its frame, itself, the frame's names, and whether it is the innermost."""
 
-def collected_copies(allocated: AllocatedBytes) -> Iterator[str]:
+
+def collected_copies(loops: Iterable[RunningLoop], allocated: AllocatedBytes) -> Iterator[str]:
     """Sentences for the user about the loops that run now, where their copies are many; call it after a step."""
-    for frame in list(later_training.script_frames()):
-        loops = list(loops_around(source_bodies.function_body(frame), frame.f_lineno))
-        names = script_location.visible_names(frame) if loops else {}
-        for loop in loops:
-            rounds = Counters.of(loop, names).rounds_left or 0
-            for call, model in _appended(loop, names):
-                nbytes = _gpu_bytes(model)
-                if is_large(nbytes * rounds, allocated):
-                    yield _sentence(frame, call, nbytes, rounds)
+    for frame, loop, names, _ in loops:
+        rounds = Counters.of(loop, names).rounds_left or 0
+        for call, model in _appended(loop, names):
+            nbytes = _gpu_bytes(model)
+            if is_large(nbytes * rounds, allocated):
+                yield _sentence(frame, call, nbytes, rounds)
 
 
 def _sentence(frame: FrameType, call: ast.Call, nbytes: int, rounds: int) -> str:

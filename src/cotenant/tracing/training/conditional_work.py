@@ -35,7 +35,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.collected_copies import collected_copies
+from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
 from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
 from cotenant.tracing.training.loop_counters import (
     NO_COUNTERS,
@@ -153,7 +153,7 @@ class ConditionalWork:
         """Remember what is still to come after the last step that is traced, and warn of what will grow."""
         self._missing = [branch for branch in self._pending() if self._memory is not None or branch.rounds]
         self._missing += _unfreezing()
-        for sentence in itertools.chain(growing_sizes(), collected_copies(self._recorder)):
+        for sentence in itertools.chain(growing_sizes(), collected_copies(_loops(), self._recorder)):
             self._recorder.warn(sentence)
 
     def next_rounds(self) -> dict[tuple[str, int], int]:
@@ -221,8 +221,8 @@ class ConditionalWork:
             innermost = innermost and not loops
 
 
-def _loops() -> Iterator[tuple[FrameType, ast.stmt, Mapping[str, Any], bool]]:
-    """The loops that go on now, from the innermost outwards: frame, loop, its names, whether it is the innermost."""
+def _loops() -> Iterator[RunningLoop]:
+    """The loops that go on now, from the innermost outwards."""
     innermost = True
     for frame in list(later_training.script_frames()):
         loops = list(loops_around(source_bodies.function_body(frame), frame.f_lineno))
