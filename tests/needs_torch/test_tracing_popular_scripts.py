@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import textwrap
 
 import pytest
@@ -326,6 +327,20 @@ def test_alike_evaluations_are_replaced(tmp_path, inside, more, calls, autocast)
     assert f"calls {calls}\n" in (tmp_path / "log").read_text()
     outputs = [size for size in allocations(trace) if size == 4 * 8 * (2 if autocast else 4)]
     assert len(outputs) >= (60 if more == "0" else 1)
+
+
+def test_the_last_three_replaced_evaluations_have_their_events(tmp_path):
+    """As without replacing, so that their results lie in the same places; those before them have results alone."""
+
+    def batches_of(more_results):
+        source = EVALUATE.format(inside="pass", more="0", autocast=True).replace("return {", "return {" + more_results)
+        events = traced(tmp_path, TRAIN + source).events
+        begins = [index for index, event in enumerate(events) if event.bytes == 4 * 64 * 4 and not event.module]
+        kinds = [(event.action, event.bytes, event.module, event.category) for event in events]
+        return [kinds[first:last] for first, last in itertools.pairwise(begins[:60])]
+
+    found, whole = batches_of(""), batches_of("'step': object(), ")
+    assert [batch == other for batch, other in zip(found, whole, strict=True)] == [True] * 4 + [False] * 53 + [True] * 2
 
 
 def test_replaced_evaluations_change_no_peak(tmp_path):

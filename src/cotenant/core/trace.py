@@ -138,6 +138,7 @@ class TraceHeader:
         gpu: name of the simulated GPU; `capability`: its compute capability; `gpus`: how many of them the process saw.
         processes: of the distributed job, of which one was traced.
         steps: optimizer steps traced.
+        epoch_end: events before the end of the traced epoch, where another one follows it that was not traced.
         memory_fraction: set by `torch.cuda.set_per_process_memory_fraction`.
         oom_raised: the script got an out-of-memory error, so the trace holds for this GPU only.
         libraries: versions of the libraries that the script imported, by name.
@@ -165,6 +166,7 @@ class TraceHeader:
     gpus: int | None = None
     processes: int | None = None
     steps: int | None = None
+    epoch_end: int | None = None
     nccl: NcclUsage | None = None
     memory_fraction: float | None = None
     oom_raised: bool = False

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from cotenant.allocator import OomReport, ReplayResult
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
-from cotenant.estimators.further_iterations import with_further_iterations
+from cotenant.estimators.further_epochs import continue_training
 from cotenant.estimators.margin import margin_of
 from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input, with_context
 from cotenant.gpu_specs import GpuSpec, all_gpu_specs
@@ -179,7 +179,7 @@ def _replayed(
     sizes = tuple(conv(op) for op in trace.ops if op.kind.startswith("conv"))
     key = (gpu.cublas_workspace_bytes, sizes)
     if key not in seen:
-        replay_input = make_replay_input(with_further_iterations(trace, gpu, stack), gpu, stack)
+        replay_input = make_replay_input(continue_training(trace, gpu, stack), gpu, stack)
         seen[key] = replay_input, replay_input.replay()
     replay_input, free = seen[key]
     return replace(replay_input, gpu=gpu), free

@@ -22,13 +22,13 @@ _MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds 
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedIteration:
-    """An iteration as it comes again behind the first `at` events of a trace.
+class RepeatedSpan:
+    """A part of a training, such as an iteration, as it comes again behind the first `at` events of a trace.
 
     Attributes:
-        events: storages have the numbers of the traced iteration, and those of the iteration before the number
+        events: storages have the numbers of the traced part, and those that the part before it left the number
             `of_iteration_before`.
-        carried: storages that each iteration leaves to the next one, which frees them.
+        carried: storages that each such part leaves to the next one, which frees them.
     """
 
     at: int
@@ -36,7 +36,7 @@ class RepeatedIteration:
     carried: tuple[int, ...]
 
     def insert(self, trace: MemoryTrace, times: int) -> MemoryTrace:
-        """`trace` with the iteration repeated; each time its storages get new numbers."""
+        """`trace` with the part repeated; each time its storages get new numbers."""
         numbers = itertools.count(1 + max(event.storage_id for event in trace.events))
         newest = {storage_id: storage_id for storage_id in self.carried}
         events = list(trace.events[: self.at])
@@ -48,29 +48,49 @@ class RepeatedIteration:
         for event in trace.events[self.at :]:
             number = newest.get(event.storage_id)
             events.append(event if number is None else event._replace(storage_id=number))
-        return replace(trace, events=tuple(events))
+        end = trace.header.epoch_end
+        if end is not None and end >= self.at:
+            end += times * len(self.events)
+        return replace(trace, events=tuple(events), header=replace(trace.header, epoch_end=end))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedIteration:
+    """An iteration that comes again, beside the traced one behind it.
+
+    Attributes:
+        span: the iteration as it is repeated; `end`: of the next one.
+        in_next: the storage of the next iteration that each of its storages is like, if there is one.
+    """
+
+    span: RepeatedSpan
+    end: int
+    in_next: Mapping[int, int]
 
 
 def with_further_iterations(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack) -> MemoryTrace:
     """`trace`, of one GPU, with as many repeats of an iteration as reserve more memory on `gpu`; usually none does."""
     found = repeated_iteration(trace.events)
-    if found is None:
-        return trace
-    before = trace.events[: found.at]
-    once = make_replay_input(replace(trace, events=(*before, *found.events)), gpu, stack)
+    return trace if found is None else with_growing_repeats(trace, found, gpu, stack)
+
+
+def with_growing_repeats(trace: MemoryTrace, span: RepeatedSpan, gpu: GpuSpec, stack: SoftwareStack) -> MemoryTrace:
+    """`trace` with as many repeats of `span`, which begins with a phase, as reserve more memory on `gpu`."""
+    before = trace.events[: span.at]
+    once = make_replay_input(replace(trace, events=(*before, *span.events)), gpu, stack)
     # Phases are in front of the same events before and after library calls became allocations.
     phases = sum(event.action == "phase" for event in before)
     starts = [index for index, event in enumerate(once.events) if event.action == "phase"]
-    times = once.count_growing_repeats(starts[phases], found.carried)
+    times = once.count_growing_repeats(starts[phases], span.carried)
     if not times:
         return trace
-    continued = found.insert(trace, times)
+    continued = span.insert(trace, times)
     # What follows in the trace, such as the iteration that was compared, may reserve as much.
     reserved = [make_replay_input(one, gpu, stack).peak_reserved_bytes() for one in (trace, continued)]
     return continued if reserved[1] > reserved[0] else trace
 
 
-def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedIteration | None:
+def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     """The traced iteration that requests most of those that repeat; None: none is known to.
 
     With several optimizers that step in turn, an iteration has as many steps. An iteration repeats if the next one
@@ -79,19 +99,35 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedIteration | Non
     counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn.
     """
     ends = list(_step_ends(events))
-    freed_at = {event.storage_id: index for index, event in enumerate(events) if event.action == "free"}
+    freed_at = _frees(events)
     for steps in range(1, _MAX_STEPS + 1):
-        best: RepeatedIteration | None = None
+        best: RepeatedSpan | None = None
         most_bytes = 0
         for start, at, end in zip(ends, ends[steps:], ends[2 * steps :], strict=False):
             requested = sum(event.bytes for event in itertools.islice(events, start, at))
             if requested >= most_bytes:
                 found = _as_repeated(events, start, at, end, freed_at)
                 if found is not None:
-                    best, most_bytes = found, requested
+                    best, most_bytes = found.span, requested
         if best is not None:
             return best
     return None
+
+
+def last_iteration(events: Sequence[MemoryEvent]) -> TracedIteration | None:
+    """The last but one iteration of `events`, if it repeats as in `repeated_iteration`."""
+    ends = list(_step_ends(events))
+    freed_at = _frees(events)
+    for steps in range(1, _MAX_STEPS + 1):
+        if len(ends) > 2 * steps:
+            found = _as_repeated(events, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at)
+            if found is not None:
+                return found
+    return None
+
+
+def _frees(events: Sequence[MemoryEvent]) -> dict[int, int]:
+    return {event.storage_id: index for index, event in enumerate(events) if event.action == "free"}
 
 
 def _step_ends(events: Sequence[MemoryEvent]) -> Iterator[int]:
@@ -108,7 +144,7 @@ def _step_ends(events: Sequence[MemoryEvent]) -> Iterator[int]:
 
 def _as_repeated(
     events: Sequence[MemoryEvent], start: int, at: int, end: int, freed_at: Mapping[int, int]
-) -> RepeatedIteration | None:
+) -> TracedIteration | None:
     """The iteration up to `at`, with what the one from there to `end` frees of it."""
     own, forever = events[start:at], len(events)
     if not {event.phase for event in own} >= _PASSES:  # optimizers that step within the backward pass
@@ -117,6 +153,7 @@ def _as_repeated(
     left = {storage_id for storage_id in born if freed_at.get(storage_id, forever) >= at}
     once = {storage_id for storage_id in left if freed_at.get(storage_id, forever) >= end}
     frees: dict[int, list[MemoryEvent]] = {}
+    in_next: dict[int, int] = {}
     place = 0
     for event in events[at:end]:
         if event.action in _MADE:
@@ -124,6 +161,8 @@ def _as_repeated(
             if counterpart is None:
                 return None
             place = counterpart
+            if event.action == "alloc":
+                in_next[own[place].storage_id] = event.storage_id
             is_left = event.action == "alloc" and freed_at.get(event.storage_id, forever) >= end
             if is_left and own[place].storage_id in once:
                 return None
@@ -135,7 +174,7 @@ def _as_repeated(
         if event.storage_id not in once and (event.action != "free" or event.storage_id in born):
             repeated.append(event)
         repeated += frees.get(index, ())
-    return RepeatedIteration(at, tuple(repeated), tuple(sorted(left - once)))
+    return TracedIteration(RepeatedSpan(at, tuple(repeated), tuple(sorted(left - once))), end, in_next)
 
 
 def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int | None:

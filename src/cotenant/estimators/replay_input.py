@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Collection, Mapping
@@ -259,9 +260,12 @@ def on_device(trace: MemoryTrace, index: int) -> MemoryTrace:
     """The events of `trace` on GPU `index`, renumbered to 0. `empty_cache` applies to all GPUs."""
     if devices_of(trace) == (0,) and index == 0:
         return trace
+    numbers = [
+        number for number, event in enumerate(trace.events) if event.device == index or event.action in _ON_ALL_GPUS
+    ]
     events = tuple(
-        event if event.device == 0 else event._replace(device=0)
-        for event in trace.events
-        if event.device == index or event.action in _ON_ALL_GPUS
+        event if event.device == 0 else event._replace(device=0) for event in map(trace.events.__getitem__, numbers)
     )
-    return replace(trace, events=events)
+    end = trace.header.epoch_end
+    header = trace.header if end is None else replace(trace.header, epoch_end=bisect.bisect_left(numbers, end))
+    return replace(trace, events=events, header=header)

@@ -18,7 +18,7 @@ from cotenant.estimators import null_gpu, several_programs
 from cotenant.estimators.cudnn.query import CudnnQuery, installed_cudnn, query_cudnn
 from cotenant.estimators.cudnn.sources import benchmark_warnings, query_warnings
 from cotenant.estimators.fit import COMPILED, Fit, capability_of, judge, of_trace, worst
-from cotenant.estimators.further_iterations import with_further_iterations
+from cotenant.estimators.further_epochs import continue_training
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.replay_input import (
     context_warnings,
@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "23"
+    version = "24"
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class TracedEstimator:
         gpu = with_context(gpu, stack, recorded.header)
         queried = self._query_cudnn(recorded, gpu)
         stack = replace(stack, cudnn_workspaces=queried.workspaces)
-        continued = with_further_iterations(recorded, gpu, stack)
+        continued = continue_training(recorded, gpu, stack)
         replay_input = make_replay_input(continued, gpu, stack)
         free = replay_input.replay()
         interval = reserved_range_of(continued, gpu, stack, free.peak_reserved_bytes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
-from cotenant.estimators.further_iterations import with_further_iterations
+from cotenant.estimators.further_epochs import continue_training
 from cotenant.estimators.margin import margin_of
 from cotenant.estimators.replay_input import ReplayInput, make_replay_input
 from cotenant.estimators.traced_result import TracedResult
@@ -68,7 +68,7 @@ def _changes(result: TracedResult) -> Iterator[Saving]:
     smaller = with_8bit_states(result.trace)
     if smaller.events != result.trace.events:
         gpu = result.replay_input.gpu
-        replay_input = make_replay_input(with_further_iterations(smaller, gpu, stack), gpu, stack)
+        replay_input = make_replay_input(continue_training(smaller, gpu, stack), gpu, stack)
         yield _change(result, "8-bit optimizer states", "optimizer", replay_input)
 
 

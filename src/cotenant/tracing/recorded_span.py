@@ -1,6 +1,7 @@
 """Spans of a trace: events that are recorded once more, and storages that come and go while none are recorded.
 
-They serve work that repeats: see `training.repeated_batches`. A module of its own: the recorder has near 400 lines.
+They serve work that repeats: see `training.repeated_batches` and `training.repeated_evaluation`. A module of its own:
+the recorder has near 400 lines.
 """
 
 from __future__ import annotations
@@ -59,3 +60,15 @@ class PausedSpan:
 
     def _forget(self, address: int, _: object) -> None:
         self._new.pop(address, None)
+
+
+class SkippedCall(NamedTuple):
+    """A call that left its results alone in the trace: the events `at` to `end`, one for each.
+
+    `span`: of an alike call, with `results` as the storages of its results, in this order.
+    """
+
+    at: int
+    end: int
+    span: RecordedSpan
+    results: list[int]

@@ -16,13 +16,21 @@ from typing import Any
 import torch
 
 from cotenant.allocator.rounding import block_bytes
-from cotenant.core.trace import LayerCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.core.trace import LayerCall, MemoryTrace, TraceHeader
 from cotenant.tracing.allocation_lines import AllocationLines
+from cotenant.tracing.finished_events import finished_events, with_skipped_calls
 from cotenant.tracing.kernel_work import KernelCounter
 from cotenant.tracing.library_call_table import LibraryCallTable
 from cotenant.tracing.module_stack import ModuleStack
 from cotenant.tracing.process.garbage_collection import collect_as_usual
-from cotenant.tracing.recorded_span import CarriedStorage, LiveStorage, PausedSpan, RecordedAction, RecordedSpan
+from cotenant.tracing.recorded_span import (
+    CarriedStorage,
+    LiveStorage,
+    PausedSpan,
+    RecordedAction,
+    RecordedSpan,
+    SkippedCall,
+)
 from cotenant.tracing.step_memory import LiveRange
 
 SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
@@ -47,6 +55,7 @@ class TraceRecorder:
         kernels: those of the first optimizer steps.
         modules: those whose forward runs.
         library_calls: the distinct ones so far.
+        skipped_calls: those that have their events at the end, by the number of events before them.
     """
 
     def __init__(self) -> None:
@@ -85,6 +94,7 @@ class TraceRecorder:
         self._lines = AllocationLines()
         self._paused: PausedSpan | None = None
         self._carried: list[CarriedStorage] = []  # after the last pause
+        self.skipped_calls: dict[int, SkippedCall] = {}
 
     # -- storages ---------------------------------------------------------------------------------------------
 
@@ -228,6 +238,14 @@ class TraceRecorder:
         actions, first = position
         return RecordedSpan(self._actions[actions:], first, len(self._sizes), sorted(self.live_since(first)))
 
+    def note_skipped(self, position: tuple[int, int], span: RecordedSpan, results: list[int]) -> bool:
+        """Take the events since a position as the results of a call like that of `span`; whether they can be."""
+        at, end = position[0], len(self._actions)
+        has_results_alone = [action[0] for action in self._actions[at:]] == ["alloc"] * len(results)
+        if results and has_results_alone:
+            self.skipped_calls[at] = SkippedCall(at, end, span, results)
+        return at in self.skipped_calls
+
     def _append_span(self, span: RecordedSpan, freed: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:
         """Record the events of `span` for other storages: of `freed` those that it frees, `live` those that it leaves.
 
@@ -350,28 +368,19 @@ class TraceRecorder:
         return len(self._actions)
 
     def trace(self, *, partial: bool) -> MemoryTrace:
-        """The trace so far. An unclassified storage that outlives its phase is an activation or a buffer."""
-        freed_in: dict[int, str] = {}
+        """The trace so far."""
         actions = tuple(self._actions)  # a copy: the thread of `deadline` calls this while the script goes on
-        for action, storage_id, _, phase, *_ in actions:
-            if action == "free":
-                freed_in[storage_id] = phase
-        events = []
-        for action, number, nbytes, phase, module, stream, device in actions:
-            if action == "alloc":
-                category = self._category.get(number) or _guess_category(phase, freed_in.get(number))
-                events.append(MemoryEvent(action, number, nbytes, category, phase, module, stream, device))
-            elif action == "op":
-                events.append(MemoryEvent(action, -1, 0, "", phase, module, stream, device, number))
-            else:
-                events.append(MemoryEvent(action, number, 0, "", phase, module, stream, device))
+        calls = tuple(self.skipped_calls.values())
+        expanded = with_skipped_calls(actions, calls, len(self._sizes), self.header.epoch_end)
+        events = tuple(finished_events(expanded, self._category))
         layers = self.layers.get(1) or self.layers.get(0, [])
         return MemoryTrace(
-            events=tuple(events),
+            events=events,
             ops=self.library_calls.all(),
             header=replace(
                 self.header,
                 steps=self.steps,
+                epoch_end=expanded.position,
                 layers=tuple(layers),
                 lines=self._lines.by_part(events),
                 kernels=self.kernels.groups(self.steps),
@@ -384,14 +393,6 @@ class TraceRecorder:
 def sparse_parts(tensor: Any) -> tuple[torch.Tensor, ...]:
     """Indices and values of a fake sparse tensor; empty for layouts that are not modeled."""
     return getattr(tensor, SPARSE_PARTS_ATTRIBUTE, ())
-
-
-def _guess_category(allocated_in: str, freed_in: str | None) -> str:
-    if allocated_in == "forward" and freed_in != "forward":
-        return "activation"
-    if allocated_in == "load" and freed_in != "load":
-        return "buffer"
-    return "temporary"
 
 
 def _block_bytes(nbytes: int) -> int:

@@ -280,8 +280,10 @@ class TracingSession:
         if not self.recorder.cuda_used:
             # Its optimizer steps were on the CPU: an answer of 0 B plus a CUDA context would be wrong.
             answer_error(self.answer, without_gpu("the script trains without putting anything on a GPU"))
-        self.recorder.header = with_provenance(replace(self.recorder.header, libraries=library_versions()))
-        self.observer.progress.conditional_work.warn()
+        progress = self.observer.progress
+        header = replace(self.recorder.header, libraries=library_versions(), epoch_end=progress.epoch_end)
+        self.recorder.header = with_provenance(header)
+        progress.conditional_work.warn()
         gc.disable()  # nothing of the trace is garbage, and collections would take half of the time
         answer_trace(self.answer, self.recorder.trace(partial=partial))
 

@@ -167,16 +167,19 @@ class LoopExit:
         warn: Callable[[str], object],
         trained: later_training.TrainedLines,
         resume: Callable[[], object],
+        epoch_ended: Callable[[], object],
         names_in: Callable[[str, range], bool],
     ) -> None:
         """`resume`: called when a loop goes on at a later iteration, in which the script trains.
 
+        `epoch_ended`: called when the first loop around the innermost one is left, which would have gone on.
         `names_in`: whether another warning names work in these lines of a file.
         """
         self._warn = warn
         self._names_in = names_in
         self._trained = trained
         self._resume = resume
+        self._epoch_ended = epoch_ended
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
         self._unreached: list[tuple[int, _Work]] = []  # work behind loops that are not left, with their depths
 
@@ -224,7 +227,8 @@ class LoopExit:
         if jumps:
             depths = {id(way): depth for depth, way in jumps.items()}  # by no object that holds a frame
             ways = [jumps[depth] for depth in sorted(jumps)]
-            self.give_up = leave_at_end(ways, lambda way: self._left(depths[id(way)], way))
+            of_epochs = next((depth for depth in sorted(jumps) if depth), None)
+            self.give_up = leave_at_end(ways, lambda way: self._left(depths[id(way)], way, of_epochs))
         return bool(wanted or later)
 
     def _later_iteration(
@@ -242,10 +246,12 @@ class LoopExit:
         """Name the work behind a loop that was not left, and has not ended by itself: the script trains again."""
         self._warn_of(work for _, work in self._unreached)
 
-    def _left(self, depth: int, way: Jump) -> None:
+    def _left(self, depth: int, way: Jump, of_epochs: int | None) -> None:
         self._unreached = [(inner, work) for inner, work in self._unreached if inner > depth]
         if way.rounds:
             self._resume()
+        elif depth == of_epochs:
+            self._epoch_ended()
 
     def _warn_of(self, works: Iterable[_Work | None]) -> None:
         first = next((work for work in works if work and not work.trains), None)

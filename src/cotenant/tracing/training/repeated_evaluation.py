@@ -3,7 +3,8 @@
 Alike calls have inputs of the same shapes, and record the same events: each allocates the same sizes in the same order,
 and frees them at the same places. What a call leaves beside its results is freed before the next. The allocator is then
 in the same state after each of them, so one more changes no peak, unless more is allocated around it than around those
-before: then their events are recorded once more, which takes no computing.
+before: then their events are recorded once more, which takes no computing. So are those of the last three calls, at the
+end of the trace: where their results lie among the blocks that they free decides what fits there later.
 
 Replaced are calls without gradients: of a whole model in evaluation mode once three were alike; once 16 were, of a
 model in training mode, as in roll-outs, and of a part that another model's forward calls, as samplers do. Not replaced
@@ -25,6 +26,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections import deque
 from types import FrameType
 from typing import Any
 
@@ -47,6 +49,7 @@ _MIN_ALIKE_ELSEWHERE = 16  # in training mode, or inside another model's call
 _MIN_EVENTS_INSIDE = 64  # of a part of a model: single layers are cheap
 _MAX_EVENTS = 100_000  # of the trace, from which on calls leave events only where much more is allocated
 _MUCH_MORE = 1 / 64
+_LAST = 3  # replaced calls that have their events in the trace
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -194,9 +197,11 @@ class _Repetition:
 
     def forget(self) -> None:
         """No calls so far."""
+        self._skipped: deque[int] = deque()  # the latest replaced calls whose events are recorded at the end
         self.count = 0
         self.numbers: set[tuple[object, ...]] = set()  # of alike calls; empty where calls of the same ones are compared
         self.output: Any = None
+        self._results: list[int] = []  # storages of the results of the last call
         self.left: set[int] = set()  # storages that the last call left beside its results, such as casts of autocast
         self.span: RecordedSpan | None = None  # of the last call
         self.live: dict[int, int] = {}  # bytes allocated around it, by GPU
@@ -253,13 +258,20 @@ class _Repetition:
             return False
         described = [_describe(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.output = (described, structure)
+        self._results = [number for number in owned if number is not None]
         return True
 
     def repeat(self, recorder: TraceRecorder) -> Any:
         """A result like that of the last call, with its events where more is allocated now than around it."""
         least = 1 + _MUCH_MORE if recorder.event_count > _MAX_EVENTS else 1
         if all(nbytes <= least * self.live.get(gpu, 0) for gpu, nbytes in recorder.live_bytes.items()):
-            return self._remade()
+            position = recorder.position()
+            result = self._remade()
+            if self.span is not None and recorder.note_skipped(position, self.span, self._results):
+                self._skipped.append(position[0])
+                if len(self._skipped) > _LAST:
+                    del recorder.skipped_calls[self._skipped.popleft()]
+            return result
         self.live = dict(recorder.live_bytes)
         recorder.pause()
         result = self._remade()

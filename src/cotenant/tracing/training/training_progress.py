@@ -69,6 +69,7 @@ class TrainingProgress:
         has_trained: they were, of the first training; the script may be in a later stage, or at a later epoch.
         ending_epoch: data loaders end their epoch as soon as they can.
         loaders: how many times a data loader began.
+        epoch_end: events before the end of the traced epoch, where another one follows it that is not traced.
         empty_loader_reason: why one gave nothing, for the user.
     """
 
@@ -88,10 +89,18 @@ class TrainingProgress:
         self.rounds = TrainingRounds()
         self._growth = StepGrowth(log)
         self._trained = later_training.TrainedLines()
-        self._loop_exit = LoopExit(log.warn, self._trained, self._trace_more, self.conditional_work.names_in)
+        self._loop_exit = LoopExit(
+            log.warn,
+            self._trained,
+            resume=self._trace_more,
+            epoch_ended=self._epoch_ended,
+            names_in=self.conditional_work.names_in,
+        )
         self.draining = self.has_trained = False
         self.ending_epoch = False
         self.loaders = 0
+        self.epoch_end: int | None = None
+        self._epoch_begin: int | None = None  # events before the newest one of a data loader
         self.empty_loader_reason = ""
         self._backward_passes = 0
         self._warmup_loops = 0  # that were traced to their end
@@ -132,6 +141,7 @@ class TrainingProgress:
 
     def _trace_more(self) -> None:
         self.draining = self.ending_epoch = False
+        self.epoch_end = self._epoch_begin = None
         self._loop_exit.give_up()
         self.schedule.extend(self.log.steps)
 
@@ -146,6 +156,8 @@ class TrainingProgress:
             if self._batches_ahead:
                 self._batches_ahead -= 1
                 return
+            if self.epoch_end is None:
+                self.epoch_end = self._epoch_begin
             self._end()
         self._trace_more()
 
@@ -180,9 +192,13 @@ class TrainingProgress:
     def epoch_begins(self, epoch: tuple[object, ...]) -> None:
         """A loader is about to give its first batch: those of the epoch before are used up."""
         self._batches_ahead = 0
+        self._epoch_begin = self.log.event_count
         if self.rounds.epoch_begins(epoch) and self.draining:
             self.rounds.begin()
             self._trace_more()
+
+    def _epoch_ended(self) -> None:
+        self.epoch_end = self.log.event_count
 
     def _goes_on(self) -> bool:
         """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
