@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import resource
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from cotenant.core.errors import CotenantError
 from cotenant.core.events import AttemptPlaced
 from cotenant.core.placement import Placement
+from cotenant.daemon.log import MAX_FILE_BYTES
 from cotenant.store.sqlite import SqliteJournal
 
 TIMEOUT_S = 60
@@ -53,6 +55,10 @@ def test_a_detached_daemon_answers_and_stops(site):
     pid = json.loads(started.stdout)["pid"]
     assert json.loads(site.cli("daemon", "status", "--json").stdout)["pid"] == pid
     assert site.cli("daemon", "--detach", "--simulate", "1xA100-40GB").returncode == 1
+    log_file = site.root / "state" / "cotenant" / "daemon.log"
+    os.truncate(log_file, MAX_FILE_BYTES + 1)  # a file with a hole, that takes no space
+    site.wait(site.submit("true"))
+    assert log_file.stat().st_size < 2**20 < log_file.with_name("daemon.log.1").stat().st_size
     assert site.cli("daemon", "stop").stdout == f"daemon {pid} has stopped\n"
     assert site.cli("daemon", "status").returncode == 3
 

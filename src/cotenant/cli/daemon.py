@@ -110,6 +110,7 @@ class DaemonOptions:
 @json_option
 @local_connection_options
 @cli_option("--ready-fd", type=int, hidden=True)
+@cli_option("--log-file", type=PATH, hidden=True)
 @click.pass_context
 def command(
     context: click.Context,
@@ -119,6 +120,7 @@ def command(
     json: bool,
     connection: LocalConnection,
     ready_fd: int | None,
+    log_file: Path | None,
 ) -> None:
     """Start the daemon in the foreground, or with --detach in the background.
 
@@ -140,15 +142,18 @@ def command(
     if detach:
         _detach(config, socket, json=json)
     else:
-        _serve(config, socket, ready_fd)
+        _serve(config, socket, ready_fd, log_file)
 
 
-def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
-    """Run the daemon in this process. `ready_fd` receives JSON when it serves, or with the reason why it cannot."""
+def _serve(config: Any, socket: Path, ready_fd: int | None, log_file: Path | None) -> None:
+    """Run the daemon in this process. `ready_fd` receives JSON when it serves, or with the reason why it cannot.
+
+    `log_file`: what stderr is, if it is to be rotated.
+    """
     from cotenant.daemon import log, systemd
     from cotenant.daemon.serve import serve
 
-    log.set_up(config.daemon.log_level)
+    log.set_up(config.daemon.log_level, file=log_file)
 
     def report(value: dict[str, Any]) -> None:
         if ready_fd is not None:
@@ -197,7 +202,7 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
         os.fchmod(output.fileno(), LOG_MODE)
         logged_bytes = output.tell()
         subprocess.Popen(
-            [sys.executable, "-m", "cotenant", *arguments, "--ready-fd", str(write_end)],
+            [sys.executable, "-m", "cotenant", *arguments, "--ready-fd", str(write_end), "--log-file", str(log)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
