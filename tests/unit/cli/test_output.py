@@ -28,6 +28,16 @@ def test_columns_can_be_chosen(capsys):
     assert capsys.readouterr().out == "bert     7\nx     1024\n"
 
 
+def test_a_long_table_on_a_terminal_is_only_aligned(capsys, monkeypatch):
+    rows = ROWS * output.MAX_DRAWN
+    output.print_table(rows, COLUMNS)
+    aligned = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(output, "_draw", None)
+    output.print_table(rows, COLUMNS)
+    assert capsys.readouterr().out == aligned
+
+
 def test_an_unknown_column_is_refused(capsys):
     with pytest.raises(UnknownName, match="no column named `nmae`"):
         output.print_table(ROWS, COLUMNS, only="nmae")
