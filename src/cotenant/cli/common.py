@@ -10,10 +10,13 @@ from typing import Any
 
 from cotenant.cli.completion import complete_job_ids
 from cotenant.cli.options import CONNECTION, cli_argument, flag, option, option_group
-from cotenant.cli.output import Column, emit_json, print_line, print_table, report_error
+from cotenant.cli.output import Column, emit_json, note, print_line, print_table, report_error
 from cotenant.cli.parameter_types import PATH
 from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client, error_of
+
+MAX_CHANGES = 20
+"""Jobs that a verb changed, and jobs that it could not change, that get a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,8 @@ def _resolvable(client: Client, refs: Sequence[str]) -> tuple[list[str], list[Co
 def report_changes(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
     """Print the states of jobs after a change of many, oldest first, and its failures; the exit code.
 
+    Of more than `MAX_CHANGES` jobs, those in the same state are counted, in one line.
+
     Raises:
         CotenantError: the only failure, if no job was changed.
     """
@@ -165,15 +170,30 @@ def report_changes(views: Sequence[Mapping[str, Any]], failures: Sequence[Cotena
         raise failures[0]
     views = sorted(views, key=lambda view: int(view["id"]))
     if not json:
-        for view in views:
-            print_line(f"job {view['label']}: {view['reason']}")
+        for line in _change_lines(views):
+            print_line(line)
     return report_outcome(views, failures, json=json)
 
 
+def _change_lines(views: Sequence[Mapping[str, Any]]) -> list[str]:
+    if len(views) <= MAX_CHANGES:
+        return [f"job {view['label']}: {view['reason']}" for view in views]
+    labels: dict[str, list[str]] = {}
+    for view in views:
+        labels.setdefault(view["reason"], []).append(view["label"])
+    return [f"{_named(found)}: {reason}" for reason, found in labels.items()]
+
+
+def _named(labels: Sequence[str]) -> str:
+    return f"job {labels[0]}" if len(labels) == 1 else f"{len(labels)} jobs between {labels[0]} and {labels[-1]}"
+
+
 def report_outcome(views: Sequence[Mapping[str, Any]], failures: Sequence[CotenantError], *, json: bool) -> int:
-    """Print the failures of a change of many jobs, and with `json` all of its results; the exit code."""
-    for failure in failures:
+    """Print the first failures of a change of many jobs, and with `json` all of its results; the exit code."""
+    for failure in failures[:MAX_CHANGES]:
         report_error(failure)
+    if len(failures) > MAX_CHANGES:
+        note(f"error: {len(failures) - MAX_CHANGES} more jobs were not changed; --json lists them")
     if json:
         errors = [
             {"kind": type(failure).__name__, "message": failure.message, "hint": failure.hint} for failure in failures
