@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cotenant.core.errors import UnknownName
+from cotenant.core.errors import UsageError
 from cotenant.gpu_specs import gpu_spec
 from cotenant.slurm.installation import SlurmInstallation
 
@@ -65,7 +65,7 @@ def memory_of_type(name: str) -> int | None:
     """Memory of a GPU that a site calls `name`; None if that names none, or several."""
     try:
         return gpu_spec(name).memory_total_bytes
-    except UnknownName:
+    except UsageError:
         return None
 
 

@@ -49,7 +49,7 @@ def test_all_gpus_are_listed_by_name():
     ("name", "found"),
     [
         ("A100-40GB", "A100-40GB"),
-        ("a100", "A100-40GB"),
+        ("a100_40gb", "A100-40GB"),
         ("A100-SXM4-40GB", "A100-40GB"),
         ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
         ("h100", "H100-80GB"),
@@ -80,6 +80,13 @@ def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownName, match="no GPU named `A100-41GB`") as caught:
         gpu_spec("A100-41GB")
     assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("name", ["A100", "v100", "NVIDIA A100", "A100:1g.10gb"])
+def test_a_name_of_several_sizes_names_none(name):
+    with pytest.raises(UsageError, match=r"is `.100-..GB` or `.100-..GB`") as caught:
+        gpu_spec(name)
+    assert not isinstance(caught.value, UnknownName)
 
 
 @pytest.mark.parametrize("spec", all_gpu_specs(), ids=lambda spec: spec.name)
@@ -156,7 +163,7 @@ def test_the_context_rule_is_near_measured_contexts(sm_count, measured_mib, whic
         pytest.param("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20096, "A100-40GB:3g.20gb", id="MIG"),
         pytest.param("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 40960, None, id="MIG with the memory of the card"),
         pytest.param("NVIDIA A100-SXM4-40GB MIG 9g.99gb", 20096, None, id="no such MIG profile"),
-        pytest.param("a100", 40960, None, id="an alias is not what NVML says"),
+        pytest.param("a100-40", 40960, None, id="an alias is not what NVML says"),
         pytest.param("A100-40GB", 40960, "A100-40GB", id="a simulated GPU"),
         pytest.param("Radeon", 8192, None, id="unknown"),
     ],
@@ -167,7 +174,7 @@ def test_a_gpu_is_found_by_its_nvml_name_and_memory(name, mib, found):
 
 
 def test_a_mig_instance_has_its_own_memory_and_derived_context():
-    spec = gpu_spec("A100:3G.20GB")
+    spec = gpu_spec("A100-40:3G.20GB")
     assert (spec.name, spec.sm_count, spec.mig) == ("A100-40GB:3g.20gb", 42, ())
     assert spec.memory_total_bytes == 20096 * MiB
     assert spec.torch_total_bytes is None
@@ -175,7 +182,7 @@ def test_a_mig_instance_has_its_own_memory_and_derived_context():
     assert "lgip" in spec.sources["memory_total_bytes"]
 
 
-@pytest.mark.parametrize("name", ["A100:8g.99gb", "T4:1g.5gb"])
+@pytest.mark.parametrize("name", ["A100-40:8g.99gb", "T4:1g.5gb"])
 def test_an_unknown_mig_profile_is_refused(name):
     with pytest.raises(UnknownName, match="no MIG profile of"):
         gpu_spec(name)

@@ -107,6 +107,12 @@ def test_shards_of_nodes(gres, wanted):
     assert [(shards.type, shards.per_gpu) for shards in parse_node_gres(gres)] == wanted
 
 
+def test_the_memory_of_a_type_of_two_sizes_is_unknown():
+    """Its 80 shards of 1 GiB were taken for 0.5 GiB each where the GPU is an A100-80GB."""
+    (shards,) = parse_node_gres(["gpu:a100:4,shard:a100:320"])
+    assert shards.gpu_memory_bytes is None
+
+
 def test_the_memory_of_a_type_that_names_a_gpu_is_known():
     (shards,) = parse_node_gres(["gpu:h100-80gb:4,shard:h100-80gb:320"])
     assert shards.gpu_memory_bytes == pytest.approx(80 * GiB, rel=0.02)
