@@ -123,3 +123,21 @@ def test_a_journal_in_use_is_not_repaired(server, journal):
     refused = server.cli("daemon", "repair")
     assert refused.returncode == 1
     assert f"another daemon (pid {server.daemon.pid}) holds {journal}" in refused.stderr
+
+
+def test_a_damaged_page_outside_of_the_events_is_found(site, journal):
+    """"All can be read" was all that was said of a file in which no snapshot could be saved any more."""
+    held_job(site)
+    assert site.cli("daemon", "repair").returncode == 0
+    with closing(sqlite3.connect(journal)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'snapshot_jobs'").fetchone()
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    with journal.open("r+b") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(b"\xff" * page_bytes)
+    found = site.cli("daemon", "repair")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "is damaged (" in found.stderr
+    assert "hint: check the disk" in found.stderr
+    site.start()
+    assert site.wait(site.submit("true"))["state"] == "COMPLETED"

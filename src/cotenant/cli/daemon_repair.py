@@ -57,7 +57,10 @@ def command(
     folder = state_folder(config) if state_dir is None else state_dir.absolute()
     with closing(JournalRepair(folder / "journal.db", config)) as repair:
         if seq is None:
-            _list(list(repair.problems()) if job_id is None else repair.of_job(job_id), json=json)
+            reports = list(repair.problems()) if job_id is None else repair.of_job(job_id)
+            if not reports:
+                repair.check_file()
+            _list(reports, json=json)
             return
         report = repair.event(seq)
         backup = None

@@ -93,6 +93,24 @@ class JournalRepair:
         for repaired in self._journal.quarantined():
             yield self.event(repaired.seq)
 
+    def check_file(self) -> None:
+        """Check the pages of the file: one may be damaged where no event is, such as in the snapshot.
+
+        Raises:
+            JournalError: SQLite finds one damaged.
+        """
+        try:
+            with self._reading() as db:
+                (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            found = str(error)
+        if found != "ok":
+            raise JournalError(
+                f"the file {self.path} is damaged ({" ".join(found.split())}), though all of its events can be read",
+                hint="check the disk, and put a backup of the journal in its place; until then no snapshot may be saved,"
+                " and each start replays all events",
+            )
+
     def _first_problem(self, known: Container[int]) -> tuple[int, str] | None:
         """(Number, why) of the first event besides `known` that cannot be read or applied."""
         manager = Manager(policies.create(self._config.policy.name, {}))
