@@ -105,10 +105,11 @@ class JournalRepair:
         except sqlite3.Error as error:
             found = str(error)
         if found != "ok":
+            why = " ".join(found.split())
             raise JournalError(
-                f"the file {self.path} is damaged ({" ".join(found.split())}), though all of its events can be read",
-                hint="check the disk, and put a backup of the journal in its place; until then no snapshot may be saved,"
-                " and each start replays all events",
+                f"the file {self.path} is damaged ({why}), though all of its events can be read",
+                hint="check the disk, and put a backup of the journal in its place; until then perhaps no snapshot is"
+                " saved, and each start replays all events",
             )
 
     def _first_problem(self, known: Container[int]) -> tuple[int, str] | None:
