@@ -126,7 +126,7 @@ def test_a_journal_in_use_is_not_repaired(server, journal):
 
 
 def test_a_damaged_page_outside_of_the_events_is_found(site, journal):
-    """"All can be read" was all that was said of a file in which no snapshot could be saved any more."""
+    """It said of a file in which no snapshot could be saved any more that all could be read."""
     held_job(site)
     assert site.cli("daemon", "repair").returncode == 0
     with closing(sqlite3.connect(journal)) as db:
