@@ -9,12 +9,37 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from cotenant.core.errors import UsageError
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import FAULT, REPAIR, EventQueue
 from cotenant.sim.engine.observations import Observations
 from cotenant.sim.engine.running_attempt import RunningAttempt
 from cotenant.sim.engine.sim_gpu import SimGpu
+from cotenant.sim.trace import Trace
+
+MAX_EXPECTED_ATTEMPTS = 10_000
+
+
+def check_faults(config: SimulationConfig, trace: Trace, gpu_count: int) -> None:
+    """Refuse faults so frequent that a job would start again and again, and the simulation would not end.
+
+    Work of s seconds on g GPUs, each with a fault every f seconds in the mean, succeeds with probability exp(-s g / f).
+
+    Raises:
+        UsageError: a job that fits into the cluster would need more than `MAX_EXPECTED_ATTEMPTS` for some of its work.
+    """
+    if config.fault_every_s is None:
+        return
+    longest_s = config.fault_every_s * math.log(MAX_EXPECTED_ATTEMPTS)
+    saved_s = math.inf if config.checkpoint_s is None else config.checkpoint_s
+    for number, (duration_s, gpus) in enumerate(zip(trace.duration_s, trace.gpus, strict=True)):
+        if gpus <= gpu_count and min(duration_s, saved_s) * gpus > longest_s:
+            raise UsageError(
+                f"job {number} of trace `{trace.name}` needs {min(duration_s, saved_s):g} s without a fault of its GPUs"
+                f" ({gpus}), and each fails every {config.fault_every_s:g} s: it would hardly ever end",
+                hint=f"save its work (`checkpoint_s`) at least every {longest_s / gpus:.3g} s, or let GPUs fail rarely",
+            )
 
 
 class FaultInjector:

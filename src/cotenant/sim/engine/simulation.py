@@ -27,7 +27,7 @@ from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.event_queue import BEGIN_WORK, MILESTONE, WAKE, EventQueue
-from cotenant.sim.engine.faults import FaultInjector
+from cotenant.sim.engine.faults import FaultInjector, check_faults
 from cotenant.sim.engine.history_feed import HistoryFeed
 from cotenant.sim.engine.layouts import LayoutChanger, MigSlots
 from cotenant.sim.engine.moves import Handler, Mover, ignore_change, ignore_event
@@ -69,6 +69,7 @@ class Simulation:
         planner: MovePlanner | None = None,
         repartition: tuple[RepartitionPlanner, Sequence[MigSlots]] | None = None,
     ) -> None:
+        check_faults(config, trace, len(cluster.slots))
         self.trace, self.cluster, self.config = trace, cluster, config
         self.columns = JobColumns(len(trace))
         self.gpus = [SimGpu(slot, power_of(slot.gpu_type), record=config.record) for slot in cluster.slots]

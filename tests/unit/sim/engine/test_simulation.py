@@ -164,6 +164,20 @@ def test_a_fault_interrupts_jobs_and_a_checkpoint_saves_their_work():
     assert plain.columns.run_s[0] - plain.columns.lost_s[0] == pytest.approx(5000.0)
 
 
+def test_faults_that_no_job_survives_are_refused():
+    """The simulation did not end: 3000 s without a fault are one of 10**13 attempts where there is one each 100 s."""
+    faults = SimulationConfig(fault_every_s=100.0, repair_s=10.0)
+    with pytest.raises(UsageError, match="job 1 of trace `.*` needs 3000 s without a fault") as caught:
+        run_eager(a_trace((0.0, 10.0, 1, a_profile()), (0.0, 3000.0, 1, a_profile())), config=faults)
+    assert "`checkpoint_s`) at least every 921 s" in caught.value.hint
+    with pytest.raises(UsageError, match=r"of its GPUs \(2\)"):  # 500 s on one GPU would be one of 150 attempts
+        run_eager(a_trace((0.0, 500.0, 2, a_profile())), gpus="2xA100-40GB", config=faults)
+    too_large = a_trace((0.0, 500.0, 4, a_profile()))  # it never starts
+    assert run_eager(too_large, config=faults).columns.outcome[0] == NEVER_STARTED
+    often = SimulationConfig(fault_every_s=100.0, repair_s=10.0, checkpoint_s=50.0)
+    assert run_eager(a_trace((0.0, 3000.0, 1, a_profile())), config=often).columns.outcome[0] == COMPLETED
+
+
 def test_gpu_seconds_idle_while_a_job_is_pending_are_counted():
     # A gang of three waits 100 s for GPU 0; the other two GPUs are idle meanwhile.
     trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 10.0, 3, a_profile("gang")))
