@@ -167,7 +167,7 @@ def test_a_fault_interrupts_jobs_and_a_checkpoint_saves_their_work():
 def test_faults_that_no_job_survives_are_refused():
     """The simulation did not end: 3000 s without a fault are one of 10**13 attempts where there is one each 100 s."""
     faults = SimulationConfig(fault_every_s=100.0, repair_s=10.0)
-    with pytest.raises(UsageError, match="job 1 of trace `.*` needs 3000 s without a fault") as caught:
+    with pytest.raises(UsageError, match=r"job 1 of trace `.*` needs 3000 s without a fault") as caught:
         run_eager(a_trace((0.0, 10.0, 1, a_profile()), (0.0, 3000.0, 1, a_profile())), config=faults)
     assert "`checkpoint_s`) at least every 921 s" in caught.value.hint
     with pytest.raises(UsageError, match=r"of its GPUs \(2\)"):  # 500 s on one GPU would be one of 150 attempts
