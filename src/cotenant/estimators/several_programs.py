@@ -38,7 +38,7 @@ def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedComm
             results[place] = explain(command)
         except (TraceError, UsageError) as error:
             errors[place] = error
-    failed = [error for error in errors.values() if not _has_no_training(error)]
+    failed = [error for error in errors.values() if not has_no_training(error)]
     if not results:
         raise (failed or list(errors.values()))[0]
     best = max(results, key=lambda place: results[place].estimate.bound_bytes)
@@ -63,7 +63,8 @@ def largest(commands: Sequence[ResolvedCommand], explain: Callable[[ResolvedComm
     return replace(found, estimate=estimate)
 
 
-def _has_no_training(error: CotenantError) -> bool:
+def has_no_training(error: CotenantError) -> bool:
+    """Whether a program has no estimate because it trains nothing, so that its job needs no memory for it."""
     return isinstance(error, TraceError) and error.kind in _NO_TRAINING
 
 

@@ -113,10 +113,25 @@ def _memory(job: BatchJob, own: Mapping[str, str | None]) -> tuple[int | None, s
     if not found:
         note("sbatch: no estimate: the script has no Python command that could be found; --gpu-mem declares its memory")
         return None, ""
-    estimates = [estimate for command in found[:MAX_COMMANDS] if (estimate := _estimate(command, job, own)) is not None]
+    from cotenant.estimators.several_programs import has_no_training
+
+    estimates, is_known = [], len(found) <= MAX_COMMANDS
+    for command in found[:MAX_COMMANDS]:
+        try:
+            estimate = _estimate(command, job, own)
+        except CotenantError as error:
+            note(f"sbatch: no estimate of {_shown(command)}: {error.message}")
+            is_known = is_known and has_no_training(error)
+        else:
+            estimates.append(estimate)
+            is_known = is_known and not estimate.partial
     if len(found) > MAX_COMMANDS:
         note(f"sbatch: only {MAX_COMMANDS} of {len(found)} Python commands were estimated")
     if not estimates:
+        return None, ""
+    if not is_known:
+        # The largest of the known ones would be too few shards if another command needs more.
+        note("sbatch: not all that its commands need is known; --gpu-mem declares it")
         return None, ""
     largest = max(estimates, key=lambda estimate: estimate.bound_bytes)
     return largest.bound_bytes, largest.estimator
@@ -137,16 +152,19 @@ def _batch_variables() -> dict[str, str]:
     }
 
 
-def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | None]) -> Estimate | None:
-    """The estimate of one command, which is printed; None, with the reason, if there is none."""
+def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | None]) -> Estimate:
+    """The estimate of one command, which is printed.
+
+    Raises:
+        CotenantError: there is none.
+    """
     from cotenant.core.ports import EstimateRequest
     from cotenant.estimators import create
     from cotenant.estimators.trace_cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
 
-    shown = f"`{shlex.join(command.words)}` (line {command.line})"
     if command.unknown:
-        note(f"sbatch: warning: {shown}: {', '.join(command.unknown)} not known here, taken as empty")
+        note(f"sbatch: warning: {_shown(command)}: {', '.join(command.unknown)} not known here, taken as empty")
     start = Path(job.values().get("chdir") or "").absolute()
     workdir = start / Path(command.folder).expanduser()
     env = {**os.environ, **_batch_variables(), **command.env}
@@ -163,21 +181,21 @@ def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | Non
         gpus=max(1, job.gpu_request().gpus or 1),
     )
     folder = default_folder()
-    try:
-        estimator = create(
-            own.get("estimator") or "traced",
-            lambda: TracedEstimator(cache=None if folder is None else TraceCache(folder)),
-        )
-        estimate = estimator.estimate(request)
-    except CotenantError as error:
-        note(f"sbatch: no estimate of {shown}: {error.message}")
-        return None
+    estimator = create(
+        own.get("estimator") or "traced",
+        lambda: TracedEstimator(cache=None if folder is None else TraceCache(folder)),
+    )
+    estimate = estimator.estimate(request)
     partial = ", a lower bound" if estimate.partial else ""
     note(
-        f"sbatch: {shown} needs {format_bytes(estimate.bound_bytes)} on {estimate.gpu}"
+        f"sbatch: {_shown(command)} needs {format_bytes(estimate.bound_bytes)} on {estimate.gpu}"
         f" ({format_bytes(estimate.device_bytes)} and a margin, by {estimate.estimator}{partial})"
     )
-    return None if estimate.partial else estimate
+    return estimate
+
+
+def _shown(command: PythonCommand) -> str:
+    return f"`{shlex.join(command.words)}` (line {command.line})"
 
 
 def _conda_folders(name: str, env: Mapping[str, str]) -> list[str]:
