@@ -22,6 +22,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ.setdefault(_name, "1")
 
+# Tests of daemons and command lines would read the configuration of the machine's own daemon.
+os.environ["COTENANT_SYSTEM_CONFIG"] = "/nonexistent"
+
 # A shell without job control starts background commands with SIGINT ignored, which their processes inherit: those that
 # tests interrupt would go on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -44,8 +44,13 @@ def state_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def config_files(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Configuration files, later ones over earlier ones; they need not exist."""
-    return (Path("/etc/cotenant/config.toml"), _home(env, "XDG_CONFIG_HOME", ".config") / "cotenant" / "config.toml")
+    """Configuration files, later ones over earlier ones; they need not exist.
+
+    The first is the machine's, in `$COTENANT_SYSTEM_CONFIG` or else in /etc/cotenant: tests name a folder that is not
+    there, so that they do not depend on the machine.
+    """
+    machine = Path(env.get("COTENANT_SYSTEM_CONFIG") or "/etc/cotenant").absolute()
+    return (machine / "config.toml", _home(env, "XDG_CONFIG_HOME", ".config") / "cotenant" / "config.toml")
 
 
 def _home(env: Mapping[str, str], variable: str, default: str) -> Path:

@@ -150,3 +150,14 @@ def test_a_folder_that_all_users_share_is_refused_and_stays_theirs(tmp_path):
         with pytest.raises(NotPermitted, match="all users share"):
             take(shared)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+
+
+def test_the_configuration_of_the_machine_has_a_folder_of_its_own(tmp_path):
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert [*map(str, paths.config_files(home))] == ["/etc/cotenant/config.toml", f"{tmp_path}/cotenant/config.toml"]
+    named = paths.config_files({**home, "COTENANT_SYSTEM_CONFIG": str(tmp_path / "etc")})
+    assert named == (tmp_path / "etc" / "config.toml", tmp_path / "cotenant" / "config.toml")
+
+
+def test_these_tests_read_no_configuration_of_the_machine():
+    assert not paths.config_files()[0].parent.exists()
