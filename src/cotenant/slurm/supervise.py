@@ -26,7 +26,7 @@ from cotenant.osutil.forwarding import popen_with_signals
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.slurm.gpu_usage import JobGpuUsage, open_job_usage
 from cotenant.slurm.job_records import JobRecords
-from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE
+from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE, interpreter_words
 
 SAMPLE_S = 1.0
 RECORD_EVERY_S = 10.0
@@ -40,7 +40,7 @@ def main() -> int:
     try:
         status = supervisor.run(sys.argv[2:])
     finally:
-        text = (folder / SCRIPT_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+        text = supervisor.script_text()
         shutil.rmtree(folder, ignore_errors=True)
     supervisor.finish(status, text, sys.argv[2:])
     if status < 0:
@@ -62,11 +62,16 @@ class ScriptSupervisor:
         self._usage: JobGpuUsage | None = None
         self._has_ended = threading.Event()
 
+    def script_text(self) -> str:
+        """The user's script."""
+        return (self._folder / SCRIPT_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+
     def run(self, arguments: list[str]) -> int:
         """Run the script to its end; its status as of `subprocess.Popen.returncode`."""
         fields = {name: self._job[name] for name in ("promised_bytes", "shards", "estimator", "attempt")}
         self._record({**fields, "node": os.environ.get("SLURMD_NODENAME", os.uname().nodename)})
-        process = popen_with_signals([str(self._folder / SCRIPT_FILE), *arguments])
+        script = str(self._folder / SCRIPT_FILE)
+        process = popen_with_signals([*interpreter_words(self.script_text()), script, *arguments])
         watcher = threading.Thread(target=self._watch, args=(process.pid,), daemon=True)
         watcher.start()
         status = process.wait()

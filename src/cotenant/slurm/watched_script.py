@@ -32,6 +32,15 @@ def header_lines(text: str) -> list[str]:
     return lines
 
 
+def interpreter_words(text: str) -> list[str]:
+    """The interpreter of a script, and its argument if there is one, as the kernel reads the first line.
+
+    Naming it runs the script where temporary folders are mounted `noexec`. All after the interpreter is one argument.
+    Source: execve(2), "Interpreter scripts".
+    """
+    return text.partition("\n")[0].removeprefix("#!").strip().split(None, 1) or ["/bin/sh"]
+
+
 def watched_script(text: str, job: Mapping[str, Any], *, python: str) -> str:
     """The outer script for the script `text`; `job` is what `slurm.supervise` reads.
 
@@ -51,13 +60,12 @@ def watched_script(text: str, job: Mapping[str, Any], *, python: str) -> str:
         f"{body}{mark}",
         f"cat >\"$cotenant_folder/{JOB_FILE}\" <<'{mark}'",
         f"{json.dumps(dict(job))}\n{mark}",
-        f'chmod 700 "$cotenant_folder/{SCRIPT_FILE}"',
         f"cotenant_python={shlex.quote(python)}",
         'if [ -x "$cotenant_python" ]; then',
         f'    exec "$cotenant_python" -c {shlex.quote(BOOTSTRAP)} "$cotenant_folder" "$@"',
         "fi",
         'echo "cotenant: this node has no $cotenant_python: the job is not watched" >&2',
-        f'"$cotenant_folder/{SCRIPT_FILE}" "$@"',
+        f'{shlex.join(interpreter_words(text))} "$cotenant_folder/{SCRIPT_FILE}" "$@"',
         "cotenant_code=$?",
         'rm -rf "$cotenant_folder"',
         "exit $cotenant_code",
