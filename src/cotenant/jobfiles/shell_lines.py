@@ -18,6 +18,8 @@ _NAME_BEFORE_QUOTE = re.compile(r"\$(\w+)(?=['\"])")
 _DESCRIPTOR = re.compile(r"(?<=\s)\d(?=[<>])")  # the 2 of `2>`, but not of `--seed 2 > log`
 _PROCESS_SUBSTITUTION = re.compile(r"[<>]\([^()]*\)")
 _QUOTED_OR_COMMENT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<open>['"])|(?<![^\s;&|()])#.*""", re.DOTALL)
+_BACKGROUND = re.compile(r"(?<![&<>|])&(?![&>])")
+_LOOP = re.compile(r"(?:^|[;&|({]|\bdo\b|\bthen\b)\s*(?:for|while|until)\s")
 _HEREDOC = re.compile(r"<<-?\s*(['\"\\]?)(\w+)\1?")
 
 
@@ -62,6 +64,16 @@ def _code(line: str) -> tuple[str, bool]:
         if match["open"]:
             return line, True
     return line, False
+
+
+def may_run_several_at_once(text: str, commands_found: int) -> bool:
+    """Whether a script may run Python commands at the same time: it starts one with `&`, and has several or a loop.
+
+    One alone in the background, before `wait`, is how a script receives signals while it runs.
+    """
+    lines = [_QUOTED_OR_COMMENT.sub("''", line) for _, line in logical_lines(text)]
+    in_background = any(_BACKGROUND.search(line) for line in lines)
+    return in_background and (commands_found > 1 or any(_LOOP.search(line) for line in lines))
 
 
 def commands(line: str) -> Iterator[list[str]]:

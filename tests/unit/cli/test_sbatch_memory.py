@@ -41,3 +41,23 @@ def test_memory_is_that_of_all_commands_or_unknown(monkeypatch, capsys, answers,
     assert found == (bound_bytes, LARGE.estimator if bound_bytes else "")
     told = "not all that its commands need is known" in capsys.readouterr().err
     assert told == (bound_bytes is None and answers != [UNKNOWN])
+
+
+@pytest.mark.parametrize(
+    ("body", "is_known"),
+    [
+        pytest.param("python 0.py && python 1.py > log 2>&1\necho 'a & b'  # &\n", True, id="one after the other"),
+        pytest.param("python 0.py &\nwait\n", True, id="one that gets signals"),
+        pytest.param("python 0.py &\npython 1.py &> log &\nwait\n", False, id="two at once"),
+        pytest.param("for s in 1 2; do\n  python 0.py --seed $s &\ndone\nwait\n", False, id="a loop"),
+        pytest.param("for s in 1 2; do python 0.py --seed $s & done; wait\n", False, id="a loop in a line"),
+        pytest.param("if true; then for s in 1 2; do python 0.py & done; fi\n", False, id="a loop in a branch"),
+        pytest.param("for s in 1 2; do python 0.py; done\n", True, id="a loop of one after the other"),
+    ],
+)
+def test_the_memory_of_commands_that_run_at_once_is_unknown(monkeypatch, capsys, body, is_known):
+    """Two trainings in the background got the shards of the larger one."""
+    monkeypatch.setattr(submit, "_estimate", lambda *_: SMALL)
+    job = BatchJob(words=(), name="train.sh", text=f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{body}")
+    assert submit._memory(job, {})[0] == (SMALL.bound_bytes if is_known else None)
+    assert ("several may need memory at once" in capsys.readouterr().err) == (not is_known)

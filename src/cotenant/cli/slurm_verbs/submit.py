@@ -15,6 +15,7 @@ from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 from cotenant.jobfiles.python_commands import PythonCommand, find_python_commands
 from cotenant.jobfiles.sbatch import Setting
+from cotenant.jobfiles.shell_lines import may_run_several_at_once
 from cotenant.slurm.installation import SlurmInstallation
 from cotenant.slurm.job_records import JobRecords
 from cotenant.slurm.plan import Addition, ShardSize, Submission
@@ -116,6 +117,9 @@ def _memory(job: BatchJob, own: Mapping[str, str | None]) -> tuple[int | None, s
     from cotenant.estimators.several_programs import has_no_training
 
     estimates, is_known = [], len(found) <= MAX_COMMANDS
+    if may_run_several_at_once(job.text, len(found)):
+        note("sbatch: it starts commands with `&`, so that several may need memory at once")
+        is_known = False
     for command in found[:MAX_COMMANDS]:
         try:
             estimate = _estimate(command, job, own)
