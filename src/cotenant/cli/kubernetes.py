@@ -7,17 +7,23 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from cotenant.cli.command_estimates import largest_estimate
 from cotenant.cli.estimate.options import DEFAULT_GPU
 from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.parameter_types import PATH, Parsed, integer
-from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB, format_bytes, parse_gpu_memory
 from cotenant.kubernetes.manifest import ContainerCommand, fill_manifest
 from cotenant.kubernetes.pods import Sharing
+
+if TYPE_CHECKING:
+    from cotenant.core.estimate import Estimate
+    from cotenant.jobfiles.python_commands import PythonCommand
 
 ESTIMATE_TIMEOUT_S = 120.0
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
@@ -107,29 +113,26 @@ def _estimate(container: ContainerCommand, gpu: str, source: Path) -> int | None
             f"k8s: container {container.name} has no Python command that could be found; --gpu-mem declares its memory"
         )
         return None
-    python = found[0]
-    root = container.workdir.rstrip("/")
-    words = tuple(_local(word, root, source) for word in python.words)
     folder = default_folder()
-    request = EstimateRequest(
-        command=words,
-        workdir=str(source / _local(python.folder, root, source)),
-        env={**env, **python.env},
-        gpu=gpu,
-        timeout_s=ESTIMATE_TIMEOUT_S,
-        gpus=container.gpus,
-    )
-    shown = f"`{shlex.join(python.words)}`"
-    try:
-        estimate = TracedEstimator(cache=None if folder is None else TraceCache(folder)).estimate(request)
-    except CotenantError as error:
-        note(f"k8s: no estimate of {shown}: {error.message}")
-        return None
-    if estimate.partial:
-        note(f"k8s: no estimate of {shown}: only a lower bound, {format_bytes(estimate.bound_bytes)}")
-        return None
-    note(f"k8s: {shown} needs {format_bytes(estimate.bound_bytes)} on {estimate.gpu}")
-    return estimate.bound_bytes
+    estimator = TracedEstimator(cache=None if folder is None else TraceCache(folder))
+    root = container.workdir.rstrip("/")
+
+    def estimate(python: PythonCommand) -> Estimate:
+        request = EstimateRequest(
+            command=tuple(_local(word, root, source) for word in python.words),
+            workdir=str(source / _local(python.folder, root, source)),
+            env={**env, **python.env},
+            gpu=gpu,
+            timeout_s=ESTIMATE_TIMEOUT_S,
+            gpus=container.gpus,
+        )
+        one = estimator.estimate(request)
+        partial = ", a lower bound" if one.partial else ""
+        note(f"k8s: `{shlex.join(python.words)}` needs {format_bytes(one.bound_bytes)} on {one.gpu}{partial}")
+        return one
+
+    largest = largest_estimate("k8s", container.text, found, estimate)
+    return None if largest is None else largest.bound_bytes
 
 
 def _local(word: str, root: str, source: Path) -> str:

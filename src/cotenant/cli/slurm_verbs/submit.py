@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from cotenant.cli.command_estimates import largest_estimate, shown
 from cotenant.cli.estimate.options import DEFAULT_GPU
 from cotenant.cli.output import emit_json, note, print_line
-from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 from cotenant.jobfiles.python_commands import PythonCommand, find_python_commands
 from cotenant.jobfiles.sbatch import Setting
-from cotenant.jobfiles.shell_lines import may_run_several_at_once
 from cotenant.slurm.installation import SlurmInstallation
 from cotenant.slurm.job_records import JobRecords
 from cotenant.slurm.plan import Addition, ShardSize, Submission
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 GPU_VARIABLE, SHARD_VARIABLE = "COTENANT_SLURM_GPU", "COTENANT_SLURM_SHARD_SIZE"
 ESTIMATE_TIMEOUT_S = 120.0
-MAX_COMMANDS = 4
-"""Commands of one script that are estimated; the largest counts."""
 _ANSWERED_BY_SLURM = ("help", "usage", "version", "test-only")
 
 
@@ -114,31 +112,8 @@ def _memory(job: BatchJob, own: Mapping[str, str | None]) -> tuple[int | None, s
     if not found:
         note("sbatch: no estimate: the script has no Python command that could be found; --gpu-mem declares its memory")
         return None, ""
-    from cotenant.estimators.several_programs import has_no_training
-
-    estimates, is_known = [], len(found) <= MAX_COMMANDS
-    if may_run_several_at_once(job.text, len(found)):
-        note("sbatch: it starts commands with `&`, so that several may need memory at once")
-        is_known = False
-    for command in found[:MAX_COMMANDS]:
-        try:
-            estimate = _estimate(command, job, own)
-        except CotenantError as error:
-            note(f"sbatch: no estimate of {_shown(command)}: {error.message}")
-            is_known = is_known and has_no_training(error)
-        else:
-            estimates.append(estimate)
-            is_known = is_known and not estimate.partial
-    if len(found) > MAX_COMMANDS:
-        note(f"sbatch: only {MAX_COMMANDS} of {len(found)} Python commands were estimated")
-    if not estimates:
-        return None, ""
-    if not is_known:
-        # The largest of the known ones would be too few shards if another command needs more.
-        note("sbatch: not all that its commands need is known; --gpu-mem declares it")
-        return None, ""
-    largest = max(estimates, key=lambda estimate: estimate.bound_bytes)
-    return largest.bound_bytes, largest.estimator
+    largest = largest_estimate("sbatch", job.text, found, lambda command: _estimate(command, job, own))
+    return (None, "") if largest is None else (largest.bound_bytes, largest.estimator)
 
 
 def _batch_variables() -> dict[str, str]:
@@ -168,7 +143,7 @@ def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | Non
     from cotenant.estimators.traced import TracedEstimator
 
     if command.unknown:
-        note(f"sbatch: warning: {_shown(command)}: {', '.join(command.unknown)} not known here, taken as empty")
+        note(f"sbatch: warning: {shown(command)}: {', '.join(command.unknown)} not known here, taken as empty")
     start = Path(job.values().get("chdir") or "").absolute()
     workdir = start / Path(command.folder).expanduser()
     env = {**os.environ, **_batch_variables(), **command.env}
@@ -192,14 +167,10 @@ def _estimate(command: PythonCommand, job: BatchJob, own: Mapping[str, str | Non
     estimate = estimator.estimate(request)
     partial = ", a lower bound" if estimate.partial else ""
     note(
-        f"sbatch: {_shown(command)} needs {format_bytes(estimate.bound_bytes)} on {estimate.gpu}"
+        f"sbatch: {shown(command)} needs {format_bytes(estimate.bound_bytes)} on {estimate.gpu}"
         f" ({format_bytes(estimate.device_bytes)} and a margin, by {estimate.estimator}{partial})"
     )
     return estimate
-
-
-def _shown(command: PythonCommand) -> str:
-    return f"`{shlex.join(command.words)}` (line {command.line})"
 
 
 def _conda_folders(name: str, env: Mapping[str, str]) -> list[str]:

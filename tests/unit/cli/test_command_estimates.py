@@ -1,13 +1,19 @@
-"""The memory of a script that `cotenant sbatch` submits to Slurm: of all of its commands, or unknown."""
+"""The memory of a script that goes to Slurm or Kubernetes: of all of its commands, or unknown."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from builders import an_estimate
+from cotenant.cli import kubernetes
+from cotenant.cli.command_estimates import MAX_COMMANDS
 from cotenant.cli.slurm_verbs import submit
 from cotenant.core.errors import TraceError
 from cotenant.core.units import GiB
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.kubernetes.manifest import ContainerCommand
 from cotenant.slurm.submission import BatchJob
 
 SMALL, LARGE = (an_estimate(size * GiB) for size in (1, 3))
@@ -23,7 +29,7 @@ NO_TRAINING = TraceError("no-cuda", "the script ended without putting anything o
         pytest.param([NO_TRAINING, SMALL], SMALL.bound_bytes, id="one that trains nothing needs nothing"),
         pytest.param([SMALL, UNKNOWN], None, id="the one without an estimate may need more"),
         pytest.param([LARGE, PARTIAL], None, id="a lower bound may be exceeded"),
-        pytest.param([SMALL] * (submit.MAX_COMMANDS + 1), None, id="one was not estimated"),
+        pytest.param([SMALL] * (MAX_COMMANDS + 1), None, id="one was not estimated"),
         pytest.param([UNKNOWN], None, id="nothing is known"),
     ],
 )
@@ -61,3 +67,16 @@ def test_the_memory_of_commands_that_run_at_once_is_unknown(monkeypatch, capsys,
     job = BatchJob(words=(), name="train.sh", text=f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{body}")
     assert submit._memory(job, {})[0] == (SMALL.bound_bytes if is_known else None)
     assert ("several may need memory at once" in capsys.readouterr().err) == (not is_known)
+
+
+def test_a_container_needs_what_the_largest_of_its_commands_needs(monkeypatch, tmp_path):
+    """Only the first one counted, and HAMi holds a container to that."""
+    sizes = {"prepare.py": SMALL, "/here/train.py": LARGE}
+    monkeypatch.setattr(
+        TracedEstimator, "estimate", lambda _, request: sizes[request.command[1].replace(str(tmp_path), "/here")]
+    )
+    text = "python prepare.py && python /app/train.py"
+    container = ContainerCommand(name="main", text=text, arguments=(), workdir="/app", env={}, gpus=1)
+    assert kubernetes._estimate(container, "A100-40GB", tmp_path) == LARGE.bound_bytes
+    at_once = replace(container, text=text.replace("&&", "&"))
+    assert kubernetes._estimate(at_once, "A100-40GB", tmp_path) is None
