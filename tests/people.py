@@ -113,7 +113,9 @@ class Person:
             "HOME": str(self.home),
             "COTENANT_SOCKET": str(self.site.socket),
             "COTENANT_TEST_MARK": self.site.mark,
-            **{name: value for name, value in self.site.env.items() if name == "PYTHONPATH"},
+            **{
+                name: value for name, value in self.site.env.items() if name in ("PYTHONPATH", "COTENANT_SYSTEM_CONFIG")
+            },
             **self.env,
         }
         return {

@@ -57,7 +57,7 @@ def installed(built, tmp_path_factory):
     (packages / "dependencies.pth").write_text("\n".join(sorted(ours)))
     home = tmp_path_factory.mktemp("home")
     shutil.copytree(ROOT / "examples", home / "examples")
-    inherited = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("LANG", "TMPDIR", "COTENANT_SYSTEM_CONFIG") if name in os.environ}
     return {
         **inherited,
         "PATH": f"{folder / 'bin'}:/usr/bin:/bin",

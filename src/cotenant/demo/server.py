@@ -212,9 +212,9 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _own_env(folder: Path, time_scale: float) -> dict[str, str]:
-    """Our environment without the variables that lead to the user's files."""
+    """Our environment without the variables that lead to the files of the user and the machine."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("COTENANT_")}
-    ours = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
+    ours = ("COTENANT_SYSTEM_CONFIG", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
     folders = {key: str(folder / key.lower()) for key in ours}
     return {**inherited, **folders, "COTENANT_SCHEDULING__WINDOW_S": f"{window_s(time_scale):g}"}
 

@@ -8,6 +8,8 @@ import pytest
 
 from builders import a_job
 from cotenant.core.job import Done, Queued
+from cotenant.daemon.config.paths import config_files
+from cotenant.demo import server
 from cotenant.demo.server import TICK_S, DemoStatus, window_s
 
 
@@ -34,3 +36,8 @@ def test_a_run_ends_when_all_jobs_have_ended(states, total, over):
 )
 def test_window_of_readings(scale, wanted_s):
     assert window_s(scale) == pytest.approx(wanted_s)
+
+
+def test_the_demo_reads_no_configuration_of_the_user_or_the_machine(tmp_path):
+    """On a machine with a daemon of its own, the demo's took its port or its hosts."""
+    assert {file.is_relative_to(tmp_path) for file in config_files(server._own_env(tmp_path, 60.0))} == {True}
