@@ -45,12 +45,13 @@ _KNOWN: Mapping[str, Mapping[str, Any]] = {
     "dvclive": {}, "google": {}, "google.colab": {}, "ipywidgets": {}, "kaggle_secrets": {}, "mlflow": {},
     "neptune": {}, "progress": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {}, "tensorboard": {},
     "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
-    "IPython": {"get_ipython": _no_shell},
+    "IPython": {"get_ipython": _no_shell, "version_info": (9, 0, 0)},
     "termcolor": {"colored": _same_text, "cprint": _same_text},
     "thop": {"profile": _no_cost, "clever_format": _no_costs},
 }  # fmt: skip
 """By package: values that scripts compute with. TensorFlow is there for its summaries; reading data with it raises.
-`google` is missing where a notebook of Colab is not there and no other package of that name is."""
+`google` is missing where a notebook of Colab is not there and no other package of that name is. Matplotlib asks for the
+version of an IPython that is imported, and does its work itself from 8.24 on: matplotlib/pyplot.py."""
 
 _READERS = {"tensorboard": ("torch.utils.tensorboard",)}
 """Modules of libraries that are there for one package alone, and are replaced with it."""

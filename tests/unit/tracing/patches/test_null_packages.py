@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from cotenant.tracing.patches.null_packages import Null, replaceable
+from cotenant.tracing.patches.null_packages import _KNOWN, Null, replaceable
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,10 @@ def test_a_null_object_takes_calls_attributes_items_and_contexts():
     assert run.name is not None
     assert bool(run)
     assert f"{run.url:>10}{run}" == str(run) == ""
+
+
+def test_matplotlib_takes_a_null_ipython_for_one_that_leaves_it_the_work():
+    assert _KNOWN["IPython"]["version_info"][:2] >= (8, 24)
 
 
 def test_colors_vanish_in_texts():
