@@ -36,9 +36,17 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("image_id", "count"), ("image", "image"), ("image_width", "count"), ("semantic_class_to_id", "class numbers")],
+    [
+        ("image_id", "count"),
+        ("image", "image"),
+        ("image_width", "count"),
+        ("semantic_class_to_id", "class numbers"),
+        ("conversations", "chat"),
+        ("conversation_id", "row"),
+        ("label_id", "label"),
+    ],
 )
-def test_a_column_that_describes_an_image_holds_none(name, kind):
+def test_a_column_that_describes_something_does_not_hold_it(name, kind):
     assert kind_of(name) == kind
 
 

@@ -444,6 +444,7 @@ def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
     said = row["conversations"][0]
     assert said["from"] == "human" and said["role"] == "user" and said["value"].startswith("<image>")
     assert row["image"] == "0.jpg" and "image" in row and "audio" not in row
+    assert row["conversation_id"] == row["meta"]["movie_id"] == "0"
     def by_line(path):
         with path.open() as file:
             return [json.loads(line) for line in file]

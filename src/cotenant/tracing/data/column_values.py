@@ -31,6 +31,9 @@ _LAST_WORDS = (
 )  # fmt: skip
 _NUMBERS_OF_MEDIA = {"id", "idx", "index", "width", "height"}
 """Last words of columns that say something about an image, or a recording, and do not hold one: `image_id`."""
+_IDENTIFIERS = {"id", "idx", "index", "guid"}
+_LISTS = {"chat", "turns", "answers", "words"}
+"""Kinds of columns with lists. `conversation_id` says which list, and scripts look it up in dicts."""
 _KINDS = (
     ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
     ("audio", {"audio", "speech", "wav", "waveform"}),
@@ -41,7 +44,7 @@ _KINDS = (
     ("number", {"score", "similarity", "stars", "rating", "reward", "price"}),
     ("count", {"num", "count", "duration", "difficulty"}),
     ("objects", {"objects"}),
-    ("row", {"id", "idx", "index", "guid"}),
+    ("row", _IDENTIFIERS),
     ("tags", {"tags", "tag", "ner", "pos", "chunk"}),
     ("words", {"tokens", "words"}),
 )
@@ -145,7 +148,8 @@ def kind_of(name: str) -> str:
         return "class numbers"
     if last in _NUMBERS_OF_MEDIA and words & {"image", "img", "audio"}:
         return "count"
-    return next((kind for kind, known in _KINDS if words & known), "text")
+    kind = next((kind for kind, known in _KINDS if words & known), "text")
+    return "row" if last in _IDENTIFIERS and kind in _LISTS else kind
 
 
 def number_columns(count: int) -> dict[str, list[Any]]:

@@ -126,6 +126,8 @@ def _calls_with_keywords(path: str, line: int) -> tuple[ast.Call, ...]:
 
 def _value(maker: ColumnMaker, row: int, name: str) -> Any:
     kind = kind_of(name)
+    if _is_read_with_keys(name):
+        return _JsonRow({}, maker, row)
     if kind in ("image", "audio"):
         return f"0.{'jpg' if kind == 'image' else 'wav'}"
     if kind != "chat":
@@ -140,6 +142,11 @@ def _is_read_as_text(name: str) -> bool:
     """Whether the line that reads a value calls a method of texts: a label may be a word."""
     methods = "strip|lower|upper|title|split|replace|startswith|endswith|encode"
     return bool(re.search(rf"[\"']{re.escape(name)}[\"']\]\.(?:{methods})\(", script_location.calling_text()))
+
+
+def _is_read_with_keys(name: str) -> bool:
+    """Whether the line that reads a value reads a key of it at once: `row["meta"]["source"]`."""
+    return bool(re.search(rf"[\"']{re.escape(name)}[\"']\]\[[\"']", script_location.calling_text()))
 
 
 def _message(role: str, sender: str, content: str) -> dict[str, str]:
