@@ -14,6 +14,7 @@ from cotenant.tracing.assumptions import booleans  # noqa: E402 - needs torch
 from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
 from cotenant.tracing.cuda_build.epoch_end import epoch_patches  # noqa: E402
 from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
+from cotenant.tracing.patches.registry import PatchTable  # noqa: E402
 
 
 class Recorder:
@@ -140,6 +141,17 @@ def test_run_ends_after_so_many_steps_of_each_optimizer(order, finished_after):
     with pytest.raises(Finished):
         train()
     assert len(done) == finished_after
+
+
+def test_script_that_records_its_own_memory_history_leaves_the_one_that_answers(monkeypatch):
+    recorded = []
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *args, **_: recorded.append(args))
+    observer = CudaBuildObserver(1, lambda: pytest.fail("finished"))
+    monkeypatch.setattr(torch._C, "_cuda_emptyCache", lambda: None, raising=False)
+    PatchTable(entry for entry in observer.patches() if "memory_history" in entry.target).apply()
+    observer._record()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert recorded == [("all",)]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class CudaBuildObserver:
         self.marks: list[HistoryMark] = []
         self.names = StorageNames()
         self.is_recording = False
+        self._record_history = torch.cuda.memory._record_memory_history  # `patches` take it from the script
 
     def warn(self, sentence: str) -> None:
         """Add a warning, once."""
@@ -75,7 +76,7 @@ class CudaBuildObserver:
 
     def _record(self) -> None:
         # Without stacks: they take most of the time, and a trace has no place for them.
-        torch.cuda.memory._record_memory_history("all", context=None, max_entries=MAX_ENTRIES)
+        self._record_history("all", context=None, max_entries=MAX_ENTRIES)
         self.is_recording = True
 
     def patches(self) -> list[Entry]:
@@ -90,6 +91,12 @@ class CudaBuildObserver:
             *patch_attributes(
                 "torch._C", {"_cuda_emptyCache": self._emptying(torch._C)}, phase=Phase.DEVICE, reason=reason,
                 source="torch/cuda/memory.py, `empty_cache`",
+            ),
+            Patch(
+                target="torch.cuda.memory:_record_memory_history", phase=Phase.DEVICE,
+                replacement=lambda *_, **__: None,
+                reason="There is one history: a script that records its own would end the one that answers.",
+                source="torch/cuda/memory.py, `_record_memory_history`",
             ),
             HookPatch(
                 target="torch.optim.optimizer", phase=Phase.TRAINING, register=self._register,
