@@ -140,6 +140,8 @@ def _unflatten(structure: Any, leaves: Iterator[object]) -> Any:
     values = [_unflatten(part, leaves) for part in parts]
     if keys is None:
         return made_of(*values) if hasattr(made_of, "_fields") else made_of(values)
+    if dataclasses.is_dataclass(made_of) and issubclass(made_of, dict):  # transformers' `ModelOutput`
+        return made_of(**dict(zip(keys, values, strict=True)))
     if dataclasses.is_dataclass(made_of):
         result: Any = object.__new__(made_of)  # type: ignore[arg-type]
         vars(result).update(zip(keys, values, strict=True))
