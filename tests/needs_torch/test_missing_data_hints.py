@@ -141,3 +141,22 @@ def test_where_files_were_looked_for_and_not_found_is_named(tmp_path, listing, n
                 synthetic_data=["3x8x8:uint8"],
             )  # fmt: skip
         assert f"no files of the kind that it wants in `{named}`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        pytest.param("names = glob.glob('names/*.txt')\nnames[0]", "names/*.txt", id="raised"),
+        pytest.param("for path in Path('names').rglob('*.wav'):\n    train(path)", "names/*.wav", id="ended"),
+        pytest.param(
+            "x = torch.zeros(2).cuda()\nfor *_, files in os.walk('names'):\n    train(files)", "names", id="no step"
+        ),
+        pytest.param("names = glob.glob('checkpoints/*.pt')\nnames[0]", "", id="of an earlier run"),
+    ],
+)
+def test_where_no_files_are_found_is_named_without_synthetic_data(tmp_path, source, named):
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, f"import glob, os, torch\nfrom pathlib import Path\n{source}\n")
+    hint = caught.value.hint
+    assert ("no files of the kind that it wants" in hint) == bool(named)
+    assert not named or f"in `{named}`: are data missing on this machine? add `--synthetic-data " in hint

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import opened_files, synthetic_records
+from cotenant.tracing.data import empty_listings, opened_files
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.sentencepiece_files import SentencePieceFiles
@@ -104,7 +104,7 @@ def _preparing(
             if is_data and not _found(original, path, args, kwargs):
                 is_made = any(make(text) for make in prepare)
                 if lists and is_user and not is_made:
-                    synthetic_records.empty_listings.append(text)
+                    empty_listings.places.append(text)
         return original(path, *args, **kwargs)
 
     return call
@@ -137,7 +137,7 @@ def _globbing(before: Callable[[Any], Any], maker: FileMaker, original: Any) -> 
             return found
         found = maker.names_matching(pattern) or found
         if not found:
-            synthetic_records.empty_listings.append(pattern)
+            empty_listings.places.append(pattern)
         return found
 
     return glob
@@ -154,7 +154,7 @@ def _matching_below(maker: FileMaker, original: Any) -> Any:
             else:
                 found = [Path(name) for name in maker.names_matching(whole)]
             if not found:
-                synthetic_records.empty_listings.append(whole)
+                empty_listings.places.append(whole)
         return iter(found)
 
     return glob

@@ -11,7 +11,13 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import image_files, synthetic_graphs, synthetic_records, synthetic_torchvision
+from cotenant.tracing.data import (
+    empty_listings,
+    image_files,
+    synthetic_graphs,
+    synthetic_records,
+    synthetic_torchvision,
+)
 from cotenant.tracing.patches import missing_weights
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
@@ -84,7 +90,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
     is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
     if not is_missing or isinstance(error, NotImplementedError):
-        return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error)
+        return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error, synthetic_data)
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
     if other is not None and not _NAMES_DATA.search(words):
         return f"{other} is not on this machine: install it, or fetch it as for the job"
@@ -93,7 +99,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
             f"{made_up_files()} had to be made up, and the script keeps none of its rows: does it leave out long "
             "ones? a shorter sample of `--synthetic-data` makes shorter ones; or make a small one of its form available"
         )
-    if _NOTHING_KEPT in words and (hint := _listing_hint(error)):
+    if _NOTHING_KEPT in words and (hint := _listing_hint(error, synthetic_data)):
         return hint
     if synthetic_data:
         why = "its writer alone knows its content" if _PICKLES.search(words) else "its form is not known"
@@ -117,10 +123,11 @@ def _of_known_data_set(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _libraries_of_script(error: BaseException) -> set[str]:
+def _libraries_of_script(error: BaseException | None) -> set[str]:
     """Libraries that the script's own files name; what other libraries import says nothing of its data."""
     spaces = [vars(module) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
-    spaces += [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]  # the main module's, too
+    raised = error.__traceback__ if error is not None else None
+    spaces += [frame.f_globals for frame, _ in traceback.walk_tb(raised)]  # the main module's, too
     found = set()
     for space in spaces:
         path = space.get("__file__")
@@ -166,14 +173,23 @@ def _absent_path_hint(error: BaseException) -> str | None:
     )
 
 
-def _listing_hint(error: BaseException) -> str | None:
+def _listing_hint(error: BaseException, synthetic_data: Sequence[str]) -> str | None:
     """What to do about an error that may come from folders without the files that the script looks for in them."""
-    listed = list(dict.fromkeys(synthetic_records.empty_listings))[:_NAMED_FILES]
-    if not listed or not isinstance(error, (*_OWN_ERRORS, ArithmeticError, TypeError, UnboundLocalError)):
+    kinds = (*_OWN_ERRORS, ArithmeticError, TypeError, UnboundLocalError, StopIteration)
+    return empty_listing_hint(synthetic_data, error) if isinstance(error, kinds) else None
+
+
+def empty_listing_hint(synthetic_data: Sequence[str], error: BaseException | None = None) -> str | None:
+    """What to do about folders without the files that the script looks for in them; None if it found all."""
+    listed = list(dict.fromkeys(empty_listings.places))[:_NAMED_FILES]
+    if not listed:
         return None
+    where = f"the script finds no files of the kind that it wants in {', '.join(f'`{path}`' for path in listed)}"
+    if synthetic_data:
+        return f"{where}: make a few available there, of its form"
+    sample, what = example(" ".join(listed).lower(), _libraries_of_script(error))
     return (
-        f"the script finds no files of the kind that it wants in {', '.join(f'`{path}`' for path in listed)}: make a "
-        "few available there, of its form"
+        f"{where}: are data missing on this machine? add `--synthetic-data {sample}` ({what}), with your samples' shape"
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    empty_listings,
     file_questions,
     json_rows,
     missing_downloads,
@@ -64,10 +65,10 @@ _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECA
 
 
 def patches(context: AbsenceContext) -> list[Entry]:
-    """Functions that load data; none without synthetic samples."""
+    """Functions that load data; without synthetic samples those that note what is not there."""
     texts = context.options.synthetic_data
     if not texts:
-        return []
+        return [*empty_listings.patches()]
     every = [parse_sample(text) for text in texts]
     samples = samples_for_all(every)
     image, tables = image_sample(samples), LoadedTables()

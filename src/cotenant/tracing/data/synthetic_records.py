@@ -42,8 +42,6 @@ _BOXES = re.compile(r"(?:.*_)?b?box(?:es)?", re.IGNORECASE)
 
 made_up: list[str] = []
 """Paths of the files that were made in this process, for hints about what the script raises later."""
-empty_listings: list[str] = []
-"""Folders and patterns in which the script looked for files, found none, and none were made, for the same hints."""
 common_arrays: list[str] = []
 """Names of arrays in made files that got the sample of all, since none describes them, for the same hints."""
 

@@ -229,14 +229,16 @@ class TracingSession:
 
         if raised:
             self._raised(raised[0])
+        from cotenant.tracing.data.missing_data_hints import empty_listing_hint
+
+        hint = self.observer.progress.empty_loader_reason or empty_listing_hint(self.options.synthetic_data)
         if not self.recorder.cuda_used:
-            error = without_gpu("the script ended without putting anything on a GPU")
+            error = without_gpu("the script ended without putting anything on a GPU", hint)
         else:
             error = TraceError(
                 "no-step",
                 "the script ended without an optimizer step",
-                hint=self.observer.progress.empty_loader_reason
-                or "only training is estimated; does the script need options to train, after `--`?",
+                hint=hint or "only training is estimated; does the script need options to train, after `--`?",
             )
         answer_error(self.answer, error)
 
@@ -330,9 +332,10 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def without_gpu(sentence: str) -> TraceError:
+def without_gpu(sentence: str, hint: str | None = None) -> TraceError:
     """The error of a script that uses no GPU."""
-    return TraceError("no-cuda", sentence, hint="does it choose its device by an option, such as `-- --device cuda`?")
+    by_option = "does it choose its device by an option, such as `-- --device cuda`?"
+    return TraceError("no-cuda", sentence, hint=hint or by_option)
 
 
 def exit_text(code: object) -> str:
