@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the calls are of models of torch")
 
-from cotenant.tracing.training.growing_calls import _flatten, _unflatten  # noqa: E402 - needs torch
+from cotenant.tracing.training.growing_calls import _flatten, _unflatten
 
-Pair = namedtuple("Pair", "left right")  # noqa: PYI024 - as libraries write it
+Pair = namedtuple("Pair", "left right")
 
 
 @dataclass
