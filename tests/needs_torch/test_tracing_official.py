@@ -380,6 +380,25 @@ def test_weights_updated_without_an_optimizer_are_traced(tmp_path, batches, vali
     assert (4 * 100 * 8 in allocations(trace)) == validated
 
 
+@pytest.mark.parametrize(
+    ("passes", "warned"),
+    [
+        pytest.param(30, [], id="all"),
+        pytest.param(300, ["200 backward passes were traced instead, and GPU memory still grew with each"], id="many"),
+    ],
+)
+def test_gradients_that_are_gathered_without_an_optimizer_are_traced_as_long_as_they_grow(tmp_path, passes, warned):
+    source = f"""
+    import torch
+    weight = torch.nn.Parameter(torch.zeros(1000, device="cuda"))
+    gathered = [torch.autograd.grad((weight * 2).sum(), weight) for _ in range({passes})]
+    whole = torch.stack([gradient for gradient, in gathered])
+    """
+    trace = traced(tmp_path, source)
+    assert (4000 * passes in allocations(trace)) == (not warned)
+    assert [text.partition(": ")[2] for text in trace.warnings] == warned
+
+
 GRAPH = """
 import torch
 edges = torch.stack([torch.arange(50), torch.arange(50)])

@@ -20,6 +20,7 @@ from cotenant.tracing.training.source_loops import loops_around
 _MIN_BYTES = 16 << 20
 _MIN_SHARE = 0.05
 """Of the peak so far: a growth over all rounds of a loop is reported if it exceeds both."""
+_GROWING_PASSES = 5  # one more than are often accumulated before weights are updated
 _MIN_ALIKE = 0.9
 """Of the larger one of two growths: the first round of a loop leaves a few small variables, too."""
 
@@ -45,6 +46,13 @@ class StepGrowth:
     def __init__(self, allocated: AllocatedBytes) -> None:
         self._allocated = allocated
         self._live: list[int] = []
+        self._at_passes: list[int] = []
+
+    def pass_begins(self) -> bool:
+        """A backward pass of a script without an optimizer begins; whether each of the last left more than before."""
+        self._at_passes = [*self._at_passes[-_GROWING_PASSES:], sum(self._allocated.live_bytes.values())]
+        pairs = zip(self._at_passes, self._at_passes[1:], strict=False)
+        return len(self._at_passes) > _GROWING_PASSES and all(before < after for before, after in pairs)
 
     def step_ends(self) -> None:
         """An optimizer has stepped."""

@@ -26,6 +26,7 @@ from cotenant.tracing.training.step_growth import StepGrowth
 from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
+_MAX_BACKWARD_PASSES = 200  # while each leaves more than the one before, such as gradients in a list
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 
 
@@ -126,10 +127,15 @@ class TrainingProgress:
         if self.schedule.has_optimizer or (self.log.steps and self._backward_passes <= _BACKWARD_PASSES):
             return
         self._backward_passes += 1
-        if self._backward_passes <= _BACKWARD_PASSES:
+        traced, grows = self._backward_passes - 1, self._growth.pass_begins()
+        if traced < _BACKWARD_PASSES:
             return
-        self.log.steps = _BACKWARD_PASSES
-        self.log.warn(f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were traced instead")
+        if not self.draining:
+            self.log.steps = traced
+            if grows and traced < _MAX_BACKWARD_PASSES and not self.loaders:
+                return
+            more = ", and GPU memory still grew with each" if grows else ""
+            self.log.warn(f"the script has no optimizer: {traced} backward passes were traced instead{more}")
         if not self.loaders or self.draining:
             self._end()
         self.draining = self.ending_epoch = self.has_trained = True
