@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 from cotenant.tracing.data import missing_downloads, synthetic_hf_datasets
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_columns import _decoded, columns_of_options
 from traced_scripts import traced
 
 IMAGES = SyntheticSample(shape=(3, 8, 16), classes=7)
@@ -25,6 +26,8 @@ from datasets import load_dataset
 rows = load_dataset("someone/gone", split="train").select(range(4))
 assert rows.features["audio"].sampling_rate == rows[0]["audio"]["sampling_rate"] == 16000
 assert [*rows.map(lambda row: {"n": 1}).features]
+assert rows.map(lambda row: {"n": len(row["audio"]["array"].squeeze())})[0]["n"] == 4000
+assert {type(row["audio"]["array"]).__name__ for row in [rows[0], next(iter(rows))]} == {"ndarray"}
 model = torch.nn.Linear(8, 8).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
@@ -32,6 +35,19 @@ for _ in range(3):
     optimizer.step()
 """
     traced(tmp_path, source, synthetic_data=["4000:float32"])
+
+
+def test_options_name_columns_but_for_one_that_scripts_write():
+    options = ["--audio_column_name", "speech", "--text_column_name=sentence", "--length_column_name=input_length"]
+    assert columns_of_options(options) == {"speech": "speech", "sentence": "text"}
+
+
+def test_recordings_of_a_plain_table_are_decoded():
+    read = [{"array": [0.0, 0.5], "sampling_rate": 16000}]
+    (recording,) = _decoded("audio", read)
+    assert recording["array"].dtype == "float32"
+    assert recording["array"].tolist() == [0.0, 0.5]
+    assert _decoded("text", read) is read
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ import evaluate
 accuracy = evaluate.load("accuracy")
 accuracy.add_batch(predictions=[1], references=[1])
 assert accuracy.compute(predictions=[1], references=[0]) == {"accuracy": 0.0}
+assert f"{accuracy.compute():.3f} {accuracy.compute()}" == "0.000 {'accuracy': 0.0}"
 try:
     evaluate.load("./mine.py")
 except FileNotFoundError:

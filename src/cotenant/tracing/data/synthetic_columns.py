@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+import torch
+
 from cotenant.tracing import script_location
 from cotenant.tracing.data.column_values import BOX_CLASSES, SAMPLING_RATE, ColumnMaker, kind_of
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -28,11 +30,14 @@ _COLUMN_OPTIONS = re.compile(r"--[\w-]*(?:column|field)[\w-]*", re.ASCII)
 
 
 def columns_of_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Columns that options name (`--caption_column text`), and the name each is made by: `text` for those of texts."""
+    """Columns that options name (`--caption_column text`), and the name each is made by: `text` for those of texts.
+
+    But for transformers' `--length_column_name`: scripts write that column.
+    """
     found: dict[str, str] = {}
     for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, own = option.partition("=")
-        if _COLUMN_OPTIONS.fullmatch(name):
+        if _COLUMN_OPTIONS.fullmatch(name) and "length_column" not in name:
             columns = (own if equals else value).split(",")
             found |= {column: "text" if "text" in name else column for column in columns if column.isidentifier()}
     return found
@@ -189,7 +194,8 @@ def _split_by_any_name(only_synthetic: Callable[[], bool], original: Any) -> Any
 def _lazy_item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
     def getitem(self: Any, name: str) -> Any:
         try:
-            return original(self, name)
+            found = original(self, name)
+            return _decoded(name, found) if only_synthetic() else found
         except KeyError:
             # `Mapping.get` and `Mapping.__contains__` look a key up to see whether it is there.
             if not only_synthetic() or sys._getframe(1).f_globals.get("__name__") == "collections.abc":
@@ -198,6 +204,21 @@ def _lazy_item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original:
         return maker.column(name, self.pa_table.num_rows) if is_batch else maker.value(name)
 
     return getitem
+
+
+def _decoded(name: str, value: Any) -> Any:
+    """A recording, or a batch of them, as `datasets.Audio` decodes it: a plain table has its numbers as a list."""
+    if kind_of(name) != "audio":
+        return value
+    if isinstance(value, list):
+        return [_decoded(name, part) for part in value]
+    if isinstance(value, dict) and isinstance(value.get("array"), list):
+        return {**value, "array": torch.tensor(value["array"], dtype=torch.float32).numpy()}
+    return value
+
+
+def _row(values: dict[str, Any], make: Callable[[str], Any]) -> GrowingRow:
+    return GrowingRow({name: _decoded(name, value) for name, value in values.items()}, make)
 
 
 def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
@@ -210,9 +231,9 @@ def _item(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any)
         if type(found) is not dict:
             return found
         if isinstance(key, int):
-            return GrowingRow(found, functools.partial(maker.value, row=key))
+            return _row(found, functools.partial(maker.value, row=key))
         rows = len(next(iter(found.values()), ()))
-        return GrowingRow(found, lambda name: maker.column(name, rows))
+        return _row(found, lambda name: maker.column(name, rows))
 
     return getitem
 
@@ -223,7 +244,7 @@ def _items(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any
         rows = original(self, keys)
         if not only_synthetic():
             return rows
-        return [GrowingRow(row, maker.value) if type(row) is dict else row for row in rows]
+        return [_row(row, maker.value) if type(row) is dict else row for row in rows]
 
     return getitems
 
@@ -232,7 +253,7 @@ def _iterating(maker: ColumnMaker, only_synthetic: Callable[[], bool], original:
     def iterate(self: Any) -> Any:
         for number, row in enumerate(original(self)):
             grows = type(row) is dict and only_synthetic()
-            yield GrowingRow(row, functools.partial(maker.value, row=number)) if grows else row
+            yield _row(row, functools.partial(maker.value, row=number)) if grows else row
 
     return iterate
 

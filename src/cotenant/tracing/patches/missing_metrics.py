@@ -30,10 +30,16 @@ def patches(context: AbsenceContext) -> list[Patch]:
 
 
 class _ZeroScores(dict[str, float]):
-    """A metric's result that has every requested score: `glue` gives an accuracy or an `f1`, by its part."""
+    """A metric's result that has every requested score: `glue` gives an accuracy or an `f1`, by its part.
+
+    It is printed as a number where it must be one: the result of `wer` is no dict.
+    """
 
     def __missing__(self, name: str) -> float:
         return 0.0
+
+    def __format__(self, spec: str) -> str:
+        return format(0.0, spec) if spec else str(self)
 
 
 class _StubMetric:
