@@ -411,6 +411,22 @@ def test_a_script_may_ask_for_a_terminal(explain):
     assert explain(text + PERCEPTRON + STEPS).estimate.breakdown_bytes["parameter"]
 
 
+POLICY = """
+from torch.distributions import Categorical, Normal
+for _ in range(9):
+    out = model(torch.ones(1, 512, device="cuda"))
+    assert (out == out).view(-1).all()
+    of_actions, of_controls = Categorical(logits=out[:, :4]), Normal(out[:, 4], out[:, 5].exp())
+    loss = of_actions.log_prob(of_actions.sample()).sum() + of_controls.log_prob(of_controls.sample()).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_distributions_check_values_that_are_not_known(explain):
+    assert explain(PERCEPTRON + POLICY).trace.header.steps >= 3
+
+
 FILES = """
 import glob
 import torch

@@ -79,6 +79,13 @@ def test_check_that_sound_values_pass_says_more_than_its_line(values, checked, w
     assert finite_or_not is wanted
 
 
+def test_view_of_a_check_passes_with_it(values):
+    passed = torch.zeros(2, 2, dtype=torch.bool)
+    booleans.assume(passed, True)
+    first_part = values().read(passed.view(-1)[0])
+    assert first_part is True
+
+
 @pytest.mark.parametrize("value", [torch.tensor(0.25), torch.tensor(9), torch.tensor(True)])
 def test_no_gradient_overflows(values, value):
     overflow = values().read(value)

@@ -61,8 +61,11 @@ _OPPOSITE: dict[AssumedTruth, AssumedTruth] = {True: False, False: True, "likely
 
 
 def assumed(tensor: Any) -> AssumedTruth:
-    """What is assumed of all elements of a boolean tensor; None: nothing."""
-    return getattr(tensor, _TRUTH_ATTRIBUTE, None)
+    """What is assumed of all elements of a boolean tensor, or of that which it is a view of; None: nothing."""
+    truth: AssumedTruth = getattr(tensor, _TRUTH_ATTRIBUTE, None)
+    if truth is None and isinstance(tensor, torch.Tensor) and tensor._is_view():
+        return getattr(tensor._base, _TRUTH_ATTRIBUTE, None)  # operators of views are not seen on the null GPU
+    return truth
 
 
 def assume(tensor: torch.Tensor, value: bool) -> None:

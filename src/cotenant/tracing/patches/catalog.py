@@ -86,9 +86,10 @@ _ABSENCE_PROVIDERS = (
     "patches.missing_processors",
     "patches.missing_metrics",
     "patches.terminal",
+    "patches.distributions",
     "data.synthetic_data",
 )
-"""Those for what is not on this machine, as data, models, metrics and a terminal: the null GPU lacks it, too."""
+"""Those for what is not there on the null GPU either: data, models, metrics, a terminal, and values to be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

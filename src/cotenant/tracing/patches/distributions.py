@@ -1,4 +1,4 @@
-"""Distributions, which check values that a trace does not compute: matrices and whole numbers are assumed valid.
+"""Distributions, which check values that neither a trace nor the null GPU computes: those are assumed valid.
 
 Checks of ranges over many values pass by themselves (see `assumptions.booleans`); a check of a single value, such as
 the sum of an only row, runs as on a GPU, and its outcome is assumed. Source: torch/distributions/constraints.py.
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
@@ -53,6 +52,10 @@ def patches(context: PatchContext) -> list[Patch]:
     ]  # fmt: skip
 
 
+def _is_on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
 def _check_of(constraint: str) -> Callable[[Any], Any]:
     if constraint in _SCALAR_CONSTRAINTS:
         return functools.partial(_always_true, dims=0)
@@ -64,7 +67,7 @@ def _ignoring_support(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             original(self, value)
         except ValueError as error:
-            if not isinstance(value, FakeTensor) or "within the support" not in str(error):
+            if not _is_on_gpu(value) or "within the support" not in str(error):
                 raise
 
     return validate
@@ -89,7 +92,7 @@ def _assumed_true(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
         checked: torch.Tensor = original(constraint, value)
-        if isinstance(checked, FakeTensor):
+        if _is_on_gpu(checked):
             booleans.assume(checked, True)
         return checked
 
