@@ -140,10 +140,11 @@ def _unflatten(structure: Any, leaves: Iterator[object]) -> Any:
     values = [_unflatten(part, leaves) for part in parts]
     if keys is None:
         return made_of(*values) if hasattr(made_of, "_fields") else made_of(values)
-    if dataclasses.is_dataclass(made_of) and issubclass(made_of, dict):  # transformers' `ModelOutput`
+    has_fields, has_items = dataclasses.is_dataclass(made_of), issubclass(made_of, dict)
+    if has_fields and has_items:  # transformers' `ModelOutput`
         return made_of(**dict(zip(keys, values, strict=True)))
-    if dataclasses.is_dataclass(made_of):
-        result: Any = object.__new__(made_of)  # type: ignore[arg-type]
+    if has_fields:
+        result = object.__new__(made_of)
         vars(result).update(zip(keys, values, strict=True))
         return result
     return made_of(zip(keys, values, strict=True))
