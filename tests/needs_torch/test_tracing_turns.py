@@ -371,7 +371,12 @@ def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("CALL", "bias.requires_grad_(False)"), ("CALL", "bias.requires_grad = False"), ("epoch == 5", "epoch == 50")],
+    [
+        ("CALL", "x = bias.detach().requires_grad_()"),
+        ("CALL", "bias.requires_grad_(False)"),
+        ("CALL", "bias.requires_grad = False"),
+        ("epoch == 5", "epoch == 50"),
+    ],
 )
 def test_parameters_that_stay_frozen_add_none(tmp_path, old, new):
     loop = UNFREEZING.replace(old, new).replace("CALL", "bias.requires_grad_()")

@@ -62,8 +62,15 @@ def unfreezes(branch: ast.If, rounds: int | None) -> bool:
     return (
         rounds is not None
         and rounds > _ROUNDS_TRACED
-        and any(_unfreezes(node) for part in branch.body for node in ast.walk(part))
+        and any(_unfreezes(node) for part in branch.body for node in _parts_that_unfreeze(part))
     )
+
+
+def _parts_that_unfreeze(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Nodes of a statement, but for values that are bound to a name: `images = images.requires_grad_()` is of data."""
+    values = [node.value for node in ast.walk(statement) if isinstance(node, ast.Assign)]
+    of_data = {id(inner) for value in values for inner in ast.walk(value)}
+    return (node for node in ast.walk(statement) if id(node) not in of_data)
 
 
 def _unfreezes(node: ast.AST) -> bool:
