@@ -372,7 +372,6 @@ def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("CALL", "x = bias.detach().requires_grad_()"),
         ("CALL", "bias.requires_grad_(False)"),
         ("CALL", "bias.requires_grad = False"),
         ("epoch == 5", "epoch == 50"),
@@ -381,6 +380,12 @@ def test_parameters_unfrozen_after_the_traced_steps_add_a_warning(tmp_path, call
 def test_parameters_that_stay_frozen_add_none(tmp_path, old, new):
     loop = UNFREEZING.replace(old, new).replace("CALL", "bias.requires_grad_()")
     assert not traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP))).warnings
+
+
+def test_data_that_require_gradients_are_no_parameters(tmp_path):
+    loop = UNFREEZING.replace("for epoch in range(20)", "for epoch, _ in enumerate(range(20))")
+    loop = loop.replace("STEP", STEP).replace("CALL", "images = torch.zeros(2).requires_grad_()")
+    assert not traced(tmp_path, HEAD + RARE.format(loop=loop)).warnings
 
 
 METHODS = """
