@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -108,9 +109,18 @@ def readme(start):
 def test_first_estimate_of_the_readme(installed):
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("the script of the README needs torchvision")
-    estimate = json.loads(cli(installed, *with_json(readme("estimate"))))
+    printed = cli(installed, *readme("estimate"))
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("$ cotenant estimate ")[2].partition("```")[0]
+    assert labels(printed) == labels(shown.partition("\n")[2])
+    estimate = json.loads(cli(installed, *with_json(readme("estimate"))))  # from the cache
     assert estimate["device_bytes"] > estimate["peak_reserved_bytes"] > 0
     assert estimate["fit"]["verdict"] in ("fits", "tight", "unsure", "no")
+
+
+def labels(answer):
+    """What stands at the left of each line, without numbers, versions and where workspaces come from."""
+    lines = re.sub(r"torch \S+|(?<=calls to cuDNN:).*", "", answer).splitlines()
+    return sorted(re.sub(r"[\d.,]+( [KMG]iB)?", "#", re.split(r"\s{2,}", line.strip())[0]) for line in lines)
 
 
 def with_json(words):

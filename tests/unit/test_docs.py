@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -82,6 +83,8 @@ ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py")
 CODE = re.compile(r"``?([^`\n]+)``?")
 DOTTED = re.compile(rf"(?:cotenant|{'|'.join(ROOMS)})(?:\.[A-Za-z]\w*)+")
 OURS = re.compile(r"\bcotenant(?:\.[a-z]\w*)+(?![\w/.-])")
+MEMBER = re.compile(r"[A-Z]\w*[a-z]\w*\.[a-z_]\w*")
+"""`Class.member`, of ours or of a library that our code names."""
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
 CAPITALS = re.compile(r"(?<![A-Za-z])[A-Z]{3,}(?![A-Za-z])")  # a placeholder, as in gpu_backend_case_NAME
 TESTS = {
@@ -116,6 +119,8 @@ def names_nothing(word: str, page: Path) -> bool:
         return not (word in NO_MODULES or word in GROUPS or is_setting(word) or is_code(word.removeprefix("cotenant.")))
     if re.fullmatch(r"test_\w+", word) and page.suffix == ".md":
         return word not in TESTS
+    if MEMBER.fullmatch(word) and page.suffix == ".md":
+        return not set(word.split(".")) <= words_of_sources()
     if PATH.fullmatch(word) and word.split("/")[0] in {*ROOMS, *(path.name for path in ROOT.iterdir()), "unit"}:
         found = [
             (base / (word + end)).exists()
@@ -124,6 +129,11 @@ def names_nothing(word: str, page: Path) -> bool:
         ]
         return not CAPITALS.search(word) and not any(found)
     return False
+
+
+@functools.cache
+def words_of_sources() -> frozenset[str]:
+    return frozenset(word for path in SOURCES for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
 
 
 def is_setting(word: str) -> bool:

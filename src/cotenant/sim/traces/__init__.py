@@ -14,7 +14,7 @@ from cotenant.sim.workloads import DATA_PATH
 __all__ = ["DEFAULT_GPUS", "TRACE_FORMATS", "TraceFormat", "default_gpus", "load", "recognize", "shipped"]
 
 PHILLY = "philly"
-PHILLY_NOTE = "jobs 56250 to 61249 of 82247 of Philly, the 5,000 in a row most like all"
+PHILLY_NOTE = "jobs 56250 to 61249 of 82247 of Philly, the 5,000 consecutive jobs most like the whole trace"
 
 DEFAULT_GPUS: Mapping[str, str] = {PHILLY: "400xA100-40GB"}
 """Clusters of suitable size for shipped traces: with a GPU for every job, Philly's jobs use 457."""
