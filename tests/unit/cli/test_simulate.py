@@ -37,8 +37,19 @@ def test_jobs_wider_than_the_cluster_are_counted(run, tmp_path):
     trace.write_text("submit_s,duration_s,n_gpus\n0,60,4\n0,60,5\n0,60,6\n")
     _, out, _ = run("--trace", str(trace), "--policies", "exclusive")
     assert "  never started: 2 of 3 jobs, which need more than 4 GPUs" in out.splitlines()
-    assert "exclusive: 2 of 3 jobs did not complete" in out
+    assert "exclusive: 2 of 3 jobs did not complete: 2 never started" in out.splitlines()
     assert "never started" not in run("--trace", str(trace), "--policies", "exclusive", "--gpus", "8xA100-40GB")[1]
+
+
+def test_jobs_that_fit_no_gpu_or_run_out_of_memory_are_counted(run):
+    small = ("--trace", "heavy-60", "--head", "40", "--gpus", "2xRTX2080Ti-11GB")
+    out = run(*small, "--policies", "exclusive")[1]
+    assert (
+        "exclusive: 18 of 40 jobs did not complete: "
+        "8 ran out of memory, 10 never started (10 need more than the 11.0 GiB of a GPU)"
+    ) in out.splitlines()
+    out = run(*small, "--policies", "most-memory", "--estimator", "none")[1]
+    assert "most-memory: 18 of 40 jobs did not complete: 18 ran out of memory" in out.splitlines()
 
 
 def test_simulate_json_is_complete_and_reproducible(run):

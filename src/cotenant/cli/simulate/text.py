@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.core.units import counted, format_duration
+from cotenant.core.units import counted, format_bytes, format_duration
+from cotenant.sim.engine.records import NEVER_STARTED
 
 if TYPE_CHECKING:
     from cotenant.sim.evaluation import Evaluation, PolicyResult
@@ -45,7 +46,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     print(f"memory estimates by `{experiment.estimator}`; seed {experiment.config.seed}\n")
     print_table([_row(result) for result in evaluation.results], COLUMNS)
     _print_changes(evaluation)
-    _print_unfinished(evaluation.results)
+    _print_unfinished(evaluation)
     _print_repartitions(evaluation.results)
 
 
@@ -93,11 +94,25 @@ def _change(evaluation: Evaluation, result: PolicyResult, name: str) -> str:
     return f"{_signed(change['mean'])} ({_signed(change['low'])} to {_signed(change['high'])})"
 
 
-def _print_unfinished(results: Sequence[PolicyResult]) -> None:
-    for result in results:
+def _print_unfinished(evaluation: Evaluation) -> None:
+    """How many jobs of each policy did not complete, and why."""
+    trace, slots = evaluation.experiment.trace, evaluation.experiment.cluster.slots
+    largest_bytes = max(slot.gpu.memory_total_bytes for slot in slots)
+    for result in evaluation.results:
         missing = result.metrics.jobs - result.metrics.ended
-        if missing:
-            print(f"\n{result.policy}: {missing} of {result.metrics.jobs} jobs did not complete")
+        if not missing:
+            continue
+        outcomes = result.run.columns.outcome
+        waiting = [number for number, outcome in enumerate(outcomes) if outcome == NEVER_STARTED]
+        profiles = [trace.profiles[trace.profile_of[number]] for number in waiting if trace.profile_of[number] >= 0]
+        too_large = sum(profile.peak_bytes > largest_bytes for profile in profiles)
+        large = f" ({too_large} need more than the {format_bytes(largest_bytes)} of a GPU)" if too_large else ""
+        reasons = (
+            f"{missing - len(waiting)} ran out of memory" if missing > len(waiting) else "",
+            f"{len(waiting)} never started{large}" if waiting else "",
+        )
+        why = ", ".join(reason for reason in reasons if reason)
+        print(f"\n{result.policy}: {missing} of {result.metrics.jobs} jobs did not complete: {why}")
 
 
 def _print_repartitions(results: Sequence[PolicyResult]) -> None:
