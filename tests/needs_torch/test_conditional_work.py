@@ -21,3 +21,26 @@ def test_the_branch_that_the_script_is_in_is_not_to_come_and_another_is():
             found.append(work.extra_steps())
             model(torch.ones(1))
     assert found[0] == 1
+
+
+def test_a_number_that_the_loop_sets_hides_no_work_of_a_later_epoch():
+    from cotenant.tracing.training.conditional_work import ConditionalWork
+
+    model = torch.nn.Linear(1, 1)
+    work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
+
+    def train(epoch, best, lowest):
+        for _ in range(1):
+            work.save_pending()
+        if epoch > 5 and best > 1:
+            model(torch.ones(1))
+        if epoch > 5 and lowest > 1:
+            model(torch.ones(1))
+
+    for epoch in range(20):
+        best = 0.1 * epoch
+        train(epoch, best, 0.0)
+        break
+    first = train.__code__.co_firstlineno
+    assert work.names_in(__file__, range(first + 4, first + 5))
+    assert not work.names_in(__file__, range(first + 6, first + 7))

@@ -282,7 +282,10 @@ class _Level:
         assigned = outer.counters.assigned
         if self.frame is not outer.frame:  # another call may have other arguments
             assigned |= set(code.co_varnames)
-        return replace(outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned)
+        changing = outer.counters.changing | self.counters.changing  # an argument often has the name that the loop sets
+        return replace(
+            outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned, changing=changing
+        )
 
 
 def _on_state(loop: _Level, inside: Sequence[_Level]) -> Iterator[PendingBranch]:

@@ -1,6 +1,7 @@
 """When a condition on a loop counter, such as `step % 16 == 0`, will be true: from its source and the values now.
 
-A string, or None, counts as known where the loop does not assign it: `mode` in `step % 16 == 0 and mode != "plain"`.
+A string, None or a number counts as known where the loop does not assign it: `mode` in `step % 16 == 0 and mode != "a"`,
+but not `best` in `step > 100 and accuracy > best`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
 }
-_IDENTITIES: Mapping[type, Callable[[Any, Any], Any]] = {ast.Is: operator.is_, ast.IsNot: operator.is_not}
 _OPTIONS = (argparse.Namespace, SimpleNamespace)  # objects whose attributes stay as they are
 _FutureValue = Callable[[int], Any]  # an expression's value after so many rounds
 
@@ -48,6 +50,7 @@ class Counters:
         of_loop: counters that end with those rounds.
         not_known: source texts of numbers that other loops count.
         assigned: source texts of what the loop assigns, which may have another value later.
+        changing: of these, numbers that are not known either; arguments of a function that the loop calls are.
     """
 
     strides: Mapping[str, int]
@@ -57,19 +60,19 @@ class Counters:
     ahead: Mapping[str, int] = field(default_factory=dict)  # changes by which a place is ahead of the present line
     not_known: frozenset[str] = frozenset()
     assigned: frozenset[str] = frozenset()
+    changing: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, loop: ast.AST, names: Mapping[str, Any]) -> Counters:
         """The counters of a loop, with the values that `names` of its frame have now."""
         strides: dict[str, int] = {}
         changed_at: dict[str, int] = {}
-        for node in ast.walk(loop):
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-                stride = number_of(node.value, names)
-                if isinstance(stride, int):
-                    name = ast.unparse(node.target)
-                    strides[name], changed_at[name] = stride, node.lineno
-        found = cls(strides, None, frozenset(), changed_at, assigned=assigned_in(loop))
+        for name, added, line in _additions(loop):
+            stride = number_of(added, names)
+            if isinstance(stride, int):
+                strides[name], changed_at[name] = stride, line
+        assigned = assigned_in(loop)
+        found = cls(strides, None, frozenset(), changed_at, assigned=assigned, changing=assigned)
         if not isinstance(loop, ast.For):
             return found
         name, stride, left = _counter_of_for(loop, names)
@@ -101,6 +104,21 @@ def assigned_in(node: ast.AST) -> frozenset[str]:
         for part in ast.walk(node)
         if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store)
     )
+
+
+@functools.cache
+def _additions(loop: ast.AST) -> list[tuple[str, ast.expr, int]]:
+    """What a loop adds to something, by `step += 1` or `step = step + 1`: to what, how much, and in which line."""
+    found = []
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            found.append((ast.unparse(node.target), node.value, node.lineno))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+            target, sides = ast.unparse(node.targets[0]), (node.value.left, node.value.right)
+            for side, other in (sides, sides[::-1]):
+                if ast.unparse(side) == target:
+                    found.append((target, other, node.lineno))
+    return found
 
 
 @functools.cache
@@ -260,25 +278,38 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
         return None if inner is None else lambda rounds: not inner(rounds)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         return _combined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
-        return _combined(_COMPARISONS[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _IDENTITIES:
-        return _combined(_IDENTITIES[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        member, among = _future_value(node.left, counters, names, used), _elements(node.comparators[0], names)
-        if member is None or among is None:
-            return None
-        is_in = isinstance(node.ops[0], ast.In)
-        return lambda rounds: (member(rounds) in among) == is_in
+    if isinstance(node, ast.Compare):
+        pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)  # of `1 <= step < 9`, two
+        found = [_compared(*pair, counters, names, used) for pair in pairs]
+        compared = [value for value in found if value is not None]
+        return (lambda rounds: all(value(rounds) for value in compared)) if len(compared) == len(found) else None
     known, text = number_of(node, names), ast.unparse(node)
     if text in counters.not_known:
         return None
     if known is None:
         return _fixed_value(node, counters.assigned, names)
     stride, ahead = counters.strides.get(text, 0), counters.ahead.get(text, 0)
+    if not stride and text in counters.changing:
+        return None
     if stride:
         used.add(text)
     return lambda rounds: known + stride * (rounds + ahead)
+
+
+def _compared(
+    left: ast.expr,
+    comparison: ast.cmpop,
+    right: ast.expr,
+    counters: Counters,
+    names: Mapping[str, Any],
+    used: set[str],
+) -> _FutureValue | None:
+    if type(comparison) in _COMPARISONS:
+        return _combined(_COMPARISONS[type(comparison)], left, right, counters, names, used)
+    member, among = _future_value(left, counters, names, used), _elements(right, names)
+    if member is None or among is None:
+        return None
+    return lambda rounds: (member(rounds) in among) == isinstance(comparison, ast.In)
 
 
 def _combined(

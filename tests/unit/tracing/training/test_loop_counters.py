@@ -1,4 +1,4 @@
-"""Conditions on loop counters are predicted."""
+"""Conditions on loop counters are predicted, and the sizes that a loop takes by its counter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loop_counters import Counters, largest_by_index, settled, size_of, when_true
 
 NAMES = {
     "i": 2,
@@ -52,6 +52,18 @@ NAMES = {
         pytest.param("while True: i += 1", "i % rank == 0", None, id="divided by zero"),
         pytest.param("while True: i += 1", "s == i", None, id="no number"),
         pytest.param("while True: i += 1", "i == 0", None, id="is over"),
+        pytest.param("for i in range(99): pass", "i not in (3, 4)", 3, id="none of these"),
+        pytest.param("for i in range(9): n += 1", "n == 30", 14, id="a number that does not end with the loop"),
+        pytest.param("while True: i = i + 1", "i == 9", 7, id="a sum"),
+        pytest.param("while True: i = n + i", "i == 34", 2, id="a sum, the other way"),
+        pytest.param("while True: i = n + 1", "i == 9", None, id="a sum of others"),
+        pytest.param("while True: i = i - 1", "i == 1", None, id="a difference"),
+        pytest.param("for i in range(99): pass", "5 <= i < 9", 3, id="a chain"),
+        pytest.param("for i in range(99): pass", "1 < rank < i", None, id="a chain that is never true"),
+        pytest.param("for i in range(99): pass", "5 <= i < unknown", None, id="a chain with a part that is not known"),
+        pytest.param("for i in range(99): n = measure()", "i > 8 and n > 20", 7, id="a number that the loop measures"),
+        pytest.param("for i in range(99): args.every = f()", "i > 8 and args.every > 5", 7, id="an attribute it sets"),
+        pytest.param("for i in range(99): n = measure()", "n > 8", None, id="no counter beside it"),
     ],
 )
 def test_the_round_in_which_a_counter_condition_is_true_is_predicted(loop, test, rounds):
@@ -73,3 +85,56 @@ def test_a_counter_is_seen_as_it_will_be_at_the_condition(line, place, test, rou
     loop = ast.parse("for i in range(99):\n    step()\n    n += 1\n    pass").body[0]
     counters = Counters.of(loop, NAMES).seen_from(line, place)
     assert when_true(ast.parse(test, mode="eval").body, counters, NAMES, first=0 if place > line else 1) == rounds
+
+
+@pytest.mark.parametrize(
+    ("loop", "source", "largest"),
+    [
+        pytest.param("for i in range(9): pass", "[64, 128, 96][i % 3]", ((128,), 2), id="in turn"),
+        pytest.param("for i in range(9): pass", "[(8, 9), (9, 9)][i % 2]", ((9, 9), 1), id="of two numbers"),
+        pytest.param("for i in range(9): pass", "milestones[i // 4]", ((40,), 2), id="of a list with a name"),
+        pytest.param("for i in range(3): pass", "[1, 2, 3, 4][i]", ((3,), 0), id="the loop ends before"),
+        pytest.param("for i in range(99): pass", "[1, 2, 3, 4][i]", ((4,), 1), id="the list ends before"),
+        pytest.param("for i in range(9): pass", "[64, 128][rank]", None, id="by no counter"),
+        pytest.param("for i in range(9): pass", "[64, 'auto'][i % 2]", None, id="a text among them"),
+        pytest.param("for i in range(9): pass", "[64, 0][i % 2]", None, id="none among them"),
+        pytest.param("for i in range(9): pass", "[64, n * 2][i % 2]", None, id="a sum among them"),
+        pytest.param("for i in range(9): pass", "s[i]", None, id="a letter"),
+        pytest.param("for i in range(9): pass", "milestones[unknown]", None, id="by what is not known"),
+    ],
+)
+def test_the_largest_size_of_a_list_and_its_round(loop, source, largest):
+    counters = Counters.of(ast.parse(loop).body[0], NAMES)
+    found = largest_by_index(ast.parse(source, mode="eval").body, counters, NAMES)
+    assert (None if found is None else (found.size, found.rounds)) == largest
+
+
+@pytest.mark.parametrize(
+    ("target", "size"),
+    [("n", 16), ("n, epoch", 0), ("n, i", 32), ("pair", 12), ("milestones", 0), ("s", 0), ("unknown", 0), ("args", 0)],
+)
+def test_a_size_is_a_number_or_the_product_of_several(target, size):
+    assert size_of(ast.parse(target, mode="eval").body, {**NAMES, "pair": (3, 4)}) == size
+
+
+@pytest.mark.parametrize(
+    ("test", "is_true"),
+    [
+        pytest.param("n == 16", True, id="of its own code"),
+        pytest.param("rank == 0", None, id="that others may assign"),
+        pytest.param("i == 2", None, id="that it assigns"),
+        pytest.param("s == 'x'", True, id="a text"),
+        pytest.param("args.every == 4", True, id="an option"),
+        pytest.param("not args.every == 4", False, id="negated"),
+        pytest.param("not rank", None, id="not known, negated"),
+        pytest.param("n == 16 and rank", None, id="both, one not known"),
+        pytest.param("n == 8 and rank", False, id="both, one false"),
+        pytest.param("n == 16 or rank", True, id="either, one true"),
+        pytest.param("n == 8 or rank", None, id="either, one not known"),
+        pytest.param("n == 8 or s == 'y'", False, id="either, both false"),
+        pytest.param("n / epoch == 1", None, id="divided by zero"),
+    ],
+)
+def test_a_condition_is_settled_if_nothing_can_change_it(test, is_true):
+    condition = ast.parse(test, mode="eval").body
+    assert settled(condition, frozenset({"i"}), NAMES, {"n", "i", "epoch"}.__contains__) is is_true
