@@ -20,7 +20,7 @@ _EMPTY = (bool, int, str, list, dict, set, tuple)  # and None: others may have a
 
 
 def set_later(inner: ast.AST, names: Mapping[str, Any], outer: ast.AST, line: int) -> Iterator[ast.If]:
-    """Conditions in `inner` that are false now and that the rest of the loop `outer`, behind `line`, may make true.
+    """Conditions in `inner` that are false now and that the rest of the loop `outer`, from `line` on, may make true.
 
     `names`: those of the frame that `inner` runs in. Names that `inner` sets itself are its own.
     """
@@ -54,7 +54,10 @@ def _tested(test: ast.expr) -> Iterator[str]:
 
 @functools.cache  # of each loop once, and not at each step
 def _changes(loop: ast.AST, line: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Source texts of what a loop sets or fills up to a line, and behind it."""
+    """Source texts of what a loop sets or fills before a line, and in it or behind it.
+
+    The line is one that runs: `teacher = train(teacher)` sets its name when the training is over.
+    """
     before: set[str] = set()
     behind: set[str] = set()
     for node in ast.walk(loop):
@@ -64,5 +67,5 @@ def _changes(loop: ast.AST, line: int) -> tuple[frozenset[str], frozenset[str]]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILL:
             text = ast.unparse(node.func.value)
         if text:
-            (behind if getattr(node, "lineno", 0) > line else before).add(text)
+            (behind if getattr(node, "lineno", 0) >= line else before).add(text)
     return frozenset(before), frozenset(behind)
