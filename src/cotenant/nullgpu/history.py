@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.nullgpu.wheels import NullGpuError
+from cotenant.osutil import atomic
 
 _FORMAT = 1
 
@@ -44,10 +45,11 @@ def write_history(path: Path, history: RequestHistory, about: Mapping[str, Any],
     if with_places:
         answer |= {"places": history.places, "place_of": history.place_of}
     text = json.dumps(answer, sort_keys=True, separators=(",", ":"))
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file:
+    with (
+        atomic.replacing(path, mode=0o644) as raw,
+        gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file,
+    ):
         file.write(text.encode())
-    partial.replace(path)
 
 
 def read_history(path: Path) -> tuple[RequestHistory, dict[str, Any]]:

@@ -20,11 +20,11 @@ STOOD_IN_FOR = ("cudart", "cublas", "cublasLt", "cudnn")
 """Libraries of the wheels that ours are loaded in place of, by their names without `lib`."""
 
 _FIND = """
-import importlib.util as util, json, sys
+import importlib.util as util, json
 def folder(name):
     found = util.find_spec(name)
     return list(found.submodule_search_locations or ()) if found else []
-print(json.dumps({"torch": folder("torch"), "nvidia": folder("nvidia"), "version": sys.version_info[:2]}))
+print(json.dumps({"torch": folder("torch"), "nvidia": folder("nvidia")}))
 """
 
 

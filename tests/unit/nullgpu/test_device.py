@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.gpu_specs import all_gpu_specs, gpu_spec
 from cotenant.nullgpu import NullGpuError, device_text
+from cotenant.nullgpu.device import cudnn_device
 
 
 def members(text):
@@ -30,6 +31,16 @@ def test_limits_of_an_sm_follow_the_compute_capability():
 
 def test_memory_can_be_replaced():
     assert members(device_text(gpu_spec("A100-40GB"), total_bytes=2**30))["total_bytes"] == str(2**30)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "threads"), [("T4-16GB", 750, 1024), ("A10G-24GB", 860, 1536), ("H100-80GB", 900, 2048)]
+)
+def test_cudnn_is_asked_about_the_same_gpu(name, version, threads):
+    spec = gpu_spec(name)
+    found = cudnn_device(spec, cuda_major=13)
+    assert (found["deviceVer"], found["maxThreadsPerSM"], found["runtimeVer"]) == (version, threads, 13000)
+    assert (found["multiProcessorCount"], found["totalGlobalMem"]) == (spec.sm_count, spec.usable_bytes)
 
 
 def test_unknown_compute_capability_is_refused():

@@ -43,6 +43,15 @@ def test_wheels_are_found_without_importing_torch(wheels, tmp_path):
     assert tmp_path / "nvidia" / "cudnn" / "include" in found.includes
 
 
+def test_of_a_library_in_two_folders_the_same_one_is_taken_each_time(wheels, tmp_path):
+    wheels()
+    older = tmp_path / "nvidia" / "cuda_runtime" / "lib"
+    older.mkdir(parents=True)
+    (older / "libcudart.so.13").touch()
+    (older / "libcudart.so.13.debug").touch()
+    assert find_wheels(sys.executable).libraries["cudart"] == tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
