@@ -134,11 +134,11 @@ class SimulatedMig:
             if instance.text not in texts:
                 raise BackendError(f"`{instance.text}` does not exist")
             with locked(self._folder / f"card-{number}.lock"):
-                card = self._folder / f"card-{number}.json"
-                if any(map(is_alive, read_gpu(card).processes)):
+                gpu_file = self._folder / f"card-{number}.json"
+                if any(map(is_alive, read_gpu(gpu_file).processes)):
                     raise BackendError(f"`{instance.text}` is in use")
                 _write(self._folder / f"mig-{index}.json", [text for text in texts if text != instance.text])
-                card.unlink()
+                gpu_file.unlink()
 
     def create(self, gpu_uuid: str, instance: MigInstance) -> None:
         """Create an instance."""

@@ -59,10 +59,10 @@ def check_assumptions(
         sharing: Sharing = "mps" if mode == "mps" else "time-sliced"
         simulated, prior = [], []
         for run in runs:
-            # A job without SM activity cannot be simulated.
-            activities = [_true_activity(workloads[key]) for key in run.workloads if key in workloads]
-            if all(found is not None for found in activities) and len(activities) == len(run.workloads):
-                speeds = standard().speeds([found for found in activities if found is not None], table.gpu, sharing)
+            activities = [_true_activity(workloads.get(key)) for key in run.workloads]
+            known = [activity for activity in activities if activity is not None]
+            if len(known) == len(run.workloads):
+                speeds = standard().speeds(known, table.gpu, sharing)
                 simulated += _cases(run, [1.0 / speed for speed in speeds], workloads)
             predicted = PriorInterference().slowdowns([activity_of(key, workloads) for key in run.workloads])
             prior += _cases(run, predicted, workloads)
@@ -111,8 +111,9 @@ def _slices(workloads: Iterable[WorkloadAlone]) -> list[Case]:
     return found
 
 
-def _true_activity(job: WorkloadAlone) -> TrueActivity | None:
-    if job.smact is None:
+def _true_activity(job: WorkloadAlone | None) -> TrueActivity | None:
+    """What the simulator needs of a job; None where its SM activity is not known."""
+    if job is None or job.smact is None:
         return None
     return TrueActivity(job.name, job.smact, job.smocc, job.drama, None, job.memory_bytes)
 

@@ -210,7 +210,15 @@ def test_drawn_delays_follow_the_seed():
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (20 * 2**20, "20.00 MiB"), (2 * GiB, "2.00 GiB"), (1536, "1.50 KiB")],
+    [
+        (0, "0 bytes"),
+        (1024, "1024 bytes"),
+        (2**20, "1024.00 KiB"),
+        (2**30, "1024.00 MiB"),
+        (20 * 2**20, "20.00 MiB"),
+        (2 * GiB, "2.00 GiB"),
+        (1536, "1.50 KiB"),
+    ],
 )
 def test_sizes_are_written_as_torch_writes_them(size, text):
     assert _size(size) == text

@@ -55,8 +55,11 @@ def test_ways_to_share_are_compared_for_the_same_jobs_of_the_same_source():
         row("c", "d", sharing="mps", gain=1.0),
     ]
     assert (mps_is_best(rows).held, mps_is_best(rows).tested) == (1, 1)
+    equal = [row(sharing="mps", gain=1.2), row(sharing="time-sliced", gain=1.2)]
+    assert mps_is_best(equal).held == 1
     energies = [row(sharing="mig", energy_ratio=0.9), row(sharing="mps", energy_ratio=0.8)]
     assert (mig_saves_energy(energies).held, mig_saves_energy(energies).tested) == (0, 1)
+    assert mig_saves_energy(energies[:1]).tested == 0, "compared with nothing"
 
 
 def test_no_row_is_no_verdict():

@@ -18,6 +18,8 @@ from cotenant.measurement.collocation import COLUMNS
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.prediction.interference import GpuActivity, LearnedInterference, PriorInterference
 from cotenant.scheduling.prediction.interference_table import parse_table
+from cotenant.sim.interference import TrueActivity
+from cotenant.sim.interference.sharing import slice_speed
 from cotenant.sim.workloads import pair_speeds, workloads
 from cotenant.study.interference_fit import fit_table, groups_by_way
 from cotenant.study.interference_install import default_path, install_table
@@ -120,6 +122,14 @@ def test_the_shipped_pairs_are_fitted_better_than_the_prior_predicts(fit):
     prior, fitted = checks["Daemon's prior, time-sliced"], checks["Fitted table, time-sliced"]
     assert fitted.median_error < 0.6 * prior.median_error
     assert fitted.p90_error < 0.6 * prior.p90_error
+
+
+def test_measured_instances_are_compared_with_the_rule_of_the_simulator(fit):
+    speed = slice_speed(TrueActivity("a", 0.5), "GPU/2g.10gb")
+    table = fit([alone("a"), *together("mig:2g.10gb", a=1.25 / speed)])
+    checked = {check.assumption: check for check in check_assumptions(table, {})}["Simulator, MIG instances"]
+    assert (checked.cases, round(checked.bias, 3)) == (1, -0.2), "it was a quarter slower than assumed"
+    assert checked.worst.startswith("a on 2g.10gb: ")
 
 
 def test_a_table_survives_json(fit):
