@@ -1,7 +1,7 @@
 """When a condition on a loop counter, such as `step % 16 == 0`, will be true: from its source and the values now.
 
-A string, None or a number counts as known where the loop does not assign it: `mode` in `step % 16 == 0 and mode != "a"`,
-but not `best` in `step > 100 and accuracy > best`.
+A string, None or a number counts as known where the loop does not assign it, as `mode` in
+`step % 16 == 0 and mode != "plain"`, and not `accuracy` in `step > 100 and accuracy > best`.
 """
 
 from __future__ import annotations

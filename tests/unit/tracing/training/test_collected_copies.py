@@ -10,13 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.training import collected_copies as module
-
 MiB = 2**20
 
 
 class Model(torch.nn.Module):
-    """As large on the GPU as it is told; no GPU is needed."""
+    """It says that its parameters are so large and on a GPU, which is not needed."""
 
     def __init__(self, mib, kind="cuda"):
         super().__init__()
@@ -32,8 +30,10 @@ class Model(torch.nn.Module):
 def sentences(append, model, *, epochs=11, peak_mib=100):
     loop = ast.parse(f"for epoch in range({epochs}):\n    train()\n    {append}").body[0]
     names = {"model": model, "epoch": 0, "kept": []}
+    from cotenant.tracing.training.collected_copies import collected_copies
+
     allocated = SimpleNamespace(live_bytes={}, peak_bytes={0: peak_mib * MiB})
-    return list(module.collected_copies([(sys._getframe(), loop, names, True)], allocated))
+    return list(collected_copies([(sys._getframe(), loop, names, True)], allocated))
 
 
 @pytest.mark.parametrize(
