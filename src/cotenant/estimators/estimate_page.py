@@ -6,7 +6,6 @@ Nothing is loaded from elsewhere, so the page can be mailed, and Jupyter can sho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cotenant.core.estimate import Estimate
@@ -14,7 +13,7 @@ from cotenant.core.trace import CATEGORIES
 from cotenant.core.units import GiB, format_bytes
 from cotenant.estimators.allocation_history import AllocationHistory, allocation_history
 from cotenant.estimators.fit import capability_of
-from cotenant.estimators.whatif import NOT_COMPUTED, what_if
+from cotenant.estimators.whatif import notes_on, what_if
 from cotenant.reporting.areas import Area, PhaseSpan, areas
 from cotenant.reporting.charts import Bar, bars
 from cotenant.reporting.page import Page, legend
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from cotenant.estimators.traced_result import TracedResult
 
 MAX_MODULES = 25
-VERDICTS: Mapping[str, str] = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}
 _TONES = {name: tone(i) for i, name in enumerate(CATEGORIES)}
 
 
@@ -129,15 +127,13 @@ def _add_changes(page: Page, result: TracedResult) -> None:
         for change in changes
     ]
     page.table(["Change", "Reserved", "Bound", "Saves"], rows)
-    if any(change.assumed for change in changes):
-        page.note("* optimizer states in 8 bits; what such an optimizer needs besides them is unknown")
-    page.note(NOT_COMPUTED)
+    for line in notes_on(changes):
+        page.note(line)
 
 
 def _add_fits(page: Page, result: TracedResult) -> None:
     page.heading("Fits on")
     made_for = capability_of(result.trace)
-    traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for else ""
     page.table(
         ["GPU", "Memory", "Bound", "Spare", "Verdict"],
         [
@@ -146,7 +142,7 @@ def _add_fits(page: Page, result: TracedResult) -> None:
                 format_bytes(fit.usable_bytes),
                 format_bytes(fit.bound_bytes),
                 format_bytes(fit.spare_bytes),
-                VERDICTS[fit.verdict] + (traced if fit.capability_differs else ""),
+                fit.cell(made_for),
             )
             for fit in result.fits_on()
         ],

@@ -17,6 +17,7 @@ from cotenant.gpu_specs import GpuSpec, all_gpu_specs
 FitVerdict = Literal["fits", "tight", "unsure", "no"]
 """`fits`: with the margin. `tight`: with the margin, but the allocator must release its cache. `unsure`: only without
 the margin, or the trace ran code eagerly that is compiled on a GPU. `no`: not even without the margin."""
+_CELLS = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}
 COMPILED = "compiled"
 """The kind of `TraceHeader.runs_otherwise` for which a trace is usually an upper bound."""
 
@@ -49,6 +50,11 @@ class Fit:
     def spare_bytes(self) -> int:
         """Usable bytes minus the bound; negative where the bound does not fit."""
         return self.usable_bytes - self.bound_bytes
+
+    def cell(self, made_for: tuple[int, int] | None) -> str:
+        """The verdict in a table; `made_for`: the compute capability that the trace was made for."""
+        traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for and self.capability_differs else ""
+        return _CELLS[self.verdict] + traced
 
     @property
     def sentence(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
@@ -20,7 +20,8 @@ SETTINGS = (
     "garbage_collection_threshold:0.8",
     "roundup_power2_divisions:8",
 )
-NOT_COMPUTED = (
+_ASSUMED = "* optimizer states in 8 bits; what such an optimizer needs besides them is unknown"
+_NOT_COMPUTED = (
     "not computed: gradient checkpointing, mixed precision, another optimizer or model change what the script does; "
     "estimate it with its own options for them"
 )
@@ -55,6 +56,11 @@ class Saving:
 def what_if(result: TracedResult) -> tuple[Saving, ...]:
     """All changes that can be computed, with unlimited memory; without settings that this torch does not know."""
     return tuple(_changes(result))
+
+
+def notes_on(changes: Sequence[Saving]) -> tuple[str, ...]:
+    """What to say below a table of changes, in which those that are assumed are marked by a star."""
+    return (_ASSUMED, _NOT_COMPUTED) if any(change.assumed for change in changes) else (_NOT_COMPUTED,)
 
 
 def _changes(result: TracedResult) -> Iterator[Saving]:

@@ -84,6 +84,16 @@ def test_every_verdict_has_its_sentence(mib, sentence):
     assert verdict(refit(), mib)[0].sentence == sentence
 
 
+@pytest.mark.parametrize(
+    ("mib", "cell"), [(1010, "fits"), (610, "only just"), (609, "may not fit"), (598, "does not fit")]
+)
+def test_every_verdict_has_its_words_in_a_table(mib, cell):
+    fit, _ = verdict(refit(), mib, margin_mib=10)
+    assert fit.cell((8, 0)) == cell
+    assert replace(fit, capability_differs=True).cell((8, 0)) == f"{cell} (as traced for sm80)"
+    assert replace(fit, capability_differs=True).cell(None) == cell
+
+
 def test_cudnn_runs_without_a_workspace_where_memory_runs_out():
     replay_input = replace(
         make_replay_input(refit(), a_gpu(500), software_stack(refit().header)), optional_storages=frozenset({9})

@@ -9,7 +9,7 @@ import pytest
 from cotenant.core.units import MiB
 from cotenant.estimators.cudnn.query import CudnnQuery, CudnnWorkspaces, query_of
 from cotenant.estimators.traced import TracedEstimator
-from cotenant.estimators.whatif import merged, what_if, with_8bit_states
+from cotenant.estimators.whatif import merged, notes_on, what_if, with_8bit_states
 from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, call, conv_call, free, steps
 
@@ -101,6 +101,13 @@ def test_answers_of_the_jobs_cudnn_apply_to_changes_too():
     assert result.fit.bound_bytes != TracedEstimator().on(trace, GPU).fit.bound_bytes
     found = {saving.name: saving.saves_bytes for saving in what_if(result)}
     assert found["garbage_collection_threshold:0.8"] == 0
+
+
+def test_only_a_table_with_a_star_explains_it():
+    _, found = changes(a_trace([alloc(1, 100, "optimizer state", "step")]))
+    plain, starred = found["expandable_segments:True"], found["8-bit optimizer states"]
+    assert [line[:12] for line in notes_on([plain, starred])] == ["* optimizer ", "not computed"]
+    assert [line[:12] for line in notes_on([plain])] == ["not computed"]
 
 
 def test_without_optimizer_states_no_8bit_saving_is_listed():

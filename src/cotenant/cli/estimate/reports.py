@@ -135,12 +135,12 @@ class EstimateReports:
             if not json:
                 estimate_text.print_fits(fits, capability_of(result.trace), gpus=len(result.gpus) or 1)
         if self.what_if:
-            from cotenant.estimators.whatif import NOT_COMPUTED, what_if
+            from cotenant.estimators.whatif import notes_on, what_if
 
             changes = what_if(result)
             answer["what_if"] = [estimate_json.of_change(change) for change in changes]
             if not json:
-                estimate_text.print_changes(changes, result.fit, NOT_COMPUTED)
+                estimate_text.print_changes(changes, result.fit, notes_on(changes))
         if self.baseline is not None:
             answer["changes"] = self._changes(result, json=json)
         if self.utilization:

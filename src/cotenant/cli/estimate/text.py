@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cotenant.estimators.whatif import Saving
 
 _BAR = 24
-_VERDICTS = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}
 
 
 def print_estimate(command: str, estimate: Estimate, result: TracedResult | None, elapsed_s: float) -> None:
@@ -150,14 +149,13 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None, *, gpus: int = 1) -> None:
     """Print the table of `--fits-on` for a process that uses `gpus` GPUs."""
-    traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for else ""
     rows = [
         {
             "gpu": fit.gpu,
             "memory": format_bytes(fit.usable_bytes),
             "bound": format_bytes(fit.bound_bytes),
             "spare": format_bytes(fit.spare_bytes),
-            "verdict": _VERDICTS[fit.verdict] + (traced if fit.capability_differs else ""),
+            "verdict": fit.cell(made_for),
         }
         for fit in fits
     ]
@@ -165,8 +163,8 @@ def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None, *, gpus: i
     print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
 
 
-def print_changes(changes: Sequence[Saving], fit: Fit, not_computed: str) -> None:
-    """Print the table of `--what-if`, below the estimate without changes."""
+def print_changes(changes: Sequence[Saving], fit: Fit, notes: Sequence[str]) -> None:
+    """Print the table of `--what-if`, below the estimate without changes, and `notes` on it."""
     now = {"reserved": format_bytes(fit.reserved_bytes), "bound": format_bytes(fit.bound_bytes)}
     rows = [{"change": "as it is", "verdict": "", **now}]
     rows += [
@@ -180,9 +178,8 @@ def print_changes(changes: Sequence[Saving], fit: Fit, not_computed: str) -> Non
     ]
     print()
     print_table(rows, _columns({"change": "WHAT IF", "reserved": "RESERVED", "bound": "BOUND"}, ""))
-    if any(saving.assumed for saving in changes):
-        print("* optimizer states in 8 bits; what such an optimizer needs besides them is unknown")
-    print(not_computed)
+    for line in notes:
+        print(line)
 
 
 def _saving(value_bytes: int) -> str:
