@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Literal
 from cotenant.core.errors import BackendError, CotenantError
 from cotenant.core.gpu import Gpu
 from cotenant.core.mig import layout_texts
-from cotenant.core.text import printable
 from cotenant.core.units import format_bytes
 from cotenant.engines.cuda_suspension import COMMAND as CUDA_CHECKPOINT
 from cotenant.engines.cuda_suspension import MIN_DRIVER, check_program
@@ -177,7 +175,6 @@ def suspension() -> Iterator[Diagnosis]:
             detail=f"{program}, driver {driver}: paused attempts can leave their GPUs; unproven",
             advice=f'engine.cuda_checkpoint = "{program}" with scheduling.overrun = "pause"',
         )
-    yield _criu()
 
 
 def driver_version() -> str | None:
@@ -188,16 +185,3 @@ def driver_version() -> str | None:
         return None
     found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", text)
     return found[1] if found else None
-
-
-def _criu() -> Diagnosis:
-    """CRIU would let suspended processes survive a reboot; nothing here uses it yet."""
-    program = shutil.which("criu")
-    if program is None:
-        return Diagnosis(subject="CRIU", severity="optional", detail="no `criu`; cotenant does not use it yet")
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-        version = printable(done.stdout.partition("\n")[0].removeprefix("Version: ")[:40])
-    except (OSError, subprocess.TimeoutExpired):
-        version = "of unknown version"
-    return Diagnosis(subject="CRIU", severity="optional", detail=f"criu {version}; cotenant does not use it yet")

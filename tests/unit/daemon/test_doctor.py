@@ -387,10 +387,3 @@ def test_what_suspension_lacks_is_named(found, tmp_path, monkeypatch, driver, pr
     assert detail in finding.detail
     assert finding.severity == ("ok" if "can leave" in detail else "optional")
     assert ("engine.cuda_checkpoint" in finding.advice) == ("can leave" in detail)
-
-
-def test_criu_is_found(found, tmp_path):
-    assert found()["CRIU"].detail == "no `criu`; cotenant does not use it yet"
-    (tmp_path / "criu").write_text("#!/bin/sh\necho Version: 4.0\n")
-    (tmp_path / "criu").chmod(0o755)
-    assert found()["CRIU"].detail == "criu 4.0; cotenant does not use it yet"

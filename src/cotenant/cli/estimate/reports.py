@@ -30,7 +30,9 @@ class EstimateReports:
 
     fits_on: bool = flag("--fits-on", help="List which known GPUs and MIG instances it fits on.")
     what_if: bool = flag("--what-if", help="List what allocator settings and 8-bit optimizer states would save.")
-    utilization: bool = flag("--utilization", help="Predict SM activity when it runs alone on an A100; learned.")
+    utilization: bool = flag(
+        "--utilization", help="Also predict SMACT and SMOCC alone on an A100 from its layers; learned."
+    )
     find_batch_size: bool = flag(
         "--find-batch-size", help="Find the largest batch size that fits, within 1 %; traces several times."
     )
