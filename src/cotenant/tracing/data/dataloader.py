@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from cotenant.tracing.training.training_progress import TrainingProgress
 
 _MAX_STREAM_BATCHES = 100_000
 _REAL_SAMPLES = 4  # in a batch; the rest repeat them
+_MAX_OWN_ELEMENTS = 1 << 14  # of the boxes or labels of a sample, which each repetition has for itself; not of an image
 
 
 def patches(context: PatchContext) -> list[Entry]:
@@ -134,12 +136,12 @@ class _FewSampleIterator:
 
     def _samples_of_batch(self, size: int, kind: int) -> list[Any]:
         if self._histogram is None:
-            return [*map(_copy_containers, itertools.islice(itertools.cycle(self._samples[kind]), size))]
+            return [*map(_copy_sample, itertools.islice(itertools.cycle(self._samples[kind]), size))]
         (sample,) = self._samples[0]
         length = sample_lengths.length_of(sample, words=False)
         if not length:
             self._log.warn("the histogram of lengths is not used: no part of a sample varies in length")
-            return [_copy_containers(sample) for _ in range(size)]
+            return [_copy_sample(sample) for _ in range(size)]
         self._log.warn(self._histogram.summary())
         wanted = self._histogram.batch(size, with_longest=kind > 0)
         return [length_histogram.resized(sample, length, target) for target in wanted]
@@ -218,17 +220,36 @@ def _has_gpu_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
-def _copy_containers(batch: Any) -> Any:
-    """The same tensors in new containers: scripts add to a batch and pop from it, and `collate_fn` to samples."""
+def _copy_sample(sample: Any) -> Any:
+    """A sample for one place of a batch, with boxes and labels of its own.
+
+    Collate functions of YOLO write the place in the batch to the boxes: those of a repeated sample would all be of one
+    image. Sources: ultralytics/yolov5, utils/dataloaders.py, `collate_fn`; ultralytics/data/dataset.py, `collate_fn`.
+    """
+    return _copy_containers(sample, _own_if_small)
+
+
+def _own_if_small(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, torch.Tensor):
+        is_plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
+        return value.clone() if is_plain and value.numel() <= _MAX_OWN_ELEMENTS else value
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.size <= _MAX_OWN_ELEMENTS:
+        return value.copy()
+    return value
+
+
+def _copy_containers(batch: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The same values in new containers: scripts add to a batch and pop from it, and `collate_fn` to samples."""
     if isinstance(batch, dict):
         if type(batch) is dict:
-            return {key: _copy_containers(value) for key, value in batch.items()}
+            return {key: _copy_containers(value, leaf) for key, value in batch.items()}
         try:
             made = copy.copy(batch)  # with its other attributes
         except TypeError:
             return batch
-        made.update({key: _copy_containers(value) for key, value in batch.items()})
+        made.update({key: _copy_containers(value, leaf) for key, value in batch.items()})
         return made
     if type(batch) in (list, tuple):
-        return type(batch)(_copy_containers(value) for value in batch)
-    return batch
+        return type(batch)(_copy_containers(value, leaf) for value in batch)
+    return leaf(batch)
