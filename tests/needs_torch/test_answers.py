@@ -117,6 +117,11 @@ def test_utilization_is_in_the_answer_only_with_its_option(cached_trace, estimat
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
+def test_a_name_of_gpus_of_two_sizes_is_told_with_the_one_that_was_taken(cached_trace, estimate):
+    warnings = [estimate("--gpu", name)["warnings"] for name in ("A100", "A100-40GB", "H100")]
+    assert warnings == [["`A100` is taken as A100-40GB; write A100-80GB if it is that"], [], []]
+
+
 def test_no_cache_saves_no_trace(estimate, tmp_path):
     traces = tmp_path / "cache" / "cotenant" / "traces"
     estimate("--no-cache")

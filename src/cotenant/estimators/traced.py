@@ -32,7 +32,7 @@ from cotenant.estimators.roofline import with_activity
 from cotenant.estimators.sensitivity import reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.estimators.traced_result import TracedResult
-from cotenant.gpu_specs import GpuSpec, gpu_spec
+from cotenant.gpu_specs import GpuSpec, gpu_spec, sizes_of
 from cotenant.osutil.cache_folder import cache_folder
 from cotenant.tracing.data import data_options, length_histogram
 from cotenant.tracing.process import shell_script
@@ -106,7 +106,7 @@ class TracedEstimator:
             return replace(self.on(recorded, gpu, env=program.env), from_cache=from_cache)
 
         commands = shell_script.resolve(request.command, workdir=request.workdir, env=env, gpus=request.gpus)
-        return several_programs.largest(commands, explain_one)
+        return _with_warnings(several_programs.largest(commands, explain_one), _name_warnings(request.gpu, gpu))
 
     def _trace(
         self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str], python: str
@@ -294,6 +294,18 @@ class TracedEstimator:
         folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
         # A new trace needs new answers, but no new libraries: the compiler takes 0.6 s of CPU time for them.
         return query_cudnn(library, gpu, calls, folder=folder, libraries=folder or _writable_cache("cudnn"))
+
+
+def _name_warnings(name: str, gpu: GpuSpec) -> tuple[str, ...]:
+    """That `name` may mean another GPU than `gpu`, if it may."""
+    others = " or ".join(size for size in sizes_of(name) if not gpu.name.startswith(size))
+    return (f"`{name}` is taken as {gpu.name}; write {others} if it is that",) if others else ()
+
+
+def _with_warnings(result: TracedResult, warnings: tuple[str, ...]) -> TracedResult:
+    if not warnings:
+        return result
+    return replace(result, estimate=replace(result.estimate, warnings=(*result.estimate.warnings, *warnings)))
 
 
 def _writable_cache(name: str) -> Path | None:

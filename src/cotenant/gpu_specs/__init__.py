@@ -4,7 +4,14 @@ A new GPU is one file in `data/`, found without a line here.
 """
 
 from cotenant.gpu_specs.spec import ContextBytes, GpuSpec, MigProfile, derived_context
-from cotenant.gpu_specs.table import all_gpu_specs, gpu_spec, gpu_spec_for_nvml, gpu_specs_by_name, parse_gpu_spec
+from cotenant.gpu_specs.table import (
+    all_gpu_specs,
+    gpu_spec,
+    gpu_spec_for_nvml,
+    gpu_specs_by_name,
+    parse_gpu_spec,
+    sizes_of,
+)
 
 __all__ = [
     "ContextBytes",
@@ -16,4 +23,5 @@ __all__ = [
     "gpu_spec_for_nvml",
     "gpu_specs_by_name",
     "parse_gpu_spec",
+    "sizes_of",
 ]

@@ -42,22 +42,25 @@ def gpu_specs_by_name() -> Mapping[str, GpuSpec]:
 def gpu_spec(name: str) -> GpuSpec:
     """The GPU called `name`: its own name, an alias, or NVML's, in any case and with any separators.
 
-    `A100-40GB:3g.20gb` is a MIG instance. A name that several sizes share, such as `A100`, names none of them.
+    `A100-40GB:3g.20gb` is a MIG instance. A name that GPUs of several sizes share, such as `A100`, is an alias of the
+    smallest; see `sizes_of`.
 
     Raises:
         UnknownName: there is none.
-        UsageError: there are several.
     """
     gpu_name, colon, mig_name = name.partition(":")
     wanted = _key(gpu_name)
     for spec in all_gpu_specs():
         if wanted in {_key(known) for known in (spec.name, *spec.aliases, *spec.nvml_names)}:
             return spec.instance(mig_name) if colon else spec
-    sizes = [spec.name for spec in all_gpu_specs() if re.fullmatch(rf"{re.escape(wanted)}\d+gb", _key(spec.name))]
-    if sizes:
-        either = " or ".join(f"`{size}`" for size in sizes)
-        raise UsageError(f"`{gpu_name}` is {either}", hint="name one of them: they have different memory")
     raise UnknownName("GPU", name, [spec.name for spec in all_gpu_specs()])
+
+
+def sizes_of(name: str) -> tuple[str, ...]:
+    """The GPUs of several sizes that `name` may mean, as `A100` does; empty for the name of one GPU."""
+    wanted = _key(name.partition(":")[0])
+    sizes = [spec.name for spec in all_gpu_specs() if re.fullmatch(rf"{re.escape(wanted)}\d+gb", _key(spec.name))]
+    return tuple(sizes) if len(sizes) > 1 else ()
 
 
 def parse_gpu_spec(text: str) -> GpuSpec:

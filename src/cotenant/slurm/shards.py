@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cotenant.core.errors import UsageError
-from cotenant.gpu_specs import gpu_spec
+from cotenant.core.errors import UnknownName
+from cotenant.gpu_specs import gpu_spec, sizes_of
 from cotenant.slurm.installation import SlurmInstallation
 
 _GRES = re.compile(r"(?P<name>gpu|shard)(?::(?P<type>[^:,()]+))?:(?P<count>\d{1,9})(?![\w.])")
@@ -63,9 +63,11 @@ def parse_node_gres(texts: Iterable[str]) -> list[GpuShards]:
 
 def memory_of_type(name: str) -> int | None:
     """Memory of a GPU that a site calls `name`; None if that names none, or several."""
+    if sizes_of(name):
+        return None
     try:
         return gpu_spec(name).memory_total_bytes
-    except UsageError:
+    except UnknownName:
         return None
 
 

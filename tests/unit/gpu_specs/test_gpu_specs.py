@@ -14,6 +14,7 @@ from cotenant.gpu_specs import (
     gpu_spec_for_nvml,
     gpu_specs_by_name,
     parse_gpu_spec,
+    sizes_of,
 )
 from cotenant.gpus.power_model import power_model
 from cotenant.learn.synthetic_traces import simulation
@@ -49,6 +50,7 @@ def test_all_gpus_are_listed_by_name():
     ("name", "found"),
     [
         ("A100-40GB", "A100-40GB"),
+        ("a100", "A100-40GB"),
         ("a100_40gb", "A100-40GB"),
         ("A100-SXM4-40GB", "A100-40GB"),
         ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
@@ -82,11 +84,18 @@ def test_an_unknown_name_lists_the_known_ones():
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("name", ["A100", "v100", "NVIDIA A100", "A100:1g.10gb"])
-def test_a_name_of_several_sizes_names_none(name):
-    with pytest.raises(UsageError, match=r"is `.100-..GB` or `.100-..GB`") as caught:
-        gpu_spec(name)
-    assert not isinstance(caught.value, UnknownName)
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("A100", ("A100-40GB", "A100-80GB")),
+        ("v100:1g", ("V100-16GB", "V100-32GB")),
+        ("A100-40GB", ()),
+        ("H100", ()),
+        ("Radeon", ()),
+    ],
+)
+def test_a_name_of_several_sizes(name, wanted):
+    assert sizes_of(name) == wanted
 
 
 @pytest.mark.parametrize("spec", all_gpu_specs(), ids=lambda spec: spec.name)
