@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.data.column_options import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of, number_columns, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.synthetic_records import made_up
 from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
 
