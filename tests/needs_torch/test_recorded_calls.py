@@ -19,7 +19,7 @@ SPAN = RecordedSpan([("alloc", 0, 64, "forward", "net", 0, 0)], first=0, end=1, 
     [(1, 0, [0], True), (1, 1, [0], False), (2, 0, [0], False), (0, 1, [0], False), (0, 0, [], False)],
     ids=["its result", "another event", "two storages", "no storage", "no result"],
 )
-def test_a_skipped_call_leaves_its_results_alone(made, others, results, is_like):
+def test_a_replaced_call_leaves_its_results_alone(made, others, results, is_like):
     recorder = TraceRecorder()
     recorder.record_call("gemm", "main", {}, 0)
     before = recorder.position()
@@ -28,5 +28,5 @@ def test_a_skipped_call_leaves_its_results_alone(made, others, results, is_like)
         recorder.record_storage(tensor)
     for _ in range(others):
         recorder.record_call("gemm", "main", {}, 0)
-    assert recorder.note_skipped(before, SPAN, results) is is_like
-    assert list(recorder.skipped_calls) == ([before[0]] if is_like else [])
+    assert recorder.note_replaced(before, SPAN, results) is is_like
+    assert list(recorder.replaced_calls) == ([before[0]] if is_like else [])

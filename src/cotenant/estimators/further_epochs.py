@@ -14,7 +14,7 @@ from cotenant.allocator import of_iteration_before
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.estimators.further_iterations import (
     RepeatedSpan,
-    last_iteration,
+    iteration_before_last,
     with_further_iterations,
     with_growing_repeats,
 )
@@ -40,7 +40,7 @@ def repeated_epoch(trace: MemoryTrace) -> RepeatedSpan | None:
     """
     at = trace.header.epoch_end
     events = trace.events[:at]
-    found = last_iteration(events) if at is not None else None
+    found = iteration_before_last(events) if at is not None else None
     if found is None or not any(event.action == "alloc" for event in events[found.end :]):
         return None
     iteration, rest = found.span, events[found.span.at :]

@@ -23,12 +23,12 @@ _MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedSpan:
-    """A part of a training, such as an iteration, as it comes again behind the first `at` events of a trace.
+    """An iteration or an epoch as it comes again behind the first `at` events of a trace.
 
     Attributes:
-        events: storages have the numbers of the traced part, and those that the part before it left the number
+        events: storages have the numbers of the traced span, and those that the span before it left the number
             `of_iteration_before`.
-        carried: storages that each such part leaves to the next one, which frees them.
+        carried: storages that each span leaves to the next one, which frees them.
     """
 
     at: int
@@ -36,7 +36,7 @@ class RepeatedSpan:
     carried: tuple[int, ...]
 
     def insert(self, trace: MemoryTrace, times: int) -> MemoryTrace:
-        """`trace` with the part repeated; each time its storages get new numbers."""
+        """`trace` with the span repeated; each time its storages get new numbers."""
         numbers = itertools.count(1 + max(event.storage_id for event in trace.events))
         newest = {storage_id: storage_id for storage_id in self.carried}
         events = list(trace.events[: self.at])
@@ -99,7 +99,7 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn.
     """
     ends = list(_step_ends(events))
-    freed_at = _frees(events)
+    freed_at = _freed_at(events)
     for steps in range(1, _MAX_STEPS + 1):
         best: RepeatedSpan | None = None
         most_bytes = 0
@@ -114,10 +114,10 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     return None
 
 
-def last_iteration(events: Sequence[MemoryEvent]) -> TracedIteration | None:
-    """The last but one iteration of `events`, if it repeats as in `repeated_iteration`."""
+def iteration_before_last(events: Sequence[MemoryEvent]) -> TracedIteration | None:
+    """The last but one iteration of `events`, if it repeats as `repeated_iteration` says."""
     ends = list(_step_ends(events))
-    freed_at = _frees(events)
+    freed_at = _freed_at(events)
     for steps in range(1, _MAX_STEPS + 1):
         if len(ends) > 2 * steps:
             found = _as_repeated(events, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at)
@@ -126,7 +126,8 @@ def last_iteration(events: Sequence[MemoryEvent]) -> TracedIteration | None:
     return None
 
 
-def _frees(events: Sequence[MemoryEvent]) -> dict[int, int]:
+def _freed_at(events: Sequence[MemoryEvent]) -> dict[int, int]:
+    """The index of the event that frees a storage, by its number."""
     return {event.storage_id: index for index, event in enumerate(events) if event.action == "free"}
 
 

@@ -1,4 +1,4 @@
-"""The events of a trace once it ends: storages get their categories, and skipped calls the events of alike ones."""
+"""The events of a trace once it ends: storages get their categories, and replaced calls the events of alike ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cotenant.core.trace import MemoryEvent
-from cotenant.tracing.recorded_span import RecordedAction, SkippedCall
+from cotenant.tracing.recorded_span import RecordedAction, ReplacedCall
 
 _OF_STORAGES = frozenset(("alloc", "free"))
 
 
 class Expansion(NamedTuple):
-    """Actions with those that skipped calls would have had.
+    """Actions with those that replaced calls would have had.
 
     `like`: the recorded storage that a new one is like; `position`: where a given position of the actions is now.
     """
@@ -23,10 +23,10 @@ class Expansion(NamedTuple):
     position: int | None
 
 
-def with_skipped_calls(
-    actions: Sequence[RecordedAction], calls: Iterable[SkippedCall], first_number: int, position: int | None = None
+def with_replaced_calls(
+    actions: Sequence[RecordedAction], calls: Iterable[ReplacedCall], first_number: int, position: int | None = None
 ) -> Expansion:
-    """Expand `calls`; new storages have numbers from `first_number` on.
+    """Give replaced calls the events of alike ones; new storages have numbers from `first_number` on.
 
     What an alike call left beside its results is freed at its end, as it was in front of the next one.
     """

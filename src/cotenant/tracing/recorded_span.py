@@ -62,7 +62,7 @@ class PausedSpan:
         self._new.pop(address, None)
 
 
-class SkippedCall(NamedTuple):
+class ReplacedCall(NamedTuple):
     """A call that left its results alone in the trace: the events `at` to `end`, one for each.
 
     `span`: of an alike call, with `results` as the storages of its results, in this order.

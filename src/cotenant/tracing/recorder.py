@@ -18,7 +18,7 @@ import torch
 from cotenant.allocator.rounding import block_bytes
 from cotenant.core.trace import LayerCall, MemoryTrace, TraceHeader
 from cotenant.tracing.allocation_lines import AllocationLines
-from cotenant.tracing.finished_events import finished_events, with_skipped_calls
+from cotenant.tracing.finished_events import finished_events, with_replaced_calls
 from cotenant.tracing.kernel_work import KernelCounter
 from cotenant.tracing.library_call_table import LibraryCallTable
 from cotenant.tracing.module_stack import ModuleStack
@@ -29,7 +29,7 @@ from cotenant.tracing.recorded_span import (
     PausedSpan,
     RecordedAction,
     RecordedSpan,
-    SkippedCall,
+    ReplacedCall,
 )
 from cotenant.tracing.step_memory import LiveRange
 
@@ -55,7 +55,7 @@ class TraceRecorder:
         kernels: those of the first optimizer steps.
         modules: those whose forward runs.
         library_calls: the distinct ones so far.
-        skipped_calls: those that have their events at the end, by the number of events before them.
+        replaced_calls: those that have their events at the end, by the number of events before them.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class TraceRecorder:
         self._lines = AllocationLines()
         self._paused: PausedSpan | None = None
         self._carried: list[CarriedStorage] = []  # after the last pause
-        self.skipped_calls: dict[int, SkippedCall] = {}
+        self.replaced_calls: dict[int, ReplacedCall] = {}
 
     # -- storages ---------------------------------------------------------------------------------------------
 
@@ -238,13 +238,13 @@ class TraceRecorder:
         actions, first = position
         return RecordedSpan(self._actions[actions:], first, len(self._sizes), sorted(self.live_since(first)))
 
-    def note_skipped(self, position: tuple[int, int], span: RecordedSpan, results: list[int]) -> bool:
+    def note_replaced(self, position: tuple[int, int], span: RecordedSpan, results: list[int]) -> bool:
         """Take the events since a position as the results of a call like that of `span`; whether they can be."""
         at, end = position[0], len(self._actions)
         has_results_alone = [action[0] for action in self._actions[at:]] == ["alloc"] * len(results)
         if results and has_results_alone:
-            self.skipped_calls[at] = SkippedCall(at, end, span, results)
-        return at in self.skipped_calls
+            self.replaced_calls[at] = ReplacedCall(at, end, span, results)
+        return at in self.replaced_calls
 
     def _append_span(self, span: RecordedSpan, freed: list[int], live: list[LiveStorage]) -> list[CarriedStorage]:
         """Record the events of `span` for other storages: of `freed` those that it frees, `live` those that it leaves.
@@ -370,8 +370,8 @@ class TraceRecorder:
     def trace(self, *, partial: bool) -> MemoryTrace:
         """The trace so far."""
         actions = tuple(self._actions)  # a copy: the thread of `deadline` calls this while the script goes on
-        calls = tuple(self.skipped_calls.values())
-        expanded = with_skipped_calls(actions, calls, len(self._sizes), self.header.epoch_end)
+        calls = tuple(self.replaced_calls.values())
+        expanded = with_replaced_calls(actions, calls, len(self._sizes), self.header.epoch_end)
         events = tuple(finished_events(expanded, self._category))
         layers = self.layers.get(1) or self.layers.get(0, [])
         return MemoryTrace(

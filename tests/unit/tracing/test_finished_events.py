@@ -1,9 +1,9 @@
-"""The events of a trace once it ends, with those of skipped calls."""
+"""The events of a trace once it ends, with those of replaced calls."""
 
 from __future__ import annotations
 
-from cotenant.tracing.finished_events import Expansion, finished_events, with_skipped_calls
-from cotenant.tracing.recorded_span import RecordedSpan, SkippedCall
+from cotenant.tracing.finished_events import Expansion, finished_events, with_replaced_calls
+from cotenant.tracing.recorded_span import RecordedSpan, ReplacedCall
 
 
 def action(name, number, nbytes=0, phase="forward", module="net"):
@@ -18,10 +18,10 @@ SPAN = RecordedSpan(
 BEFORE = [action("alloc", 0, 1, "load"), *SPAN.actions, action("free", 7)]
 
 
-def test_a_skipped_call_has_the_events_of_an_alike_one():
+def test_a_replaced_call_has_the_events_of_an_alike_one():
     actions = [*BEFORE, action("alloc", 8, 20), action("alloc", 9, 4), action("alloc", 10, 20), action("free", 10)]
-    calls = [SkippedCall(9, 10, SPAN, [6]), SkippedCall(7, 8, SPAN, [6])]
-    expanded = with_skipped_calls(actions, calls, 11)
+    calls = [ReplacedCall(9, 10, SPAN, [6]), ReplacedCall(7, 8, SPAN, [6])]
+    expanded = with_replaced_calls(actions, calls, 11)
     call = [action("alloc", 11, 100), action("op", 3), action("alloc", 8, 20), action("alloc", 12, 8)]
     call += [action("free", 11), action("free", 12)]
     other = [action("alloc", 13, 100), action("op", 3), action("alloc", 10, 20), action("alloc", 14, 8)]
@@ -32,8 +32,8 @@ def test_a_skipped_call_has_the_events_of_an_alike_one():
 
 def test_a_position_moves_behind_the_events_of_the_calls_before_it():
     actions = [*BEFORE, action("alloc", 8, 20), action("alloc", 9, 4)]
-    calls = [SkippedCall(7, 8, SPAN, [6])]
-    found = [with_skipped_calls(actions, calls, 10, position).position for position in (None, 3, 7, 8, 9)]
+    calls = [ReplacedCall(7, 8, SPAN, [6])]
+    found = [with_replaced_calls(actions, calls, 10, position).position for position in (None, 3, 7, 8, 9)]
     assert found == [None, 3, 7, 13, 14]
 
 

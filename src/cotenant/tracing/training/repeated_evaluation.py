@@ -197,7 +197,7 @@ class _Repetition:
 
     def forget(self) -> None:
         """No calls so far."""
-        self._skipped: deque[int] = deque()  # the latest replaced calls whose events are recorded at the end
+        self._replaced: deque[int] = deque()  # the latest replaced calls whose events are recorded at the end
         self.count = 0
         self.numbers: set[tuple[object, ...]] = set()  # of alike calls; empty where calls of the same ones are compared
         self.output: Any = None
@@ -267,10 +267,10 @@ class _Repetition:
         if all(nbytes <= least * self.live.get(gpu, 0) for gpu, nbytes in recorder.live_bytes.items()):
             position = recorder.position()
             result = self._remade()
-            if self.span is not None and recorder.note_skipped(position, self.span, self._results):
-                self._skipped.append(position[0])
-                if len(self._skipped) > _LAST:
-                    del recorder.skipped_calls[self._skipped.popleft()]
+            if self.span is not None and recorder.note_replaced(position, self.span, self._results):
+                self._replaced.append(position[0])
+                if len(self._replaced) > _LAST:
+                    del recorder.replaced_calls[self._replaced.popleft()]
             return result
         self.live = dict(recorder.live_bytes)
         recorder.pause()
