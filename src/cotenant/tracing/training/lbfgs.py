@@ -58,7 +58,8 @@ def _never_converging(original: Any) -> Any:
             return original(optimizer, *args, **kwargs)
         # `step` compares sizes of gradients and changes with these, and a size is never below -1.
         before = {name: group[name] for name in ("tolerance_grad", "tolerance_change", "max_iter")}
-        iterations = min(int(group["max_iter"]), int(group["history_size"]) + 2)
+        known = len(optimizer.state[optimizer._params[0]].get("old_dirs") or ())
+        iterations = min(int(group["max_iter"]), max(int(group["history_size"]) - known, 0) + 2)
         group.update(tolerance_grad=-1.0, tolerance_change=-1.0, max_iter=iterations)
         try:
             return original(optimizer, *args, **kwargs)
