@@ -204,18 +204,28 @@ def _lightning_patches(module: ModuleType) -> list[Patch]:
         Patch(
             target=f"{module.__name__}:_TrainingEpochLoop.run",
             phase=Phase.LIBRARIES,
-            replacement=_validating_after_short_epochs,
+            replacement=validating_after_short_epochs,
             wraps=True,
             reason="It validates after the last batch that it expects.",
         )
     ]
 
 
-def _validating_after_short_epochs(original: Any) -> Any:
+def validating_after_short_epochs(original: Any) -> Any:
+    """`_TrainingEpochLoop.run`, with the validation for which Lightning waits until its last batch.
+
+    Lightning 2.2 and later free the gradients before it (`_TrainingEpochLoop.on_advance_end`), except where a strategy
+    that accumulates them by itself is between two steps.
+    """
+
     def run(self: Any, data_fetcher: Any) -> None:
         original(self, data_fetcher)
         if self.batch_progress.current.ready < self.trainer.num_training_batches and self._should_check_val_epoch():
             self.trainer.validating = True
+            frees_gradients = getattr(self.trainer.lightning_module, "on_validation_model_zero_grad", None)
+            steps_at_the_end = not self.trainer.strategy.handles_gradient_accumulation
+            if frees_gradients is not None and (steps_at_the_end or self._accumulated_batches_reached()):
+                frees_gradients()
             self.val_loop.run()
             self.trainer.training = True
 
