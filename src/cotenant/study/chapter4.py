@@ -152,11 +152,14 @@ def add_figures(page: Page, rows: Sequence[Row], folder: Path, published: Sequen
     _add_table(page, rows, how)
     page.heading("Pairs that AEGIS published, A100-40GB: gain over the sum of SM activities")
     pairs = [(row.smact_sum, row.gain) for row in published if row.smact_sum is not None and row.gain and row.slowdown]
-    below = [point for point in pairs if point[0] <= MAX_SMACT_SUM]
-    above = [point for point in pairs if point[0] > MAX_SMACT_SUM]
+    sums = [
+        Dots(f"sum up to {MAX_SMACT_SUM:.0%}", tone(1), [point for point in pairs if point[0] <= MAX_SMACT_SUM]),
+        Dots(f"above {MAX_SMACT_SUM:.0%}", tone(2), [point for point in pairs if point[0] > MAX_SMACT_SUM]),
+    ]
+    page.paragraph(legend({group.name: group.tone for group in sums}))
     page.figure(
         dots(
-            [Dots(f"up to {MAX_SMACT_SUM:.0%}", tone(1), below), Dots("above", tone(2), above)],
+            sums,
             x_label="sum of SM activities alone",
             y_label="gain",
             width=620,

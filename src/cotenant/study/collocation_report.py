@@ -224,8 +224,9 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
         page.heading("Not measured")
         page.items(f"{group_text(r.jobs)}, {r.sharing}: {r.problem}" for r in results if r.problem)
     published = published_collocations()
-    page.heading("Guidelines (thesis, 4.3.5) on these rows")
-    page.items(found.text for found in judge_guidelines(as_collocation_rows(results, gpus)))
+    if measured:
+        page.heading("Guidelines (thesis, 4.3.5) on these rows")
+        page.items(found.text for found in judge_guidelines(as_collocation_rows(results, gpus)))
     page.heading("Guidelines on published rows: AEGIS' pairs on an A100, and the thesis")
     page.items(found.text for found in judge_guidelines(published))
     add_figures(page, completed_rows(rows), path.parent, published)

@@ -59,6 +59,8 @@ def test_the_page_has_all_figures_and_says_what_was_not_published(tmp_path):
     assert "not published in numbers: PCIe" in text
     assert "not measured here: job <code>cait</code>" in text
     assert "207 pairs" in text
+    for name in ("sum up to 80%", "above 80%"):
+        assert f"{name}</span>" in text, "a legend names the colors"
 
 
 def test_equal_jobs_are_counted():

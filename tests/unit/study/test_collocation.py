@@ -203,6 +203,13 @@ def test_the_report_has_groups_guidelines_and_what_was_not_measured(study, tmp_p
         assert words in text
 
 
+def test_a_report_without_rows_tests_guidelines_on_published_ones_only(tmp_path):
+    text = write_report([], tmp_path / "report.html").read_text()
+    assert "Nothing was measured" in text
+    assert "held in 69 of 69" in text
+    assert "on these rows" not in text
+
+
 def test_a_job_that_is_larger_than_its_instance_runs_out_of_memory(tmp_path, monkeypatch):
     SimulatedServer.create(tmp_path, "1xA100-40GB")
     monkeypatch.setenv("COTENANT_SIM_SERVER", str(tmp_path))
