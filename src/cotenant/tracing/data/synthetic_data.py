@@ -2,7 +2,7 @@
 
 A sample is described by `[PATH=]SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`:
 its shape, its dtype, and the number of classes (of whole numbers: of values); with a part of a path, it is for such
-files alone. It replaces missing files and data sets, never existing ones: data sets of torchvision and PyTorch
+files alone. It replaces missing files and data sets, never existing ones: data sets of torchvision, Keras and PyTorch
 Geometric, folders of timm, tables of Hugging Face and pandas, `numpy.load`, `torch.load`, images and archives of them,
 texts, recordings, HDF5 files and files of tokens. Of several samples the first of whole numbers with one dimension is
 for text, the first with three dimensions for images, and the first of all for everything else.
@@ -30,6 +30,7 @@ from cotenant.tracing.data import (
     synthetic_archives,
     synthetic_columns,
     synthetic_graphs,
+    synthetic_keras,
     synthetic_recordings,
     synthetic_records,
     synthetic_tables,
@@ -101,6 +102,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *file_questions.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, context.overlay, warn),
         *synthetic_graphs.patches(warn),
+        *synthetic_keras.patches(warn),
         *synthetic_recordings.patches(every, warn),
         *synthetic_archives.patches(samples, warn),
         *synthetic_videos.patches(samples, warn),
