@@ -109,6 +109,20 @@ back = more.cpu()
 assert type(back) is Image and back.numpy().shape == (2, 8)
 assert type(torch.ones(2).as_subclass(type(plain + 1))) is torch.Tensor  # the class of a tensor that was on the GPU
 assert type(Image(torch.ones(2)).as_subclass(type(more))) is Image
+
+class Scores(torch.Tensor):  # `Tensor.__new__` makes it
+    pass
+
+weight = torch.ones(3, requires_grad=True)
+for made in (Scores(weight), Scores([1.0, 2.0, 3.0]), Scores(3)):
+    assert type(made) is Scores and made.device.type == "cpu" and made.shape == (3,)
+scores = Scores(torch.ones(3).cuda())
+assert isinstance(scores, Scores) and scores.is_cuda and scores.shape == (3,)
+assert Scores(weight).untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
+Scores(weight).sum().backward()
+assert weight.grad.tolist() == [1.0] * 3
+assert type(torch.Tensor([1.0])) is torch.Tensor
+import torch._dynamo.polyfills.loader  # it looks at the signature of `Tensor.__new__`
 """
     assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
 

@@ -22,6 +22,7 @@ _recorders: list[TraceRecorder] = []  # of this process's trace; one element
 _data: Any = torch.Tensor.data
 _subclass: Any = torch.Tensor._make_subclass
 _view_as: Any = torch.Tensor.as_subclass
+_new: Any = torch.Tensor.__new__
 _fake_classes: dict[tuple[type, torch.device], type] = {}  # by tensor class and GPU
 _plain_classes: dict[type, type] = {}  # by fake class
 _NO_DISPATCH = (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
@@ -57,6 +58,11 @@ def patches(context: PatchContext) -> list[Patch]:
         Patch(
             target="torch:Tensor.as_subclass", phase=Phase.TRAINING, replacement=_as_subclass,
             reason=mixed, source="torch/csrc/autograd/python_variable.cpp, `THPVariable_as_subclass`",
+        ),
+        Patch(
+            target="torch:Tensor.__new__", phase=Phase.TRAINING, replacement=staticmethod(_new_of_class),
+            reason="Under a dispatch mode the new tensor has a Python object already, which is not of the subclass.",
+            source="torch/csrc/autograd/python_variable.cpp, `THPVariable_NewWithVar`",
         ),
         *lazy_modules.patches(_become),
     ]  # fmt: skip
@@ -239,6 +245,16 @@ def _as_subclass(self: Any, cls: type) -> Any:
         for name in list(filter(_is_fake_attribute, vars(made))):
             del vars(made)[name]
     return made
+
+
+def _new_of_class(*args: Any, **kwargs: Any) -> Any:
+    """`Tensor.__new__`; a subclass without one of its own comes to it: `class Scores(torch.Tensor)`, `Scores(x)`.
+
+    Dynamo compares its signature with one of another name: torch/_dynamo/polyfills/tensor.py, `tensor_pynew`.
+    """
+    cls, *values = args
+    made = _new(torch.Tensor, *values, **kwargs)
+    return made if cls is torch.Tensor else _as_subclass(made, cls)
 
 
 def _set_data(tensor: Any, value: torch.Tensor) -> None:
