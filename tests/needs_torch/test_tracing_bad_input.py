@@ -386,3 +386,24 @@ def test_the_traceback_of_an_unsupported_script_has_no_frames_of_the_tracer(tmp_
     assert caught.value.hint.startswith(hint)
     log = (tmp_path / "log").read_text()
     assert re.findall(r'File "([^"]+)"', log) == [str(tmp_path / "train.py")], log
+
+
+def test_tensors_of_several_devices_raise_where_a_gpu_raises(tmp_path):
+    lines = """
+def message(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+gpu, cpu, at = torch.rand(3, 8, device="cuda"), torch.rand(3, 8), torch.zeros(2, dtype=torch.int64, device="cuda")
+assert "same device as the indexed tensor (cpu)" in message(lambda: cpu[at])
+assert gpu[at.cpu()].shape == (2, 8)
+assert "got mat2 is on cpu" in message(lambda: gpu @ cpu.T)
+assert "found at least two devices, cuda:0 and cpu!" in message(lambda: cpu.add_(gpu))
+layer = nn.LSTM(8, 4).cuda()
+assert "hidden tensor at cpu" in message(lambda: layer(gpu, (torch.zeros(1, 4), torch.zeros(1, 4))))
+heads = gpu.view(1, 1, 3, 8)
+assert "key.device: cpu" in message(lambda: nn.functional.scaled_dot_product_attention(heads, heads.cpu(), heads))
+assert (torch.tensor(2.0) * gpu).is_cuda  # a CPU scalar before a CUDA tensor
+"""
+    assert peak(trained(tmp_path, lines)) > 0

@@ -184,13 +184,15 @@ class TraceMode(TorchDispatchMode):
         plan = self._plans.get(func)
         if plan is None:
             plan = self._plans[func] = plan_of(func, self._operators, replaced=func in self.composites)
-        is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder = plan
+        is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder, check_devices = plan
         if is_composite:
             with self:
                 return self.composites.get(func, func.decompose)(*args, **kwargs)
         if decomposed_by is not None:
             with self:
                 return func._op_dk(decomposed_by, *args, **kwargs)
+        if check_devices is not None:
+            check_devices(func, args, kwargs)
         out = NotImplemented
         if sparse_shape is not None and _any_sparse(args):
             shape = sparse_shape

@@ -105,7 +105,7 @@ def _stay_zero(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
         for source, norm in zip(first, out, strict=True):
             if is_zero(source):
                 _set_zero(norm)
-    elif first and all(is_zero(tensor) for tensor in first):
+    elif isinstance(first, (list, tuple)) and first and all(is_zero(tensor) for tensor in first):
         _set_zero(out)
 
 

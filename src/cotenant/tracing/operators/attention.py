@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.operators.same_device import check_attention
 from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
 
 _aten = torch.ops.aten
@@ -35,6 +36,7 @@ def patches(context: PatchContext) -> list[KernelPatch]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        check_attention(query, key, value)
         kernel = choose(
             query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability=capability, cudnn=cudnn_version
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from cotenant.tracing.operators import fast_paths
+from cotenant.tracing.operators import fast_paths, same_device
 from cotenant.tracing.operators.registry import Assumption, CallRecorder, OperatorTable, ShapeFunction
 
 _COMPOSITE_KEYS = (
@@ -27,6 +27,7 @@ class DispatchPlan(NamedTuple):
         is_factory: it makes a tensor without tensor arguments.
         assumptions: what is assumed about the values of its result.
         recorder: records the result and the library call; None: the result alone.
+        check_devices: raises where PyTorch's CUDA build does for tensors of several devices; None: nowhere.
     """
 
     is_composite: bool
@@ -36,6 +37,7 @@ class DispatchPlan(NamedTuple):
     is_factory: bool
     assumptions: tuple[Assumption, ...]
     recorder: CallRecorder | None
+    check_devices: same_device.DeviceCheck | None
 
 
 def plan_of(func: OpOverload, operators: OperatorTable, *, replaced: bool) -> DispatchPlan:
@@ -55,4 +57,5 @@ def plan_of(func: OpOverload, operators: OperatorTable, *, replaced: bool) -> Di
         is_factory=func._opname in fast_paths.FACTORIES and func.namespace == "aten",
         assumptions=operators.assumptions.get(name, ()),
         recorder=operators.recorders.get(name),
+        check_devices=same_device.check_for(func),
     )

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.recurrent_layers import GRU, LSTM, RELU, TANH, RecurrentLayers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.same_device import check_recurrent_layer
 from cotenant.tracing.operators.strides import contiguous_strides
 from cotenant.tracing.patches.registry import Entry, KernelPatch, Patch, PatchContext, Phase
 
@@ -122,6 +123,7 @@ def _call_cudnn_rnn(
     batch_sizes: list[int],
 ) -> Any:
     h, c = (hx[0], hx[1]) if number == LSTM else (hx, None)
+    check_recurrent_layer(x, (h,) if c is None else (h, c), params)
     hidden = c.shape[2] if c is not None else h.shape[2]
     projected = h.shape[2] if h.shape[2] != hidden else 0
     # ATen/cudnn/AutocastRNN.cpp: autocast has a kernel of its own for `_cudnn_rnn`, which also copies the weights to
