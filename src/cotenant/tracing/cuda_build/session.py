@@ -37,7 +37,7 @@ from cotenant.tracing.patches.registry import AbsenceContext, PatchTable
 from cotenant.tracing.process import deadline, launcher_env, package_hints, serialization, session
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
-from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+from cotenant.tracing.process.script_traceback import describe, print_script_traceback
 from cotenant.tracing.sandbox import torch_save
 from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
@@ -136,7 +136,7 @@ class CudaBuildSession:
         if self.steps:
             self._answer(partial=False)
         if not self.observer.is_recording:
-            session.answer_error(self.answer, session.without_gpu("the script ended without putting anything on a GPU"))
+            session.answer_error(self.answer, session.without_gpu(serialization.ENDED_WITHOUT_GPU))
         message = "the script ended without an optimizer step in its first process"
         hint = (
             self.observer.progress.empty_loader_reason
@@ -157,7 +157,7 @@ class CudaBuildSession:
         suspects = f"; maybe because of values that a null GPU does not compute, read at {', '.join(places)}"
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
         sentence = f"the script raised {type(error).__name__}: {describe(error)}{suspects if places else ''}"
-        hint = package_hints.hint_for(error) or hint_for(error) or missing_data_hint(error, self.options.synthetic_data)
+        hint = package_hints.environment_hint(error) or missing_data_hint(error, self.options.synthetic_data)
         self._failed(kind, sentence, hint)
 
     def _failed(self, kind: str, sentence: str, hint: str | None = None) -> NoReturn:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cotenant.tracing.patches import null_packages
-from cotenant.tracing.process import simulator_hints, version_hints
+from cotenant.tracing.process import script_traceback, simulator_hints, version_hints
 
 _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
 """Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
@@ -18,6 +18,14 @@ _ABSENT_GPU = re.compile(r"invalid device (?:id|ordinal)", re.IGNORECASE)
 """Source: torch/cuda/__init__.py, `get_device_properties`; CUDA's text for `cudaErrorInvalidDevice`."""
 _COMPILED = frozenset((".pyx", ".c", ".cc", ".cpp", ".cu", ".rs"))
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
+
+
+def environment_hint(error: BaseException) -> str | None:
+    """The hint about an error, or about the cause that it announces; of packages, or of how the script was started."""
+    for raised in (error, script_traceback.announced_cause(error)):
+        if hint := hint_for(raised) or script_traceback.hint_for(raised):
+            return hint
+    return None
 
 
 def hint_for(error: BaseException) -> str | None:

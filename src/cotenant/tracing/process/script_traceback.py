@@ -35,7 +35,7 @@ _WORD = re.compile(r"\w")
 
 def describe(error: BaseException) -> str:
     """The message, that of the cause which it announces, and the innermost line of the user's files."""
-    cause = _announced_cause(error)
+    cause = announced_cause(error)
     text = f"{_first_line(error)}{_cause_line(error, cause)}"
     place = script_location.error_location(cause) or script_location.error_location(error)
     return f"{text} ({place})" if place else text
@@ -89,7 +89,7 @@ def _script_frames(stack: list[traceback.FrameSummary], error: BaseException) ->
     return frames
 
 
-def _announced_cause(error: BaseException) -> BaseException:
+def announced_cause(error: BaseException) -> BaseException:
     """The cause of an error that says no more than that there is one; the error itself without such a cause.
 
     Libraries that import lazily, such as transformers and diffusers, raise their own error, and so does Hydra for a
@@ -108,13 +108,22 @@ def _cause_line(error: BaseException, cause: BaseException) -> str:
     """What follows the first line of an error."""
     first = _first_line(error)
     if cause is error:
-        rest = [line.strip() for line in str(error).strip().splitlines()[1:] if line.strip()]
-        return f" {rest[0][:300]}" if rest and first.endswith(":") else ""
+        return _announced_lines(error) if first.endswith(":") else ""
     line = _first_line(cause)
     if line in first:
         return ""
     name = "" if isinstance(cause, ImportError) else f"{type(cause).__name__}: "
     return f"{'' if first.endswith(':') else ':'} {name}{line}"
+
+
+def _announced_lines(error: BaseException) -> str:
+    """The line after the first, and after each that ends with a colon: `Tried https://..., got:`."""
+    found = ""
+    for line in filter(None, map(str.strip, str(error).strip().splitlines()[1:])):
+        found += f" {line}"
+        if not line.endswith(":"):
+            break
+    return found[:300]
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from cotenant.core.trace import KernelGroup, LayerCall, LibraryCall, MemoryEvent
 
 SCHEMA = 2
 EXITED = "the script exited"
+ENDED_WITHOUT_GPU = "the script ended without putting anything on a GPU"
 """Beginning of the message where a script ended itself: its last words say why."""
 RENEWED = "renewed"
 """A file beside the answer that changes when an optimizer step renews the limit of time."""

@@ -28,7 +28,7 @@ from cotenant.tracing.patches.registry import PatchContext, PatchTable
 from cotenant.tracing.process import deadline, garbage_collection, launcher_env, package_hints, serialization
 from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.run_program import run_program
-from cotenant.tracing.process.script_traceback import describe, hint_for, print_script_traceback
+from cotenant.tracing.process.script_traceback import describe, print_script_traceback
 from cotenant.tracing.process.serialization import COMPILED, EXITED, RENEWED, UNINSTALLED, USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
@@ -233,7 +233,7 @@ class TracingSession:
 
         hint = self.observer.progress.empty_loader_reason or empty_listing_hint(self.options.synthetic_data)
         if not self.recorder.cuda_used:
-            error = without_gpu("the script ended without putting anything on a GPU", hint)
+            error = without_gpu(serialization.ENDED_WITHOUT_GPU, hint)
         else:
             error = TraceError(
                 "no-step",
@@ -263,7 +263,7 @@ class TracingSession:
             self._failed(
                 describe(error), "unsupported", "report it to the authors of cotenant, or try another `--estimator`"
             )
-        hint = missing_part_hint(error) or package_hints.hint_for(error) or hint_for(error)
+        hint = missing_part_hint(error) or package_hints.environment_hint(error)
         hint = hint or missing_data_hint(error, self.options.synthetic_data)
         kind = "import" if isinstance(error, (ImportError, SyntaxError)) else "raised"
         self._failed(f"the script raised {type(error).__name__}: {message}", kind, hint)

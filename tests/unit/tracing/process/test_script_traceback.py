@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.tracing.process.script_traceback import hint_for
+from cotenant.tracing.process.script_traceback import describe, hint_for
 
 RENDEZVOUS = (
     "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"
@@ -21,3 +21,20 @@ def test_a_script_for_torchrun_is_to_be_estimated_with_its_launcher(error):
 )
 def test_other_errors_have_no_hint_about_launchers(error):
     assert hint_for(error) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no such split", "no such split"),
+        ("no such split\nsee the manual", "no such split"),
+        ("cannot load:\nno such file", "cannot load: no such file"),
+        (
+            "Error downloading a.gz:\nTried https://a.example/, got:\n<urlopen error refused>\nTried again",
+            "Error downloading a.gz: Tried https://a.example/, got: <urlopen error refused>",
+        ),
+        ("cannot load:", "cannot load:"),
+    ],
+)
+def test_a_message_goes_on_after_each_colon(text, shown):
+    assert describe(RuntimeError(text)) == shown
