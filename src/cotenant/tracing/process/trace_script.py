@@ -239,7 +239,7 @@ def _read_answer(path: Path, log: str) -> MemoryTrace:
         hint = error["hint"]
         if error["message"].startswith(serialization.EXITED):
             hint = _last_line(log) or hint
-        elif error["message"] == serialization.ENDED_WITHOUT_GPU:  # a script may say that its data are to be prepared first, and end
+        elif error["message"] == serialization.ENDED_WITHOUT_GPU:  # it may say that data are to be prepared first
             hint = "; ".join(filter(None, (hint, _last_line(log)))).replace("?;", "?")
         raise TraceError(error["kind"], error["message"], hint=hint, log_tail=log)
     return serialization.trace_from_dict(answer["trace"])
