@@ -142,6 +142,8 @@ for _ in range(3):
     assert 4 * 4 * 2 * 40 * 8 in allocations(trace)  # keys of 40 tokens, in fp32
 
 
+FEW_CALLED = "assert len(forwards) <= 45, len(forwards)"
+ONE_OTHER = "assert [other for _, other in forwards].count(True) == 1, forwards"
 all_called = "assert len(forwards) == 100, len(forwards)"
 
 
@@ -221,6 +223,16 @@ def test_of_calls_that_grow_evenly_one_of_16_is_traced(tmp_path, whole, model):
     assert by_value(found) == by_value(every)
     counts = [sum(group.times for group in trace.header.kernels) for trace in (found, every)]
     assert 0.98 * counts[1] < counts[0] <= counts[1]  # that of a value that is read is one more
+
+
+def test_calls_that_read_the_same_known_values_are_replaced(tmp_path):
+    """As transformers asks whether a mask is all ones; the 50th mask is not."""
+    ones = "mask = torch.ones_like(tokens)\n        bool(mask.all())"
+    assert not traced(tmp_path, OWN_CACHE.format(whole="True", model="model", more=ones, check=FEW_CALLED)).partial
+    asks = "forwards[-1] = (forwards[-1], bool(torch.as_tensor(start == 50).all()))"
+    one = OWN_CACHE.format(whole="True", model="model", more=asks, check=f"{FEW_CALLED}; {ONE_OTHER}")
+    number = "torch.tensor(place if place == 50 else 1, device='cuda')"
+    assert not traced(tmp_path, one.replace("place if cache else 0)", f"{number})")).partial
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,22 @@ def test_an_output_that_has_more_than_its_tokens_is_not_made_again():
     assert repeated_generation._token_ids([ids])[0] is None
 
 
-def test_a_mixture_of_models_that_is_no_module_is_traced():
-    from torch import zeros
+def test_a_mixture_that_is_made_anew_is_known_by_its_models_and_numbers():
+    from torch import nn, zeros
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         ids = zeros(2, 34)
-    mixture = SimpleNamespace(generation_config=None, training=False)
-    assert repeated_generation._key(mixture, (ids,), {"max_new_tokens": 4}) is None
+    left, right = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def key(left, right, share=0.5):
+        mixture = SimpleNamespace(left=left, right=right, share=share, config=object(), generation_config=None)
+        return repeated_generation._key(mixture, (ids,), {"max_new_tokens": 4})
+
+    assert key(left, right) == key(left, right)
+    others = [key(right, left), key(left, left), key(left, right, share=0.7), key(left, right.eval())]
+    assert key(left, right.train()) not in others
+    assert repeated_generation._key(SimpleNamespace(generation_config=None), (ids,), {}) is None
 
 
 def test_a_longer_prompt_or_a_criterion_of_the_script_is_traced(tmp_path):

@@ -9,8 +9,12 @@ records the events that follow. Each traced one must have the events that were f
 Beyond `_MAX_EVENTS` a replaced call leaves no events but those of its results: what lives within such a call is that of
 a traced one, up to 15 tokens shorter.
 
-Not replaced are calls with gradients, calls that read values, that free what was there before, or leave something
-beside their results, as a module does that holds its own cache, and calls with inputs or results of other types.
+Calls that read values, as of a mask that may be all ones, must read the same in a row; of a replaced one, inputs whose
+known values are all equal have the value of those before.
+
+Not replaced are calls with gradients, calls that read unknown values, that free what was there before, or leave
+something beside their results, as a module does that holds its own cache, and calls with inputs or results of other
+types.
 """
 
 from __future__ import annotations
@@ -59,18 +63,36 @@ class GrowingCalls:
             row.begin(inputs)
             return original(module, *args, **kwargs)
         wanted = _MIN_ALIKE_IN_TRAINING_MODE if module.training else _MIN_ALIKE
-        if row.count >= wanted and row.count % _TRACED_ONE_OF:
+        is_due = row.count >= wanted and row.count % _TRACED_ONE_OF
+        if is_due and (not row.reads or row.constants == self._constants(inputs)):
             row.count += 1
             return row.result(inputs, self._recorder)
-        before, reads, step = self._recorder.position(), self._values.reads, self._recorder.steps
+        constants = self._constants(inputs)  # before the call may write to them
+        before, step = self._recorder.position(), self._recorder.steps
         kernels = self._recorder.kernels.counted(step)
-        result = original(module, *args, **kwargs)
+        outer, self._values.read_log = self._values.read_log, []
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            reads, self._values.read_log = self._values.read_log or [], outer
+            if outer is not None:
+                outer.extend(reads)
         row.kernels = self._recorder.kernels.counted(step) - kernels
-        if self._values.reads != reads:
+        if None in reads:
             row.begin(inputs)
         else:
+            row.note_reads(reads, constants)
             row.add(self._recorder.span_since(before), inputs, result, self._recorder)
         return result
+
+    def _constants(self, inputs: _Leaves) -> list[object]:
+        """Of each tensor: its value if all are known and equal, whether they are known otherwise."""
+        found: list[object] = []
+        for tensor in inputs.tensors:
+            known = self._values.peek(tensor)
+            is_constant = known is not None and known.numel() > 0 and bool((known == known.flatten()[0]).all())
+            found.append(known.flatten()[0].item() if known is not None and is_constant else known is not None)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,6 +191,8 @@ class _GrowingRow:
         count: alike ones among the last traced calls, and those that were replaced since.
         left: storages that the last traced call left beside its results.
         kernels: of the last traced call.
+        reads: values that each traced call read.
+        constants: of the last traced call's inputs, where it read values.
     """
 
     def __init__(self) -> None:
@@ -179,6 +203,8 @@ class _GrowingRow:
         self.count = 0
         self.left: set[int] = set()
         self.kernels: Counter[Any] = Counter()
+        self.reads: list[bytes | None] = []
+        self.constants: list[object] = []
         self._inputs = None if inputs is None else (inputs.kind, inputs.sizes)
         self._growth: Sizes | None = None
         self._latest: list[_Traced] = []
@@ -197,6 +223,12 @@ class _GrowingRow:
         self._inputs, self._growth = (inputs.kind, inputs.sizes), growth
         self._since += 1
         return True
+
+    def note_reads(self, reads: list[bytes | None], constants: list[object]) -> None:
+        """Record what a traced call read; the calls before were not alike if it read something else."""
+        if (reads or self.reads) and (reads, constants) != (self.reads, self.constants):
+            self.count, self._latest = 0, []
+        self.reads, self.constants = reads, constants
 
     def add(self, span: RecordedSpan, inputs: _Leaves, result: Any, recorder: TraceRecorder) -> None:
         """Record a call that was traced."""

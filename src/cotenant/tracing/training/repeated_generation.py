@@ -79,7 +79,7 @@ class RepeatedGeneration:
             key = None if self._recorder.is_paused else _key(model, args, kwargs)
             if key is None:
                 return original(model, *args, **kwargs)
-            known = self._known.setdefault(model, {}).setdefault(key, _Generation())
+            known = self._known.setdefault(_models(model)[0], {}).setdefault(key, _Generation())
             if known.result is not None:
                 return self._repeat(known)
             before, live = self._recorder.position(), dict(self._recorder.live_bytes)
@@ -132,15 +132,30 @@ def _token_ids(result: Any) -> tuple[FakeTensor | None, Callable[[torch.Tensor],
 def _key(model: Any, args: Any, kwargs: dict[str, Any]) -> object | None:
     """Inputs without values, and settings; None where one of them is of another type, such as a stopping criterion.
 
-    Nor has one what mixes models and is none itself, as TRL makes anew for each text of its Nash-MD.
+    What mixes models and is none itself, as TRL makes anew for each text of its Nash-MD, is known by what it has.
     """
-    if not isinstance(model, torch.nn.Module):
+    parts = _models(model)
+    if not parts:
         return None
+    identity = None if parts == [model] else (type(model), *map(weakref.ref, parts), _plain_values(model))
     settings = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
     texts = [_settings_text(setting) for setting in settings]
     plain = {name: value for name, value in kwargs.items() if name != "generation_config" and value is not None}
-    inputs = signature(model, args, plain)
-    return None if None in texts or inputs is None else (inputs, model.training, *texts)
+    inputs = signature(parts[0], args, plain)
+    if None in texts or inputs is None:
+        return None
+    return (inputs, tuple(part.training for part in parts), identity, *texts)
+
+
+def _models(model: Any) -> list[torch.nn.Module]:
+    """The model, or those that an object has which is none itself."""
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    return [value for value in vars(model).values() if isinstance(value, torch.nn.Module)]
+
+
+def _plain_values(model: Any) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in vars(model).items() if isinstance(value, (bool, int, float, str)))
 
 
 def _settings_text(settings: Any) -> str | None:
