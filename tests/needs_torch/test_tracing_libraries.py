@@ -367,14 +367,14 @@ def test_triplets_of_labels_found_by_nonzero_add_a_warning(tmp_path):
     source = """
     import torch
     from torch import nn
-    labels = (torch.arange(128) % 8).cuda()
+    labels = (torch.arange(384) % 8).cuda()
     same = (labels[:, None] == labels[None]).byte()
     other = same ^ 1
     same.fill_diagonal_(0)
     triplets = torch.where(same.unsqueeze(2) * other.unsqueeze(1))
-    assert len(triplets) == 3 and triplets[0].shape == (128 * 15 * 112,)
+    assert len(triplets) == 3 and triplets[0].shape == (384 * 47 * 336,)
     both = same.bool().unsqueeze(2) & other.bool().unsqueeze(1)
-    assert both.nonzero().shape == (128 * 15 * 112, 3)
+    assert both.nonzero().shape == (384 * 47 * 336, 3)
     head = nn.Linear(1024, 4).cuda()
     optimizer = torch.optim.SGD(head.parameters(), 0.1)
     """

@@ -122,6 +122,7 @@ class Exp(torch.autograd.Function):
 x = torch.randn(5, 5, dtype=torch.double, device="cuda", requires_grad=True)
 assert torch.autograd.gradcheck(Exp.apply, (x,)) and torch.autograd.gradgradcheck(Exp.apply, (x,))
 assert torch.autograd.gradcheck(Exp.apply, (x,), fast_mode=True)
+assert torch.autograd.gradcheck(lambda x, y: x.exp(), (x, x.detach().clone().requires_grad_()))  # zeros for y
 """
 
 
@@ -199,6 +200,7 @@ def test_asserted_numbers_and_inequalities_pass(tmp_path):
     optimizer.step()
     assert not torch.equal(before, model.weight)
     assert not torch.allclose(before, model.weight), "the step changes nothing"
+    assert torch.allclose(model.weight.sum(1), torch.tensor([1.0] * len(model.weight), device="cuda"))
     a, b = (torch.randn(4, 4, device="cuda") for _ in range(2))
     assert (a - b).abs().max().item() < limit
     assert 0.0 <= a.mean().item() <= 0.2

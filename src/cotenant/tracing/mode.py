@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cotenant.core.errors import PluginError, TraceError
 from cotenant.tracing import script_location
-from cotenant.tracing.assumptions import booleans, chosen_elements, equal_contents, mask_counts
+from cotenant.tracing.assumptions import booleans, chosen_elements, deferred_values, equal_contents, mask_counts
 from cotenant.tracing.assumptions.data_dependent_loops import DataDependentLoops
 from cotenant.tracing.assumptions.generated_tokens import GeneratedTokens
 from cotenant.tracing.assumptions.host_reads import HostReads
@@ -205,6 +205,7 @@ class TraceMode(TorchDispatchMode):
         for assume in assumptions:
             assume(self, func, args, kwargs, out)
         self.known_values.propagate(func, args, kwargs, out)
+        deferred_values.propagate(func, args, kwargs, out, self.known_values.peek)
         self._note_truth(func, args, out)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)

@@ -323,7 +323,7 @@ def _is_float_data(func: OpOverload, args: Any, out: Any) -> bool:
         return False
     if func is _aten._to_copy.default and args[0].device.type == "cpu":  # also of a parameter that requires gradients
         return True
-    for arg in args:
+    for arg in _without_contents(func, args):
         if isinstance(arg, (list, tuple)):
             if any(_is_unknown(leaf) for leaf in _leaves(arg)):
                 return False

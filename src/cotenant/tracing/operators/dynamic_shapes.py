@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions import chosen_elements, mask_counts
+from cotenant.tracing.assumptions import chosen_elements, deferred_values, mask_counts
 from cotenant.tracing.assumptions.known_values import ALL_FOUND, assumption_of, max_elements
 from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.fast_paths import view_of
@@ -61,6 +61,8 @@ def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int |
 
 def _found_positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor, most: int | None) -> FakeTensor:
     value = ctx.known_values.of(mask)
+    if value is None:
+        value = deferred_values.value_of(mask)
     bounds = (mask_counts.max_true(mask), chosen_elements.max_nonzero(mask))
     max_true = min((bound for bound in bounds if bound is not None), default=None)
     if value is None and most is not None and most < mask.numel():
@@ -163,7 +165,8 @@ def _selected(
     ctx: OpContext, func: OpOverload, source: torch.Tensor, mask: torch.Tensor, most: int | None = None
 ) -> FakeTensor:
     """Elements under a mask; at most `most`, if that is given and the mask is not known."""
-    mask = mask.expand(torch.broadcast_shapes(source.shape, mask.shape))
+    shape = torch.broadcast_shapes(source.shape, mask.shape)
+    mask = mask if mask.shape == shape else mask.expand(shape)
     positions = _positions(ctx, func, mask, most)
     ctx.record(positions)
     return ctx.empty_strided((positions.shape[0],), (1,), source.dtype, source.device)

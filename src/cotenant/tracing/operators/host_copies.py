@@ -151,14 +151,15 @@ def _equal(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool
     What a script asserts is true: that a step has changed the weights, for one.
     """
     first, second = ctx.known_values.of(args[0]), ctx.known_values.of(args[1])
-    if first is None and second is None:
-        if equal_contents.are_equal(args[0], args[1]):
-            return True
-        asserted = ctx.loops.asserted()
-        if asserted is not None:
-            return asserted
-        return is_computed(args[0]) and is_computed(args[1]) and args[0].shape == args[1].shape
-    return first is not None and second is not None and bool(func(first, second, *args[2:], **kwargs))
+    if first is not None and second is not None:
+        return bool(func(first, second, *args[2:], **kwargs))
+    if equal_contents.are_equal(args[0], args[1]):
+        return True
+    asserted = ctx.loops.asserted()
+    if asserted is not None:
+        return asserted
+    are_computed = first is second and is_computed(args[0]) and is_computed(args[1])
+    return are_computed and args[0].shape == args[1].shape
 
 
 def is_computed(value: Any) -> bool:
