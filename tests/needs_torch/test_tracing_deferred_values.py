@@ -27,6 +27,9 @@ features = torch.rand(images, boxes, side * side, device="cuda")
         pytest.param("deltas.amin(3).gt_(1e-9).bool()", "inside", id="written to in place"),
         pytest.param("(deltas.amin(3) > 0) & (deltas.amin(3) > 0).detach()", "inside", id="of two"),
         pytest.param("(deltas.amin(3) > 0)[:2]", "inside // 4", id="a view"),
+        pytest.param(
+            "(lambda m, first: (m.neg_() < 0) & first)(m := deltas.amin(3), m > 0)", "inside", id="before and after"
+        ),
         pytest.param("deltas.mul_(-1).amax(3) < 0", "inside", id="after a write to the base"),
     ],
 )
@@ -44,6 +47,9 @@ def test_pairs_of_boxes_and_anchors_are_counted(tmp_path, mask, count):
         pytest.param("mask[0].logical_or_(features[0] > 0.5)", id="to a view"),
         pytest.param("torch.gt(features, 0.5, out=mask)", id="as an output"),
         pytest.param("torch.sort(features > 0.5, out=(mask, torch.empty_like(mask, dtype=int)))", id="as one of two"),
+        pytest.param(
+            "mask = mask.long(); torch.max(features[None], 0, out=(torch.empty_like(features), mask))", id="as the other"
+        ),
         pytest.param("mask |= features > 0.5", id="as augmented assignment"),
         pytest.param("mask = mask | (features > 0.5)", id="another mask"),
     ],
@@ -71,6 +77,15 @@ def test_what_was_assumed_of_values_leaves_large_masks_unknown(tmp_path):
     assert len(mask.nonzero()) == mask.numel()
     """)).warnings  # fmt: skip
     assert ["every element is found" in warning for warning in found] == [True]
+
+
+def test_an_expression_of_too_many_elements_is_not_evaluated(tmp_path, monkeypatch):
+    from cotenant.tracing.assumptions import deferred_values
+
+    monkeypatch.setattr(deferred_values, "_MAX_COMPUTED", 1 << 20)  # deltas alone have 819,200, and parts of their own
+    trained(tmp_path, _joined("""
+    assert len((deltas > 0).nonzero()) == deltas.numel()
+    """))  # fmt: skip
 
 
 def _joined(source: str) -> str:
