@@ -48,7 +48,8 @@ def test_pairs_of_boxes_and_anchors_are_counted(tmp_path, mask, count):
         pytest.param("torch.gt(features, 0.5, out=mask)", id="as an output"),
         pytest.param("torch.sort(features > 0.5, out=(mask, torch.empty_like(mask, dtype=int)))", id="as one of two"),
         pytest.param(
-            "mask = mask.long(); torch.max(features[None], 0, out=(torch.empty_like(features), mask))", id="as the other"
+            "mask = mask.long(); torch.max(features[None], 0, out=(torch.empty_like(features), mask))",
+            id="as the other",
         ),
         pytest.param("mask |= features > 0.5", id="as augmented assignment"),
         pytest.param("mask = mask | (features > 0.5)", id="another mask"),
