@@ -11,8 +11,7 @@ from cotenant.core.gpu import GpuSnapshot, Sharing
 from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.pairing import CoRunner, class_of, co_runners_of
 from cotenant.scheduling.prediction.interference import InterferencePredictor
-
-MAX_CACHED = 100_000
+from cotenant.scheduling.prediction.prediction_cache import PredictionCache
 
 Residents = Mapping[int, CoRunner]
 """The residents of a GPU as co-runners, by job."""
@@ -27,30 +26,27 @@ class Place(NamedTuple):
 
 
 class SpeedPredictor:
-    """Speeds of jobs that share a GPU, by an interference predictor; cached until it learns."""
+    """Speeds of jobs that share a GPU, by an interference predictor; cached until it learns about one of them."""
 
     def __init__(self, predictor: InterferencePredictor, sharing: Sharing) -> None:
         self._predictor = predictor
         self.sharing: Sharing = sharing
-        self._cached: dict[tuple[str | None, tuple[CoRunner, ...]], tuple[float, ...]] = {}
-        self._version = -1
+        self._cached: PredictionCache[tuple[str | None, tuple[CoRunner, ...]], tuple[float, ...]]
+        self._cached = PredictionCache(predictor)
 
     def speeds(self, mig_profile: str | None, co_runners: tuple[CoRunner, ...]) -> tuple[float, ...]:
         """Speed of each co-runner, 1 for that alone on a whole GPU. An instance nobody measured counts as whole."""
-        predictor = self._predictor
-        if self._version != predictor.version or len(self._cached) > MAX_CACHED:
-            self._cached.clear()
-            self._version = predictor.version
-        found = self._cached.get((mig_profile, co_runners))
+        key = (mig_profile, co_runners)
+        found = self._cached.get(key)
         if found is None:
-            slowdowns = predictor.slowdowns([co_runner.activity for co_runner in co_runners], self.sharing)
+            slowdowns = self._predictor.slowdowns([co_runner.activity for co_runner in co_runners], self.sharing)
             found = tuple(
                 [
                     self._slice_speed(co_runner, mig_profile) / slowdown
                     for co_runner, slowdown in zip(co_runners, slowdowns, strict=True)
                 ]
             )
-            self._cached[mig_profile, co_runners] = found
+            self._cached.put(key, found, [co_runner.workload for co_runner in co_runners])
         return found
 
     def _slice_speed(self, co_runner: CoRunner, mig_profile: str | None) -> float:

@@ -10,12 +10,12 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.node_packing import MAX_TIED, NodeIndex, is_contiguous, pack_fewest_nodes
-from cotenant.scheduling.placement.pairing import PairingRule
+from cotenant.scheduling.placement.pairing import PairingRule, VersionedPairingRule
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.placement.rules import fits
 from cotenant.scheduling.placement.scores import Score, constant, less_memory, more_memory
@@ -23,6 +23,9 @@ from cotenant.scheduling.placement.sorted_gpus import SortedGpus
 
 LINEAR_SCAN_MAX_GPUS = 16
 """Up to this many GPUs are scanned; above, a scan costs more than keeping an order."""
+
+MAX_PROFILES = 1_000
+"""Profiles for which an index remembers what it judged."""
 
 AnyPairingRule = PairingRule[Any, Any]
 
@@ -211,15 +214,39 @@ class ScoreIndex(SortedGpus):
             self.turn = (view.place + 1) % len(self._views)
 
 
+class ClassMembers(SortedGpus):
+    """The GPUs of one class; `serial` grows from class to class."""
+
+    __slots__ = ("serial",)
+
+    def __init__(self, views: list[GpuView], score: Score, serial: int) -> None:
+        super().__init__(views, score)
+        self.serial = serial
+
+
+class AdmittingClasses(NamedTuple):
+    """The classes that admit jobs of one profile, with their costs, of all up to the serial `judged`."""
+
+    judged: int
+    classes: list[tuple[float, ClassMembers]]
+
+
 class PairingIndex:
-    """Sorted by score within each class of GPUs that look alike to a pairing rule, which judges each class once."""
+    """Sorted by score within each class of GPUs that look alike to a pairing rule, which judges each class once.
+
+    Of a `VersionedPairingRule` the classes that admit a profile are remembered: most classes refuse most jobs.
+    """
 
     def __init__(self, views: list[GpuView], score: Score, pairing: AnyPairingRule) -> None:
         self._views = views
         self._score = score
         self._judge = pairing.judge
-        self._classes: dict[Hashable, SortedGpus] = {}
+        self._classes: dict[Hashable, ClassMembers] = {}  # in the order of their serials
         self._class_of: dict[int, Hashable] = {}
+        self._serial = 0
+        self._versioned = pairing if isinstance(pairing, VersionedPairingRule) else None
+        self._admitting: dict[Hashable, AdmittingClasses] = {}  # by profile, as of `_version`
+        self._version = -1
         self._turn = 0
         self._node_count = node_count(views)
 
@@ -237,24 +264,18 @@ class PairingIndex:
             self._class_of[place] = new
             found = self._classes.get(new)
             if found is None:
-                found = self._classes[new] = SortedGpus(self._views, self._score)
+                self._serial += 1
+                found = self._classes[new] = ClassMembers(self._views, self._score, self._serial)
                 found.turn = self._turn
             found.put(view)
 
     def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
-        judge, profile, key = self._judge, demand.profile, self._score.key
-        turn, total = self._turn, len(self._views)
+        key, turn, total = self._score.key, self._turn, len(self._views)
         is_gang = count > 1 and self._node_count > 1
         most = count + MAX_TIED if is_gang else count
         ranked: list[tuple[float, float, int, int]] = []
         min_cost = math.inf
-        for gpu_class, members in self._classes.items():
-            head = members.first(demand)
-            if head is None:
-                continue
-            cost = judge(profile, gpu_class)
-            if isinstance(cost, Refusal):
-                continue
+        for cost, head, members in self._candidates(demand):
             if count > 1:
                 heads = islice((view for _, view in members.walk(demand)), most)
                 ranked += [(cost, _number(key(view)), (view.place - turn) % total, view.place) for view in heads]
@@ -273,14 +294,45 @@ class PairingIndex:
     def ranked(self, demand: Demand) -> Iterable[tuple[Hashable, GpuView]]:
         key, turn, total = self._score.key, self._turn, len(self._views)
         found: list[tuple[float, float, int, GpuView]] = []
-        for gpu_class, members in self._classes.items():
-            cost = self._judge(demand.profile, gpu_class)
-            if not isinstance(cost, Refusal):
-                found += [
-                    (cost, _number(key(view)), (view.place - turn) % total, view) for _, view in members.walk(demand)
-                ]
+        for cost, _, members in self._candidates(demand):
+            found += [(cost, _number(key(view)), (view.place - turn) % total, view) for _, view in members.walk(demand)]
         found.sort(key=itemgetter(0, 1, 2))
         return [(rank[:2], rank[-1]) for rank in found]
+
+    def _candidates(self, demand: Demand) -> Iterator[tuple[float, GpuView, ClassMembers]]:
+        """The classes that admit a job and have a GPU that meets its demand: cost, first such GPU, all of the class."""
+        if self._versioned is not None:
+            for cost, members in self._classes_for(demand.profile, self._versioned.version):
+                head = members.first(demand)
+                if head is not None:
+                    yield cost, head, members
+            return
+        judge, profile = self._judge, demand.profile
+        for gpu_class, members in self._classes.items():
+            head = members.first(demand)
+            if head is not None:
+                judgment = judge(profile, gpu_class)
+                if not isinstance(judgment, Refusal):
+                    yield judgment, head, members
+
+    def _classes_for(self, profile: Hashable, version: int) -> list[tuple[float, ClassMembers]]:
+        """The classes that admit jobs of a profile, some of which may have no member left."""
+        if version != self._version or len(self._admitting) > MAX_PROFILES:
+            self._admitting.clear()
+            self._version = version
+        known = self._admitting.get(profile)
+        if known is not None and known.judged == self._serial:
+            return known.classes
+        judged = 0 if known is None else known.judged
+        found = [] if known is None else [(cost, members) for cost, members in known.classes if len(members)]
+        for gpu_class, members in reversed(self._classes.items()):
+            if members.serial <= judged:
+                break
+            judgment = self._judge(profile, gpu_class)
+            if not isinstance(judgment, Refusal):
+                found.append((judgment, members))
+        self._admitting[profile] = AdmittingClasses(self._serial, found)
+        return found
 
     def taken(self, view: GpuView) -> None:
         if self._score.rotates:

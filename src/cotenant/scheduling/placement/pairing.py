@@ -66,6 +66,16 @@ class LearningPairingRule(Protocol):
         ...
 
 
+@runtime_checkable
+class VersionedPairingRule(Protocol):
+    """A pairing rule that says when it may judge otherwise than before; others may at any time."""
+
+    @property
+    def version(self) -> int:
+        """Another one: judgments may have changed."""
+        ...
+
+
 class CoRunner(NamedTuple):
     """A job that shares a GPU, as pairing rules compare them.
 
@@ -90,18 +100,18 @@ class CoRunner(NamedTuple):
     smact_high: float | None = None
 
     @property
-    def upper_activity(self) -> GpuActivity:
-        """As `activity`, with the upper end of its SM activity."""
-        return self.activity if self.smact_high is None else self.activity._replace(smact=self.smact_high)
-
-    @property
     def activity(self) -> GpuActivity:
         """As predictors of interference take it."""
+        return self._activity(self.smact)
+
+    @property
+    def upper_activity(self) -> GpuActivity:
+        """As `activity`, with the upper end of its SM activity."""
+        return self._activity(self.smact if self.smact_high is None else self.smact_high)
+
+    def _activity(self, smact: float) -> GpuActivity:
         return GpuActivity(
-            workload=self.workload or None,
-            smact=self.smact,
-            memory_bytes=self.memory_bytes,
-            gpu_memory_bytes=self.gpu_memory_bytes,
+            self.workload or None, smact, memory_bytes=self.memory_bytes, gpu_memory_bytes=self.gpu_memory_bytes
         )
 
 

@@ -50,9 +50,8 @@ from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.policies._options import gib_to_bytes
 from cotenant.scheduling.prediction.interference import InterferencePredictor, PriorInterference
+from cotenant.scheduling.prediction.prediction_cache import PredictionCache
 from cotenant.scheduling.recovery import has_precedence
-
-MAX_CACHED = 100_000
 
 QueueOrder = Literal["oldest", "shortest", "least-work", "due"]
 
@@ -100,8 +99,19 @@ class MarginalGainPairing:
         self._safety_factor = safety_factor
         self._sharing: Sharing = sharing
         self._predictions = predictions
-        self._judgments: dict[tuple[CoRunner, Residents | InstanceClass], float | Refusal] = {}
+        self._judgments: PredictionCache[tuple[CoRunner, Residents | InstanceClass, float], float | Refusal]
+        self._judgments = PredictionCache(predictor)
         self._judged_by = (-1, 1.0)
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Grows with what is predicted, and with the factor that calibrates it."""
+        judged_by = (self._predictor.version, self._predictions.slowdown_factor)
+        if judged_by != self._judged_by:
+            self._judged_by = judged_by
+            self._version += 1
+        return self._version
 
     def with_predictions(self, predictions: JobPredictions) -> MarginalGainPairing:
         """The same with what history knows of slowdowns."""
@@ -132,15 +142,27 @@ class MarginalGainPairing:
 
     def judge(self, profile: CoRunner, gpu_class: Residents | InstanceClass) -> float | Refusal:
         """The gain, negated."""
-        known = (self._predictor.version, self._predictions.slowdown_factor)
-        if self._judged_by != known or len(self._judgments) > MAX_CACHED:
-            self._judgments.clear()
-            self._judged_by = known
-        key = (profile, gpu_class)
+        key = (profile, gpu_class, self._predictions.slowdown_factor)
         judgment = self._judgments.get(key)
         if judgment is None:
-            judgment = self._judgments[key] = self._judge(profile, gpu_class)
+            residents = gpu_class.residents if isinstance(gpu_class, InstanceClass) else gpu_class
+            judgment = self._activity_refusal(profile, residents)
+            predicted_of = () if judgment is not None else (*residents, profile)
+            if judgment is None:
+                judgment = self._judge(profile, gpu_class)
+            self._judgments.put(key, judgment, [co_runner.workload for co_runner in predicted_of])
         return judgment
+
+    def _activity_refusal(self, new: CoRunner, residents: Residents) -> Refusal | None:
+        """Why activities alone forbid it, whatever slowdowns are predicted."""
+        if not residents or new.ignores_activity:
+            return None
+        total = sum([resident.smact for resident in residents]) + new.smact
+        if total > self._smact_sum + 1e-9:
+            return Refusal("smact_sum", lambda: self._smact_text(total, new))
+        if any(co_runner.guessed and co_runner.gpus > 1 for co_runner in (*residents, new)):
+            return Refusal("gang_unknown", lambda: _gang_text(new))
+        return None
 
     def _judge(self, new: CoRunner, gpu_class: Residents | InstanceClass) -> float | Refusal:
         if not isinstance(gpu_class, InstanceClass):
@@ -155,29 +177,24 @@ class MarginalGainPairing:
         return -(round(speed, 1) + SLICE_COST * (WHOLE_GPU_SLICES - mig_slices(profile)))
 
     def _judge_shared(self, new: CoRunner, residents: Residents) -> float | Refusal:
-        if not new.ignores_activity:  # the cheapest limit first
-            total = sum([resident.smact for resident in residents]) + new.smact
-            if total > self._smact_sum + 1e-9:
-                return Refusal("smact_sum", lambda: self._smact_text(total, new))
         together = (*residents, new)
-        if not new.ignores_activity and any(co_runner.guessed and co_runner.gpus > 1 for co_runner in together):
-            return Refusal("gang_unknown", lambda: _gang_text(new))
-        before = self._predictor.slowdowns([resident.activity for resident in residents], self._sharing)
-        after = self._predictor.slowdowns([co_runner.activity for co_runner in together], self._sharing)
-        highest = after
-        if any(co_runner.smact_high is not None for co_runner in together):
-            highest = self._predictor.slowdowns([co_runner.upper_activity for co_runner in together], self._sharing)
-        calibrated = self._predictions.slowdown_factor
-        count, is_guessed = min(3, len(together)), any(co_runner.guessed for co_runner in together)
+        # Most groups are refused for the slowdown of one of them: each prediction is made when it is needed.
+        is_guessed = any(co_runner.guessed for co_runner in together)
+        highest = self._slowdowns(together, upper=True)
+        count = min(3, len(together))
+        weight = SLOWDOWN_WEIGHTS[count, is_guessed]
+        upper_weight = UPPER_WEIGHTS[count] if is_guessed else weight
         default = math.inf if new.ignores_activity else self._max_slowdown
-        for index, (co_runner, expected, upper) in enumerate(zip(together, after, highest, strict=True)):
-            is_new = index == len(residents)
-            predicted = expected if is_new else upper
-            weight = SLOWDOWN_WEIGHTS[count, is_guessed] if is_new or not is_guessed else UPPER_WEIGHTS[count]
-            slowdown = 1.0 + calibrated * weight * (predicted - 1.0)
-            bound = default if co_runner.max_slowdown is None else co_runner.max_slowdown
-            if slowdown * self._safety_factor > bound:
-                return self._too_slow(co_runner, slowdown, bound, is_new=is_new)
+        for resident, upper in zip(residents, highest[:-1], strict=True):
+            refusal = self._bound_refusal(resident, upper_weight, upper, default)
+            if refusal is not None:
+                return refusal
+        is_exact = all(co_runner.smact_high is None for co_runner in together)
+        after = highest if is_exact else self._slowdowns(together)
+        refusal = self._bound_refusal(new, weight, after[-1], default, is_new=True)
+        if refusal is not None:
+            return refusal
+        before = self._slowdowns(residents)
         # Rounded, so that equal gains are equal.
         gain = round(_gain(together, before, after), 4)
         if gain < self._min_gain and not new.ignores_activity:
@@ -185,6 +202,23 @@ class MarginalGainPairing:
                 "insufficient_gain", lambda: f"{gain:+.2f} jobs' worth of speed gained, {self._min_gain:.2f} wanted"
             )
         return -gain
+
+    def _slowdowns(self, co_runners: Residents, *, upper: bool = False) -> Sequence[float]:
+        """Those predicted if these share a GPU; `upper`: with the upper ends of their activities."""
+        activities = [co_runner.upper_activity if upper else co_runner.activity for co_runner in co_runners]
+        return self._predictor.slowdowns(activities, self._sharing)
+
+    def _bound_refusal(
+        self, co_runner: CoRunner, weight: float, predicted: float, default: float, *, is_new: bool = False
+    ) -> Refusal | None:
+        """Why the predicted slowdown is too much for a co-runner over its run."""
+        slowdown = 1.0 + self._predictions.slowdown_factor * weight * (predicted - 1.0)
+        bound = default if co_runner.max_slowdown is None else co_runner.max_slowdown
+        return (
+            self._too_slow(co_runner, slowdown, bound, is_new=is_new)
+            if slowdown * self._safety_factor > bound
+            else None
+        )
 
     def _smact_text(self, total: float, new: CoRunner) -> str:
         expected = f" ({new.smact:.2f} expected of it)" if new.guessed else ""

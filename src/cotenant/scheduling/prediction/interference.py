@@ -15,7 +15,7 @@ Kalman filter with a diagonal covariance, so that an outlier has little effect o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cotenant.core.estimate import SmactInterval, smact_interval_around
@@ -82,11 +82,15 @@ class GpuActivity(NamedTuple):
 
 
 class InterferencePredictor(Protocol):
-    """Predicts slowdowns. `version` changes when predictions may have changed."""
+    """Predicts slowdowns. `version` grows when predictions may have changed."""
 
     @property
     def version(self) -> int:
         """The number of observations learned."""
+        ...
+
+    def learned_at(self, workloads: Iterable[str]) -> int:
+        """The version since which no prediction for jobs of these workloads alone has changed."""
         ...
 
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
@@ -157,6 +161,10 @@ class PriorInterference:
 
     version = 0
 
+    def learned_at(self, workloads: Iterable[str]) -> int:  # noqa: ARG002 -- it learns nothing
+        """0."""
+        return 0
+
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
         """Slowdowns by activity and memory alone; pairs under MPS were not measured, and count as time-sliced ones."""
         if len(activities) < 2:
@@ -197,6 +205,12 @@ class LearnedInterference:
         self.table_digest = "" if table is None else table.digest
         self._victims: dict[str, GaussianEstimate] = {}
         self._aggressors: dict[str, GaussianEstimate] = {}
+        self._learned_at: dict[str, int] = {}  # version by workload
+
+    def learned_at(self, workloads: Iterable[str]) -> int:
+        """The version at which the newest effect of one of them was learned."""
+        learned_at = self._learned_at
+        return max([learned_at.get(workload, 0) for workload in workloads], default=0)
 
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
         """Slowdowns by activity, memory, measured and learned effects."""
@@ -254,8 +268,8 @@ class LearnedInterference:
                 continue
             # Neighbors never speed a job up: a slowdown below 1 is noise.
             surprise = math.log(max(1.0, slowdown)) - math.log(predicted[index])
-            self._move(activities, index, surprise, spread, sharing)
             self.version += 1
+            self._move(activities, index, surprise, spread, sharing)
 
     def _move(
         self, activities: Sequence[GpuActivity], victim: int, surprise: float, spread: float, sharing: Sharing
@@ -277,6 +291,7 @@ class LearnedInterference:
                 value, variance = effects.get(name, GaussianEstimate(0.0, start))
                 gain = variance / total
                 effects[name] = GaussianEstimate(value + gain * surprise, variance * (1.0 - gain))
+                self._learned_at[name] = self.version
 
     def _start_variances(self, workload: str | None, sharing: Sharing) -> tuple[float, float]:
         """Variances of the effects of a workload, as victim and as aggressor, before anything was learned."""
