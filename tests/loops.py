@@ -7,7 +7,7 @@ import time
 
 from builders import a_gpu, a_spec
 from cotenant.core.codec import CodecError, to_json
-from cotenant.core.errors import BackendError, JournalError
+from cotenant.core.errors import BackendError, DiskFullError, JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, EstimateReady, ServerSampled
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import AttemptExit, ProcessId
@@ -28,6 +28,7 @@ class Disk(MemoryJournal):
     def __init__(self):
         super().__init__()
         self.full = False
+        self.has_room = True  # for the space that is set aside
         self.failing = False  # syncs fail: writes do not reach the disk
         self.syncs = 0
         self.transactions = []
@@ -45,6 +46,9 @@ class Disk(MemoryJournal):
         super().append(events)
         if durable:
             self.sync()
+
+    def restore_reserve(self):
+        return self.has_room
 
     def sync(self):
         self.syncs += 1
@@ -73,6 +77,8 @@ class Engine:
     def launch(self, spec, attempt, placement, env):
         if self.broken:
             raise BackendError("no room for a runner")
+        if not self.disk.has_room:
+            raise DiskFullError("no room for a folder")
         is_journaled = any(isinstance(event, AttemptPlaced) for event in self.disk.replay())
         self.committed_at_launch.append(is_journaled and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
@@ -103,8 +109,8 @@ class Services(AttemptService):
 class Bench:
     """A loop over one GPU with a frozen clock."""
 
-    def __init__(self):
-        self.disk = Disk()
+    def __init__(self, disk=None):
+        self.disk = Disk() if disk is None else disk
         self.engine = Engine(self.disk)
         self.manager = Manager(policies.create("most-memory", {}))
         self.exits = 0

@@ -18,6 +18,7 @@ A message says what was found and what was wanted, in lower case and without a f
     |- PluginError               1   a plug-in of another distribution cannot be imported
     |- TraceError                1   a script could not be traced
     `- BackendError              1   GPUs, or the engine, cannot be reached
+       `- DiskFullError          1   the engine's disk has no room for an attempt
 """
 
 from __future__ import annotations
@@ -166,6 +167,10 @@ class DatasetError(CotenantError):
 
 class BackendError(CotenantError):
     """GPUs cannot be read, or an engine cannot start or find an attempt."""
+
+
+class DiskFullError(BackendError):
+    """The engine's disk has no room for an attempt, which never runs. Its job is not to blame, and waits."""
 
 
 class PluginError(CotenantError):

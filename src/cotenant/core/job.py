@@ -156,7 +156,8 @@ class AttemptExit:
         exit_code: of the process itself; None when a signal ended it or it never started.
         signal: number of the signal that ended it, or None.
         reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, `lost` (unknown), or `never-ran`
-            (the daemon ended between decision and launch, and the engine guarantees that it never will).
+            (the daemon ended between decision and launch, or the disk was full, and the engine guarantees that it
+            never will).
         detail: a sentence for people, e.g. why it could not start.
         mps_fault: its MPS server had failed, which ends all clients, whichever of them caused it.
         stopping_s: from the first signal of a stop to its end; None if it was not stopped, or that is not known.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from cotenant.core.errors import BackendError, CotenantError, JournalError
+from cotenant.core.errors import BackendError, CotenantError, DiskFullError, JournalError
 from cotenant.core.events import (
     AttemptExited,
     AttemptIdle,
@@ -22,7 +22,7 @@ from cotenant.core.events import (
     Resume,
     Stop,
 )
-from cotenant.core.job import AttemptExit, JobSpec
+from cotenant.core.job import AttemptExit, ExitReason, JobSpec
 from cotenant.core.ports import AttemptRef, Engine
 from cotenant.daemon.inbox import Inbox
 from cotenant.daemon.journal_writer import JournalWriter, UnwritableEventError
@@ -228,13 +228,18 @@ class CommandExecutor:
                 detail = error.message if isinstance(error, CotenantError) else f"{type(error).__name__}: {error}"
                 if not isinstance(error, BackendError):
                     logger.exception("an attempt could not be launched", extra={"fields": {"job": placed.job_id}})
+                reason: ExitReason = "not-started"
+                if isinstance(error, DiskFullError):
+                    # Every waiting job would fail like this one, so nothing is launched until there is room.
+                    reason = "never-ran"
+                    self._journal.disk_is_full(detail)
                 self._inbox.put(
                     AttemptExited(
                         at_s=self._now(),
                         cause=f"engine {self._engine.name}",
                         job_id=placed.job_id,
                         attempt=placed.attempt,
-                        exit=AttemptExit(exit_code=None, signal=None, reason="not-started", detail=detail),
+                        exit=AttemptExit(exit_code=None, signal=None, reason=reason, detail=detail),
                         peak_observed_bytes={},
                     )
                 )

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 RESERVE_RETRY_S = 5.0
 """Between two attempts to set space aside again."""
+URGENT_ONLY = "the disk of the journal is full: only cancellations and ends of jobs are written"
+FULL_HINT = "free some disk space and try again"
 
 
 class UnwritableEventError(JournalError):
@@ -27,7 +29,7 @@ class JournalWriter:
     """Appends events to `journal` and logs them.
 
     When the disk is full, the space that the journal has set aside is given up for what is `urgent`: cancellations, and
-    what has happened already. All else is refused until the space could be set aside again.
+    what has happened already. All else is refused until the space could be set aside again, also after a restart.
 
     Attributes:
         error: why the journal cannot be written at present, or None.
@@ -39,6 +41,8 @@ class JournalWriter:
         self._uses_reserve = False
         self._reserve_due_s = 0.0
         self.error: JournalError | None = None
+        if not journal.restore_reserve():
+            self.disk_is_full("it has no room for the space that is set aside")
 
     @property
     def uses_reserve(self) -> bool:
@@ -50,6 +54,13 @@ class JournalWriter:
                 self._uses_reserve, self.error = False, None
         return self._uses_reserve
 
+    def disk_is_full(self, why: str) -> None:
+        """Take only what is urgent from now on: something besides the journal found no room on its disk."""
+        logger.warning(URGENT_ONLY, extra={"fields": {"why": why}})
+        self._journal.release_reserve()
+        self._uses_reserve, self._reserve_due_s = True, time.monotonic() + RESERVE_RETRY_S
+        self.error = JournalError(f"the disk of the journal is full: {why}", hint=FULL_HINT)
+
     def append(self, events: Sequence[Journaled], *, durable: bool = True, urgent: bool = False) -> None:
         """Write `events`, and sync them to disk if `durable`.
 
@@ -60,7 +71,7 @@ class JournalWriter:
         if not events:
             return
         if self._uses_reserve and not urgent and self.uses_reserve:
-            raise self.error or JournalError("the disk of the journal is full")
+            raise self.error or JournalError("the disk of the journal is full", hint=FULL_HINT)
         try:
             self._write(lambda: self._journal.append(events, durable=durable))
         except JournalError as error:
@@ -72,7 +83,7 @@ class JournalWriter:
                 ) from error
             if not urgent or not self._journal.release_reserve():
                 raise
-            logger.warning("the disk of the journal is full: only cancellations and ends of jobs are written")
+            logger.warning(URGENT_ONLY)
             self._uses_reserve, self._reserve_due_s = True, time.monotonic() + RESERVE_RETRY_S
             self._write(lambda: self._journal.append(events, durable=durable))
         # An unsynced start costs nothing in a power cut: the engine reports it again.

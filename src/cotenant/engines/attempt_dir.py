@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, cast, get_args
 
+from cotenant.core.errors import BackendError, DiskFullError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, ExitReason, OomEvidence, ProcessId
 from cotenant.core.ports import AttemptRef
@@ -120,7 +122,7 @@ class AttemptDir:
         """The event, if the job's program has been started."""
         start = self.read("started.json")
         ended = self.exited(cause)
-        if start is None or (ended is not None and ended.exit.reason == "not-started"):
+        if start is None or (ended is not None and ended.exit.reason in ("not-started", "never-ran")):
             return None
         at_s, process = start.get("started_at_s"), process_id_of(start.get("runner"))
         if not _is_time(at_s) or process is None:
@@ -168,6 +170,12 @@ class AttemptDir:
                 return False
             time.sleep(0.002)
         return False
+
+
+def launch_error(message: str, error: OSError) -> BackendError:
+    """Why an attempt cannot be launched."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFullError if is_full else BackendError)(f"{message}: {error.strerror}")
 
 
 def _attempt_exit(result: Mapping[str, Any]) -> AttemptExit | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from cotenant.core.job import AttemptExit, ProcessId
 from cotenant.osutil import procfs
@@ -58,6 +60,13 @@ def exit_without_runner(stop_reason: str, *, started: bool, left: int) -> Attemp
         return AttemptExit(exit_code=None, signal=None, reason="not-started", detail="its runner ended too early")
     detail = "its runner was killed, or the machine restarted"
     return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
+
+
+def as_never_ran(end: AttemptExit, error: OSError) -> AttemptExit:
+    """`end`, which could not be recorded for `error`. An attempt that did not start on a full disk never ran."""
+    if end.reason != "not-started" or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return end
+    return replace(end, reason="never-ran", detail=f"{end.detail}: {error.strerror}")
 
 
 def _session_members(stats: Collection[ProcessStat], pids: Collection[int]) -> set[int]:

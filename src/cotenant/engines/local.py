@@ -20,10 +20,10 @@ from cotenant.core.job import JobSpec, ProcessId
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
 from cotenant.engines import process_signals
-from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.attempt_dir import AttemptDir, launch_error
 from cotenant.engines.cuda_suspension import CudaSuspender
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
-from cotenant.engines.leftovers import exit_without_runner, kill_leftovers
+from cotenant.engines.leftovers import as_never_ran, exit_without_runner, kill_leftovers
 from cotenant.engines.output_budget import OutputBudget
 from cotenant.engines.runner_spec import GRACE_S, RUNNER_DIR, runner_spec
 from cotenant.osutil import procfs
@@ -96,6 +96,7 @@ class LocalEngine:
         """Start the runner of an attempt.
 
         Raises:
+            DiskFullError: there is no room for its folder.
             BackendError: the attempt_dir or the process cannot be created, or we may not become the submitter.
         """
         attempt_dir = AttemptDir(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
@@ -108,7 +109,7 @@ class LocalEngine:
             if not attempt_dir.create():
                 return
         except OSError as error:
-            raise BackendError(f"cannot create `{attempt_dir.path}`: {error.strerror}") from error
+            raise launch_error(f"cannot create `{attempt_dir.path}`", error) from error
         try:
             request = runner_spec(spec, attempt_dir, attempt, placement, env)
             if spec.stdout_path is None or spec.stderr_path is None:
@@ -127,7 +128,7 @@ class LocalEngine:
         except OSError as error:
             shutil.rmtree(attempt_dir.path, ignore_errors=True)
             self.output_budget.release(attempt_dir.ref, attempt_dir.path)
-            raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
+            raise launch_error(f"cannot start a runner for job {placement.job_id}", error) from error
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float, checkpoint: bool = False) -> None:
         """Signal the runner to stop the job, and kill the runner if it does not."""
@@ -275,8 +276,7 @@ class LocalEngine:
         if exited is not None:
             return exited
         left = self._kill_leftovers(attempt_dir)
-        exited = attempt_dir.exited(CAUSE)  # the runner may have written it as its last act
-        if exited is not None:
+        if (exited := attempt_dir.exited(CAUSE)) is not None:  # the runner may have written it as its last act
             return exited
         attempt_exit = exit_without_runner(stop_reason, started=attempt_dir.read("started.json") is not None, left=left)
         at_s = time.time()
@@ -284,6 +284,7 @@ class LocalEngine:
             attempt_dir.write_result(attempt_exit, at_s)
         except OSError as error:
             logger.warning("cannot write the result of %s: %s", attempt_dir.ref, error)
+            attempt_exit = as_never_ran(attempt_exit, error)
         return attempt_dir.exit_event(attempt_exit, at_s, CAUSE)
 
     # -- watching

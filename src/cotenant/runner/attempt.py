@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -110,7 +111,8 @@ class Supervisor:
         try:
             self._start()
         except child.NotStartable as error:
-            self.reason, self.detail = "not-started", str(error)
+            self.reason = "never-ran" if isinstance(error, child.NoRoom) else "not-started"
+            self.detail = str(error)
             return self._finish({})
         except ValueError as error:  # a NUL or a lone surrogate, which no file name and no argument can hold
             self.reason, self.detail = "not-started", f"its command or a file name cannot be used: {error}"
@@ -147,7 +149,8 @@ class Supervisor:
         try:
             files.write_json(f"{self.folder}/started.json", started)
         except OSError as error:
-            raise child.NotStartable(f"cannot write to `{self.folder}`: {error.strerror}") from error
+            kind = child.NoRoom if error.errno in (errno.ENOSPC, errno.EDQUOT) else child.NotStartable
+            raise kind(f"cannot write to `{self.folder}`: {error.strerror}") from error
         self.pid = child.start(self.spec, self.folder)
         limit_s = self.spec.get("time_limit_s")
         self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
@@ -320,7 +323,7 @@ class Supervisor:
 
 
 def _exit_code(result: dict[str, Any]) -> int:
-    if result["reason"] == "not-started":
+    if result["reason"] in ("not-started", "never-ran"):
         return EXIT_NOT_STARTED
     if result["reason"] == "timeout":
         return EXIT_TIMEOUT

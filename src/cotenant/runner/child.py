@@ -24,6 +24,10 @@ class NotStartable(Exception):
     """The job cannot be started; the text is a sentence for people."""
 
 
+class NoRoom(NotStartable):
+    """The disk with the folder of the attempt is full: another attempt may start later."""
+
+
 def start(spec: dict[str, Any], folder: str) -> int:
     """Start the job's program; returns its pid.
 

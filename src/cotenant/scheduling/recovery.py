@@ -294,8 +294,9 @@ def _counted_attempts(job: Job) -> int:
     """Attempts that count against `max_attempts`."""
     counted = _counted(job)
     faults = sum(1 for attempt in counted if attempt.exit is not None and attempt.exit.mps_fault)
+    never_ran = sum(1 for attempt in counted if attempt.exit is not None and attempt.exit.reason == "never-ran")
     forgiven = min(MAX_FORGIVEN, sum(1 for attempt in counted if is_forgiven(attempt)))
-    return len(counted) - faults - forgiven - sum(1 for attempt in counted if is_moved(attempt))
+    return len(counted) - faults - never_ran - forgiven - sum(1 for attempt in counted if is_moved(attempt))
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:

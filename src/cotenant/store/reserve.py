@@ -12,6 +12,8 @@ from pathlib import Path
 
 RESERVED_BYTES = 8 * 2**20
 """A cancellation takes some 12 KiB of SQLite's write-ahead log until its next checkpoint: room for 600 of them."""
+HEADROOM_BYTES = 2 * 2**20
+"""To be free besides, so that what comes next, the folders of some 50 attempts, does not meet a full disk at once."""
 
 
 class DiskReserve:
@@ -30,7 +32,8 @@ class DiskReserve:
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, RESERVED_BYTES)
+                os.posix_fallocate(descriptor, 0, RESERVED_BYTES + HEADROOM_BYTES)
+                os.ftruncate(descriptor, RESERVED_BYTES)
             finally:
                 os.close(descriptor)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -139,3 +140,12 @@ def test_processes_of_other_users_are_spared_whatever_they_share():
         assert tagged.wait() == -signal.SIGKILL
         assert procfs.read_stat(ours).state != "Z", "it shares the session, but is not the user's"
         os.kill(ours, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("number", "started", "reason"),
+    [(errno.ENOSPC, False, "never-ran"), (errno.EIO, False, "not-started"), (errno.ENOSPC, True, "lost")],
+)
+def test_an_attempt_that_a_full_disk_kept_from_starting_never_ran(number, started, reason):
+    end = leftovers.exit_without_runner("", started=started, left=0)
+    assert leftovers.as_never_ran(end, OSError(number, "no")).reason == reason

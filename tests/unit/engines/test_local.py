@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_spec
-from cotenant.core.errors import BackendError
+from cotenant.core.errors import BackendError, DiskFullError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef
@@ -41,6 +42,18 @@ def test_failed_launch_leaves_nothing_behind(tmp_path, monkeypatch):
         engine.launch(a_spec(uid=os.getuid()), 1, PLACEMENT, {})
     assert list((tmp_path / "attempts").rglob("*.json")) == []
     assert not AttemptDir(tmp_path / "attempts", AttemptRef(job_id=1, attempt=1)).path.exists()
+    engine.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_launch_on_a_full_disk_says_so(tmp_path, monkeypatch, number):
+    def write(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    engine = LocalEngine(tmp_path)
+    monkeypatch.setattr(AttemptDir, "write", write)
+    with pytest.raises(DiskFullError, match="cannot start a runner for job 1: "):
+        engine.launch(a_spec(uid=os.getuid()), 1, PLACEMENT, {})
     engine.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -93,6 +94,23 @@ def test_evidence_that_fails_costs_no_result(attempt, tmp_path):
 def test_a_name_that_no_file_can_have_is_a_result(attempt, tmp_path, spec):
     assert subprocess.run(attempt("true", **spec), check=False, timeout=TIMEOUT_S).returncode == 127
     assert result(tmp_path)["reason"] == "not-started"
+
+
+@pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "never-ran"), (errno.EIO, "not-started")])
+def test_a_job_without_room_for_its_start_never_ran(attempt, tmp_path, number, reason):
+    folder = attempt("touch", str(tmp_path / "ran"))[-1]
+    program = (
+        "import sys; from cotenant.runner import attempt, files\n"
+        "really = files.write_json\n"
+        "def write(path, *args, **options):\n"
+        f"    if path.endswith('started.json'): raise OSError({number}, 'no room')\n"
+        "    really(path, *args, **options)\n"
+        "files.write_json = write\n"
+        "sys.exit(attempt.main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder], check=False, timeout=TIMEOUT_S)
+    assert (done.returncode, result(tmp_path)["reason"]) == (127, reason)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_output_beyond_its_limit_is_rotated_and_the_evidence_is_still_found(attempt, tmp_path):

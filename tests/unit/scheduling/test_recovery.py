@@ -145,6 +145,14 @@ def test_the_second_oom_makes_the_retry_exclusive():
     assert found.exclusive
 
 
+def test_attempts_that_never_ran_do_not_count():
+    never = an_exit(None, "never-ran", detail="no room")
+    found = next_step(ended(an_exit(1, oom=PROOF), earlier=[never, never], max_attempts=3))
+    assert isinstance(found, Retry)
+    assert not found.exclusive
+    assert isinstance(next_step(ended(never, earlier=[never, never], max_attempts=1)), Retry)
+
+
 def test_the_last_attempt_is_exclusive():
     found = next_step(ended(an_exit(1, oom=PROOF), max_attempts=2))
     assert isinstance(found, Retry)

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from cotenant.core.errors import JournalError
+from cotenant.store.reserve import RESERVED_BYTES, DiskReserve
 from cotenant.store.sqlite import SqliteJournal
 from journals import hold, reopened
 
@@ -39,6 +40,19 @@ def test_a_full_disk_refuses_the_batch_and_later_ones_succeed(path):
     journal.append([hold(2)])
     journal.close()
     assert reopened(path) == [hold(1), hold(2)]
+
+
+@pytest.mark.parametrize(("free_bytes", "is_set_aside"), [(9, False), (10, True)])
+def test_space_is_set_aside_only_if_some_is_left(tmp_path, monkeypatch, free_bytes, is_set_aside):
+    def allocate(descriptor, offset, size_bytes):
+        if size_bytes > free_bytes * 2**20:
+            raise OSError(errno.ENOSPC, "no room")
+        os.truncate(descriptor, offset + size_bytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    file = tmp_path / "reserve"
+    assert DiskReserve(file).allocate() == is_set_aside
+    assert (file.stat().st_size if file.exists() else 0) == (RESERVED_BYTES if is_set_aside else 0)
 
 
 FILE_LIMIT = """
