@@ -14,6 +14,7 @@ import pytest
 
 from cotenant.core.errors import JournalError
 from cotenant.osutil import procfs
+from places import until
 
 FILLER = "filler"
 
@@ -111,11 +112,11 @@ def test_a_partly_written_result_is_ignored(server, torn):
 
 @pytest.fixture
 def small(site):
-    """A site whose state is on a file system of 8 MiB; gives what fills and empties it."""
+    """A site whose state is on a file system of 16 MiB; gives what fills and empties it."""
     state = site.root / "state" / "cotenant"
     state.mkdir(parents=True, mode=0o700)
     mounted = shutil.which("mount") is not None and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(state)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(state)], capture_output=True, check=False
     )
     if not mounted or mounted.returncode != 0:
         pytest.skip("needs the right to mount a small file system")
@@ -154,13 +155,18 @@ def test_a_full_disk_refuses_submissions_until_there_is_space(small):
         assert small.cli(*words).returncode == 0, words
     assert "no job can be submitted or started" in small.cli("daemon", "status").stderr
     small.open_gate(gate)
-    assert small.client.job(job)["state"] == "RUNNING"  # its end cannot be kept yet
-    small.empty()
     view = small.wait(job)
-    assert (view["state"], view["exit_code"]) == ("FAILED", 6)
-    assert small.wait(small.submit("true"))["state"] == "COMPLETED"
+    assert (view["state"], view["exit_code"]) == ("FAILED", 6)  # written into the space that was set aside
+    small.empty()
+    assert small.wait(submitted_with_space(small))["state"] == "COMPLETED"
     assert len(small.client.jobs()) == taken + 2
     assert small.client.status()["journal_error"] is None
+
+
+def submitted_with_space(small):
+    """A job that is accepted once the daemon has set space aside again."""
+    until(lambda: small.client.status()["journal_error"] is None, "the journal is writable")
+    return small.submit("true")
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -185,4 +191,4 @@ def test_startup_on_a_full_disk_serves_queries_and_continues_with_space(small, e
     assert small.client.status()["journal_error"]
     small.empty()
     assert (small.wait(job)["state"], small.client.job(job)["exit_code"]) == ("FAILED", 6)
-    assert small.wait(small.submit("true"))["state"] == "COMPLETED"
+    assert small.wait(submitted_with_space(small))["state"] == "COMPLETED"
