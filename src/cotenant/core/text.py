@@ -5,8 +5,9 @@ and in environments of processes. One rule for each kind of field, and one way t
 
 | kind | fields | refused |
 | --- | --- | --- |
-| label | names of jobs and tokens, reasons | control characters, line separators, bidirectional controls, surrogates |
-| lines | `notify`, `progress` | the same, except newlines and tabs |
+| label | names of jobs and tokens, reasons | control characters, line separators, bidirectional controls, surrogates, |
+| | | invisible characters |
+| lines | `notify`, `progress` | the same, except newlines, tabs and invisible characters |
 | path | `workdir`, `stdout_path`, `stderr_path` | control characters, surrogates that stand for no byte |
 | bytes | words of the command, names and values of the environment | NUL, surrogates that stand for no byte |
 
@@ -27,9 +28,17 @@ TextKind = Literal["label", "lines", "path", "bytes"]
 _SEPARATORS = "\u2028\u2029"
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """They reorder what surrounds them on a terminal. Source: Unicode Standard Annex #9, 2."""
+_INVISIBLE = (
+    "\u00ad\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\U000e0000-\U000e007f"
+)
+"""Two labels that differ in one of these look alike, and a label of these alone looks empty.
+
+Source: Unicode 15.1, DerivedCoreProperties.txt, `Default_Ignorable_Code_Point`, without joiners and variation
+selectors, which words and emoji need.
+"""
 
 _REFUSED: dict[TextKind, re.Pattern[str]] = {
-    "label": re.compile(rf"[\x00-\x1f\x7f-\x9f{_SEPARATORS}{_BIDIRECTIONAL}\ud800-\udfff]"),
+    "label": re.compile(rf"[\x00-\x1f\x7f-\x9f{_SEPARATORS}{_BIDIRECTIONAL}{_INVISIBLE}\ud800-\udfff]"),
     "lines": re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_SEPARATORS}{_BIDIRECTIONAL}\ud800-\udfff]"),
     "path": re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]"),
     "bytes": re.compile(r"[\x00\ud800-\udc7f\udd00-\udfff]"),
@@ -51,7 +60,7 @@ def check_text(what: str, text: str, kind: TextKind) -> None:
 
 
 _HINTS: dict[TextKind, str] = {
-    "label": "write one line of UTF-8 without control characters",
+    "label": "write one line of UTF-8 without control and invisible characters",
     "lines": "write UTF-8 without control characters other than newlines and tabs",
     "path": "name a path without control characters",
     "bytes": "leave out NUL; bytes that are not UTF-8 are U+DC80 to U+DCFF",

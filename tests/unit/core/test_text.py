@@ -15,13 +15,14 @@ from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=0, gid=0)
 GOOD = {
-    "label": ["bert", "größe 3", "训练 \U0001f468\u200d\U0001f52c"],
+    "label": ["bert", "größe 3", "训练 \U0001f468\u200d\U0001f52c", "\u2764\ufe0f", "می\u200cروم"],
     "lines": ["echo a\n\techo b"],
     "path": ["/home/größe/a b", "/data/\udcff"],
     "bytes": ["a\nb\x1b[0m", "\udcff\udc80"],
 }
+INVISIBLE = ["a\u00adb", "a\u200bb", "\u3164", "a\ufeff", "\u2060", "\U000e0041"]
 BAD = {
-    "label": ["a\nb", "\x1b[2J", "a\x00", "\x9b2J", "\ud83d", "\udcff", "a\u2028b", "a\u202eb", "a\u2066b"],
+    "label": ["a\nb", "\x1b[2J", "a\x00", "\x9b2J", "\ud83d", "\udcff", "a\u2028b", "a\u202eb", "a\u2066b", *INVISIBLE],
     "lines": ["\x1b]0;x\x07", "a\rb", "\ud83d"],
     "path": ["/a\nb", "/\x1b[2J", "/\ud83d"],
     "bytes": ["a\0b", "\ud83d", "\udfff"],
@@ -47,7 +48,7 @@ def test_each_field_takes_the_text_of_its_kind_and_no_other(field, kind, put):
     for text in GOOD[kind]:
         submitted(**{field: put(text)})
     for text in BAD[kind]:
-        with pytest.raises(UsageError, match=r"has the character U\+[0-9A-F]{4} at \d+, which it may not have"):
+        with pytest.raises(UsageError, match=r"has the character U\+[0-9A-F]{4,5} at \d+, which it may not have"):
             submitted(**{field: put(text)})
 
 
@@ -61,6 +62,7 @@ def test_what_leaves_can_be_written_and_neither_acts_nor_hides(text):
     escaped = printable(text)
     escaped.encode()
     assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in "\u2028\u202e\u2066" for char in escaped)
+    assert not set("\u00ad\u200b\u3164\ufeff\u2060\U000e0041") & set(escaped)
     assert printable(escaped) == escaped
 
 
