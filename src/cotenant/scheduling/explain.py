@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.idle_watch import IdleStatus
 from cotenant.scheduling.overrun import job_text
 from cotenant.scheduling.placement.refusal import Refusal
+
+_JOB_ID = re.compile(r"\bjob ([0-9]{1,18})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +135,21 @@ def charge_text(charge: Charge, promised_bytes: int, uid: int) -> str:
 
 def _deferral(job: Job, sentence: str) -> Deferral:
     return Deferral(job_id=job.id, reason=sentence)
+
+
+def without_strangers(wait: Deferral, uid: int, jobs: Mapping[int, Job]) -> Deferral:
+    """`wait` as user `uid` may see it: jobs of other users have no id there.
+
+    What a policy says is about whoever is on a GPU. A dependency is on a job that the user named.
+    """
+    if wait.rule == "dependency":
+        return wait
+
+    def shown(text: str) -> str:
+        return _JOB_ID.sub(lambda found: found[0] if is_own(int(found[1])) else "another user's job", text)
+
+    def is_own(job_id: int) -> bool:
+        return job_id not in jobs or jobs[job_id].spec.uid == uid
+
+    rejections = tuple(replace(rejection, reason=shown(rejection.reason)) for rejection in wait.rejections)
+    return replace(wait, reason=shown(wait.reason), rejections=rejections)

@@ -12,6 +12,7 @@ from cotenant.daemon.api.schemas.json_objects import Preview, StartPreview, Wait
 from cotenant.daemon.api.views.job_views import JsonViews, estimate_view
 from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
+from cotenant.scheduling.explain import without_strangers
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer, place_snapshot
@@ -50,7 +51,7 @@ def preview(
         }
     if isinstance(answer, Placement):
         return {**fields, "decision": "start", **views.placement(answer)}
-    return {**fields, "decision": "wait", **views.wait(answer)}
+    return {**fields, "decision": "wait", **views.wait(without_strangers(answer, spec.uid, manager.jobs))}
 
 
 def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:

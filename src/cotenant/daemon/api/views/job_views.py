@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from cotenant.core.estimate import Estimate
-from cotenant.core.job import Attempt, AttemptExit, Done, Job
+from cotenant.core.job import Attempt, AttemptExit, Done, Job, Queued
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.ports import QuarantinedEvent
 from cotenant.daemon.api.schemas.json_objects import (
@@ -31,6 +31,7 @@ from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.scheduling.advice import Instances, advice_for
 from cotenant.scheduling.checkpoints import is_moved, is_saved
 from cotenant.scheduling.demand import demand_bytes
+from cotenant.scheduling.explain import without_strangers
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.recovery import is_forgiven
 
@@ -53,7 +54,7 @@ class JsonViews:
         ended_at_s = job.state.at_s if isinstance(job.state, Done) else None
         name = state_name(job)
         array = job.spec.array
-        explanation = self._manager.explain(job.id)
+        explanation = self._explain(job)
         return {
             "id": job.id,
             "label": label(job),
@@ -201,8 +202,12 @@ class JsonViews:
             "id": job.id,
             "state": state_name(job),
             "quarantined": [_quarantined_view(event) for event in quarantined],
-            **self.wait(self._manager.explain(job.id)),
+            **self.wait(self._explain(job)),
         }
+
+    def _explain(self, job: Job) -> Deferral:
+        found = self._manager.explain(job.id)
+        return without_strangers(found, job.spec.uid, self._manager.jobs) if isinstance(job.state, Queued) else found
 
     def wait(self, wait: Deferral) -> DeferralView:
         """A deferral by the policy."""
