@@ -158,7 +158,7 @@ def _equal(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool
     asserted = ctx.loops.asserted()
     if asserted is not None:
         return asserted
-    are_computed = first is second and is_computed(args[0]) and is_computed(args[1])
+    are_computed = first is None and second is None and is_computed(args[0]) and is_computed(args[1])
     return are_computed and args[0].shape == args[1].shape
 
 
