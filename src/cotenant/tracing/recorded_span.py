@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,14 @@ class RecordedSpan(NamedTuple):
     end: int
     left: list[int]
     sizes: list[int] | None = None
+
+    def storages(self, numbers: Collection[int]) -> dict[int, tuple[int, torch.device]]:
+        """Bytes and GPU of those of these storages that it allocates."""
+        return {
+            number: (nbytes, torch.device("cuda", gpu))
+            for action, number, nbytes, *_, gpu in self.actions
+            if action == "alloc" and number in numbers
+        }
 
 
 class PausedSpan:

@@ -112,6 +112,11 @@ def calling_line() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def call_stack() -> tuple[tuple[str, int], ...]:
+    """(path, line) of all frames, the innermost first: a place of the script, with all that led to it."""
+    return tuple(_callers(sys._getframe(1)))
+
+
 def user_callers(limit: int) -> tuple[tuple[str, int], ...]:
     """(path, line) of the calls in the user's files that led to the one of `calling_line`, the innermost first."""
     lines = (at for at in _callers(calling_frame().f_back) if is_user_file(at[0]))

@@ -68,7 +68,12 @@ class _Batch:
 
 
 class RepeatedBatches:
-    """The batches since the last optimizer step."""
+    """The batches since the last optimizer step.
+
+    Attributes:
+        backward_passes: so far, with those for `autograd.grad`.
+        depth: of those that run.
+    """
 
     def __init__(self, recorder: TraceRecorder, values: KnownValues, work: ConditionalWork) -> None:
         self._recorder = recorder
@@ -77,8 +82,9 @@ class RepeatedBatches:
         self._usable: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
         self._model: weakref.ref[torch.nn.Module] | None = None
         self._with_gradient: set[int] = set()  # parameters of the model, by `id`
+        self.backward_passes = 0
         self._index = 0  # batches of this step that ended
-        self._depth = 0  # of backward passes
+        self.depth = 0
         self._open: _Batch | None = None
         self._last: _Batch | None = None
         self._alike: _Batch | None = None
@@ -86,13 +92,13 @@ class RepeatedBatches:
 
     def call(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module that no other one calls, with gradients; or make its result where the batch is a repetition."""
-        if self._depth or not any(parameter.requires_grad for parameter in module.parameters()):
+        if self.depth or not any(parameter.requires_grad for parameter in module.parameters()):
             return original(module, *args, **kwargs)
         if self._open is not None or self._recorder.is_paused:  # a second model, or no backward pass after the first
             self._abandon()
             return original(module, *args, **kwargs)
         same = self._model is not None and self._model() is module
-        if self._index == 0 or not same or not self._is_usable(module):
+        if self._index == 0 or not same or not self.is_usable(module):
             if not same:
                 self._forget()
                 self._model = weakref.ref(module)
@@ -117,14 +123,15 @@ class RepeatedBatches:
 
     def begin_backward(self, function: str) -> None:
         """A backward pass, or `autograd.grad`, begins."""
-        self._depth += 1
+        self.depth += 1
+        self.backward_passes += 1
         if function != "backward":
             self._abandon()
 
     def end_backward(self) -> None:
         """It ended; the outermost one ends the batch."""
-        self._depth -= 1
-        if self._depth:
+        self.depth -= 1
+        if self.depth:
             return
         if self._recorder.is_paused:
             is_long = self._recorder.event_count > _MAX_EVENTS
@@ -144,7 +151,7 @@ class RepeatedBatches:
 
     def close(self) -> None:
         """An optimizer step begins: a batch without a backward pass ends."""
-        if not self._depth and (self._open is not None or self._recorder.is_paused):
+        if not self.depth and (self._open is not None or self._recorder.is_paused):
             self._abandon()
         self._settle()
 
@@ -243,7 +250,11 @@ class RepeatedBatches:
             self._with_gradient.add(id(parameter))
         return True
 
-    def _is_usable(self, module: torch.nn.Module) -> bool:
+    def is_usable(self, module: torch.nn.Module) -> bool:
+        """Whether nothing but autograd handles activations and gradients of a model, on one stream; ask after a call.
+
+        A lazy module has a hook until its first call.
+        """
         usable = self._usable.get(module)
         if usable is None:
             usable = self._usable[module] = _is_plain(module) and not max(self._recorder.streams.values(), default=0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,31 +32,36 @@ class _View(NamedTuple):
     requires_grad: bool
 
 
+_Block = tuple[int, torch.device]
+"""Bytes of a storage, and where it is."""
+
+
 class _Slot:
     """Stands in a template where the result has a tensor."""
 
 
 class _EndOfGraph(torch.autograd.Function):
-    """Gives a tensor a place in autograd's graph, behind which there is nothing."""
+    """Gives a tensor a place in autograd's graph, which holds other tensors, and the graphs of those behind it."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, held: Sequence[torch.Tensor], *behind: torch.Tensor) -> torch.Tensor:
+        ctx.held = held
         ctx.mark_dirty(tensor)
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[None, None]:
-        return None, None
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, ...]:
+        return (None,) * len(ctx.needs_input_grad)
 
 
 class ResultTemplate:
     """A result by its classes, plain values, views and storages.
 
     Attributes:
-        storages: numbers of its storages in the trace.
+        storages: numbers in the trace of those that it makes.
     """
 
-    def __init__(self, result: Any, slots: dict[int, _Slot], views: list[_View], blocks: dict[int, Any]) -> None:
+    def __init__(self, result: Any, slots: dict[int, _Slot], views: list[_View], blocks: dict[int, _Block]) -> None:
         self._result = result
         self._slots = list(slots.values())
         self._views = views
@@ -63,15 +69,21 @@ class ResultTemplate:
         self.storages = frozenset(blocks)
 
     @classmethod
-    def of(cls, result: Any, recorder: TraceRecorder, first: int) -> ResultTemplate | None:
-        """The template of a result; None where a tensor has known values or a storage older than `first`."""
+    def of(
+        cls, result: Any, recorder: TraceRecorder, first: int, saved: Mapping[int, _Block] = MappingProxyType({})
+    ) -> ResultTemplate | None:
+        """The template of a result; None where a tensor has known values or a storage older than `first`.
+
+        `saved`: what autograd's graph holds beside it, by number.
+        """
         tensors: dict[int, torch.Tensor] = {}
         try:
             for tensor in _tensors(result, 0):
                 tensors[id(tensor)] = tensor
         except ValueError:
             return None
-        views, blocks = [], {}
+        views: list[_View] = []
+        blocks = dict(saved)
         for tensor in tensors.values():
             if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or has_known_values(tensor):
                 return None
@@ -88,8 +100,11 @@ class ResultTemplate:
             return None
         return cls(copied, slots, views, blocks)
 
-    def make(self) -> Any:
-        """A result like the original, with new storages in the order in which the original's were made."""
+    def make(self, held: Iterable[torch.Tensor] = (), behind: Iterable[torch.Tensor] = ()) -> Any:
+        """A result like the original, with new storages in the order in which the original's were made.
+
+        Its graph holds what was saved and is `held`, and the graphs of the tensors `behind` it.
+        """
         with torch.no_grad():
             blocks = {
                 number: torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -99,9 +114,11 @@ class ResultTemplate:
                 blocks[view.storage].view(view.dtype).as_strided(view.shape, view.strides, view.offset).data
                 for view in self._views
             ]
-        anchor = torch.empty((), requires_grad=True)
+        of_results = {view.storage for view in self._views}
+        saved = [*held, *(block for number, block in blocks.items() if number not in of_results)]
+        ends = [torch.empty((), requires_grad=True), *(tensor for tensor in behind if tensor.requires_grad)]
         tensors = [
-            _EndOfGraph.apply(anchor, tensor) if view.requires_grad else tensor
+            _EndOfGraph.apply(tensor, saved, *ends) if view.requires_grad else tensor
             for tensor, view in zip(made, self._views, strict=True)
         ]
         return _deep_copy(self._result, {id(slot): tensor for slot, tensor in zip(self._slots, tensors, strict=True)})
