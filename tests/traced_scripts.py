@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import textwrap
+import traceback
 import warnings
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import pytest
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import CATEGORIES, MemoryTrace
-from cotenant.tracing.process import forkserver, garbage_collection, serialization
+from cotenant.tracing.process import forkserver, garbage_collection, provenance, serialization
 
 A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 LIMIT_S = 120
@@ -118,6 +119,8 @@ def _load() -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
     garbage_collection.hide_objects()
+    provenance.note_preloaded()
+    traceback.extract_stack()  # `FakeTensorMode` takes one: its lines are read here, and not in every fork
 
 
 def _child(request: dict, answer: Path, folder: Path) -> None:
@@ -147,7 +150,7 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
 def _forget_modules_beside(folder: Path) -> None:
     """Drop the modules that an earlier test imported and that the script has beside it, as its own process has them."""
     beside = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    if not beside.isdisjoint(sys.modules):
+    if any(name in sys.modules for name in beside):  # a look at every name of a module would copy its page
         for name in list(sys.modules):
             if name.partition(".")[0] in beside:
                 del sys.modules[name]

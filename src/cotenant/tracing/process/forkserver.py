@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cotenant.tracing.process.garbage_collection import hide_objects
-from cotenant.tracing.process.provenance import site_folders
+from cotenant.tracing.process.provenance import note_preloaded, site_folders
 
 MAX_MESSAGE_BYTES = 4096
 _PRELOADED = (
     "process.session",
     "device.cuda_api",
     "device.libtorch_patch",
+    "device.memory_limit",
     "distributed.process_groups",
     "sandbox.torch_save",
     "mode",
@@ -85,6 +86,7 @@ def serve(number: int) -> NoReturn:
 def _hide_objects() -> None:
     gc.collect()
     hide_objects()
+    note_preloaded()
 
 
 def _preload_one(later: list[str]) -> None:

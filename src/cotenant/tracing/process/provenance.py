@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ SETTINGS = (
 """Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
 
 _SITE_NAMES = ("site-packages", "dist-packages")
+_last_preloaded: object = object()  # the last module when `note_preloaded` was called
+_preloaded: dict[str, str] = {}  # the source files of those until it, by module
 
 
 def with_provenance(header: TraceHeader) -> TraceHeader:
@@ -57,16 +60,30 @@ def file_digest(path: Path) -> str | None:
     return f"{stat.st_size}-{stat.st_mtime_ns}"
 
 
+def note_preloaded() -> None:
+    """Remember the sources among the modules that are loaded now: a look at each in a fork would copy its page."""
+    global _last_preloaded, _preloaded
+    _preloaded = _sources(list(sys.modules), site_folders(sys.path))
+    _last_preloaded = next(reversed(sys.modules.values()))
+
+
 def _imported(sites: list[str]) -> list[str]:
+    later = itertools.takewhile(lambda item: item[1] is not _last_preloaded, reversed(sys.modules.items()))
+    found = _sources([name for name, _ in later], sites)
+    return sorted({*found.values(), *(path for name, path in _preloaded.items() if name in sys.modules)})
+
+
+def _sources(names: Collection[str], sites: list[str]) -> dict[str, str]:
+    """The source files of those of these modules that are neither of Python, nor of an installed package, nor ours."""
     installed = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *sites]
     installed.append(str(Path(__file__).resolve().parents[2]))
     roots = tuple(folder.rstrip(os.sep) + os.sep for folder in installed)
-    found = set()
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__file__", None)
+    found = {}
+    for name in names:
+        file = getattr(sys.modules.get(name), "__file__", None)
         # Nearly all of some thousand modules are installed: no path of theirs is taken apart.
-        if isinstance(name, str) and name and not (name.startswith(roots) and os.pardir not in name):
-            path = os.path.abspath(name)  # noqa: PTH100 - `resolve` would follow links out of an installed package
+        if isinstance(file, str) and file and not (file.startswith(roots) and os.pardir not in file):
+            path = os.path.abspath(file)  # noqa: PTH100 - `resolve` would follow links out of an installed package
             if not path.startswith(roots) and Path(path).is_file():
-                found.add(path)
-    return sorted(found)
+                found[name] = path
+    return found

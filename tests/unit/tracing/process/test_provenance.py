@@ -10,7 +10,8 @@ import pytest
 
 import cotenant.core.units
 from cotenant.core.trace import TraceHeader
-from cotenant.tracing.process.provenance import file_digest, site_folders, with_provenance
+from cotenant.tracing.process import provenance as module
+from cotenant.tracing.process.provenance import file_digest, note_preloaded, site_folders, with_provenance
 
 
 @pytest.fixture
@@ -29,6 +30,21 @@ def provenance():
 def test_a_module_of_the_job_is_a_source(local_module):
     recorded = dict(provenance().sources)
     assert recorded[str(local_module)] == hashlib.sha256(b"WIDTH = 8\n").hexdigest()
+
+
+def test_modules_that_a_fork_server_has_loaded_are_looked_at_once(local_module, monkeypatch):
+    monkeypatch.setattr(module, "_preloaded", {})
+    monkeypatch.setattr(module, "_last_preloaded", object())
+    note_preloaded()
+    monkeypatch.setattr(sys.modules["my_local_model"], "__file__", None)
+    later = local_module.with_name("my_later_model.py")
+    later.write_text("")
+    importlib.import_module("my_later_model")
+    assert {str(local_module), str(later)} <= set(dict(provenance().sources))
+    del sys.modules["my_later_model"]
+    local = sys.modules.pop("my_local_model")
+    assert not {str(local_module), str(later)} & set(dict(provenance().sources))
+    sys.modules["my_local_model"] = local
 
 
 def test_python_installed_packages_and_cotenant_are_not():
