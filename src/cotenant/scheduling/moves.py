@@ -37,6 +37,8 @@ from cotenant.scheduling.server_speeds import Place, Residents, ServerSpeeds, Sp
 
 MAX_GAIN = 1.0
 """A job that comes to a GPU adds no more speed than it has alone."""
+ROUNDING = 1e-9
+"""More than sums of speeds differ by the order of their terms."""
 MAX_WAITING = 32
 """So many jobs that wait are looked at, in the order of the policy."""
 MAX_TURN_LOSS = 0.05
@@ -110,7 +112,8 @@ class _Leaver(NamedTuple):
         co_runner: what it is on the first of its GPUs.
         lost: speed lost when it leaves. `left_s`: time alone that it still needs, by history at least.
         cost_s: what the gain must exceed, in seconds of one GPU.
-        targets: where it may go, the best first, and `admitted`: whether it may, by number; both as far as looked up.
+        targets: where it may go, with the speed gained there alone, the best first; and `admitted`: whether it may, by
+            number; both as far as looked up.
     """
 
     job: Job
@@ -120,7 +123,7 @@ class _Leaver(NamedTuple):
     lost: float
     left_s: float
     cost_s: float
-    targets: list[Place]
+    targets: list[tuple[float, Place]]
     admitted: dict[int, bool]
 
 
@@ -225,7 +228,11 @@ class MovePlanner:
             if key in found:
                 found[key] = found[key]._replace(jobs=found[key].jobs + 1)
                 continue
-            admitting = [place for place in places if self._rules.admits(place.view, demand, job.id, at_s)]
+            admitting = [
+                place
+                for place in places
+                if fits(place.view, demand) and self._rules.admits(place.view, demand, job.id, at_s)
+            ]
             numbers = frozenset(place.number for place in admitting)
             by_server = Counter(place.view.server for place in admitting)
             whole = history.duration(job)
@@ -239,7 +246,7 @@ class MovePlanner:
         """What moving one job is worth: apart from its neighbors, and for each job that waits."""
         rule, job_id = self.rule, leaver.job.id
         if leaver.lost + rule.min_gain <= MAX_GAIN * leaver.demand.gpus:
-            gain = self._elsewhere(leaver, leaver.left, server, at_s)
+            gain = self._elsewhere(leaver, leaver.left, server, at_s, at_least=leaver.lost + rule.min_gain)
             if gain >= rule.min_gain and gain * leaver.left_s >= leaver.cost_s:
                 text = f"{MOVE_STOP}: {gain:+.2f} jobs' worth of speed on {_another(leaver)}"
                 yield _Worth(gain * leaver.left_s, Move(job_id, text))
@@ -284,11 +291,24 @@ class MovePlanner:
         text = f"{MOVE_STOP}: room for {started} jobs that wait, {gain:+.2f} of speed"
         return _Worth(gain * leaver.left_s, Move(leaver.job.id, text))
 
-    def _elsewhere(self, leaver: _Leaver, changed: Mapping[int, Residents], server: ServerSpeeds, at_s: float) -> float:
-        """Speed gained by `changed` residents and by the job on the best GPUs for it; -inf if there is no room."""
+    def _elsewhere(
+        self,
+        leaver: _Leaver,
+        changed: Mapping[int, Residents],
+        server: ServerSpeeds,
+        at_s: float,
+        *,
+        at_least: float = 0.0,
+    ) -> float:
+        """Speed gained by `changed` residents and by the job on the best GPUs for it; -inf if there is no room.
+
+        Also -inf if a job of one GPU adds less than `at_least` wherever there is room.
+        """
         demand, admitted = leaver.demand, leaver.admitted
         chosen: dict[str, list[Place]] = {}
-        for place in self._targets(leaver, server):
+        for added, place in self._targets(leaver, server):
+            if demand.gpus == 1 and added < at_least - ROUNDING:
+                break
             number = place.number
             if number in changed and changed[number] is not leaver.left.get(number):
                 continue
@@ -308,20 +328,25 @@ class MovePlanner:
                 return server.gain({**changed, **joined})
         return -math.inf
 
-    def _targets(self, leaver: _Leaver, server: ServerSpeeds) -> Sequence[Place]:
+    def _targets(self, leaver: _Leaver, server: ServerSpeeds) -> Sequence[tuple[float, Place]]:
         """GPUs with memory for it, those first where most is gained; a gang may stay on some of its own."""
         demand, found = leaver.demand, leaver.targets
         if found:
             return found
-        ranked: list[tuple[float, int]] = []
-        for place in server.places:
-            number = place.number
-            if number in leaver.left:
-                if demand.gpus > 1:
-                    ranked.append((-server.added(place, leaver.left[number], leaver.co_runner), number))
-            elif fits(place.view, demand) and not (demand.exclusive and place.residents):
-                ranked.append((-server.added(place, place.residents, leaver.co_runner), number))
-        found += [server.places[number] for _, number in sorted(ranked)]
+        others = [
+            place
+            for place in server.places
+            if fits(place.view, demand) and place.number not in leaver.left
+            if not (demand.exclusive and place.residents)
+        ]
+        ranked = [
+            (-added, place.number) for place, added in zip(others, server.added(others, leaver.co_runner), strict=True)
+        ]
+        if demand.gpus > 1:
+            for number, residents in leaver.left.items():
+                added = server.added_beside(server.places[number], residents, leaver.co_runner)
+                ranked.append((-added, number))
+        found += [(-lost, server.places[number]) for lost, number in sorted(ranked)]
         return found
 
     def _room(
@@ -338,7 +363,11 @@ class MovePlanner:
             if lacks > len(numbers):
                 continue
             views = {number: server.vacated(number, leaver.job.id) for number in numbers}
-            taken = [number for number, view in views.items() if self._rules.admits(view, demand, job_id, at_s)]
+            taken = [
+                number
+                for number, view in views.items()
+                if fits(view, demand) and self._rules.admits(view, demand, job_id, at_s)
+            ]
             if len(taken) < lacks:
                 continue
             ready = [

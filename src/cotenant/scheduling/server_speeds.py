@@ -71,6 +71,7 @@ class ServerSpeeds:
         self.places_of: dict[int, list[int]] = {}
         self._speeds: list[Mapping[int, float]] = []
         self._vacated: dict[tuple[int, int], GpuView] = {}
+        self._added: dict[CoRunner, dict[int, float]] = {}
         for number, gpu in enumerate(gpus):
             view = GpuView(gpu)
             view.reserved_for = reserved.get(view.uuid)
@@ -136,11 +137,22 @@ class ServerSpeeds:
         speeds = self._predictor.speeds(profile, tuple(residents.values()))
         return dict(zip(residents, speeds, strict=True))
 
-    def added(self, place: Place, residents: Residents, co_runner: CoRunner) -> float:
-        """Speed gained on one GPU alone by a job that joins these residents."""
-        profile, co_runners = place.view.snapshot.gpu.mig_profile, tuple(residents.values())
-        before = self._predictor.speeds(profile, co_runners)
-        return sum(self._predictor.speeds(profile, (*co_runners, co_runner))) - sum(before)
+    def added(self, places: Sequence[Place], co_runner: CoRunner) -> list[float]:
+        """Speed gained on each of these GPUs alone by a job that joins its residents."""
+        known = self._added.setdefault(co_runner, {})
+        for place in places:
+            if place.number not in known:
+                before = sum(self._speeds[place.number].values())
+                known[place.number] = self._total(place, place.residents, co_runner) - before
+        return [known[place.number] for place in places]
+
+    def added_beside(self, place: Place, residents: Residents, co_runner: CoRunner) -> float:
+        """The same on one GPU, if these are its residents."""
+        return self._total(place, residents, co_runner) - sum(self._speeds_at(place, residents).values())
+
+    def _total(self, place: Place, residents: Residents, co_runner: CoRunner) -> float:
+        profile = place.view.snapshot.gpu.mig_profile
+        return sum(self._predictor.speeds(profile, (*residents.values(), co_runner)))
 
 
 def _of_job(speeds: Sequence[float]) -> float:
