@@ -123,6 +123,7 @@ class Bench:
             journal=self.disk,
             engine=self.engine,
             now=lambda: 10.0,
+            wall=lambda: 10.0,
             tick_s=0.05,
             inbox=self.inbox,
             estimates=self.estimates,

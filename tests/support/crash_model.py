@@ -287,6 +287,7 @@ class CrashSchedule:
             estimates=_Declared(inbox),
             services=AttemptService(),
             now=lambda: self._at_s,
+            wall=lambda: self._at_s,
             tick_s=0.0,
         )
         loop.prepare(recovered_reports(live, found, at_s=self._at_s), commands)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -65,7 +66,7 @@ class ControlLoop:
 
     `services` accompany every attempt; `repartition` is that of `CommandExecutor`. `on_exit` is called in this thread
     after an attempt ended, `on_failure` when the loop ends by an exception: the state in memory can no longer be
-    trusted.
+    trusted. `wall` is the clock of the engine's reports.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ControlLoop:
         on_exit: Callable[[], None] = lambda: None,
         repartition: Callable[[RepartitionStarted, bool], None] | None = None,
         on_failure: Callable[[], None] = lambda: None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._manager = manager
         self._journal = JournalWriter(journal)
@@ -116,6 +118,7 @@ class ControlLoop:
             forget_ids=self._submissions.reset_ids,
             now=now,
             on_exit=on_exit,
+            wall=wall,
         )
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
 

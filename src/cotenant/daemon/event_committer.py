@@ -46,7 +46,7 @@ class EventCommitter:
     """Used in the control loop's thread only.
 
     `running_jobs` returns the jobs with an attempt at the moment. `on_exit` is called after an attempt ended,
-    `forget_ids` when the ids given to submissions were not used.
+    `forget_ids` when the ids given to submissions were not used. `wall` is the clock of the engine's reports.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class EventCommitter:
         forget_ids: Callable[[], None],
         now: Callable[[], float],
         on_exit: Callable[[], None],
+        wall: Callable[[], float],
     ) -> None:
         self._manager = manager
         self._journal = journal
@@ -71,7 +72,7 @@ class EventCommitter:
         self._forget_ids = forget_ids
         self._now = now
         self._on_exit = on_exit
-        self._evidence = EvidenceCollector(manager, services, now, running_jobs)
+        self._evidence = EvidenceCollector(manager, services, now, running_jobs, wall)
         self._backlog: deque[Report] = deque()
 
     @property

@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class EvidenceCollector:
-    """Used in the control loop's thread only. `running_jobs` returns the jobs with an attempt at the moment."""
+    """Used in the control loop's thread only.
+
+    `running_jobs` returns the jobs with an attempt at the moment, `wall` the time on the clock that runners use.
+    """
 
     def __init__(
         self,
@@ -27,11 +30,13 @@ class EvidenceCollector:
         services: AttemptService,
         now: Callable[[], float],
         running_jobs: Callable[[], list[Job]],
+        wall: Callable[[], float],
     ) -> None:
         self._manager = manager
         self._services = services
         self._now = now
         self._running_jobs = running_jobs
+        self._wall = wall
 
     def complete(self, report: Report) -> Report:
         """`report` with its evidence, or as it came if the collection fails."""
@@ -47,13 +52,15 @@ class EvidenceCollector:
         """`report` on the daemon's clock, with what services and telemetry know of an exit.
 
         A runner stamps its reports with the wall clock, which may have been set since the daemon started: a start that
-        seemed a day old would exceed any time limit.
+        seemed a day old would exceed any time limit, and an end that seemed to precede its start would cost nothing.
         """
         job = self._manager.jobs.get(report.job_id)
         attempt = None if job is None else job.last_attempt
         if job is not None and attempt is not None and attempt.number == report.attempt:
             since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
-            report = dataclasses.replace(report, at_s=min(max(report.at_s, since_s), max(self._now(), since_s)))
+            now_s = self._now()
+            at_s = report.at_s + now_s - self._wall()
+            report = dataclasses.replace(report, at_s=min(max(at_s, since_s), max(now_s, since_s)))
             if isinstance(report, AttemptExited):
                 report = self._services.ended(job, attempt, report, self._running_jobs)
         return self._manager.with_telemetry(report) if isinstance(report, AttemptExited) else report
