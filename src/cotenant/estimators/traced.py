@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "24"
+    version = "25"
 
     def __init__(
         self,
