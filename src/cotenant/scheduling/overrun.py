@@ -105,12 +105,12 @@ def charges(
 
 
 def job_text(job_id: int, *, same_user: bool) -> str:
-    """`job 7`, `another user's job`: a job as the user of another one may see it."""
-    return f"job {job_id}" if same_user else "another user's job"
+    """`job 7`, `another user's job 7`: a job as the user of another one may see it."""
+    return f"job {job_id}" if same_user else f"another user's job {job_id}"
 
 
 def overruns_text(overruns: Iterable[Overrun], uid: int) -> str:
-    """`another user's job held 32.0 GiB, 4.0 GiB promised`, for the user `uid`."""
+    """`another user's job 7 held 32.0 GiB, 4.0 GiB promised`, for the user `uid`."""
     return ", ".join(
         f"{job_text(overrun.job_id, same_user=overrun.uid == uid)} held {format_bytes(overrun.observed_bytes)}, "
         f"{format_bytes(overrun.promised_bytes)} promised"

@@ -105,7 +105,7 @@ def test_an_attempt_is_forgiven_that_lost_its_memory_to_an_overrun(attempt, forg
     assert recovery.is_forgiven(attempt) == recovery.is_first(job) == forgiven
     if forgiven:
         assert (step.min_memory_bytes, step.exclusive) == (0, False)
-        assert step.reason == "retry after out of memory: another user's job held 32.0 GiB, 4.0 GiB promised"
+        assert step.reason == "retry after out of memory: another user's job 7 held 32.0 GiB, 4.0 GiB promised"
 
 
 def test_forgiven_attempts_count_against_no_limit():
@@ -187,8 +187,8 @@ def test_the_neighbor_beyond_its_promise_is_found_charged_and_named():
     assert (charge.victim_id, charge.victim_uid) == (1, VICTIM_UID)
     assert charge.usage == life.job(1).attempts[0].usage
     assert charge.usage.gpu_s > 0
-    assert "another user's job held 36.0 GiB, 8.0 GiB promised" in life.manager.explain(1).reason
-    assert "another user's job ran out of memory" in life.manager.explain(2).reason
+    assert "another user's job 2 held 36.0 GiB, 8.0 GiB promised" in life.manager.explain(1).reason
+    assert "another user's job 1 ran out of memory" in life.manager.explain(2).reason
 
 
 def test_a_liar_that_has_just_ended_is_still_found():

@@ -63,7 +63,7 @@ OVERRUN = Overrun(job_id=7, attempt=1, uid=2000, gpu_uuid="GPU-0", promised_byte
 def test_a_victim_reads_who_exceeded_the_promise():
     blamed = replace(EVENTS[-2], overruns=(OVERRUN,))
     text = timeline((*EVENTS[:-2], blamed))[-1]["text"]
-    assert text.endswith(", while another user's job held 32.0 GiB, 4.0 GiB promised")
+    assert text.endswith(", while another user's job 7 held 32.0 GiB, 4.0 GiB promised")
     own = replace(blamed, overruns=(replace(OVERRUN, uid=SPEC.uid),))
     assert timeline((*EVENTS[:-2], own))[-1]["text"].endswith(", while job 7 held 32.0 GiB, 4.0 GiB promised")
 
@@ -75,7 +75,7 @@ def test_who_exceeded_the_promise_reads_what_it_was_charged_when_it_happened():
     entries = timeline(EVENTS[:-1], job=replace(a_job(1), attempts=(attempt,)))
     assert [entry["event"] for entry in entries[-3:]] == ["AttemptStarted", "NeighborCharged", "AttemptExited"]
     assert entries[-2]["text"] == (
-        "another user's job ran out of memory because it held 32.0 GiB, 8.0 GiB promised, 2m00s of GPU time charged"
+        "another user's job 3 ran out of memory because it held 32.0 GiB, 8.0 GiB promised, 2m00s of GPU time charged"
     )
 
 
