@@ -13,7 +13,8 @@ from cotenant.scheduling.idle_watch import IdleStatus
 from cotenant.scheduling.overrun import job_text
 from cotenant.scheduling.placement.refusal import Refusal
 
-_JOB_ID = re.compile(r"\bjob ([0-9]{1,18})\b")
+_JOB_ID = re.compile(r"(?<!another user's )\bjob ([0-9]{1,18})\b")
+"""An overrun says of itself whose job it was, and its id (`overrun.job_text`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ def manager_that_says(reason, *, rule="warming_up", rejection=""):
         ("job 3 was placed 2s ago", "job 3 was placed 2s ago"),
         ("job 1 is ahead of job 3", "another user's job is ahead of job 3"),
         ("3 jobs between 1 and 9", "3 jobs between 1 and 9"),
+        ("another user's job 1 held 36.2 GiB", "another user's job 1 held 36.2 GiB"),
         ("job 77 is gone", "job 77 is gone"),
     ],
 )
