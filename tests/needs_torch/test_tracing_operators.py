@@ -157,3 +157,22 @@ def test_shape_functions_agree_with_fake_tensor_mode_in_models(tmp_path):
         "aten._foreach_sqrt.default",
         unlike=("convolution", "convolution_backward"),
     )
+
+
+CHANGED_GRAPH = """
+import torch
+
+weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+loss = (weight * weight).sum()
+loss.backward(retain_graph=True)
+torch.optim.Adam([weight], lr=0.1, fused=True).step()
+assert weight._version == 0  # as on a GPU: kernels of fused optimizers count no write
+torch.optim.Adam([weight], lr=0.1, foreach=True).step()
+loss.backward()
+"""
+
+
+def test_a_graph_that_an_optimizer_step_has_changed_raises_in_backward(tmp_path):
+    trace = traced(tmp_path, CHANGED_GRAPH)
+    assert trace.partial
+    assert any("modified by an inplace operation" in warning for warning in trace.warnings), trace.warnings

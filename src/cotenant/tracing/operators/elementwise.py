@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 
 from cotenant.tracing.operators.host_copies import broadcasts_to, is_cuda
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
@@ -160,10 +161,17 @@ def _returns_none(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
 
 @operators.shape_of("aten::_foreach_*", "aten::_fused_*")
 def _foreach(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Nothing in place; else a new tensor for each of the first list, a scalar where the operator reduces."""
+    """Nothing in place; else a new tensor for each of the first list, a scalar where the operator reduces.
+
+    CUDA's kernels count writes, so that backward raises if they changed its graph; those of fused optimizers do not.
+    Source: aten/src/ATen/native/cuda/Foreach*.cu, `increment_version`.
+    """
     first = next((arg for arg in args if isinstance(arg, (list, tuple))), ())
     name = func._opname
     if name.endswith("_"):
+        if name.startswith("_foreach_"):
+            for tensor in first:  # torch 2.4 takes one
+                increment_version(tensor)
         return None
     if name in {"_foreach_norm", "_foreach_max", "_foreach_sum"}:
         return [ctx.empty_strided((), (), tensor.dtype, tensor.fake_device) for tensor in first]
