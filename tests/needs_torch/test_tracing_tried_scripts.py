@@ -73,6 +73,26 @@ def test_a_process_that_is_given_a_model_on_the_gpu_runs_here(tmp_path):
     assert any("only the first was traced" in warning for warning in warnings)
 
 
+def test_a_spawned_process_starts_in_a_folder_that_exists(tmp_path):
+    # Hydra makes a folder for each run, and a trace has it in its overlay.
+    (tmp_path / "job.py").write_text(TRAINING)
+    source = """
+    import multiprocessing, os, sys
+    if __name__ == "__main__":
+        os.makedirs("outputs/today")
+        os.chdir("outputs/today")
+        process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(7,))
+        process.start()
+        process.join()
+        assert process.exitcode == 7, process.exitcode
+        assert os.getcwd().endswith("outputs/today")
+        from job import train
+        train()
+    """
+    traced(tmp_path, source)
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_the_script_sees_the_cuda_version_of_a_gpu_build(tmp_path):
     source = """
     assert int(torch.version.cuda.split(".")[0]) >= 12

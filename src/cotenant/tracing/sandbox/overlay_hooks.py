@@ -14,7 +14,7 @@ from typing import Any
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
 from cotenant.tracing.sandbox import bytecode_cache
 from cotenant.tracing.sandbox.builtin_function import as_builtin
-from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
+from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_getcwd, real_open
 from cotenant.tracing.sandbox.written_modules import find_written
 
 _OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
@@ -54,6 +54,14 @@ def patches(overlay: Overlay) -> list[Entry]:
             reason="The script may import what it has written.", source="Lib/importlib/_bootstrap_external.py",
         )
     )  # fmt: skip
+    entries.append(
+        Patch(
+            target="multiprocessing.spawn:get_preparation_data", phase=Phase.SANDBOX, wraps=True,
+            replacement=_starting_in_real_folder,
+            reason="A spawned process has no overlay; it goes to the folder where its parent is.",
+            source="Lib/multiprocessing/spawn.py, `get_preparation_data`",
+        )
+    )  # fmt: skip
     if overlay.captures_all:
         folder = os.path.join(overlay.root, "tmp")
         entries += bytecode_cache.patches(bytecode_cache.default_folder(os.environ))
@@ -75,6 +83,13 @@ def patches(overlay: Overlay) -> list[Entry]:
             ),
         ]  # fmt: skip
     return entries
+
+
+def _starting_in_real_folder(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {**original(name), "dir": real_getcwd()}
+
+    return get_preparation_data
 
 
 def _accessor_patches(functions: dict[str, Callable[..., Any]]) -> list[Patch]:
