@@ -121,6 +121,9 @@ assert isinstance(scores, Scores) and scores.is_cuda and scores.shape == (3,)
 assert Scores(weight).untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 Scores(weight).sum().backward()
 assert weight.grad.tolist() == [1.0] * 3
+stored = Scores(torch.zeros(3))
+stored[torch.tensor([0, 2]).cuda()] = torch.ones(2)  # PyTorch copies the indices to the CPU
+assert type(stored) is Scores and not stored.is_cuda
 assert type(torch.Tensor([1.0])) is torch.Tensor
 import torch._dynamo.polyfills.loader  # it looks at the signature of `Tensor.__new__`
 """

@@ -248,7 +248,7 @@ class TraceMode(TorchDispatchMode):
         if "device" in kwargs:
             kwargs = {**kwargs, "device": device}
         try:
-            return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
+            return self.fake.dispatch(func, (FakeTensor,), _without_subclasses(args), kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException, NotImplementedError) as error:
             if _is_composite_explicit(func):
                 with self:
@@ -358,6 +358,23 @@ def _cuda_device(args: Args) -> torch.device | None:
         elif isinstance(arg, torch.device) and arg.type == "cuda":  # of `.to`, undivided under inference mode
             return _with_index(arg)
     return None
+
+
+def _without_subclasses(values: Any) -> Any:
+    """CPU tensors of subclasses as views of the base class: `FakeTensorMode` refuses them beside fake tensors."""
+    return type(values)(
+        [
+            _without_subclasses(value) if type(value) in (list, tuple)
+            else value.as_subclass(torch.Tensor) if _is_subclassed(value)
+            else value
+            for value in values
+        ]
+    )  # fmt: skip
+
+
+def _is_subclassed(value: Any) -> bool:
+    is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return is_real and type(value) not in (torch.Tensor, torch.nn.Parameter)
 
 
 def _any_sparse(args: Args) -> bool:
