@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cotenant.tracing.loaded_modules import loaded_with_prefix
 from cotenant.tracing.patches.import_hooks import when_imported
 
 if TYPE_CHECKING:
@@ -264,8 +265,8 @@ class PatchTable:
     def loaded_modules(self, prefix: str) -> list[ModuleType]:
         """Modules that are loaded and whose names begin with `prefix`."""
         if prefix not in self._loaded:
-            modules = list(sys.modules.items())
-            self._loaded[prefix] = [module for name, module in modules if name.startswith(prefix) and module]
+            modules = [sys.modules.get(name) for name in loaded_with_prefix(prefix)]
+            self._loaded[prefix] = [module for module in modules if module]
         return self._loaded[prefix]
 
     def _apply_late(self, entry: Entry, _: ModuleType) -> None:

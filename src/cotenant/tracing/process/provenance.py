@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import sys
 import sysconfig
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cotenant.core.trace import TraceHeader
+from cotenant.tracing.loaded_modules import loaded_later, note_loaded
 
 SETTINGS = (
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -23,8 +23,7 @@ SETTINGS = (
 """Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
 
 _SITE_NAMES = ("site-packages", "dist-packages")
-_last_preloaded: object = object()  # the last module when `note_preloaded` was called
-_preloaded: dict[str, str] = {}  # the source files of those until it, by module
+_preloaded: dict[str, str] = {}  # the source files of the modules when `note_preloaded` was called, by module
 
 
 def with_provenance(header: TraceHeader) -> TraceHeader:
@@ -62,14 +61,13 @@ def file_digest(path: Path) -> str | None:
 
 def note_preloaded() -> None:
     """Remember the sources among the modules that are loaded now: a look at each in a fork would copy its page."""
-    global _last_preloaded, _preloaded
+    global _preloaded
     _preloaded = _sources(list(sys.modules), site_folders(sys.path))
-    _last_preloaded = next(reversed(sys.modules.values()))
+    note_loaded()
 
 
 def _imported(sites: list[str]) -> list[str]:
-    later = itertools.takewhile(lambda item: item[1] is not _last_preloaded, reversed(sys.modules.items()))
-    found = _sources([name for name, _ in later], sites)
+    found = _sources(loaded_later(), sites)
     return sorted({*found.values(), *(path for name, path in _preloaded.items() if name in sys.modules)})
 
 

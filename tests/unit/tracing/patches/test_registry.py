@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from cotenant.tracing import loaded_modules
 from cotenant.tracing.patches.registry import HookPatch, ImportPatch, Patch, PatchTable, Phase, patch_attributes
 
 
@@ -92,8 +93,13 @@ def test_an_absent_target_is_skipped_unless_it_is_to_be_created(module):
     assert not hasattr(module, "made")
 
 
-def test_modules_that_hold_the_same_object_are_patched_too(module):
+def test_modules_that_hold_the_same_object_are_patched_too(module, monkeypatch):
     inner = sys.modules["patched_library.inner"]
+    monkeypatch.setitem(sys.modules, "patched_library.gone", types.ModuleType("patched_library.gone"))
+    monkeypatch.setattr(loaded_modules, "_noted", [])
+    monkeypatch.setattr(loaded_modules, "_last_noted", object())
+    loaded_modules.note_loaded()
+    monkeypatch.delitem(sys.modules, "patched_library.gone")
     table = PatchTable([patch("patched_library:read", lambda: "new", also_in="patched_library")])
     table.apply()
     assert (module.read(), inner.read(), inner.other()) == ("new", "new", "other")

@@ -10,6 +10,7 @@ import pytest
 
 import cotenant.core.units
 from cotenant.core.trace import TraceHeader
+from cotenant.tracing import loaded_modules
 from cotenant.tracing.process import provenance as module
 from cotenant.tracing.process.provenance import file_digest, note_preloaded, site_folders, with_provenance
 
@@ -34,8 +35,10 @@ def test_a_module_of_the_job_is_a_source(local_module):
 
 def test_modules_that_a_fork_server_has_loaded_are_looked_at_once(local_module, monkeypatch):
     monkeypatch.setattr(module, "_preloaded", {})
-    monkeypatch.setattr(module, "_last_preloaded", object())
+    monkeypatch.setattr(loaded_modules, "_last_noted", object())
+    monkeypatch.setattr(loaded_modules, "_noted", [])
     note_preloaded()
+    assert loaded_modules.loaded_later() == []
     monkeypatch.setattr(sys.modules["my_local_model"], "__file__", None)
     later = local_module.with_name("my_later_model.py")
     later.write_text("")
