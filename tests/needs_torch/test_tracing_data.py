@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,6 +196,19 @@ def test_an_unrelated_error_has_no_hint_about_data(tmp_path):
 def test_synthetic_samples_have_the_requested_type(dtype):
     found = synthetic_torchvision.synthetic_tensor(parse_sample(f"3x2:{dtype}:5"))
     assert (found.shape, found.dtype) == ((3, 2), getattr(torch, dtype))
+
+
+def test_a_data_set_that_may_be_made_up_has_the_parameters_of_its_own():
+    class Digits:
+        def __init__(self, root, train=True, *, download=False):
+            """Of digits."""
+
+    module = SimpleNamespace(__all__=["Digits"], Digits=Digits)
+    found = synthetic_torchvision.dataset_patches(module, parse_sample("3x2"), print)
+    (patch,) = (patch for patch in found if patch.target == "torchvision.datasets:Digits.__init__")
+    init = patch.replacement(Digits.__init__)
+    for ask in (inspect.signature, inspect.getfullargspec, inspect.getdoc):
+        assert ask(init) == ask(Digits.__init__)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,9 @@ def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[..., No
 
 
 def _synthesizing_init(sample: SyntheticSample, warn: Callable[..., None], original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _IN_INIT in self.__dict__:  # called by a subclass, whose own wrapper handles errors
             original(self, *args, **kwargs)
@@ -125,10 +128,12 @@ def _synthesizing_init(sample: SyntheticSample, warn: Callable[..., None], origi
             own = known_sample(type(self))
             made = sample if own is None or own.shape == sample.shape else own  # EMNIST has other numbers of classes
             warn(f"the data of `{type(self).__name__}`", "" if made is sample else f"{sample_text(made)}, its own size")
-            _synthesize(self, made, inspect.signature(original).bind_partial(self, *args, **kwargs))
+            _synthesize(self, made, signature.bind_partial(self, *args, **kwargs))
         finally:
             del self.__dict__[_IN_INIT]
 
+    # Libraries ask for the parameters by `inspect.getfullargspec`, which does not follow `__wrapped__`.
+    init.__signature__ = signature  # type: ignore[attr-defined]
     return init
 
 
