@@ -12,6 +12,9 @@ import pytest
 from cotenant.estimators import traced
 from cotenant.tracing.process.forkserver_client import _STARTUP_VARIABLES, ForkServerClient
 
+_SET_BY_TORCH = "TORCHINDUCTOR_CACHE_DIR"
+"""A variable that PyTorch sets when its compiler is loaded, as in a process that has traced a script in a fork."""
+
 
 @contextmanager
 def sharing_a_fork_server() -> Iterator[None]:
@@ -34,4 +37,5 @@ def sharing_a_fork_server() -> Iterator[None]:
 
 
 def _startup_variables(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_STARTUP_VARIABLES)}
+    names = (name for name in env if name.startswith(_STARTUP_VARIABLES) and name != _SET_BY_TORCH)
+    return {name: env[name] for name in names}
