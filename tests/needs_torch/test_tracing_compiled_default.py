@@ -9,8 +9,8 @@ import pytest
 
 from cotenant.core.errors import TraceError
 from cotenant.core.ports import TraceOptions
+from cotenant.estimators import traced as estimates
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100, live_bytes, peak, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -112,8 +112,14 @@ def test_a_compiler_that_makes_no_graph_is_not_taken_for_one_that_worked(tmp_pat
 def run(folder, source, **options):
     (folder / "train.py").write_text(source.replace("\n    ", "\n"))
     program = Program(python=sys.executable, kind="script", target="train.py", args=())
-    return trace_script(
-        program, gpu=A100, workdir=str(folder), env=os.environ, timeout_s=200, options=TraceOptions(**options)
+    return estimates.trace_program(  # in a fork of the server that tests share
+        program,
+        gpu=A100,
+        workdir=str(folder),
+        env=os.environ,
+        timeout_s=200,
+        options=TraceOptions(**options),
+        forkserver=None,
     )
 
 
