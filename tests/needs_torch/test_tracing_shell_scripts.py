@@ -36,7 +36,7 @@ def estimated(tmp_path):
         (tmp_path / "job.sh").write_text(text)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
         request = EstimateRequest(
-            command=("bash", "job.sh"), workdir=str(tmp_path), gpu="A100-40GB", env={"PATH": path}
+            command=("bash", "job.sh"), workdir=str(tmp_path), gpu="A100-40GB", env={**os.environ, "PATH": path}
         )
         return TracedEstimator().estimate(request)
 
