@@ -20,9 +20,13 @@ from cotenant.core.errors import UsageError
 ENDING = ".ipynb"
 _MAX_BYTES = 256 * 2**20
 _SHELL = "get_ipython()"
-_TIMERS = frozenset(("capture", "prun", "time", "timeit"))
-"""Magics of Python code, which is put in their place. `%timeit` repeats it; once is enough for a trace."""
-_TIMER_OPTIONS = re.compile(r"(?:-(?:[a-z]*[nrsT]\s+\S+|\w+)\s+)*")
+_TIMERS = frozenset(("capture", "lprun", "memit", "mprun", "prun", "time", "timeit"))
+"""Magics of Python code, which is put in their place. `%timeit` repeats it; once is enough for a trace.
+
+Source: memory_profiler.py and line_profiler/ipython_extension.py for `%memit`, `%mprun` and `%lprun`.
+"""
+_TIMER_OPTIONS = re.compile(r"(?:-(?:[a-z]*[DTfmnrsu]\s+\S+|\w+)\s+)*")
+_MEMIT_OPTIONS = re.compile(r"(?:-(?:[rt]\s+\S+|\S+)\s+)*")
 _ASSIGNED = re.compile(r"(?P<names>[\w.,\s]+?)\s*=\s*(?P<mark>[!%])\s*(?P<text>.*)")
 _HELP = re.compile(r"\?{1,2}[\w.*]+|[%\w.\[\]'\"*]+\?{1,2}")
 _AUTOMAGIC = re.compile(r"(?:pip|conda|mamba)\s+(?:install|uninstall|list|show)\b.*|(?:cd|ls|pwd)(?:\s+[\w./~-]+)?")
@@ -150,5 +154,6 @@ def _call_for(line: str) -> str | None:
 def _line_magic(text: str) -> str:
     name, _, rest = text.strip().partition(" ")
     if name in _TIMERS:
-        return _TIMER_OPTIONS.sub("", rest.lstrip(), count=1)
+        options = _MEMIT_OPTIONS if name == "memit" else _TIMER_OPTIONS
+        return options.sub("", rest.lstrip(), count=1)
     return f"{_SHELL}.run_line_magic({name!r}, {rest.strip()!r})"
