@@ -13,7 +13,7 @@ from traced_scripts import allocations, failing, traced, trained
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing.data import length_histogram, sample_lengths, synthetic_torchvision  # noqa: E402
+from cotenant.tracing.data import class_folders, length_histogram, sample_lengths, synthetic_torchvision  # noqa: E402
 from cotenant.tracing.data.data_options import DTYPES, parse_sample  # noqa: E402
 
 TRAIN = """
@@ -69,6 +69,30 @@ def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypa
     trace = traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])
     assert 4 * 4 * values in allocations(trace, category="input")
     assert "is not on this machine; replaced by synthetic data: 3x24x32:float32:7" in trace.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "handler", "has_own"),
+    [
+        pytest.param("a, b = load(), 2", "except OSError: print('new')", True, id="goes on with its values"),
+        pytest.param("a, b = load(), 2", "except OSError: b = None", False, id="makes one"),
+        pytest.param("a, b = load(), 2", "except OSError: raise", False, id="fails"),
+        pytest.param("a, b = load(), 2", "except KeyError: pass", False, id="is for another error"),
+        pytest.param("(a := load())", "except OSError: pass", False, id="assigns nothing"),
+    ],
+)
+def test_a_missing_file_is_made_up_unless_the_script_goes_on_with_values_of_its_own(tmp_path, line, handler, has_own):
+    script = tmp_path / "train.py"
+    script.write_text(f"a = b = None\ntry:\n    {line}\n{handler}\n")
+    names = {"load": class_folders.caller_has_values_of_its_own}
+    exec(compile(script.read_text(), str(script), "exec"), names)  # it asks for the line that calls it
+    assert names["a"] == has_own
+
+
+def test_a_missing_pair_of_models_leaves_the_script_its_own(tmp_path):
+    pair = "model = 1\ntry:\n    model, data = torch.load('pair.pkl')\nexcept OSError:\n    pass\nassert model == 1\n"
+    source = TRAIN.format(data=f"{pair}data = [torch.load('gone.pkl')] * 50\n", more="")
+    assert traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])
 
 
 @TABLES

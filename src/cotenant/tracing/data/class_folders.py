@@ -43,6 +43,14 @@ def opener_handles_absence() -> bool:
     return _handles_absence(frame.f_code.co_filename, frame.f_lineno)
 
 
+def caller_has_values_of_its_own() -> bool:
+    """Whether the user's line that loads a file now assigns it to names in a `try` statement that goes on without it.
+
+    Its handler assigns none of the names, so the script has given them values before, such as new models.
+    """
+    return _has_values(*script_location.calling_line())
+
+
 def caller_downloads_what_is_absent() -> bool:
     """Whether the user's line asks for a folder now in the condition of an `if` statement that downloads it."""
     return _downloads(*script_location.calling_line())
@@ -57,6 +65,22 @@ def caller_ends_at_absence() -> bool:
 def _ends_at_absence(path: str, line: int) -> bool:
     loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.While) and _spans(node, line))
     return any(isinstance(loop.test, ast.Constant) and loop.test.value for loop in loops)
+
+
+@functools.cache
+def _has_values(path: str, line: int) -> bool:
+    tree = parsed_source(path)
+    function = _innermost(tree, line, _FUNCTIONS) or tree
+    statement = _innermost(function, line, (ast.stmt,))
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    names = {name for target in targets for name in _stored(target)}
+    return bool(names) and any(names.isdisjoint(_stored(handler)) for handler in _handlers_of_absence(function, line))
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """Variables that get a value."""
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 @functools.cache
@@ -83,10 +107,14 @@ def _has_download(statements: Iterable[ast.stmt]) -> bool:
 @functools.cache
 def _handles_absence(path: str, line: int) -> bool:
     tree = parsed_source(path)
-    function = _innermost(tree, line, _FUNCTIONS) or tree
+    return any(_handlers_of_absence(_innermost(tree, line, _FUNCTIONS) or tree, line))
+
+
+def _handlers_of_absence(function: Any, line: int) -> Iterator[ast.ExceptHandler]:
+    """Handlers of the `try` statements around a line that go on without what is missing."""
     tries = (node for node in ast.walk(function) if isinstance(node, ast.Try))
-    around = [node for node in tries if any(_spans(statement, line) for statement in node.body)]
-    return any(_goes_on(handler) for node in around for handler in node.handlers)
+    around = (node for node in tries if any(_spans(statement, line) for statement in node.body))
+    yield from (handler for node in around for handler in node.handlers if _goes_on(handler))
 
 
 def _goes_on(handler: ast.ExceptHandler) -> bool:

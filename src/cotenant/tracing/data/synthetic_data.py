@@ -21,6 +21,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
+    class_folders,
     empty_listings,
     file_questions,
     json_rows,
@@ -285,7 +286,7 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
             if missing_weights.is_checkpoint(str(file)):
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
-            if not str(file):
+            if not str(file) or class_folders.caller_has_values_of_its_own():
                 raise
             warn(f"`{file}`")
             synthetic_records.made_up.append(str(file))
