@@ -186,6 +186,21 @@ for _ in range(90):
     assert any("the script has no optimizer" in warning for warning in result.estimate.warnings)
 
 
+def test_an_evaluation_is_answered_unless_the_script_made_an_optimizer(explain):
+    text = """
+model.eval()
+with torch.no_grad():
+    for _ in range(9):
+        model(torch.ones(256, 512, device="cuda")).square().mean().item()
+"""
+    script = PERCEPTRON.replace("optimizer =", "#") + text
+    null, traced = (explain(script, backend=backend) for backend in ("null-gpu", "trace"))
+    assert null.trace.header.steps == 0
+    assert null.replay.peak_reserved_bytes == traced.replay.peak_reserved_bytes
+    with pytest.raises(TraceError, match="without an optimizer step"):
+        explain(PERCEPTRON + text)
+
+
 def test_compiled_code_takes_the_memory_of_compiled_code(explain):
     """Eager autograd saves the input of each sine, 16 MiB; compiled code saves the first and computes the others."""
     chain = """

@@ -140,9 +140,9 @@ class UnreadableEvent(JournalError):
 class TraceError(CotenantError):
     """A script could not be traced; `kind` is a stable word for programs.
 
-    Kinds: `raised` (the script's own exception), `import` (one of its imports, or its syntax), `no-step` (ended without
-    an optimizer step), `no-cuda` (never touched CUDA), `timeout`, `unsupported` (this torch or host), `missing-torch`,
-    `crashed`, `out-of-memory` (on the null GPU).
+    Kinds: `raised` (the script's own exception), `import` (one of its imports, or its syntax), `no-step` (was to train,
+    and ended without an optimizer step), `no-cuda` (never touched CUDA), `timeout`, `unsupported` (this torch or host),
+    `missing-torch`, `crashed`, `out-of-memory` (on the null GPU).
     """
 
     def __init__(self, kind: str, message: str, *, hint: str | None = None, log_tail: str = "") -> None:

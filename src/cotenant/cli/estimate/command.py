@@ -48,6 +48,7 @@ def command(
     The script runs unchanged for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
     data; files that it writes, moves or removes are redirected to a scratch folder, which is deleted. It has no network
     unless --allow-network is given; --synthetic-data replaces data that is not on this machine.
+    A script that ends without training, such as an evaluation, is answered for all that it ran, with a warning.
 
     Of several processes (`cotenant estimate -- torchrun --nproc-per-node 4 train.py`) only rank 0 is traced, for one
     GPU. With --gpus 4, one process sees four GPUs, and the answer has a number for each that it uses.

@@ -135,13 +135,14 @@ class CudaBuildSession:
     def _ended(self) -> NoReturn:
         if self.steps:
             self._answer(partial=False)
+        progress = self.observer.progress
         if not self.observer.is_recording:
             session.answer_error(self.answer, session.without_gpu(serialization.ENDED_WITHOUT_GPU))
+        # Calls of models are not seen here, so of a script with an optimizer it is not known what ended it.
+        if not progress.schedule.has_optimizer and progress.warn_without_training():
+            self._answer(partial=False)
         message = "the script ended without an optimizer step in its first process"
-        hint = (
-            self.observer.progress.empty_loader_reason
-            or "only training is estimated; does the script need options to train, after `--`?"
-        )
+        hint = progress.empty_loader_reason or session.NO_STEP_HINT
         session.answer_error(self.answer, TraceError("no-step", message, hint=hint))
 
     def _raised(self, error: BaseException) -> NoReturn:

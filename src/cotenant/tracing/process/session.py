@@ -36,6 +36,7 @@ from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratc
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
 
+NO_STEP_HINT = "does the script need options to train, after `--`? run it with `--show-output` to see its whole output"
 _TIMEOUT_HINT = "raise the limit with `--timeout`, or shorten what the script does before it trains"
 _answer_lock = threading.Lock()  # the end of the script and the deadline: the first one answers
 
@@ -178,8 +179,9 @@ class TracingSession:
         header, warnings = self.recorder.header, list(self.recorder.warnings)
         try:
             with self.mode:
-                libtorch_patch.start_autograd_threads()
-                self.mode.grad_accumulation.learn()
+                with self.observer.not_training():
+                    libtorch_patch.start_autograd_threads()
+                    self.mode.grad_accumulation.learn()
                 self.recorder.reset(header)
                 for warning in warnings:
                     self.recorder.warn(warning)
@@ -231,15 +233,14 @@ class TracingSession:
             self._raised(raised[0])
         from cotenant.tracing.data.missing_data_hints import empty_listing_hint
 
-        hint = self.observer.progress.empty_loader_reason or empty_listing_hint(self.options.synthetic_data)
+        progress = self.observer.progress
+        hint = progress.empty_loader_reason or empty_listing_hint(self.options.synthetic_data)
+        if not hint and self.recorder.library_calls.all() and progress.warn_without_training():
+            self._answer(partial=False)
         if not self.recorder.cuda_used:
             error = without_gpu(serialization.ENDED_WITHOUT_GPU, hint)
         else:
-            error = TraceError(
-                "no-step",
-                "the script ended without an optimizer step",
-                hint=hint or "only training is estimated; does the script need options to train, after `--`?",
-            )
+            error = TraceError("no-step", "the script ended without an optimizer step", hint=hint or NO_STEP_HINT)
         answer_error(self.answer, error)
 
     def _raised(self, error: BaseException) -> NoReturn:

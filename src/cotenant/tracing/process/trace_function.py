@@ -22,7 +22,7 @@ from cotenant.tracing.process.forkserver import import_tracer
 _CALLS_PER_STEP = 1024
 _HINTS = {
     "no-cuda": "move the model and what it is given to `cuda` inside the function",
-    "no-step": "only training is estimated: does the function call `optimizer.step()`?",
+    "no-step": "does the function call `optimizer.step()`?",
 }
 """In place of the hints for scripts, which name options."""
 

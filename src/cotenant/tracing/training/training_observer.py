@@ -92,7 +92,7 @@ class TrainingObserver:
         if self.recorder.phase == "load" and self.recorder.cuda_used:
             self.recorder.enter_phase("forward")
         if self.recorder.modules.is_empty:
-            self.progress.conditional_work.record_call()
+            self.progress.model_called()
         self.written_views.add_hooks()
         self.recorder.modules.enter(module)
 

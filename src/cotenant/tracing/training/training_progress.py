@@ -72,6 +72,7 @@ class TrainingProgress:
         loaders: how many times a data loader began.
         epoch_end: events before the end of the traced epoch, where another one follows it that is not traced.
         empty_loader_reason: why one gave nothing, for the user.
+        began_training: a backward pass began, or a model was called with gradients.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class TrainingProgress:
         )
         self.draining = self.has_trained = False
         self.ending_epoch = False
+        self.began_training = False
         self.loaders = 0
         self.epoch_end: int | None = None
         self._epoch_begin: int | None = None  # events before the newest one of a data loader
@@ -116,8 +118,14 @@ class TrainingProgress:
         """Steps to trace; on a stream of their own steps warm up for a CUDA graph, and the capture follows."""
         return self.schedule.enough + (CAPTURE_WARMUP_STEPS if self.log.is_aside else 0)
 
+    def model_called(self) -> None:
+        """A whole model is called."""
+        self.began_training = self.began_training or torch.is_grad_enabled()
+        self.conditional_work.record_call()
+
     def backward_begins(self) -> None:
         """A backward pass of the training begins."""
+        self.began_training = True
         self.conditional_work.record_backward()
         self._trained.record()
         self._count_without_optimizer()
@@ -213,6 +221,17 @@ class TrainingProgress:
             return False
         self._warmup_loops += 1
         self.schedule.continue_for_rounds(self.log.steps, rounds + 1)
+        return True
+
+    def warn_without_training(self) -> bool:
+        """Whether a script that ended without a step was not to train: it has no optimizer, or only evaluated.
+
+        If so, a warning says it. One that called its model with gradients beside an optimizer was to train: its own
+        handler may have caught what ended that.
+        """
+        if self.empty_loader_reason or (self.schedule.has_optimizer and self.began_training):
+            return False
+        self.log.warn("the script ended without an optimizer step: the answer is for all that it ran, not for training")
         return True
 
     def warn_after_training(self, error: BaseException, message: str) -> None:
