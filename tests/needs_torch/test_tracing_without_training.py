@@ -38,6 +38,7 @@ def test_gradients_of_an_input_alone_are_answered(tmp_path):
     [
         pytest.param(MODEL + ENDED, id="in its backward pass"),
         pytest.param(MODEL + "\nmodel(image)\n", id="after its forward pass"),
+        pytest.param(MODEL + "\nmodel.weight.mm(model.weight).sum().backward()\n", id="without a call of the model"),
         pytest.param(MODEL.replace("optimizer =", "# "), id="before it computed"),
     ],
 )
