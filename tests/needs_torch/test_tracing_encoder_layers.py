@@ -21,6 +21,11 @@ CALLS = {
          "short = torch.ones(16, 128, 60, device='cuda')"),
         "m(short, short, short, need_weights=False)",
     ),
+    "heads of 12 values": (
+        ("m = nn.MultiheadAttention(72, 6, batch_first=True).cuda().eval().requires_grad_(False)\n"
+         "short = torch.ones(16, 128, 72, device='cuda')"),
+        "m(short, short, short, need_weights=False)",
+    ),
     "layer": (
         ("layer = nn.TransformerEncoderLayer(512, 8, 1024, batch_first=True).cuda()\n"
          "layer = layer.eval().requires_grad_(False)"),
@@ -45,6 +50,7 @@ WANTED = {
     "its weights": [PROJECTED, PROJECTED, SCORES, WIDTH, WIDTH, SCORES // 8],
     "padded": [8192, PROJECTED, PROJECTED, SCORES, 2048, SCORES, WIDTH, WIDTH],
     "heads of 10 values": [1_474_560, 1_474_560, 6_291_456, 491_520, 491_520],
+    "heads of 12 values": [1_769_472, 589_824, 589_824],
     "layer": [PROJECTED, WIDTH, WIDTH, *NORM, *FEED, *NORM],
     "layer with norms first": FIRST,
     "layer, masked": [65_536, *NORM, PROJECTED, PROJECTED, SCORES, SCORES // 4, SCORES, WIDTH, WIDTH, *NORM, *FEED],

@@ -9,17 +9,22 @@ transformers/transformer.cpp, `transformer_encoder_layer_forward`. Not modeled: 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+from cotenant.tracing.operators import attention
 from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
 
 _aten = torch.ops.aten
+_FUSES_ANY_HEAD = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+"""By null GPUs of torch 2.13, whose fused kernels take heads of 12 values; the source of 2.8 wants multiples of 8."""
 
 
 def patches(context: PatchContext) -> list[KernelPatch]:
     """Both operators as the calls that they consist of on a GPU."""
+    attend = functools.partial(_attention, context.gpu.capability, context.options.cudnn_version)
     return [
         KernelPatch(
             target=f"aten::{name}", phase=Phase.OPERATORS, key="AutogradCUDA", kernel=kernel, divides=True,
@@ -27,13 +32,15 @@ def patches(context: PatchContext) -> list[KernelPatch]:
             source=source,
         )
         for name, kernel, source in (
-            ("_native_multi_head_attention", _attention, "ATen/native/transformers/cuda/attention.cu"),
+            ("_native_multi_head_attention", attend, "ATen/native/transformers/cuda/attention.cu"),
             ("_transformer_encoder_layer_fwd", _encoder_layer, "ATen/native/transformers/transformer.cpp"),
         )
     ]  # fmt: skip
 
 
 def _attention(
+    capability: tuple[int, int],
+    cudnn: int,
     query: Any,
     key: Any,
     value: Any,
@@ -51,7 +58,8 @@ def _attention(
     """(result, weights or an empty tensor); Python calls it for queries that are the keys and the values only."""
     batch, length, _ = query.shape
     head = embed_dim // num_head
-    if mask is None and not need_weights and head % 8 == 0:
+    is_usual = mask is None and not need_weights and (head % 8 == 0 or _FUSES_ANY_HEAD)
+    if is_usual and _is_fused(query.view(batch, length, num_head, head).transpose(1, 2), capability, cudnn):
         heads = _aten.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
         q, k, v = (part.view(batch, -1, num_head, head).transpose(1, 2) for part in heads)
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -73,6 +81,11 @@ def _attention(
     if need_weights and average_attn_weights:
         scores = scores.sum(1).div_(num_head)
     return out, scores
+
+
+def _is_fused(x: Any, capability: tuple[int, int], cudnn: int) -> bool:
+    """Whether a fused kernel takes `x`, (batch, heads, length, head size), as queries, keys and values."""
+    return attention.choose(x, x, x, None, 0.0, False, False, capability=capability, cudnn=cudnn) != "math"
 
 
 def _encoder_layer(
