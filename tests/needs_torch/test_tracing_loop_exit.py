@@ -181,7 +181,7 @@ sample()
     [
         pytest.param("for i in range(99): train()", id="one line"),
         pytest.param("for i in range(99):\n        train()", id="two lines"),
-        pytest.param("with torch.enable_grad():\n        for i in range(2, 99, 3): train()", id="in with"),
+        pytest.param("with torch.enable_grad():\n        for i in range(2, 98, 3): train()", id="in with"),
         pytest.param("if model:\n        for i in range(len([0 for _ in range(99)])): train()", id="in a condition"),
         pytest.param("for i in tqdm(range(99)): train()", id="with a bar"),
         pytest.param("for i in trange(99): train()", id="in a bar"),
@@ -639,3 +639,28 @@ def test_rollouts_before_a_training_are_traced_beside_its_states(tmp_path, advan
 def test_what_runs_no_model_before_a_training_is_not_waited_for(tmp_path, updates, first):
     trace = traced(tmp_path, HEAD + ROLLOUTS.format(updates=updates, advantages="", first=first))
     assert [event.bytes for event in trace.events].count(SAMPLED) == 2 * (first == "    sample()")
+
+
+PARTS = {
+    "a range": ("for i in range(0, 100, 24): train_on(data[i:i + 24])", [24, 24, 24, 4]),
+    "a permutation": ("for rows in torch.randperm(100).split(24): train_on(data[rows])", [24, 24, 24, 4]),
+    "numbered chunks": ("for i, part in enumerate(data.chunk(8)): train_on(part)", [13, 13, 13, 9]),
+    "nothing smaller": ("for i in range(0, 100, 25): train_on(data[i:i + 25])", [25] * 3),
+    "alike chunks": ("for part in data.chunk(10): train_on(part)", [10] * 3),
+    "a text": ("for word in 'a b c d e f g h'.split(): train_on(data)", [100] * 3),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_loop_over_parts_of_the_data_ends_with_its_smaller_last_part(tmp_path, name):
+    loop, sizes = PARTS[name]
+    made = "def forward(x): print(len(x)); return nn.functional.linear(x, model.weight)\nmodel.forward = forward\n"
+    end = "\n    sample()\nprint('the end')\n"
+    traced(tmp_path, f"{HEAD}{made}data = torch.ones(100, 64)\nfor epoch in range(3):\n    {loop}{end}")
+    assert (tmp_path / "log").read_text().splitlines()[: len(sizes) + 1] == [*map(str, sizes), "5000"]
+
+
+def test_the_smaller_last_part_is_traced_without_work_behind_the_loop(tmp_path):
+    loop = "for epoch in range(3):\n    for i in range(0, 100, 24):\n        print(i)\n        train_on(data[i:i + 24])\n"
+    traced(tmp_path, f"{HEAD}data = torch.ones(100, 64)\n{loop}")
+    assert (tmp_path / "log").read_text().split() == ["0", "24", "48", "96", "0"]

@@ -5,7 +5,8 @@ script goes on behind them. That is done only where a statement behind them, or 
 a model, puts something on a GPU, or trains anew: a sampling, a test, a second stage. Loops over a data loader end by
 themselves; so do loops over a few values, such as the phases of an epoch. Loops of libraries around the step, such as
 that of a `Trainer`, are left for the script's work behind them. What cannot be left is named by a warning. A loop over
-a range goes on at a later iteration first, if that has work of its own: see `conditional_work`.
+a range goes on at a later iteration first, if that has work of its own: see `conditional_work`. One over parts of the
+data ends with a smaller last part, as a loop over a data loader does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled, value_of
-from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end
+from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end, takes_parts
 from cotenant.tracing.training.model_calls import infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains
 
@@ -206,6 +207,8 @@ class LoopExit:
         wanted = max((depth + 1 for depth, work in enumerate(works) if work), default=0)
         if not with_loaders:
             wanted = max(wanted, _loops_before_rollouts(loops, self._trained))
+            if loops and takes_parts(loops[0].frame, loops[0].statement):
+                wanted = max(wanted, 1)
         if rounds_loop is not None and not with_loaders:
             wanted = len(loops)
         later = self._later_iteration(loops, next_rounds)
@@ -216,7 +219,7 @@ class LoopExit:
             may_end = (with_loaders or depth > 0) and not loop.repeats()
             if loop.ends_by_itself() or (may_end and not depth):  # the loop over a loader is the innermost one
                 continue
-            way = None if may_end else jump_behind(loop.frame, loop.block, loop.index)
+            way = None if may_end else jump_behind(loop.frame, loop.block, loop.index, takes_last=not depth)
             if way is not None:
                 jumps[depth] = way
             elif not with_loaders and not depth:

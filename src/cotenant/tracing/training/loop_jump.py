@@ -2,8 +2,9 @@
 
 Between iterations nothing but the loop's own iterator is left on the frame's stack, which Python drops, and what the
 iteration has opened is closed. A loop over `range(...)` is begun again with an empty range, which works for the last
-statement of a function, too, or with what is left from a later iteration on; others go on at the line behind them.
-Source: Python's data model, `frame.f_lineno`: a trace function may set the line at which a frame goes on.
+statement of a function, too, or with what is left from a later iteration on; one over `tensor.split(...)` with no part.
+Where a loop over parts of the data has a smaller last part, it is begun again with that. Others go on at the line
+behind them. Source: Python's data model, `frame.f_lineno`: a trace function may set the line at which a frame goes on.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from cotenant.tracing import script_location
-from cotenant.tracing.training.loop_counters import number_of
+from cotenant.tracing.training.loop_counters import number_of, value_of
 
 _RANGES = ("range", "trange", "count")
+_SPLITS = ("split", "chunk")
+_WITH_STEP = 3  # arguments of `range`
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Import, ast.ImportFrom)
 
 
@@ -31,6 +36,26 @@ def counts(loop: ast.stmt) -> bool:
     """Whether it is a loop over `range(...)`, maybe in `tqdm(...)`."""
     over = _iterated(loop)
     return isinstance(over, ast.Call) and ast.unparse(over.func).rpartition(".")[2] in _RANGES
+
+
+def takes_parts(frame: FrameType, loop: ast.stmt) -> bool:
+    """Whether it is a loop over `tensor.split(...)` or `tensor.chunk(...)`, or over a range with a step."""
+    over = _iterated(loop)
+    has_step = counts(loop) and isinstance(over, ast.Call) and len(over.args) == _WITH_STEP
+    return has_step or bool(_split_of(frame, loop))
+
+
+def _split_of(frame: FrameType, loop: ast.stmt) -> str:
+    """The method of a tensor that a loop iterates over the result of, maybe in `enumerate(...)`; empty: none."""
+    over = _iterated(loop)
+    if isinstance(over, ast.Call) and ast.unparse(over.func) == "enumerate" and over.args:
+        over = over.args[0]
+    if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Attribute) or over.func.attr not in _SPLITS:
+        return ""
+    owner = over.func.value
+    is_made = isinstance(owner, ast.Call) and ast.unparse(owner).startswith("torch.")
+    is_tensor = is_made or isinstance(value_of(owner, script_location.visible_names(frame)), torch.Tensor)
+    return over.func.attr if is_tensor else ""
 
 
 def _iterated(loop: ast.stmt) -> ast.expr | None:
@@ -48,7 +73,8 @@ class Jump:
     Attributes:
         first_lines: lines of which the first to run next begins an iteration, or ends the loop.
         lines: to go to, one after the other.
-        empties: name of the function that gives an empty range at the last of them; empty: none.
+        empties: name of the function that gives an empty range at the last of them, or of the method of a tensor that
+            gives no part; empty: none. With `takes_last` it gives the last part if that is smaller.
         rounds: iterations until the one to go on with, 0 to leave the loop, which counts `counter`.
     """
 
@@ -56,38 +82,43 @@ class Jump:
     first_lines: frozenset[int]
     lines: tuple[int, ...]
     empties: str = ""
+    takes_last: bool = False
     rounds: int = 0
     counter: ast.expr | None = None
 
 
-def jump_behind(frame: FrameType, block: list[ast.stmt], index: int) -> Jump | None:
-    """The way behind the loop at `index` of a block that `frame` runs; None if there is none."""
+def jump_behind(frame: FrameType, block: list[ast.stmt], index: int, *, takes_last: bool = False) -> Jump | None:
+    """The way behind the loop at `index` of a block that `frame` runs; None if there is none.
+
+    `takes_last`: by its last iteration, if that has a smaller part of the data.
+    """
     loop = block[index]
     first_lines = {loop.lineno}
     if isinstance(loop, ast.While) and isinstance(loop.body[0], _SIMPLE):
         first_lines.add(loop.body[0].lineno)  # `while True` has no code; a `with` is reached again at its end
     emptied = _emptied(frame, loop)
     lines = (loop.lineno,) if emptied else _way_behind(frame, block, index)
-    return Jump(frame, frozenset(first_lines), lines, emptied) if lines else None
+    return Jump(frame, frozenset(first_lines), lines, emptied, takes_last) if lines else None
 
 
 def jump_to_later(frame: FrameType, loop: ast.stmt, rounds: int) -> Jump | None:
     """The way to a later iteration of a loop over a range; None if there is none."""
     name = _emptied(frame, loop)
-    if not name or not isinstance(loop, ast.For):
+    if not name or name in _SPLITS or not isinstance(loop, ast.For):
         return None
-    return Jump(frame, frozenset({loop.lineno}), (loop.lineno,), name, rounds, loop.target)
+    return Jump(frame, frozenset({loop.lineno}), (loop.lineno,), name, rounds=rounds, counter=loop.target)
 
 
 def _emptied(frame: FrameType, loop: ast.stmt) -> str:
-    """The global name by which a loop gets its range; empty if it gets it otherwise, or in several lines."""
+    """The global name by which a loop gets its range, or a tensor's method; empty: otherwise, or in several lines."""
     over = _iterated(loop)
-    if not counts(loop) or not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
-        return ""
-    is_local = over.func.id in {*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars}
     # The end of a header of several lines has a line of its own, and belongs to no statement.
-    has_one_line = isinstance(loop, ast.For) and loop.lineno == loop.iter.end_lineno
-    return over.func.id if has_one_line and not is_local else ""
+    if not isinstance(loop, ast.For) or loop.lineno != loop.iter.end_lineno:
+        return ""
+    if not counts(loop) or not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
+        return _split_of(frame, loop)
+    is_local = over.func.id in {*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars}
+    return over.func.id if not is_local else ""
 
 
 def _way_behind(frame: FrameType, block: list[ast.stmt], index: int) -> tuple[int, ...]:
@@ -166,32 +197,67 @@ def _take(taken: Jump) -> None:
                 restore()
 
 
+class _TensorMethods:
+    """The methods of `torch.Tensor` as `f_globals` has functions."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(torch.Tensor)
+
+    def get(self, name: str, _default: object) -> Any:
+        return getattr(torch.Tensor, name)
+
+    def __setitem__(self, name: str, method: Any) -> None:
+        setattr(torch.Tensor, name, method)
+
+    def pop(self, name: str, _default: object) -> None:
+        """Let the class have what it inherits."""
+        delattr(torch.Tensor, name)
+
+
 def _emptying(taken: Jump) -> Callable[[], None]:
-    """Let the next call of a global function in the frame give an empty range, or what is left; what undoes it."""
+    """Let the next call of a function in the frame give an empty range or part, or what is left; what undoes it."""
     frame, name = taken.frame, taken.empties
-    names = frame.f_globals
+    names = _TensorMethods() if name in _SPLITS else frame.f_globals
     # Not `visible_names`, which empties the locals: Python writes them back to the frame after a trace function.
     now = None if taken.counter is None else number_of(taken.counter, {**frame.f_globals, **frame.f_locals})
-    original = names.get(name, frame.f_builtins.get(name))
+    original: Any = names.get(name, frame.f_builtins.get(name))
     undo: Callable[[], None] = functools.partial(names.__setitem__, name, original)
     if name not in names:
         undo = functools.partial(names.pop, name, None)
 
     def empty_once(*args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1) is not frame:  # a function of the module, called for an argument
-            return original(*args, **kwargs)  # type: ignore[misc]
+            return original(*args, **kwargs)
         with contextlib.suppress(KeyError):
             undo()
-        return _rest(args, now, taken.rounds) if taken.rounds else range(0)
+        if taken.rounds:
+            return _rest(args, now, taken.rounds)
+        parts = original(*args, **kwargs) if name in _SPLITS else _range(args)
+        return parts[-1:] if taken.takes_last and _has_smaller_last(parts) else parts[:0]
 
     names[name] = empty_once
     return undo
 
 
+def _has_smaller_last(parts: range | tuple[torch.Tensor, ...]) -> bool:
+    """Whether the last of several parts is smaller: of a range with a step, the data from its last number on."""
+    if isinstance(parts, range):
+        return len(parts) > 1 and (parts.stop - parts.start) % parts.step != 0
+    return len(parts) > 1 and parts[-1].shape != parts[0].shape
+
+
+def _range(arguments: tuple[Any, ...]) -> range:
+    """`range(*arguments)`; an empty one of what is not whole numbers."""
+    try:
+        return range(*arguments)
+    except TypeError:
+        return range(0)
+
+
 def _rest(arguments: tuple[Any, ...], now: float | None, rounds: int) -> range:
     """What is left of `range(*arguments)`, so many rounds after it gave `now`; nothing where it does not give that."""
+    whole = _range(arguments)
     try:
-        whole = range(*arguments)
         return whole[whole.index(now) + rounds :]  # type: ignore[arg-type]  # what is no integer is not in it
-    except (TypeError, ValueError):
+    except ValueError:
         return range(0)
