@@ -218,7 +218,23 @@ def test_losses_that_are_added_with_their_graphs_are_reported(tmp_path, optimize
     line = source[: source.index("for step in")].count("\n") + 1
     assert warning.startswith("GPU memory grows by ")
     assert f"with each step of the loop at train.py, line {line}: by " in warning
-    assert warning.endswith("over the 497 that come, which are not included")
+    assert warning.endswith("over the 473 that come, which are not included")
+
+
+def test_a_queue_is_traced_until_it_is_full(tmp_path):
+    source = """
+from collections import deque
+bank = deque(maxlen=6)
+for step in range(500):
+    found = nn.functional.relu(torch.ones(1_000_000, device="cuda") * p)
+    sum((old * found).sum() for old in [*bank, found]).backward()
+    bank.append(found.detach())
+    optimizer.step()
+"""
+    head = "import torch; from torch import nn\np = nn.Parameter(torch.ones(1, device='cuda'))\n"
+    trace = traced(tmp_path, f"{head}optimizer = torch.optim.SGD([p], lr=0.1){source}")
+    assert trace.warnings == ()
+    assert 6 < trace.header.steps < 12
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from cotenant.tracing.training.training_rounds import TrainingRounds
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _MAX_BACKWARD_PASSES = 200  # while each leaves more than the one before, such as gradients in a list
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
+_MAX_GROWING_STEPS = 24  # more, while each leaves more than the one before: a queue of results fills in a few
 
 
 class TrainingLog(Protocol):
@@ -107,6 +108,7 @@ class TrainingProgress:
         self.empty_loader_reason = ""
         self._backward_passes = 0
         self._warmup_loops = 0  # that were traced to their end
+        self._growing_steps = 0  # that were traced beyond those wanted
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
 
     @property
@@ -190,6 +192,9 @@ class TrainingProgress:
         if self.log.steps >= self._steps_wanted():
             self.conditional_work.save_pending()
             if not self.loaders and (sentence := self._growth.warning()):
+                if self._growing_steps < _MAX_GROWING_STEPS:
+                    self._growing_steps += 1
+                    return
                 self.log.warn(sentence)
             if not self.loaders and self._goes_on():
                 return
