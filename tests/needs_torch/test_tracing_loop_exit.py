@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traced_scripts import allocations, peak, traced
+from traced_scripts import allocations, live_bytes, peak, traced
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -156,6 +156,22 @@ for i in range({rounds}):
 """
     one, three = (traced(tmp_path, source.format(epochs=epochs, rounds=rounds)) for rounds in (1, 3))
     assert (one.header.steps, three.header.steps, peak(one)) == (3, 9, peak(three))
+
+
+@pytest.mark.parametrize("rest", ["", "    print(i)\n"], ids=["by its loop", "behind it"])
+def test_a_function_whose_loop_may_begin_again_keeps_nothing_when_it_ends(tmp_path, rest):
+    source = f"""
+import gc
+gc.disable()
+def fit():
+    data = torch.ones(100_000, 64).cuda()
+    for i in range(0, 96, 4): train_on(data[i:i + 4])
+{rest}for epoch in range(9):
+    fit()
+    sample()
+"""
+    trace = traced(tmp_path, HEAD + source)
+    assert next(total for event, total in live_bytes(trace) if event.bytes == SAMPLED) < 2 * SAMPLED
 
 
 def test_a_loop_is_left_when_its_iteration_is_over(tmp_path):
@@ -664,3 +680,29 @@ def test_the_smaller_last_part_is_traced_without_work_behind_the_loop(tmp_path):
     loop = "for epoch in range(3):\n    for i in range(0, 100, 24):\n        print(i)\n        train_on(data[i:i + 24])\n"
     traced(tmp_path, f"{HEAD}data = torch.ones(100, 64)\n{loop}")
     assert (tmp_path / "log").read_text().split() == ["0", "24", "48", "96", "0"]
+
+
+EPOCHS = {
+    "with a smaller last part": (
+        "data = torch.ones(100, 64)\nfor epoch in range(9):\n"
+        "    for i in range(0, 100, 24): train_on(data[i:i + 24])\n    sample()\n"
+    ),
+    "in one function": "for epoch in range(9):\n    for i in range(99): train()\n    sample()\n",
+    "in a function of its own": "def fit():\n    for i in range(99): train()\nfor epoch in range(9):\n    fit()\n    sample()\n",
+    "in the last loop of a function": (
+        "def run():\n    for epoch in range(9):\n        sample()\n        for i in range(99): train()\nrun()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_the_end_of_an_epoch_without_a_loader_is_where_its_loop_begins_again(tmp_path, name):
+    trace = traced(tmp_path, HEAD + EPOCHS[name])
+    end = trace.header.epoch_end
+    assert end is not None
+    before, after = (
+        [event.bytes for event in part if event.action == "alloc"] for part in (trace.events[:end], trace.events[end:])
+    )
+    assert before.count(SAMPLED) == 2 * (2 if "last loop" in name else 1)  # input and output
+    assert SAMPLED not in after
+    assert after[0] == 4 * 64 * (24 if "part" in name else 4)  # a batch

@@ -25,7 +25,15 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled, value_of
-from cotenant.tracing.training.loop_jump import Jump, counts, jump_behind, jump_to_later, leave_at_end, takes_parts
+from cotenant.tracing.training.loop_jump import (
+    Jump,
+    NextEpoch,
+    counts,
+    jump_behind,
+    jump_to_later,
+    leave_at_end,
+    takes_parts,
+)
 from cotenant.tracing.training.model_calls import infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains
 
@@ -173,7 +181,8 @@ class LoopExit:
     ) -> None:
         """`resume`: called when a loop goes on at a later iteration, in which the script trains.
 
-        `epoch_ended`: called when the first loop around the innermost one is left, which would have gone on.
+        `epoch_ended`: called when the first loop around the innermost one is left, which would have gone on, or when
+            the innermost one begins again.
         `names_in`: whether another warning names work in these lines of a file.
         """
         self._warn = warn
@@ -231,7 +240,10 @@ class LoopExit:
             depths = {id(way): depth for depth, way in jumps.items()}  # by no object that holds a frame
             ways = [jumps[depth] for depth in sorted(jumps)]
             of_epochs = next((depth for depth in sorted(jumps) if depth), None)
-            self.give_up = leave_at_end(ways, lambda way: self._left(depths[id(way)], way, of_epochs))
+            epoch = None
+            if of_epochs is None and len(loops) > 1 and not jumps[0].rounds:
+                epoch = NextEpoch(loops[0].frame, loops[0].statement, self._epoch_ended)
+            self.give_up = leave_at_end(ways, lambda way: self._left(depths[id(way)], way, of_epochs), epoch)
         return bool(wanted or later)
 
     def _later_iteration(

@@ -143,26 +143,79 @@ def _lines(code: CodeType) -> Iterator[int | None]:
     return (line for line, _ in itertools.groupby(line for _, _, line in code.co_lines()))
 
 
-def leave_at_end(jumps: Sequence[Jump], left: Callable[[Jump], object]) -> Callable[[], None]:
+class NextEpoch:
+    """Waits for a loop that was left to begin again, in the next iteration of the loop around it.
+
+    Attributes:
+        waits: the loop was left, and has not begun again.
+    """
+
+    def __init__(self, frame: FrameType, loop: ast.stmt, begins: Callable[[], object]) -> None:
+        """`begins` is called when the loop begins again."""
+        self._code, self._lines = frame.f_code, range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
+        self._begins = begins
+        self._left_in: FrameType | None = None
+        self.waits = False
+
+    def left(self, frame: FrameType) -> None:
+        """The loop is left in `frame`."""
+        self.waits, self._left_in = True, frame
+
+    def is_watched(self, frame: FrameType) -> bool:
+        """Whether it may begin again in `frame`, as where the function with the loop is called for each epoch."""
+        return self.waits and frame.f_code is self._code
+
+    def returns(self, frame: FrameType) -> None:
+        """A frame ends, and with it what its variables hold."""
+        self._left_in = None if frame is self._left_in else self._left_in
+
+    def line_runs(self, frame: FrameType) -> None:
+        """A line of a watched frame is about to run: where the loop was left, one outside it must come before."""
+        is_inside = frame.f_lineno in self._lines
+        if frame is self._left_in and not is_inside:
+            self._left_in = None
+        elif frame is not self._left_in and is_inside:
+            self.waits = False
+            self._begins()
+
+
+def leave_at_end(
+    jumps: Sequence[Jump], left: Callable[[Jump], object], epoch: NextEpoch | None = None
+) -> Callable[[], None]:
     """Take the jumps, from the innermost outwards, when the present iterations of their loops are over.
 
-    `left` is called with a jump that is taken. What is returned gives up those that are not.
+    `left` is called with a jump that is taken. What is returned gives up those that are not. `epoch`: of the first.
     """
     pending, watched, before = list(jumps), [taken.frame for taken in jumps], sys.gettrace()
+    first = id(jumps[0])  # it holds a frame
 
     def watch(frame: FrameType, event: str, arg: Any) -> Any:
         of_frame = [at for at, taken in enumerate(pending) if taken.frame is frame]
-        if event == "return" and of_frame:
-            del pending[: of_frame[-1] + 1]
+        if event == "return":
+            if of_frame:
+                del pending[: of_frame[-1] + 1]
+            watched[:] = [other for other in watched if other is not frame]
+            if epoch is not None:
+                epoch.returns(frame)
         elif event == "line":
+            if epoch is not None and epoch.is_watched(frame):
+                epoch.line_runs(frame)
             at = next((at for at in of_frame if frame.f_lineno in pending[at].first_lines), None)
             if at is not None:
                 taken = pending[at]
                 del pending[: at + 1]  # loops inside it have ended
                 _take(taken)
                 left(taken)
-        if not pending:
+                if epoch is not None and id(taken) == first:
+                    epoch.left(frame)
+        if not pending and not (epoch is not None and epoch.waits):
             sys.settrace(end)
+        return watch
+
+    def enter(frame: FrameType, event: str, arg: Any) -> Any:
+        if epoch is None or not epoch.is_watched(frame):
+            return None
+        watched.append(frame)
         return watch
 
     def end(frame: FrameType | None = None, event: str = "", arg: Any = None) -> None:
@@ -174,13 +227,13 @@ def leave_at_end(jumps: Sequence[Jump], left: Callable[[Jump], object]) -> Calla
         watched.clear()
 
     def give_up() -> None:
-        if pending:
+        if pending or (epoch is not None and epoch.waits):
             pending.clear()
             end()
 
     for taken in jumps:
         taken.frame.f_trace = watch
-    sys.settrace(lambda *_: None)
+    sys.settrace(enter)
     return give_up
 
 
