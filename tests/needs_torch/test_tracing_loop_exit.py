@@ -677,7 +677,7 @@ def test_a_loop_over_parts_of_the_data_ends_with_its_smaller_last_part(tmp_path,
 
 
 def test_the_smaller_last_part_is_traced_without_work_behind_the_loop(tmp_path):
-    loop = "for epoch in range(3):\n    for i in range(0, 100, 24):\n        print(i)\n        train_on(data[i:i + 24])\n"
+    loop = "for _ in range(3):\n    for i in range(0, 100, 24):\n        print(i)\n        train_on(data[i:i + 24])\n"
     traced(tmp_path, f"{HEAD}data = torch.ones(100, 64)\n{loop}")
     assert (tmp_path / "log").read_text().split() == ["0", "24", "48", "96", "0"]
 
@@ -688,7 +688,9 @@ EPOCHS = {
         "    for i in range(0, 100, 24): train_on(data[i:i + 24])\n    sample()\n"
     ),
     "in one function": "for epoch in range(9):\n    for i in range(99): train()\n    sample()\n",
-    "in a function of its own": "def fit():\n    for i in range(99): train()\nfor epoch in range(9):\n    fit()\n    sample()\n",
+    "in a function of its own": (
+        "def fit():\n    for i in range(99): train()\nfor epoch in range(9):\n    fit()\n    sample()\n"
+    ),
     "in the last loop of a function": (
         "def run():\n    for epoch in range(9):\n        sample()\n        for i in range(99): train()\nrun()\n"
     ),
