@@ -682,7 +682,7 @@ def test_the_smaller_last_part_is_traced_without_work_behind_the_loop(tmp_path):
     assert (tmp_path / "log").read_text().split() == ["0", "24", "48", "96", "0"]
 
 
-EPOCHS = {
+NEXT_EPOCHS = {
     "with a smaller last part": (
         "data = torch.ones(100, 64)\nfor epoch in range(9):\n"
         "    for i in range(0, 100, 24): train_on(data[i:i + 24])\n    sample()\n"
@@ -697,9 +697,9 @@ EPOCHS = {
 }
 
 
-@pytest.mark.parametrize("name", EPOCHS)
+@pytest.mark.parametrize("name", NEXT_EPOCHS)
 def test_the_end_of_an_epoch_without_a_loader_is_where_its_loop_begins_again(tmp_path, name):
-    trace = traced(tmp_path, HEAD + EPOCHS[name])
+    trace = traced(tmp_path, HEAD + NEXT_EPOCHS[name])
     end = trace.header.epoch_end
     assert end is not None
     before, after = (
