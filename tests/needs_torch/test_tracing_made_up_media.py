@@ -110,6 +110,18 @@ def test_a_missing_table_names_images_and_their_labels(tmp_path, name, suffix):
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"])
 
 
+@TABLES
+def test_a_missing_table_has_rows_of_each_part_and_images_as_numbers(tmp_path):
+    source = """
+    import pandas
+    table = pandas.read_csv("data/fer2013.csv")
+    own, other = table[table.Usage == "Training"], table[table.Usage == "PublicTest"]
+    assert len(own) == len(other) == 1000 and set(own.emotion) | set(other.emotion) == set(range(5))
+    assert [int(number) for number in other.pixels.iloc[0].split(" ")] == [0] * 128
+    """
+    trained(tmp_path, source, synthetic_data=["1x8x16:uint8:5"])
+
+
 @IMAGES
 @pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="needs OpenCV")
 def test_a_missing_folder_of_videos_is_listed_and_read(tmp_path):

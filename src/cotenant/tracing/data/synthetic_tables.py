@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data import image_files
 from cotenant.tracing.data.class_folders import parsed_source
 from cotenant.tracing.data.column_values import TIME_STEPS, ColumnMaker, kind_of, words_of_row
+from cotenant.tracing.data.compared_columns import compared_texts
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
@@ -46,6 +48,7 @@ _TEXT_NAME = re.compile(r"text|caption|sentence|title|prompt|description|questio
 _EDGE_NAME = re.compile(r"(?:x|y)_?(?:min|max|[12])|left|top|right|bottom", re.IGNORECASE)
 _LAST_EDGE = re.compile(r"max|2|right|bottom", re.IGNORECASE)
 """Names of columns with files, texts, edges of a box, and of those edges that are the last."""
+_PIXELS = "pixels"  # of FER2013, a table: the numbers of an image, with spaces between
 _DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
@@ -179,12 +182,16 @@ def _of_tokens(make: Callable[[str], Any], name: str) -> Any:
 
 
 def _of_images(maker: ColumnMaker, name: str, *, appends_suffix: bool) -> Any:
-    """A column of a table of images: their names, a text, edges of a box, labels, or numbers.
+    """A column of a table of images: texts that the script compares it with, names of images, a text, edges, labels.
 
-    A box is from 0 to 1, which is the whole image where edges are relative to its size.
+    A box is from 0 to 1, which is the whole image where edges are relative to its size. `pixels` is a whole image.
     """
     image = maker.image or SyntheticSample(shape=(3, 1, 1))
     rows, kind = max(_ROWS, image.classes), kind_of(name)
+    if texts := compared_texts(script_location.calling_file(), name):
+        return [texts[row % len(texts)] for row in range(rows)]
+    if name == _PIXELS:
+        return [" ".join(["0"] * math.prod(image.shape))] * rows
     if kind in ("image", "row") or _FILE_NAME.search(name):
         is_bare = appends_suffix or kind == "row"
         return [f"{row:06d}{'' if is_bare else _IMAGE_SUFFIX}" for row in range(rows)]
