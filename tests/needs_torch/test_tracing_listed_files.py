@@ -199,6 +199,25 @@ def test_a_data_set_of_yolo_has_images_and_boxes(tmp_path, path, listing):
 
 
 @IMAGES
+def test_the_text_of_a_made_up_image_has_its_boxes_where_a_script_asks_for_it(tmp_path):
+    source = """
+    Path("own/images").mkdir(parents=True)
+    Path("own/images/000001.jpg").touch()
+    assert not os.path.isfile("data/labels/train/000003.txt")  # its image is not there yet
+    names = sorted(os.listdir("data/images/train"))
+    texts = [f"data/labels/train/{name[:-4]}.txt" for name in names[:40]]
+    assert all(os.path.isfile(text) for text in texts) and not os.path.isfile("own/labels/7.txt")
+    assert not os.path.isfile(texts[0].replace(".txt", ".json")) and not Path("data/text/train/000003.txt").is_file()
+    lines = [line.split() for text in texts for line in Path(text).read_text().splitlines()]
+    assert len(lines) == 40 * 7 and {len(line) for line in lines} == {5}
+    assert 60 < len({int(line[0]) for line in lines}) <= 80 and all(int(line[0]) < 80 for line in lines)
+    centers, sizes = {line[1] for line in lines}, {line[3] for line in lines}
+    assert len(centers) == 7 and sizes == {"0.200"} and 0.1 < float(min(centers)) < float(max(centers)) < 0.9
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"])
+
+
+@IMAGES
 def test_a_list_of_images_is_absent_without_a_reader_of_yolo(tmp_path):
     source = "assert not Path('datasets/coco/train2017.txt').exists()"
     assert not trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"]).warnings

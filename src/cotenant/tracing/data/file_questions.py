@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import empty_listings, opened_files
+from cotenant.tracing.data import empty_listings, opened_files, yolo_lists
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.data.sentencepiece_files import SentencePieceFiles
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
 from cotenant.tracing.data.synthetic_records import RecordMaker
@@ -29,6 +30,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     vocabularies = VocabularyFiles(samples, overlay, warn)
     pieces = SentencePieceFiles(samples, overlay, warn)
     vectors = WordVectors(samples, overlay, warn)
+    image = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -37,6 +39,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         return functools.partial(_preparing, prepare, named, lists)
 
     for_asking = (
+        functools.partial(yolo_lists.make_text_of_image, overlay, image),
         maker.make_dataset, maker.make_folder, vectors.make_asked,
         functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,

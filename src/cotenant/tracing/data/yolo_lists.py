@@ -3,6 +3,8 @@
 `data/coco.yaml` names lists such as `datasets/coco/train2017.txt`. The text of `images/train2017/7.jpg` is
 `labels/train2017/7.txt`; each line is a class and the corners of an outline, as ratios, as in COCO's. Only readers
 that have the function `img2label_paths` are meant: those of YOLOv3, v5, v7, v9 and of the package ultralytics.
+Other readers ask for the text of an image that was made up: its lines have a class, a center and a size, which is what
+they check.
 A module of its own: the layout of one kind of data set, as `voc_lists` is of another.
 Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `verify_image_label`.
 """
@@ -10,9 +12,11 @@ Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `ver
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cotenant.tracing.data import image_files
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.sandbox.overlay import Overlay
 
@@ -54,8 +58,34 @@ def make(
     return True
 
 
+def make_text_of_image(overlay: Overlay, image: SyntheticSample | None, path: str) -> bool:
+    """Make the text of boxes that a script asks for, if the image that it is of was made up."""
+    full, name = overlay.path_of(path), Path(path)
+    if full is None or image is None or name.suffix != _LIST_SUFFIX or _LABELS not in name.parts:
+        return False
+    above = Path(overlay.above(full))
+    at = len(above.parts) - 1 - above.parts[::-1].index(_LABELS)
+    shown = Path(*above.parts[:at], _IMAGES, *above.parts[at + 1 :])
+    if not any(shown.with_suffix(suffix).exists() for suffix in image_files.IMAGES):
+        return False
+    above.parent.mkdir(parents=True, exist_ok=True)
+    first = zlib.crc32(name.stem.encode()) * BOXES_OF_IMAGE  # an image has the same ones each time
+    above.write_text(
+        "".join(f"{index % image.classes} {_place(index)}\n" for index in range(first, first + BOXES_OF_IMAGE))
+    )
+    return True
+
+
+def _place(index: int) -> str:
+    """Center and size of a box, as ratios."""
+    return f"{_center(index):.3f} {_center(index):.3f} {2 * _HALF:.3f} {2 * _HALF:.3f}"
+
+
+def _center(index: int) -> float:
+    return 0.2 + 0.6 * (index % BOXES_OF_IMAGE) / BOXES_OF_IMAGE
+
+
 def _box(index: int, classes: int) -> str:
     """An object by the corners of its outline, which detection takes its box from; those of an image differ."""
-    center = 0.2 + 0.6 * (index % BOXES_OF_IMAGE) / BOXES_OF_IMAGE
-    low, high = f"{center - _HALF:.3f}", f"{center + _HALF:.3f}"
+    low, high = f"{_center(index) - _HALF:.3f}", f"{_center(index) + _HALF:.3f}"
     return f"{index % classes} {low} {low} {high} {low} {high} {high} {low} {high}\n"
