@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from cotenant.jobfiles import shell_arithmetic, shell_filters, shell_lines
+from cotenant.jobfiles import shell_arithmetic, shell_arrays, shell_filters, shell_lines
 
 _MAX_CHARS = 400
 _MAX_NUMBERS = 1_000
@@ -75,7 +75,7 @@ def _printed(name: str, words: list[str], folder: str, gpus: int) -> str | None:
     if name == "pwd":
         return folder or None
     if name == "echo":
-        return " ".join(words[1:] if words[:1] in (["-n"], ["-e"]) else words)
+        return shell_arrays.echoed(words)
     if name == "dirname" and len(words) == 1:
         return posixpath.dirname(last.rstrip("/")) or "."
     if name == "basename" and words:

@@ -105,6 +105,20 @@ def test_elements_of_arrays_are_known():
     assert words(script) == wanted
 
 
+def test_an_array_of_what_a_loop_prints_is_known():
+    script = """
+    names=('screw' 'metal nut')
+    flags=($(for name in "${names[@]}"; do echo '-d '"${name}"; done))
+    flags+=($(for n in 1 $last; do echo -n --n=$n-$last; done))  # as options
+    own=($(for name in "${names[@]}"; do echo $other; done))
+    python main.py "${flags[@]}" mvtec
+    python main.py "${own[@]}"
+    """
+    known, unknown = find_python_commands(script, {"last": "7"})
+    assert " ".join(known.words) == "python main.py -d screw -d metal nut --n=1-7 --n=7-7 mvtec"
+    assert (len(known.words), known.unknown, unknown.unknown) == (10, (), ("${own[@]}",))
+
+
 def test_values_are_appended():
     script = """
     OPTS="--lr 1"
