@@ -199,6 +199,25 @@ def test_a_data_set_of_yolo_has_images_and_boxes(tmp_path, path, listing):
 
 
 @IMAGES
+def test_a_library_that_lists_images_for_a_script_finds_those_that_are_made_up(tmp_path):
+    library = tmp_path / "site-packages/imutils"
+    library.mkdir(parents=True)
+    (library / "paths.py").write_text("""
+import os
+
+def list_images(folder):
+    for root, _, names in os.walk(folder):
+        yield from (os.path.join(root, name) for name in names if name.endswith(".jpg"))
+""")
+    source = """
+    sys.path.insert(0, "site-packages")
+    from imutils import paths
+    assert len(list(paths.list_images("data/train"))) == 2000
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"])
+
+
+@IMAGES
 def test_the_text_of_a_made_up_image_has_its_boxes_where_a_script_asks_for_it(tmp_path):
     source = """
     Path("own/images").mkdir(parents=True)

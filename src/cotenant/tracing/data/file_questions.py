@@ -21,6 +21,10 @@ from cotenant.tracing.data.word_vectors import WordVectors
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
+_OWN_DATA = "/timm/data/"
+_LISTER = "/imutils/paths.py"
+"""A library whose functions list the images of a folder, or of all below it, for the script that calls them."""
+
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """How scripts look for files. Libraries look for files of their own: they find data where an argument names it."""
@@ -102,7 +106,8 @@ def _preparing(
         if isinstance(path, (str, os.PathLike)):
             text = os.fsdecode(path)
             # A repository may have timm in its own files, whose data sets are synthetic as a whole, too.
-            is_user = script_location.is_called_by_user() and "/timm/data/" not in script_location.calling_file()
+            caller = script_location.calling_file()
+            is_user = caller.endswith(_LISTER) or (script_location.is_user_file(caller) and _OWN_DATA not in caller)
             is_data = is_user or (named is not None and named(text))
             if is_data and not _found(original, path, args, kwargs):
                 is_made = any(make(text) for make in prepare)
