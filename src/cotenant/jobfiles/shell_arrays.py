@@ -64,11 +64,12 @@ class Arrays:
 
     def _printed(self, name: str, over: str, body: str, value: Callable[[str], str | None]) -> list[str] | None:
         """Words of what `echo` prints for each element: a shell divides them at white space, as nothing quotes them."""
-        found: list[str] = []
-        for element in self._words(over, value) or ():
-            words = self._words(body, lambda variable, own=element: own if variable == name else value(variable))
-            found += echoed(words or []).split()
-        return found or None
+
+        def of_element(element: str) -> list[str]:
+            words = self._words(body, lambda variable: element if variable == name else value(variable))
+            return echoed(words or []).split()
+
+        return [word for element in self._words(over, value) or () for word in of_element(element)] or None
 
     def expanded(self, line: str, value: Callable[[str], str | None]) -> str:
         """A line with the elements of the arrays that it uses; `value`: of a variable, as an index."""
