@@ -43,8 +43,8 @@ def _no_costs(numbers: Iterable[object], *args: object, **kwargs: object) -> lis
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
     "aim": {}, "clearml": {}, "codecarbon": {}, "colorama": {}, "coloredlogs": {}, "comet_ml": {}, "dominate": {},
     "dvclive": {}, "google": {}, "google.colab": {}, "ipywidgets": {}, "kaggle_secrets": {}, "mlflow": {},
-    "neptune": {}, "progress": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {}, "tensorboard": {},
-    "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
+    "neptune": {}, "progress": {}, "pyvirtualdisplay": {}, "setproctitle": {}, "swanlab": {}, "tensorboardX": {},
+    "tensorboard": {}, "tensorboard_logger": {}, "tensorflow": {}, "trackio": {}, "visdom": {}, "wandb": {},
     "IPython": {"get_ipython": _no_shell, "version_info": (9, 0, 0)},
     "termcolor": {"colored": _same_text, "cprint": _same_text},
     "thop": {"profile": _no_cost, "clever_format": _no_costs},
@@ -52,6 +52,9 @@ _KNOWN: Mapping[str, Mapping[str, Any]] = {
 """By package: values that scripts compute with. TensorFlow is there for its summaries; reading data with it raises.
 `google` is missing where a notebook of Colab is not there and no other package of that name is. Matplotlib asks for the
 version of an IPython that is imported, and does its work itself from 8.24 on: matplotlib/pyplot.py."""
+
+_TEXTS = ("google.colab.userdata.get", "kaggle_secrets.UserSecretsClient().get_secret")
+"""Functions that return a text, a secret: notebooks put it into the environment, which takes nothing else."""
 
 _READERS = {"tensorboard": ("torch.utils.tensorboard",)}
 """Modules of libraries that are there for one package alone, and are replaced with it."""
@@ -100,7 +103,7 @@ class Null:
         # As a decorator: the function or class below it is the script's own.
         if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type)):
             return args[0]
-        return Null(f"{self._path}()")
+        return "secret" if self._path in _TEXTS else Null(f"{self._path}()")
 
     def __setattr__(self, name: str, value: object) -> None:
         return

@@ -2,6 +2,7 @@
 
 import copy
 import operator
+import os
 
 import pytest
 
@@ -12,6 +13,7 @@ from cotenant.tracing.patches.null_packages import _KNOWN, Null, replaceable
     ("error", "package"),
     [
         pytest.param(ModuleNotFoundError("", name="visdom"), "visdom", id="a tracker"),
+        pytest.param(ModuleNotFoundError("", name="pyvirtualdisplay"), "pyvirtualdisplay", id="a display"),
         pytest.param(ModuleNotFoundError("", name="numpy"), None, id="a package that computes"),
         pytest.param(ModuleNotFoundError("", name="wandb.apis"), None, id="a part that the installed version lacks"),
         pytest.param(ImportError("", name="visdom"), None, id="a name that the installed version lacks"),
@@ -32,6 +34,14 @@ def test_a_null_object_takes_calls_attributes_items_and_contexts():
     assert run.name is not None
     assert bool(run)
     assert f"{run.url:>10}{run}" == str(run) == ""
+
+
+def test_secrets_of_notebooks_are_texts_which_the_environment_takes(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", Null("google.colab").userdata.get("HF_TOKEN"))
+    monkeypatch.setenv("WANDB_KEY", Null("kaggle_secrets").UserSecretsClient().get_secret("wandb"))
+    assert os.environ["HF_TOKEN"]
+    assert os.environ["WANDB_KEY"]
+    assert isinstance(Null("wandb.config").get("HF_TOKEN"), Null)
 
 
 def test_matplotlib_takes_a_null_ipython_for_one_that_leaves_it_the_work():
