@@ -99,8 +99,10 @@ for batch in DataLoader(table, batch_size=4, collate_fn=collate):
         ),
         pytest.param(
             "parts = table.train_test_split(test_size=0.0005)\n"
-            "assert (len(parts['train']), len(parts['test'])) == (900, 100)",
-            id="a tiny part of a large table",
+            "assert (len(parts['train']), len(parts['test'])) == (900, 100)\n"
+            "parts = table.train_test_split(test_size=len(table) / len(table))\n"
+            "assert (len(parts['train']), len(parts['test'])) == (100, 900)",
+            id="a tiny part of a large table, and the ratio of two alike splits",
         ),
     ],
 )

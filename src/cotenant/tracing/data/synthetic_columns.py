@@ -341,7 +341,8 @@ def _splitting(only_synthetic: Callable[[], bool], original: Any) -> Any:
     def train_test_split(self: Any, test_size: Any = None, train_size: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Two parts, also where one is to have as many rows as the table, or more.
 
-        A small part of a real table has many rows: 0.05 % of a corpus is its validation set.
+        A small part of a real table has many rows: 0.05 % of a corpus is its validation set. And the whole table is a
+        part of a real one: scripts divide the rows of the test set by those of the training set, which are alike here.
         """
         if only_synthetic():
             test_size, train_size = _no_tiny_part(test_size), _no_tiny_part(train_size)
@@ -354,7 +355,7 @@ def _splitting(only_synthetic: Callable[[], bool], original: Any) -> Any:
 
 
 def _no_tiny_part(size: Any) -> Any:
-    return min(max(size, _SMALLEST_PART), 1 - _SMALLEST_PART) if isinstance(size, float) and 0 < size < 1 else size
+    return min(max(size, _SMALLEST_PART), 1 - _SMALLEST_PART) if isinstance(size, float) and size > 0 else size
 
 
 def _after_adding(maker: ColumnMaker, only_synthetic: Callable[[], bool], original: Any) -> Any:
