@@ -27,6 +27,7 @@ from cotenant.tracing.data import (
     json_rows,
     missing_downloads,
     placeholders,
+    reward_columns,
     saved_datasets,
     synthetic_archives,
     synthetic_columns,
@@ -89,6 +90,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *_hugging_face_patches(samples, tables, warn),
         *saved_datasets.patches(samples, tables, warn),
         *synthetic_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
+        *reward_columns.patches(ColumnMaker.of(samples), tables.only_synthetic),
         Patch(
             target="numpy:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
             replacement=_replacing_missing_files(functools.partial(_numpy_file, every, samples[0]), warn),
