@@ -70,7 +70,7 @@ def _adding_columns(maker: ColumnMaker, only_synthetic: Callable[[], bool], orig
         for tables in ("train_dataset", "eval_dataset"):
             table: Any = given.arguments.get(tables)
             if only_synthetic() and hasattr(table, "add_column") and hasattr(table, "__len__"):
-                for name in dict.fromkeys(names):
+                for name in names:
                     if name not in table.column_names:
                         table = table.add_column(name, maker.column(name, len(table)))
                 given.arguments[tables] = table

@@ -20,8 +20,9 @@ def of_parameters(prompts, completions, answer, *more, weight=1.0, trainer_state
 
 
 def of_items(completions, **kwargs):
-    others = {"other": completions}
-    return [kwargs["solution"], others["other"], kwargs.get("maybe")]
+    others = {**kwargs, "other": completions}
+    first = next(iter(kwargs))
+    return [kwargs["solution"], others["other"], kwargs.get("maybe"), kwargs[first], (kwargs, "pair")]
 
 
 def of_a_closure(completions, **columns):
@@ -39,6 +40,12 @@ class Table:
 
     def add_column(self, name, values):
         return Table(**self.columns, **{name: values})
+
+
+class Stream:
+    """As `datasets.IterableDataset`, whose length is not known."""
+
+    add_column = None
 
 
 class Trainer:
@@ -78,6 +85,14 @@ def test_synthetic_tables_get_the_columns_that_they_lack():
 
 
 def test_other_tables_stay_as_they_are():
-    real, stream = Table(prompt=["a"]), iter("ab")
+    real, stream, rows = Table(prompt=["a"]), Stream(), [{"prompt": "a"}]
     assert trainer(of_items, real, only_synthetic=False) == (real, None)
-    assert trainer(of_items, stream) == (stream, None)
+    assert trainer(of_items, stream, rows) == (stream, rows)
+
+
+def test_the_trainers_that_take_reward_functions():
+    targets = [patch.target for patch in reward_columns.patches(MAKER, lambda: True)]
+    assert targets == [
+        "trl.trainer.grpo_trainer:GRPOTrainer.__init__",
+        "trl.trainer.rloo_trainer:RLOOTrainer.__init__",
+    ]
