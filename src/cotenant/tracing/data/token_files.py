@@ -109,15 +109,18 @@ def _finding_below(warn: Callable[[str], None], original: Any) -> Any:
 
 
 def _make_file(pattern: Any) -> bool:
-    """Make a file of tokens that matches `pattern`, in the overlay; whether the pattern is one of such files."""
+    """Make files of tokens that match `pattern`, in the overlay; whether the pattern is one of such files.
+
+    Two, of which readers may hold the first back for validation. Source: karpathy/llama2.c, tinystories.py.
+    """
     text = os.fsdecode(pattern)
     if not text.endswith(_SUFFIX) or "**" in text or "?" in text or "[" in text:
         return False
-    path = Path(text.replace("*", "000000"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
-        file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
+    for path in {Path(text.replace("*", name)) for name in ("000000", "000001")}:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
+            file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
     return True
 
 
