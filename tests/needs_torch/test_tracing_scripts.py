@@ -147,7 +147,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ),
         pytest.param(
             """
-            pinned = torch.empty(10, pin_memory=True).pin_memory()
+            pinned = torch.empty(10, pin_memory=True).new_empty(10, pin_memory=True).pin_memory()
             assert pinned.to("cuda", non_blocking=True).shape == (10,)
             with torch.autograd.graph.save_on_cpu(pin_memory=True):
                 model(torch.randn(2, 8).cuda()).sum().backward()

@@ -148,14 +148,14 @@ class TraceMode(TorchDispatchMode):
             return args[0]
         if _active_dispatch_mode(_FAKE) is not None:  # a library's own fake mode, entered after this one
             return func(*args, **kwargs)
+        # Pinning is a call of the CUDA driver, and only CPU tensors can be pinned.
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         device = _cuda_device(args)
         if device is None and "device" not in kwargs:
             if initializations.is_skipped(func, args):
                 return args[0]
             return func(*args, **kwargs)
-        # Pinning is a call of the CUDA driver, and only CPU tensors can be pinned.
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
         if device is None:
             wanted = kwargs["device"]
             if wanted is None or torch.device(wanted).type != "cuda":
