@@ -90,15 +90,28 @@ def runs_python(words: Sequence[str]) -> bool:
     rest = list(words[1:])
     while rest:
         word = rest.pop(0)
-        if word == "-m":
-            return bool(rest) and rest[0] not in _NO_TRAINING
-        if word in ("-c", "-", "-V", "--version", "-h", "--help"):
+        flag, value = flag_with_value(word)
+        if flag == "m":
+            return (value or "".join(rest[:1])) not in {"", *_NO_TRAINING}
+        if flag == "c" or word in ("-", "-V", "--version", "-h", "--help"):
             return False
-        if word in ("-W", "-X") and rest:
-            rest.pop(0)
+        if flag and not value:
+            del rest[:1]
         elif not word.startswith("-"):
             return True
     return False
+
+
+def flag_with_value(word: str) -> tuple[str, str]:
+    """The option of Python in `word` that takes a value, and that value where it is there: `-um` is `-u -m`.
+
+    Source: Python/getopt.c, `SHORT_OPTS`.
+    """
+    if word.startswith("-") and not word.startswith("--"):
+        for position, flag in enumerate(word[1:], start=2):
+            if flag in "cmWX":
+                return flag, word[position:]
+    return "", ""
 
 
 def _after_log(words: list[str]) -> list[str]:

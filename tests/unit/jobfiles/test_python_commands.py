@@ -32,6 +32,8 @@ def words(script, env=None, arguments=()):
         ("if true; then ./train.py; fi", "./train.py"),
         ("(cd x && python train.py)", "python train.py"),
         ("python train.py --a=1 \\\n  --b 2", "python train.py --a=1 --b 2"),
+        ("python -um pkg.train -c x", "python -um pkg.train -c x"),
+        ("python -W ignore -Xdev train.py", "python -W ignore -Xdev train.py"),
         ('python train.py "two words"  # why', "python train.py two words"),
     ],
 )
@@ -44,6 +46,10 @@ def test_a_command_is_found(line, wanted):
     [
         "python -c 'import torch'",
         "python -m pip install torch",
+        "python -um pip install torch",
+        "python -mvenv env",
+        "python -uc 'import torch'",
+        "python -m",
         "pip install torch",
         "python --version",
         "# python train.py",

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cotenant.core.errors import UsageError
+from cotenant.jobfiles.shell_runners import flag_with_value
 from cotenant.tracing.process import launchers, notebook, notebook_commands
 
 _MAX_SHEBANG_BYTES = 1024
 SAVING_LAUNCHER = ["-m", "cotenant.checkpoint"]
 """Runs the command behind it: `cotenant/checkpoint/__main__.py`."""
-_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +183,16 @@ def find_interpreter(word: str, *, workdir: str, env: Mapping[str, str]) -> str:
 def _of_python(python: str, words: list[str], workdir: str) -> Program:
     while words:
         word = words.pop(0)
-        if word == "-m" and words and words[0] in launchers.MODULES:
-            return _launched(launchers.MODULES[words[0]], words[1:], python, workdir)
-        if word == "-m" and words:
-            return Program(python=python, kind="module", target=words[0], args=tuple(words[1:]))
-        if word in {"-c", "-"}:
+        flag, value = flag_with_value(word)
+        if flag == "c" or word == "-":
             break
-        if word in _WITH_VALUE and words:
-            words.pop(0)
+        if flag == "m" and (value or words):
+            module = value or words.pop(0)
+            if module in launchers.MODULES:
+                return _launched(launchers.MODULES[module], words, python, workdir)
+            return Program(python=python, kind="module", target=module, args=tuple(words))
+        if word == "--check-hash-based-pycs" or (flag and not value):
+            del words[:1]
         elif not word.startswith("-"):
             return _script(python, word, words, workdir)
     raise UsageError("the command names no script to trace", hint="write e.g. `python train.py`, not `python -c ...`")

@@ -28,7 +28,10 @@ def find(folder, *command):
         pytest.param(["train.py", "--lr", "1"], "script", "train.py", ("--lr", "1"), id="script with arguments"),
         pytest.param([sys.executable, "-u", "train.py", "-v"], "script", "train.py", ("-v",), id="interpreter flags"),
         pytest.param([sys.executable, "-W", "error", "train.py"], "script", "train.py", (), id="flag with a value"),
+        pytest.param([sys.executable, "-Wignore", "train.py"], "script", "train.py", (), id="flag that has its value"),
         pytest.param([sys.executable, "-m", "pkg.train", "-e", "2"], "module", "pkg.train", ("-e", "2"), id="module"),
+        pytest.param([sys.executable, "-um", "pkg.train", "-m"], "module", "pkg.train", ("-m",), id="joined flags"),
+        pytest.param([sys.executable, "-mpkg.train", "a"], "module", "pkg.train", ("a",), id="module in its flag"),
     ],
 )
 def test_the_program_of_a_command_is_found(folder, command, kind, target, args):
