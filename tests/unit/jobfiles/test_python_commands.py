@@ -48,7 +48,7 @@ def test_a_command_is_found(line, wanted):
         "python -m pip install torch",
         "python -um pip install torch",
         "python -mvenv env",
-        "python -uc 'import torch'",
+        "python -uc 'import torch' train.py",
         "python -m",
         "pip install torch",
         "python --version",

@@ -28,6 +28,12 @@ def find(folder, *command):
         pytest.param(["train.py", "--lr", "1"], "script", "train.py", ("--lr", "1"), id="script with arguments"),
         pytest.param([sys.executable, "-u", "train.py", "-v"], "script", "train.py", ("-v",), id="interpreter flags"),
         pytest.param([sys.executable, "-W", "error", "train.py"], "script", "train.py", (), id="flag with a value"),
+        pytest.param(
+            [sys.executable, "-X", "dev", "train.py"], "script", "train.py", (), id="another flag with a value"
+        ),
+        pytest.param(
+            [sys.executable, "--check-hash-based-pycs", "always", "train.py"], "script", "train.py", (), id="long flag"
+        ),
         pytest.param([sys.executable, "-Wignore", "train.py"], "script", "train.py", (), id="flag that has its value"),
         pytest.param([sys.executable, "-m", "pkg.train", "-e", "2"], "module", "pkg.train", ("-e", "2"), id="module"),
         pytest.param([sys.executable, "-um", "pkg.train", "-m"], "module", "pkg.train", ("-m",), id="joined flags"),
@@ -101,7 +107,7 @@ def test_an_interpreter_in_the_command_is_used(folder):
         pytest.param([sys.executable, "/dev/null"], "`/dev/null` is not a regular file", id="a device"),
         pytest.param(["-m", "sub.train"], "`-m` is no Python script", id="a module without an interpreter"),
         pytest.param(["bash", "-lc", "python train.py"], "`bash` is no Python script", id="a shell"),
-        pytest.param([sys.executable, "-c", "print(1)"], "names no script", id="code in the command"),
+        pytest.param([sys.executable, "-uc", "print(1)", "train.py"], "names no script", id="code in the command"),
         pytest.param([sys.executable, "sub"], "is a folder", id="a package folder"),
         pytest.param(["/no/such/python3", "train.py"], "no interpreter", id="no such interpreter"),
     ],
