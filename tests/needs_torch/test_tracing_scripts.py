@@ -84,6 +84,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             assert generator.device.type == "cuda" and isinstance(torch.default_generator, torch.Generator)
             assert sorted(torch.randperm(5, generator=generator, device="cuda").tolist()) == [0, 1, 2, 3, 4]
             torch.randn(3, device="cuda", generator=generator)
+            torch.cuda.default_generators[0].set_state(torch.cuda.get_rng_state())
+            state = generator.get_state()
+            drawn = [torch.randperm(50, generator=generator.set_state(state), device="cuda").tolist() for _ in "ab"]
+            assert drawn[0] == drawn[1] != sorted(drawn[0])
             """,
             id="generators",
         ),

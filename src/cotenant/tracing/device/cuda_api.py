@@ -15,6 +15,7 @@ import torch
 
 from cotenant.tracing.device import cuda_graphs, libtorch_patch
 from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
+from cotenant.tracing.device.rng import gpu_state
 from cotenant.tracing.device.streams import STREAM_CLASSES, FakeStream, device_index
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
@@ -219,9 +220,8 @@ def _random_state(spec: FakeGpuSpec) -> dict[str, Any]:
         "seed": lambda: None,
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
-        # 16 bytes: the seed and the offset of Philox (ATen/cuda/CUDAGeneratorImpl.cpp, `get_state`).
-        "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(spec.count)],
+        "get_rng_state": lambda device="cuda": gpu_state(),
+        "get_rng_state_all": lambda: [gpu_state() for _ in range(spec.count)],
         "set_rng_state": lambda state, device="cuda": None,
         "set_rng_state_all": lambda states: None,
     }

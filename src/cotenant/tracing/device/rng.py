@@ -1,6 +1,6 @@
 """`torch.Generator(device="cuda")` without CUDA: a CPU generator whose `device` is the GPU.
 
-A module of its own: it replaces one class of torch.
+Those of `torch.cuda` draw nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _Base: Any = torch._C.Generator
 _BaseMeta: Any = type(_Base)
+
+
+def gpu_state() -> torch.Tensor:
+    """The state of a GPU's own generator: the seed and the offset of Philox.
+
+    Source: ATen/cuda/CUDAGeneratorImpl.cpp, `get_state`.
+    """
+    return torch.zeros(16, dtype=torch.uint8)
 
 
 class _GeneratorMeta(_BaseMeta):
@@ -36,6 +44,14 @@ class CpuBackedGenerator(_Base, metaclass=_GeneratorMeta):
     def device(self) -> torch.device:
         """The requested device."""
         return self._device
+
+    def set_state(self, new_state: torch.Tensor) -> Any:
+        """Of the CPU generator; a state of `torch.cuda.get_rng_state` is ignored.
+
+        DeepSpeed sets those on the default generators: runtime/activation_checkpointing/checkpointing.py.
+        """
+        is_gpu_state = self._device.type == "cuda" and new_state.shape == gpu_state().shape
+        return self if is_gpu_state else super().set_state(new_state)
 
     def get_offset(self) -> int:
         """Of CUDA's Philox generator; always 0."""
