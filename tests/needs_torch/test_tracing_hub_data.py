@@ -67,6 +67,21 @@ def test_a_column_that_describes_something_does_not_hold_it(name, kind):
     assert kind_of(name) == kind
 
 
+def test_the_target_beside_an_input_that_is_read_is_a_text():
+    maker = ColumnMaker.of([SyntheticSample(shape=(4,), dtype="int64")])
+
+    def pair(maker):
+        return maker.column("input", 2), maker.column("target", 2), maker.value("target"), maker.value("label")
+
+    def labeled():
+        return maker.column("text", 2), maker.column("target", 2)
+
+    inputs, targets, target, label = pair(maker)
+    assert (targets, target, label) == (inputs, inputs[0], 0)
+    assert labeled() == (inputs, [0, 1])
+    assert pair(ColumnMaker.of([IMAGES]))[1:] == ([0, 1], 0, 0)
+
+
 def test_objects_of_an_image_have_a_box_inside_it():
     value = ColumnMaker.of([IMAGES]).value("objects")
     assert (value["bbox"], value["area"], value["category"]) == ([[0.0, 0.0, 8.0, 4.0]], [32.0], [0])

@@ -16,6 +16,7 @@ import torch
 
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.synthetic_torchvision import blank_image
+from cotenant.tracing.script_location import calling_frame
 
 _WORDS_BESIDE_OTHER_DATA = 16  # of a caption, or a transcription
 SAMPLING_RATE = 16_000
@@ -34,6 +35,7 @@ _NUMBERS_OF_MEDIA = {"id", "idx", "index", "width", "height"}
 _IDENTIFIERS = {"id", "idx", "index", "guid"}
 _LISTS = {"chat", "turns", "answers", "words"}
 """Kinds of columns with lists. `conversation_id` says which list, and scripts look it up in dicts."""
+_INPUTS = {"input", "inputs", "source"}
 _KINDS = (
     ("image", {"image", "images", "img", "pixel", "pixels", "picture", "photo", "mask", "annotation", "conditioning"}),
     ("audio", {"audio", "speech", "wav", "waveform"}),
@@ -70,7 +72,7 @@ class ColumnMaker:
 
     def value(self, name: str, row: int = 0) -> Any:
         """The value of the column `name` in a row."""
-        kind = kind_of(name)
+        kind = self._kind(name)
         if kind == "image" and self.image is not None:
             return blank_image(self.image)
         if kind == "audio" and self.audio is not None:
@@ -101,12 +103,19 @@ class ColumnMaker:
 
     def column(self, name: str, rows: int) -> list[Any]:
         """A column of so many values; labels count up to the number of classes."""
-        if kind_of(name) == "label":
+        kind = self._kind(name)
+        if kind == "label":
             classes = (self.image or self.text or SyntheticSample(shape=(1,))).classes if self.image else CLASSES
             return [row % classes for row in range(rows)]
-        if kind_of(name) in ("text", "chat", "turns", "words"):
+        if kind in ("text", "chat", "turns", "words"):
             return [self.value(name, row) for row in range(rows)]
         return [self.value(name)] * rows
+
+    def _kind(self, name: str) -> str:
+        """As `kind_of`. The target beside a text that the same function reads is the text to write, no class."""
+        if name == "target" and self.image is None and not _INPUTS.isdisjoint(calling_frame().f_code.co_consts):
+            return "text"
+        return kind_of(name)
 
     def of_answer(self, name: str, row: int) -> Any:
         """The value of a column beside an answer: a text that shares the sample's words with another.
