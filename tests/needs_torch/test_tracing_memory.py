@@ -252,7 +252,7 @@ def test_events_have_the_dotted_names_of_modules(tmp_path):
     assert {"0", "1", "2"} <= named
 
 
-def test_channels_last_is_recorded_with_the_convolution(tmp_path):
+def test_channels_last_and_determinism_are_recorded_with_the_convolution(tmp_path):
     source = """
     import torch
     model = torch.nn.Conv2d(3, 8, 3, padding=1).cuda(){layout}
@@ -260,6 +260,7 @@ def test_channels_last_is_recorded_with_the_convolution(tmp_path):
     x = torch.randn(2, 3, 16, 16).cuda(){layout}
     out = model(x)
     assert out.is_contiguous(memory_format=torch.{expected})
+    torch.use_deterministic_algorithms(True)
     out.sum().backward()
     optimizer.step()
     """
@@ -269,6 +270,7 @@ def test_channels_last_is_recorded_with_the_convolution(tmp_path):
         ops = [op for op in trace.ops if op.kind.startswith("conv")]
         assert {op.kind for op in ops} == {"conv_forward", "conv_wgrad"}  # the image needs no gradient
         assert all(op.params["channels_last"] is expected for op in ops)
+        assert [op.params["deterministic"] for op in ops] == [False, True]
         assert ops[0].params["x"] == (2, 3, 16, 16)
 
 

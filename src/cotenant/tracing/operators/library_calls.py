@@ -163,7 +163,8 @@ def _conv_params(
         "channels_last": convolution_format(x, w) is not torch.contiguous_format,
         "enabled": bool(cudnn.enabled),
         "benchmark": bool(cudnn.benchmark),
-        "deterministic": bool(cudnn.deterministic),
+        # aten/src/ATen/native/Convolution.cpp, `convolution` and `convolution_backward`.
+        "deterministic": bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled(),
         "allow_tf32": bool(cudnn.allow_tf32),
     }
 
