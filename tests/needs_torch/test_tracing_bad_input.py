@@ -263,7 +263,7 @@ def test_expert_routers_get_equal_counts(tmp_path):
         """
 scores = torch.randn(64, 8, device="cuda")
 chosen = scores.argmax(-1)
-mask = nn.functional.one_hot(chosen, 8).bool()
+mask = nn.functional.one_hot(input=chosen, num_classes=8).bool()
 assert [len(torch.where(mask[:, expert])[0]) for expert in range(8)] == [8] * 8
 weights, places = scores.topk(2)
 order = places.flatten().argsort()

@@ -33,7 +33,8 @@ def patches(context: PatchContext) -> list[Patch]:
     """`one_hot`, whose own operators scatter into tensors too large to be tracked."""
     original, values = torch.nn.functional.one_hot, context.mode.known_values
 
-    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    def one_hot(input: Any, num_classes: int = -1) -> Any:  # noqa: A002 - its name in PyTorch
+        tensor = input
         made = _scattered_ones(tensor, num_classes) if num_classes > 0 and _is_integers(tensor) else None
         if made is None:
             made = original(tensor, num_classes)
