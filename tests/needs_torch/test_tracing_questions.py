@@ -213,6 +213,21 @@ def test_asserted_numbers_and_inequalities_pass(tmp_path):
         raise ValueError("a guard of a number")
     if torch.equal(a, b):
         raise ValueError("a guard of equality")
+    if (a - b).mean() >= 0.001:
+        print("a guard that exits")
+        exit(1)
+    import sys
+    if a.mean().item() > limit:
+        sys.stderr.write("a guard that exits, after a report"); sys.stderr.flush()
+        sys.exit(1)
+    done = []
+    try:
+        if a.mean().item() > limit:
+            done.append("more than a report")
+            raise StopIteration
+    except StopIteration:
+        assert done
+    assert done
     """
     assert trained(tmp_path, source).warnings == ()  # an error after a step would be one
 

@@ -1,6 +1,6 @@
 """Assertions of unknown values, such as that copies on several GPUs are equal: a sound program passes them.
 
-An `if` that does nothing but raise is an assertion of the opposite.
+An `if` that does nothing but raise, or report something and exit, is an assertion of the opposite.
 
 A module of its own: loops that depend on values need another reading of a script's source.
 """
@@ -12,7 +12,7 @@ import contextlib
 import functools
 import linecache
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -25,6 +25,9 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _READS = frozenset({"item", "float", "int"})
 """Functions and methods that read a number of a tensor."""
+_EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit"})
+_REPORTS = frozenset({"print", "write", "flush", "debug", "info", "warning", "warn", "error", "critical", "exception"})
+"""Names of functions and methods that only say why a program ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def _beside(limit: float) -> tuple[float, ...]:
 def _parse_assertions(path: str) -> Mapping[int, _Assertion]:
     """Assertions of one operand, by the lines of their conditions."""
     lines = linecache.getlines(path)
-    if not any("assert" in line or "raise" in line for line in lines):
+    if not any(word in line for line in lines for word in ("assert", "raise", "exit(", "quit(")):
         return _NONE
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # not the source of what runs
         return dict(_assertions(ast.parse("".join(lines))))
@@ -85,7 +88,7 @@ def _assertions(tree: ast.AST) -> Iterator[tuple[int, _Assertion]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             expression, truth = node.test, True
-        elif isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise) and not node.orelse:
+        elif isinstance(node, ast.If) and _only_ends(node.body) and not node.orelse:
             expression, truth = node.test, False
         else:
             continue
@@ -94,6 +97,19 @@ def _assertions(tree: ast.AST) -> Iterator[tuple[int, _Assertion]]:
         if not isinstance(expression, ast.BoolOp):
             for line in range(expression.lineno, (expression.end_lineno or expression.lineno) + 1):
                 yield line, _Assertion(expression, truth)
+
+
+def _only_ends(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements only report something, and then raise or exit."""
+    *before, last = body
+    is_end = isinstance(last, ast.Raise) or (isinstance(last, ast.Expr) and _called(last.value) in _EXITS)
+    calls = (_called(statement.value) if isinstance(statement, ast.Expr) else None for statement in before)
+    return is_end and all(call is not None and call.rpartition(".")[2] in _REPORTS for call in calls)
+
+
+def _called(expression: ast.expr) -> str | None:
+    """The function that an expression calls, as the source writes it."""
+    return ast.unparse(expression.func) if isinstance(expression, ast.Call) else None
 
 
 def _is_value(expression: ast.expr) -> bool:
