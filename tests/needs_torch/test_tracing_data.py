@@ -131,6 +131,8 @@ def test_pixels_of_a_data_set_differ(tmp_path, construct, shape, dims):
         ("MNIST('gone')", "3x224x224:uint8:1000", "1x28x28:uint8:10, its own size"),
         ("FashionMNIST('gone')", "3x32x32:uint8:10", "1x28x28:uint8:10, its own size"),
         ("CIFAR100('gone')", "1x28x28:uint8:10", "3x32x32:uint8:100, its own size"),
+        ("CIFAR100('gone')", "3x32x32:uint8", "3x32x32:uint8:100, its own size"),
+        ("CIFAR100('gone')", "3x32x32:uint8:20", "3x32x32:uint8:20"),
         ("EMNIST('gone', 'letters')", "1x28x28:uint8:27", "1x28x28:uint8:27"),
         ("Places365('gone')", "3x64x64:uint8:7", "3x64x64:uint8:7"),
     ],

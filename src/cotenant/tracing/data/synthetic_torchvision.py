@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data.data_options import SyntheticSample, image_size
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, image_size
 from cotenant.tracing.data.synthetic_clips import clip_attributes, has_clips, reading_clips
 from cotenant.tracing.data.synthetic_targets import has_masks, synthetic_target
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -126,7 +126,9 @@ def _synthesizing_init(sample: SyntheticSample, warn: Callable[..., None], origi
             original(self, *args, **kwargs)
         except (RuntimeError, OSError):  # every data set has its own message
             own = known_sample(type(self))
-            made = sample if own is None or own.shape == sample.shape else own  # EMNIST has other numbers of classes
+            # A number of classes that the option has, and is not the default, counts: EMNIST and CIFAR100 have several.
+            is_own = own is not None and (own.shape != sample.shape or sample.classes == CLASSES != own.classes)
+            made = own if own is not None and is_own else sample
             warn(f"the data of `{type(self).__name__}`", "" if made is sample else f"{sample_text(made)}, its own size")
             _synthesize(self, made, signature.bind_partial(self, *args, **kwargs))
         finally:
