@@ -12,6 +12,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data import empty_listings, opened_files, yolo_lists
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.idx_files import IdxFiles
 from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.data.sentencepiece_files import SentencePieceFiles
 from cotenant.tracing.data.synthetic_files import FileMaker, is_empty_folder_file
@@ -35,6 +36,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     pieces = SentencePieceFiles(samples, overlay, warn)
     vectors = WordVectors(samples, overlay, warn)
     image = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
+    digits = IdxFiles(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -47,7 +49,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         maker.make_dataset, maker.make_folder, vectors.make_asked,
         functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
-        characters.make, vocabularies.make_asked, pieces.make_asked,
+        characters.make, vocabularies.make_asked, pieces.make_asked, digits.make,
     )  # fmt: skip
     walking = before(maker.fill, named=maker.is_named, lists=True)
     listing = before(functools.partial(maker.fill, is_needed=True), named=maker.is_named, lists=True)
@@ -84,8 +86,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         *opened_files.patches(
             samples, overlay,
             (
-                maker.make_dataset, vectors.make, records.make, maker.make_text, maker.make_image, characters.make,
-                vocabularies.make,
+                maker.make_dataset, digits.make, vectors.make, records.make, maker.make_text, maker.make_image,
+                characters.make, vocabularies.make,
             ),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,
         ),
