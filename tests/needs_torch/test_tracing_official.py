@@ -148,10 +148,20 @@ def test_too_few_samples_for_a_batch_add_a_warning(tmp_path, count, batch, expec
     assert trace.warnings == expected_warnings
 
 
-def test_a_loader_without_a_batch_is_an_error(tmp_path):
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("", id="one epoch"),
+        pytest.param(
+            "while True:\n    [model(x) for x, in DataLoader(data, batch_size=64, drop_last=True)]\n",
+            id="no last epoch",
+        ),
+    ],
+)
+def test_a_loader_without_a_batch_is_an_error(tmp_path, more):
     batch = "64, drop_last=True"
     with failing("no-step") as caught:
-        traced(tmp_path, TRAIN.format(data=FEW.format(count=12), batch=batch))
+        traced(tmp_path, TRAIN.format(data=FEW.format(count=12), batch=batch) + more)
     assert caught.value.hint == f"{ONLY_12} is dropped (`drop_last`)"
 
 

@@ -15,6 +15,8 @@ from cotenant.tracing.data.memory_growth import MemoryGrowth
 from cotenant.tracing.training.optimizer_schedule import DRAIN_BATCHES
 from cotenant.tracing.training.training_progress import TrainingProgress
 
+_MAX_EMPTY_EPOCHS = 1000
+
 
 class LoaderEpoch:
     """The present epoch of one loader; a loader may have one iterator for all its epochs."""
@@ -78,9 +80,16 @@ class LoaderEpoch:
         self._progress.rounds.batch_read(self._epoch, sum(tensor.numel() for tensor in tensors))
 
     def note_empty(self) -> None:
-        """The loader has no batch: the reason goes to the user if the script never trains."""
+        """The loader has no batch: the reason goes to the user if the script never trains.
+
+        Raises:
+            SystemExit: the script asks again and again, as `while steps < limit` around the epochs does.
+        """
         if self._small_data_warning and self.is_new:
             self._progress.empty_loader_reason = self._small_data_warning
+            self._progress.empty_epochs += 1
+            if self._progress.empty_epochs >= _MAX_EMPTY_EPOCHS and not self._progress.log.steps:
+                raise SystemExit
 
 
 def last_size(loader: DataLoader[Any]) -> int:

@@ -74,6 +74,7 @@ class TrainingProgress:
         epoch_end: events before the end of the traced epoch, where another one follows it that is not traced.
         empty_loader_reason: why one gave nothing, for the user.
         began_training: a backward pass began, or a model was called with gradients.
+        empty_epochs: how many times one gave nothing.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class TrainingProgress:
         self.loaders = 0
         self.epoch_end: int | None = None
         self._epoch_begin: int | None = None  # events before the newest one of a data loader
-        self.empty_loader_reason = ""
+        self.empty_loader_reason, self.empty_epochs = "", 0
         self._backward_passes = 0
         self._warmup_loops = 0  # that were traced to their end
         self._growing_steps = 0  # that were traced beyond those wanted
