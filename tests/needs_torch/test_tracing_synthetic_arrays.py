@@ -81,11 +81,21 @@ def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
     import numpy
     with numpy.load("data/train.npz") as data:
         assert data["x"].shape == (4, 3) and data["y"].shape == (4,) and "z" in data and len(data.files) == 1
-    assert numpy.load("data/train.npy").shape == (4, 3)
+        assert data["x"].sum() > 0 and data["y"].tolist() == [0, 1, 2, 3]
+    table = numpy.load("data/train.npy")
+    assert table.shape == (4, 3) and table[:, 0].sum() > 0 and table[:, 0].std() > 0
     numpy.savez("own.npz", a=numpy.zeros(2))
     assert [*numpy.load("own.npz")] == ["a"]
     """
     trained(tmp_path, source, synthetic_data=["4x3:float32", "train.npz/y=4:int64"])
+
+
+def test_a_missing_file_of_an_array_that_torch_saved_is_one(tmp_path):
+    source = """
+    series = torch.load("data/series.pt")
+    assert torch.from_numpy(series[1:, :-1]).shape == (3, 2)
+    """
+    trained(tmp_path, source, synthetic_data=["4x3:float32"])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")

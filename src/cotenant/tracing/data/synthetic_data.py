@@ -19,6 +19,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from cotenant.tracing import script_location
 from cotenant.tracing.data import (
     class_folders,
@@ -62,6 +64,7 @@ from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
 _VOXEL_DISTANCE = 7
+_ONE_DISTANCE = 17  # a prime, so that most columns have a 1
 _OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
 _CAMERA = re.compile(r"(?:world|scale|camera)_mat(?:_inv)?_\d+")
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
@@ -98,6 +101,10 @@ def patches(context: AbsenceContext) -> list[Entry]:
         Patch(
             target="torch:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
             replacement=functools.partial(_loading, context.recorder, every, warn),
+        ),
+        Patch(
+            target="torch:from_numpy", phase=Phase.DATA, wraps=True, replacement=_from_numpy, reason=_REASON,
+            source="torch/csrc/utils/tensor_numpy.cpp, `tensor_from_numpy`",
         ),
         *json_rows.patches(ColumnMaker.of(samples)),
         *token_files.patches(warn),
@@ -218,7 +225,15 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
     if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
         return _MissingNpz(os.fspath(file), samples, default)
     made = unpacked_tensors(sample_at(file, samples, default))
-    return tuple(tensor.numpy() for tensor in made) if isinstance(made, tuple) else made.numpy()
+    return tuple(map(_array, made)) if isinstance(made, tuple) else _array(made)
+
+
+def _array(made: torch.Tensor) -> Any:
+    """An array in which some numbers are 1: scripts divide by the sum or the deviation of a column."""
+    array = made.numpy()
+    if made.is_floating_point():
+        array.reshape(-1)[::_ONE_DISTANCE] = 1
+    return array
 
 
 class _MissingNpz(Mapping[str, Any]):
@@ -238,7 +253,7 @@ class _MissingNpz(Mapping[str, Any]):
         is_described = any(sample.path_part and sample.path_part in path for sample in self._samples)
         if _CAMERA.fullmatch(name) and not is_described:
             return importlib.import_module("numpy").eye(4, dtype="float32")
-        return synthetic_tensor(sample_at(path, self._samples, self._default)).numpy()
+        return _array(synthetic_tensor(sample_at(path, self._samples, self._default)))
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -295,6 +310,17 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
             return loaded_tensors(sample_at(file, samples, samples_for_all(samples)[0]))
 
     return load
+
+
+def _from_numpy(original: Any) -> Any:
+    """`torch.save` takes arrays, too: what stands for such a file is a tensor."""
+
+    @functools.wraps(original)
+    def from_numpy(array: Any) -> Any:
+        is_ours = isinstance(array, torch.Tensor) and synthetic_records.made_up
+        return array if is_ours else original(array)
+
+    return from_numpy
 
 
 def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], None]) -> Callable[[Any], Any]:
