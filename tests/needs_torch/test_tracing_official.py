@@ -390,6 +390,27 @@ def test_weights_updated_without_an_optimizer_are_traced(tmp_path, batches, vali
     assert (4 * 100 * 8 in allocations(trace)) == validated
 
 
+def test_a_training_on_the_cpu_without_an_optimizer_does_not_end_the_trace(tmp_path):
+    source = """
+    import torch
+    rows = torch.ones(100, 8, device="cuda")
+    x = torch.tensor(5.0, requires_grad=True)
+    for _ in range(100):
+        (x ** 2).backward()
+        x.data -= 0.1 * x.grad
+        x.grad.zero_()
+    model = torch.nn.Linear(8, 1000).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        model(rows).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    trace = traced(tmp_path, source)
+    assert (trace.header.steps, trace.warnings) == (3, ())
+    assert 4 * 100 * 1000 in allocations(trace)
+
+
 @pytest.mark.parametrize(
     ("passes", "warned"),
     [

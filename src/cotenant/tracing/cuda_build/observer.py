@@ -55,6 +55,10 @@ class CudaBuildObserver:
         """Allocations and frees so far."""
         return sum(self.counts())
 
+    def position(self) -> tuple[int, int]:
+        """Allocations and frees so far."""
+        return self.counts()
+
     @property
     def live_bytes(self) -> dict[int, int]:
         """Requested on the GPU now: blocks may be up to 1 MiB larger, and differ from batch to batch."""

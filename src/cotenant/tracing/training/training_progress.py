@@ -44,6 +44,9 @@ class TrainingLog(Protocol):
     def event_count(self) -> int:
         """Allocations and frees so far."""
 
+    def position(self) -> tuple[int, int]:
+        """Two numbers, of which the second grows only by what happens on the GPU."""
+
     @property
     def live_bytes(self) -> Mapping[int, int]:
         """Allocated now, by GPU."""
@@ -107,7 +110,7 @@ class TrainingProgress:
         self.epoch_end: int | None = None
         self._epoch_begin: int | None = None  # events before the newest one of a data loader
         self.empty_loader_reason, self.empty_epochs = "", 0
-        self._backward_passes = 0
+        self._backward_passes = self._blocks_before_pass = 0
         self._warmup_loops = 0  # that were traced to their end
         self._growing_steps = 0  # that were traced beyond those wanted
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
@@ -134,7 +137,13 @@ class TrainingProgress:
         self._count_without_optimizer()
 
     def _count_without_optimizer(self) -> None:
-        """Count backward passes where a script has no optimizer and updates its weights itself."""
+        """Count backward passes where a script has no optimizer and updates its weights itself.
+
+        Those between which nothing happened on the GPU are of another training, on the CPU.
+        """
+        before, (_, self._blocks_before_pass) = self._blocks_before_pass, self.log.position()
+        if self._blocks_before_pass == before > 0:
+            return
         if self.schedule.has_optimizer or (self.log.steps and self._backward_passes <= _BACKWARD_PASSES):
             return
         self._backward_passes += 1
