@@ -148,6 +148,21 @@ def test_columns_that_calls_name_are_there(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_a_column_of_splits_has_the_names_that_the_script_selects_by(tmp_path):
+    source = """
+    import pandas as pd
+    table = pd.read_csv("data/names.csv")
+    parts = [len(table[table.split == name]) for name in ("train", "val", "test")]
+    assert parts == [48_000, 6_000, 6_000] and set(table["Subset"]) == {"train", "val", "test"}, parts
+    assert "train" not in set(table["surname"])
+    """
+    trained(tmp_path, source, synthetic_data=["17:int64:18"])
+    (tmp_path / "other").mkdir()
+    unnamed = "import pandas\npart = 'test'\nassert pandas.read_csv('a.csv')['split'].dtype == float\n"
+    trained(tmp_path / "other", unnamed, synthetic_data=["3:float32"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 def test_numbers_of_columns_have_the_dtypes_that_the_reader_names(tmp_path):
     source = """
     import numpy, pandas

@@ -50,6 +50,10 @@ _LAST_EDGE = re.compile(r"max|2|right|bottom", re.IGNORECASE)
 """Names of columns with files, texts, edges of a box, and of those edges that are the last."""
 _PIXELS = "pixels"  # of FER2013, a table: the numbers of an image, with spaces between
 _DATE_NAME = re.compile(r"date|timestamp", re.IGNORECASE)
+_SPLIT_NAME = re.compile(r"(?:data_?)?(?:split|set|subset|partition|phase|usage)", re.IGNORECASE)
+_SPLIT = re.compile(r"train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?", re.IGNORECASE)
+"""Names of columns that say which part of a data set a row is of, and of those parts."""
+_TRAINING_ROWS = 8  # for each one of another part
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
 _COLUMN_OPTIONS = ("by", "subset", "keys", "columns", "item")
@@ -101,7 +105,7 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
             return _growing(pandas)(table).with_maker(make)
         if not columns and maker.image is not None:
             return _table(columns, of_images, kwargs, rows=max(_ROWS, maker.image.classes), has_dates=False)
-        make = functools.partial(_column, columns, maker)
+        make = functools.partial(_column, columns, maker, _split_names(reader))
         if original.__name__ in _OF_CELLS:
             make = functools.partial(_of_tokens, make)
         return _table(columns, make, kwargs, rows=TIME_STEPS, has_dates=_mentions_dates(reader))
@@ -161,14 +165,29 @@ def _named_columns(options: dict[str, Any], names: list[Any]) -> dict[Any, Any]:
     return found | {by_position.get(name, name): dtype for name, dtype in typed.items()}
 
 
-def _column(columns: int, maker: ColumnMaker, name: str) -> Any:
+def _column(columns: int, maker: ColumnMaker, splits: Sequence[str], name: str) -> Any:
     """Values of a column that a table lacks: numbers, or dates, where a row of numbers is the only sample for text."""
+    if splits and _SPLIT_NAME.fullmatch(name):
+        return splits
     if not columns or maker.text is not None or kind_of(name) not in ("text", "row"):
         return maker.column(name, TIME_STEPS)
     pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     if _DATE_NAME.search(name):
         return pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h")
     return numpy.arange(TIME_STEPS, dtype=float) % 24
+
+
+@functools.cache
+def _split_names(reader: str) -> list[str]:
+    """Parts of a data set that the file that reads a table names, those for training more often; none: it names none.
+
+    Its rows are selected by them, as in `table[table.split == "train"]`.
+    """
+    constants = (node.value for node in ast.walk(parsed_source(reader)) if isinstance(node, ast.Constant))
+    names = dict.fromkeys(value for value in constants if isinstance(value, str) and _SPLIT.fullmatch(value))
+    if not any(name.lower().startswith("train") for name in names):
+        return []
+    return [name for name in names for _ in range(_TRAINING_ROWS if name.lower().startswith("train") else 1)]
 
 
 def _of_tokens(make: Callable[[str], Any], name: str) -> Any:
