@@ -45,6 +45,9 @@ def hint_of(tmp_path, source, **options):
         pytest.param("import collections\ncollections.Iterable", PYTHON, id="a name of the standard library"),
         pytest.param("from collections import Iterable", PYTHON, id="an import from the standard library"),
         pytest.param("import cPickle", PYTHON, id="a module of Python 2"),
+        pytest.param(
+            "raise RuntimeError('Found no NVIDIA driver on your system.')", "is not modeled", id="an operator's kernel"
+        ),
         pytest.param("def step(lr): pass\nstep()", "--show-output", id="the script's own function"),
     ],
 )  # fmt: skip

@@ -16,6 +16,8 @@ _REQUESTED_GPUS = re.compile(r"requested gpu: \[(\d+(?:, ?\d+)*)\]")
 """Source: lightning/fabric/utilities/device_parser.py, `_sanitize_gpu_ids`."""
 _ABSENT_GPU = re.compile(r"invalid device (?:id|ordinal)", re.IGNORECASE)
 """Source: torch/cuda/__init__.py, `get_device_properties`; CUDA's text for `cudaErrorInvalidDevice`."""
+_REAL_KERNEL = re.compile(r"found no nvidia driver|torch not compiled with cuda", re.IGNORECASE)
+"""Source: torch/cuda/__init__.py, `_lazy_init`; c10/cuda/CUDAFunctions.cpp, `device_count_ensure_non_zero`."""
 _COMPILED = frozenset((".pyx", ".c", ".cc", ".cpp", ".cu", ".rs"))
 _OUTER_FOLDERS = 3  # in which a script's own package may lie
 
@@ -52,6 +54,11 @@ def hint_for(error: BaseException) -> str | None:
         return f"the script wants {count} GPUs: give it so many with `--gpus {count}`"
     if _ABSENT_GPU.search(str(error)):
         return "the script names a GPU that it does not have: give it as many as it wants with `--gpus N`"
+    if _REAL_KERNEL.search(str(error)):
+        return (
+            "an operator there is not modeled, such as one of sparse CSR tensors, and looked for a real GPU: report it "
+            "to the authors of cotenant"
+        )
     if isinstance(error, (ConnectionResetError, BrokenPipeError)):
         return "a process that the script started has ended: `--show-output` shows its error"
     return None
