@@ -232,6 +232,18 @@ def test_asserted_numbers_and_inequalities_pass(tmp_path):
     assert trained(tmp_path, source).warnings == ()  # an error after a step would be one
 
 
+def test_unknown_positions_choose_evenly_of_a_sorted_vector(tmp_path):
+    source = """
+    graphs = torch.arange(12).repeat_interleave(5).cuda()
+    order = torch.randn(60, device="cuda").argsort()
+    assert graphs[order].sort()[0].tolist() == graphs.tolist()
+    assert graphs[order[:24]].bincount().tolist() == [2] * 12
+    assert int(torch.tensor([3, 1, 2, 2], device="cuda")[order[:2] % 4].max()) == 1, "not sorted: not known"
+    assert int(torch.arange(9, device="cuda")[order[:2] % 9].max()) == 1, "all differ: not known"
+    """
+    assert not any("error" in text or "raised" in text for text in trained(tmp_path, source).warnings)
+
+
 def test_draws_without_replacement_are_distinct(tmp_path):
     source = """
     drawn = torch.multinomial(torch.rand(2, 50, device="cuda"), 3).tolist()

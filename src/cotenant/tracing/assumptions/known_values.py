@@ -33,6 +33,7 @@ EVEN_ROUTING = "what a router chooses depends on the data; assumed: every expert
 RANDOM_CHOICE = "which elements are drawn is random; their number is known"  # never shown: nothing depends on it
 GENERATED_TEXT = "what a model generates depends on its weights; assumed: texts of maximum length, with ordinary tokens"
 ALL_FOUND = "which elements a mask selects depends on the data; assumed: all"  # never shown: its size was warned of
+EVEN_CHOICE = "which elements are chosen depends on the data; assumed: as many of each number, if they are sorted"
 """Reasons for assumed values, shown as warnings where a size depends on them."""
 
 _EXACT_DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -139,6 +140,8 @@ class KnownValues:
             values = func(*self._known(_without_contents(func, args)), **self._known(_on_cpu(kwargs)))
         except _UnknownValue:
             values = self._absorbed(func, args, out)
+            if values is None and (values := self._evenly_chosen(func, args, out)) is not None:
+                why = EVEN_CHOICE
             if values is None:
                 return
         except _COMPUTE_ERRORS:
@@ -159,6 +162,19 @@ class KnownValues:
             if known is not None and not assumption_of(arg) and bool((known == absorbing).all()):
                 return torch.full(out.shape, absorbing, dtype=out.dtype)
         return None
+
+    def _evenly_chosen(self, func: OpOverload, args: Any, out: Any) -> torch.Tensor | None:
+        """What unknown positions choose of a sorted vector with repeated numbers, as of the graph of each node."""
+        if func is not _aten.index.Tensor or len(args[1]) != 1 or args[1][0].dtype is not torch.int64:
+            return None
+        source = self._values(args[0])
+        if source is None or source.dtype is not torch.int64 or source.dim() != 1 or not 0 < out.numel() <= len(source):
+            return None
+        steps = source.diff()
+        if not ((steps >= 0).all() and (steps == 0).any() and (steps > 0).any()):
+            return None
+        places = torch.linspace(0, len(source) - 1, out.numel(), dtype=torch.float64).round().long()
+        return source[places].reshape(out.shape)
 
     def _write(self, func: OpOverload, args: Any, kwargs: Any, written: tuple[int, ...]) -> None:
         targets = [leaf for index in written if index < len(args) for leaf in _leaves(args[index])]
