@@ -1,7 +1,8 @@
 """The script that is submitted: the user's, unchanged, inside one that watches it.
 
 The outer script has the same `#SBATCH` lines. It writes the inner one to a private folder on the node and runs it under
-`slurm.supervise`, with the Python of this installation; where the node does not have that, it runs the script without.
+`slurm.supervise`, with the Python of this installation. Where the node has none, the script takes the place of
+the outer one, whose process Slurm sends the signals to.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cotenant.jobfiles.sbatch import MARK
@@ -41,6 +43,14 @@ def interpreter_words(text: str) -> list[str]:
     return text.partition("\n")[0].removeprefix("#!").strip().split(None, 1) or ["/bin/sh"]
 
 
+def _outer_interpreter(text: str) -> str:
+    """Bash for scripts of bash: dash drops exported functions from the environment, and `module` is one."""
+    words = interpreter_words(text)
+    if Path(words[0]).name == "bash":
+        return words[0]
+    return "/usr/bin/env bash" if Path(words[0]).name == "env" and words[1:] == ["bash"] else "/bin/sh"
+
+
 def watched_script(text: str, job: Mapping[str, Any], *, python: str) -> str:
     """The outer script for the script `text`; `job` is what `slurm.supervise` reads.
 
@@ -52,22 +62,31 @@ def watched_script(text: str, job: Mapping[str, Any], *, python: str) -> str:
     mark = f"COTENANT_{uuid.uuid4().hex}"
     body = text if text.endswith("\n") else text + "\n"
     lines = [
-        "#!/bin/sh",
+        f"#!{_outer_interpreter(text)}",
         "# Written by `cotenant sbatch`. It runs the script below, unchanged, and watches its GPU memory.",
         *header_lines(text),
-        'cotenant_folder=$(mktemp -d "${TMPDIR:-/tmp}/cotenant-$SLURM_JOB_ID.XXXXXX") || exit 1',
-        f"cat >\"$cotenant_folder/{SCRIPT_FILE}\" <<'{mark}'",
+        # A script that a full disk has cut short must not run: `rm -rf /data/old` may have become `rm -rf /data`.
+        'for cotenant_parent in "${TMPDIR:-/tmp}" /tmp /dev/shm; do',
+        '    cotenant_folder=$(mktemp -d "$cotenant_parent/cotenant-$SLURM_JOB_ID.XXXXXX") || continue',
+        f"    cat >\"$cotenant_folder/{SCRIPT_FILE}\" <<'{mark}' &&",
         f"{body}{mark}",
-        f"cat >\"$cotenant_folder/{JOB_FILE}\" <<'{mark}'",
+        f"        cat >\"$cotenant_folder/{JOB_FILE}\" <<'{mark}' && break",
         f"{json.dumps(dict(job))}\n{mark}",
+        '    rm -rf "$cotenant_folder"',
+        "    cotenant_folder=",
+        "done",
+        'if [ -z "$cotenant_folder" ]; then',
+        '    echo "cotenant: the script cannot be written to a temporary folder of this node" >&2',
+        "    exit 1",
+        "fi",
         f"cotenant_python={shlex.quote(python)}",
         'if [ -x "$cotenant_python" ]; then',
         f'    exec "$cotenant_python" -c {shlex.quote(BOOTSTRAP)} "$cotenant_folder" "$@"',
         "fi",
         'echo "cotenant: this node has no $cotenant_python: the job is not watched" >&2',
-        f'{shlex.join(interpreter_words(text))} "$cotenant_folder/{SCRIPT_FILE}" "$@"',
-        "cotenant_code=$?",
+        # By a descriptor, so that no process is needed to remove the file at its end.
+        f'exec 9<"$cotenant_folder/{SCRIPT_FILE}"',
         'rm -rf "$cotenant_folder"',
-        "exit $cotenant_code",
+        f'exec {shlex.join(interpreter_words(text))} /dev/fd/9 "$@"',
     ]
     return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -23,18 +24,74 @@ def test_the_first_line_is_read_as_by_the_kernel(line, words):
     assert interpreter_words(f"{line}\necho\n") == words
 
 
-@pytest.mark.parametrize("python", [sys.executable, "/nonexistent/python"])
-def test_a_script_runs_without_a_file_that_may_be_executed(tmp_path, python):
-    """In a folder of a `noexec` mount every job failed: permission denied."""
-    text = '#!/bin/sh -e\necho "$1" "$0"\nls -l "$0"\n(exit 3)\necho not reached\n'
+ABSENT = "/nonexistent/python"
+
+
+def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=()):
+    """Start `text` in its outer script, as slurmd does: by the interpreter that the first line names."""
     job = {"promised_bytes": 1, "shards": 1, "estimator": "", "attempt": 1, "records": str(tmp_path / "records")}
     outer = tmp_path / "outer.sh"
     outer.write_text(watched_script(text, job, python=python))
-    env = {**os.environ, "TMPDIR": str(tmp_path), "SLURM_JOB_ID": "7"}
-    done = subprocess.run(["sh", str(outer), "a b"], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stderr
-    first, mode, *rest = done.stdout.splitlines()
-    assert first.startswith(f"a b {tmp_path}/cotenant-7.")
+    return subprocess.Popen(
+        [*prefix, *interpreter_words(outer.read_text()), str(outer), *words],
+        env={**os.environ, "TMPDIR": str(tmp_path), "SLURM_JOB_ID": "7", **dict(env)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def folders(tmp_path):
+    return [*tmp_path.glob("cotenant-7.*")]
+
+
+@pytest.mark.parametrize("python", [sys.executable, ABSENT])
+def test_a_script_runs_without_a_file_that_may_be_executed(tmp_path, python):
+    """In a folder of a `noexec` mount every job failed: permission denied."""
+    process = start(
+        tmp_path, '#!/bin/sh -e\necho "$1" "$0"\nls -lL "$0"\n(exit 3)\necho not reached\n', "a b", python=python
+    )
+    out, err = process.communicate()
+    assert process.returncode == 3, err
+    first, mode, *rest = out.splitlines()
+    assert first.startswith(f"a b {tmp_path}/cotenant-7." if python != ABSENT else "a b /dev/fd/")
     assert "x" not in mode.split()[0]
     assert rest == []
-    assert not [*tmp_path.glob("cotenant-7.*")]
+    assert not folders(tmp_path)
+
+
+@pytest.mark.parametrize("python", [sys.executable, ABSENT])
+@pytest.mark.parametrize("line", ["#!/bin/bash", "#!/usr/bin/env bash"])
+def test_a_script_of_bash_has_the_exported_functions(tmp_path, python, line):
+    """`module` is one. dash, which is /bin/sh on Debian, drops them from the environment of what it starts."""
+    process = start(
+        tmp_path, f"{line}\nmodule load cuda\n", python=python, env={"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
+    )
+    assert process.communicate()[0] == "loads cuda\n"
+
+
+def test_without_cotenant_the_script_gets_the_signals_of_its_job(tmp_path):
+    """`scancel --batch` and `--signal=B:USR1` signal one process: the shell that waited for the script died of it."""
+    process = start(tmp_path, "#!/bin/sh\ntrap 'echo saved; exit 0' USR1\necho ready\nwhile :; do sleep 0.01; done\n")
+    assert process.stdout.readline() == "ready\n"
+    assert not folders(tmp_path), "a job that is killed would leave it"
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate()[0] == "saved\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("python", [sys.executable, ABSENT])
+def test_a_script_that_was_cut_short_does_not_run(tmp_path, python):
+    """As on a full disk."""
+    text = f"#!/bin/sh\necho runs\n{'# ' + 'x' * 78}\n" * 100
+    process = start(tmp_path, text, python=python, prefix=["sh", "-c", 'ulimit -f 1; exec "$@"', "sh"])
+    out, err = process.communicate()
+    assert (out, process.returncode) == ("", 1)
+    assert "cannot be written to a temporary folder" in err
+    assert not folders(tmp_path)
+
+
+def test_a_folder_that_a_node_lacks_is_not_needed(tmp_path):
+    """TMPDIR may come from the login node."""
+    process = start(tmp_path, "#!/bin/sh\necho runs\n", env={"TMPDIR": str(tmp_path / "absent")})
+    assert process.communicate()[0] == "runs\n"
