@@ -50,6 +50,9 @@ class Disk(MemoryJournal):
     def restore_reserve(self):
         return self.has_room
 
+    def is_writable(self):
+        return not (self.full or self.failing)
+
     def sync(self):
         self.syncs += 1
         if self.failing:

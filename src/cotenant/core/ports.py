@@ -280,6 +280,10 @@ class Journal(Protocol):
         """Set the space aside again; False if the disk has not enough."""
         ...
 
+    def is_writable(self) -> bool:
+        """Whether the journal can be written now, and the space be set aside: by writing, but no event."""
+        ...
+
     def prune(self, job_ids: Iterable[int]) -> None:
         """Drop the environments of done jobs; their events stay.
 

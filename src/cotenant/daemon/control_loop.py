@@ -207,6 +207,7 @@ class ControlLoop:
                 self._process(batch)
             except Exception as error:  # noqa: BLE001 (one batch must not end the service for all)
                 self._survive(batch, error)
+        self._journal.probe()
         if self._journal.flush():
             self._waiters.answer()
         return None not in messages

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 RESERVE_RETRY_S = 5.0
-"""Between two attempts to set space aside again."""
+"""Between two attempts to set space aside again, or to write after an error."""
 URGENT_ONLY = "the disk of the journal is full: only cancellations and ends of jobs are written"
 FULL_HINT = "free some disk space and try again"
 
@@ -39,7 +39,7 @@ class JournalWriter:
         self._journal = journal
         self._has_unsynced_exits = False
         self._uses_reserve = False
-        self._reserve_due_s = 0.0
+        self._reserve_due_s = self._probe_due_s = 0.0
         self.error: JournalError | None = None
         if not journal.restore_reserve():
             self.disk_is_full("it has no room for the space that is set aside")
@@ -110,6 +110,17 @@ class JournalWriter:
                 logger.error("cannot write the journal", extra={"fields": {"why": error.message}})
             self.error = error
             raise
+        self._worked()
+
+    def probe(self) -> None:
+        """After an error, find out whether it is over: the next event may be far off."""
+        is_due = self.error is not None and not self._uses_reserve and time.monotonic() >= self._probe_due_s
+        if is_due and self._journal.is_writable():
+            self._worked()
+        elif is_due:
+            self._probe_due_s = time.monotonic() + RESERVE_RETRY_S
+
+    def _worked(self) -> None:
         if self.error is not None and not self._uses_reserve:
             logger.info("the journal can be written again")
             self.error = None

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, suppress
 
 MAX_DICTIONARY_BYTES = 16 * 1024
 """Deflate sees 32 KiB back; half of that is bodies of other jobs."""
+PRUNED_AT_ONCE = 100
+"""Jobs in one transaction, so that events of others can be written between."""
 VACUUM_PAGES = 500
 """Freed in one transaction: 2 MiB, some 10 ms."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -171,3 +172,8 @@ def _apply(rename: Rename, part: Any, path: Sequence[str]) -> None:
         for old, new in rename.fields.items():
             if old in part:
                 part[new] = part.pop(old)
+
+
+def row_of(event: Journaled, body: str) -> tuple[float, str, int, str, int]:
+    """The columns of an event: time, type, job, body and checksum."""
+    return event.at_s, type(event).__name__, event.job_id, body, zlib.crc32(body.encode())

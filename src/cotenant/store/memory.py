@@ -89,6 +89,10 @@ class MemoryJournal:
         """There is no disk to be full."""
         return True
 
+    def is_writable(self) -> bool:
+        """Memory is."""
+        return True
+
     def prune(self, job_ids: Iterable[int]) -> None:
         """Note the jobs; their environments stay in memory."""
         self._pruned |= frozenset(job_ids)

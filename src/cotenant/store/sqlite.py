@@ -19,7 +19,7 @@ from cotenant.core.events import Journaled
 from cotenant.core.job import Job
 from cotenant.core.ports import QuarantinedEvent
 from cotenant.core.snapshot import ManagerSnapshot
-from cotenant.store import compaction, event_format, repairs, snapshot
+from cotenant.store import compaction, event_format, repairs, schema, snapshot
 from cotenant.store.database_file import RESTORE_HINT, hint_for, lock_file, open_database
 from cotenant.store.environments import EnvironmentTable, MissingEnvironment
 from cotenant.store.replay import Replay
@@ -33,8 +33,6 @@ _OF_JOB = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id 
 _FROM_SEQ = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
 _NEWEST = "SELECT coalesce(max(seq), 0) FROM events"
 _REPAIR = "`cotenant daemon repair` shows the event, and leaves it out if you say so; or restore the file from a backup"
-PRUNED_AT_ONCE = 100
-"""Jobs in one transaction, so that events of others can be written between."""
 
 
 class SqliteJournal:
@@ -93,7 +91,7 @@ class SqliteJournal:
             return key
 
         try:
-            rows = [_row(event, event_format.encode_event(event, key_of)) for event in events]
+            rows = [event_format.row_of(event, event_format.encode_event(event, key_of)) for event in events]
         except (ValueError, CodecError) as error:
             raise JournalError(f"cannot encode an event: {error}") from error
         with self._writing("append to", synchronous=self._synchronous if durable else "NORMAL"):
@@ -309,6 +307,13 @@ class SqliteJournal:
         """Set the space aside again; False if the disk has not enough."""
         return self._reserve.allocate()
 
+    def is_writable(self) -> bool:
+        """Whether a page, written as it is, reaches the file, and the space can be set aside."""
+        with suppress(JournalError), self._writing("write to"):
+            self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            return self.restore_reserve()
+        return False
+
     def prune(self, job_ids: Iterable[int]) -> None:
         """Drop the environments of done jobs, except those that other jobs share, and compress their events.
 
@@ -316,8 +321,8 @@ class SqliteJournal:
             JournalError: it cannot be written; a part may be done, and the next call does the rest.
         """
         new = sorted(set(job_ids) - self._pruned)
-        for first in range(0, len(new), PRUNED_AT_ONCE):
-            batch = new[first : first + PRUNED_AT_ONCE]
+        for first in range(0, len(new), compaction.PRUNED_AT_ONCE):
+            batch = new[first : first + compaction.PRUNED_AT_ONCE]
             with self._writing("prune"):
                 self._db.executemany("INSERT OR IGNORE INTO pruned_jobs VALUES (?)", [(job_id,) for job_id in batch])
                 dictionary = compaction.compress(self._db, batch, self._dictionary)
@@ -393,7 +398,3 @@ class SqliteJournal:
                 self._db.close()
                 os.close(self._lock_fd)
                 self._lock_fd = -1
-
-
-def _row(event: Journaled, body: str) -> tuple[float, str, int, str, int]:
-    return event.at_s, type(event).__name__, event.job_id, body, zlib.crc32(body.encode())

@@ -60,3 +60,28 @@ def test_a_start_without_room_takes_cancellations_only(bench):
     third.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
     assert isinstance(third.state(1), Done)
     third.loop.close()
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_the_error_of_a_refused_submission_ends_with_its_cause(bench, is_over):
+    """Nothing else is written on an idle server, and its status said for ever that no job can be submitted."""
+    bench.start()
+    bench.disk.full = True
+    with pytest.raises(JournalError):
+        bench.submit()
+    assert bench.loop.journal_error is not None
+    bench.disk.full = not is_over
+    bench.turn()
+    assert (bench.loop.journal_error is None) == is_over
+
+
+def test_an_error_is_looked_after_only_now_and_then(bench, monkeypatch):
+    """Each time is a write that waits for the disk."""
+    bench.start()
+    bench.disk.full = True
+    monkeypatch.setattr(journal_writer, "RESERVE_RETRY_S", 1000.0)
+    with pytest.raises(JournalError):
+        bench.submit()
+    bench.disk.full = False
+    bench.turn()
+    assert bench.loop.journal_error is not None

@@ -13,7 +13,7 @@ from cotenant.core.events import AttemptExited, JobSubmitted
 from cotenant.core.job import AttemptExit
 from cotenant.daemon.config.schema import Config
 from cotenant.daemon.repair import JournalRepair
-from cotenant.store import compaction, sqlite
+from cotenant.store import compaction
 from cotenant.store.sqlite import SqliteJournal
 
 JOBS = 300
@@ -70,7 +70,7 @@ def test_pruning_shrinks_the_file_and_every_event_can_be_read(path):
 def test_a_crash_while_pruning_loses_nothing_and_the_next_call_does_the_rest(path, monkeypatch):
     journal = SqliteJournal(path)
     before = lean(journal.replay())
-    monkeypatch.setattr(sqlite, "PRUNED_AT_ONCE", 50)
+    monkeypatch.setattr(compaction, "PRUNED_AT_ONCE", 50)
     compress, calls = compaction.compress, []
 
     def third_fails(*args):

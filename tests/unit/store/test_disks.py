@@ -55,6 +55,23 @@ def test_space_is_set_aside_only_if_some_is_left(tmp_path, monkeypatch, free_byt
     assert (file.stat().st_size if file.exists() else 0) == (RESERVED_BYTES if is_set_aside else 0)
 
 
+def test_whether_it_is_writable_is_found_by_writing(path, monkeypatch):
+    journal = SqliteJournal(path)
+    log = path.with_name(f"{path.name}-wal")
+    before = log.stat().st_size
+    assert journal.is_writable()
+    assert log.stat().st_size > before
+    journal._db.execute("PRAGMA query_only = ON")
+    assert not journal.is_writable()
+    journal._db.execute("PRAGMA query_only = OFF")
+    monkeypatch.setattr(DiskReserve, "allocate", lambda _: False)
+    assert not journal.is_writable()
+    monkeypatch.undo()
+    journal.append([hold(1)])
+    journal.close()
+    assert reopened(path) == [hold(1)]
+
+
 FILE_LIMIT = """
 import json, resource, signal, sys
 from cotenant.core.errors import JournalError
