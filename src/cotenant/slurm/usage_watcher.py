@@ -54,17 +54,31 @@ class AdminComment:
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
+        self._name: str | None = None
         self._is_free: bool | None = None
 
     def write(self, text: str) -> bool:
         """Set it, unless the site uses it for something else; False if slurmctld does not answer."""
+        self._name = self._name or name_of(self._job_id)
+        if self._name is None:
+            return False
         if self._is_free is None:
-            found = _run("scontrol", "show", "job", self._job_id)
+            found = _run("scontrol", "show", "job", self._name)
             lines = [] if found is None else re.findall(r"^\s*AdminComment=(.*)$", found, re.MULTILINE)
             self._is_free = None if found is None else all(line.startswith(OURS) for line in lines)
         if self._is_free:
-            return _run("scontrol", "update", f"JobId={self._job_id}", f"AdminComment={text}") is not None
+            return _run("scontrol", "update", f"JobId={self._name}", f"AdminComment={text}") is not None
         return self._is_free is False
+
+
+def name_of(job_id: str) -> str | None:
+    """What scontrol calls one job: `39_2` for a task of an array, the last of which has the array's number; None: unknown."""
+    found = _run("squeue", "-h", "-j", job_id, "-o", "%A|%F|%K")
+    if found is None:
+        return None
+    rows = [line.split("|") for line in found.splitlines()]
+    tasks = [f"{row[1]}_{row[2]}" for row in rows if len(row) == 3 and row[0] == job_id and row[2].isdecimal()]
+    return tasks[0] if tasks else job_id
 
 
 def watch(folder: Path, usage: JobGpuUsage, comment: AdminComment, sleep: Callable[[float], None] = time.sleep) -> None:

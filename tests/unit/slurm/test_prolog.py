@@ -149,8 +149,33 @@ def test_a_record_that_slurmctld_did_not_take_is_written_again(tmp_path, monkeyp
     [(None, "", False), ("AdminComment=site", "", True), ("", None, False), ("", "", True)],
 )
 def test_a_write_says_whether_it_is_to_be_repeated(monkeypatch, shown, updated, expected):
-    monkeypatch.setattr(usage_watcher, "_run", lambda _, what, *words: shown if what == "show" else updated)
+    answers = {"-h": "17|17|N/A\n", "show": shown, "update": updated}
+    monkeypatch.setattr(usage_watcher, "_run", lambda _, what, *words: answers[what])
     assert usage_watcher.AdminComment("17").write("cotenant:peak=1M") is expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        pytest.param("28|26|2\n26|26|3\n27|26|1\n", "26_3", id="the last task has the number of the array"),
+        pytest.param("26|26|N/A\n", "26", id="no array"),
+        pytest.param("", "26", id="forgotten"),
+        pytest.param(None, None, id="no answer"),
+    ],
+)
+def test_a_record_is_of_one_task_of_an_array(monkeypatch, listed, expected):
+    """`scontrol update JobId=26` changed the record of all tasks."""
+    called = []
+
+    def run(*words):
+        called.append(words)
+        return listed if words[0] == "squeue" else ""
+
+    monkeypatch.setattr(usage_watcher, "_run", run)
+    assert usage_watcher.AdminComment("26").write("cotenant:peak=1M") is (expected is not None)
+    update = [("scontrol", "update", f"JobId={expected}", "AdminComment=cotenant:peak=1M")]
+    assert called[2:] == ([] if expected is None else update)
+    assert called[1:2] == ([] if expected is None else [("scontrol", "show", "job", expected)])
 
 
 def test_growth_is_written_every_ten_seconds(tmp_path, monkeypatch):
