@@ -72,7 +72,7 @@ class AdminComment:
 
 
 def name_of(job_id: str) -> str | None:
-    """What scontrol calls one job: `39_2` for a task of an array, the last of which has the array's number; None: unknown."""
+    """What scontrol calls one job: `39_2` for a task of an array, whose last one is job 39; None: not known."""
     found = _run("squeue", "-h", "-j", job_id, "-o", "%A|%F|%K")
     if found is None:
         return None
