@@ -30,6 +30,7 @@ from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE, interpreter_wor
 
 SAMPLE_S = 1.0
 RECORD_EVERY_S = 10.0
+END_FIELDS = ("ended_at_s", "exit_code", "signal", "oom", "resubmitted_as")
 
 
 def main() -> int:
@@ -69,7 +70,9 @@ class ScriptSupervisor:
     def run(self, arguments: list[str]) -> int:
         """Run the script to its end; its status as of `subprocess.Popen.returncode`."""
         fields = {name: self._job[name] for name in ("promised_bytes", "shards", "estimator", "attempt")}
-        self._record({**fields, "node": os.environ.get("SLURMD_NODENAME", os.uname().nodename)})
+        # A job that is requeued has the record of its last run, and a number may be used again.
+        unknown = dict.fromkeys(("seen_bytes", "energy_j", *END_FIELDS))
+        self._record({**fields, **unknown, "node": os.environ.get("SLURMD_NODENAME", os.uname().nodename)})
         script = str(self._folder / SCRIPT_FILE)
         process = popen_with_signals([*interpreter_words(self.script_text()), script, *arguments])
         watcher = threading.Thread(target=self._watch, args=(process.pid,), daemon=True)

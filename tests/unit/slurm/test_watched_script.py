@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -95,3 +96,11 @@ def test_a_folder_that_a_node_lacks_is_not_needed(tmp_path):
     """TMPDIR may come from the login node."""
     process = start(tmp_path, "#!/bin/sh\necho runs\n", env={"TMPDIR": str(tmp_path / "absent")})
     assert process.communicate()[0] == "runs\n"
+
+
+def test_a_run_begins_with_a_new_record(tmp_path):
+    """A requeued job ran, and `cotenant squeue` had the exit code of its run before."""
+    text = f"#!/bin/sh\ncat {tmp_path}/records/7.ran.json\nexit 3\n"
+    seen = [json.loads(start(tmp_path, text, python=sys.executable).communicate()[0]) for _ in range(2)]
+    assert [(record["exit_code"], record["ended_at_s"]) for record in seen] == [(None, None)] * 2
+    assert json.loads((tmp_path / "records" / "7.ran.json").read_text())["exit_code"] == 3
