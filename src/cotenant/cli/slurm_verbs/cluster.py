@@ -68,7 +68,22 @@ def _rows(verb: str, slurm: SlurmInstallation, records: JobRecords, words: Seque
         if "accounting" not in error.message.lower():
             raise
         note("note: this Slurm stores no accounting: listed are jobs that slurmctld still has, and those watched by us")
-        return joined_queue(slurm, records, ["-t", "all", "--me"], and_recorded=True)
+        rows = joined_queue(slurm, records, ["-t", "all", "--me"], and_recorded=True)
+        ids = job_ids_of(words)
+        return [row for row in rows if not ids or ids & {row["job_id"], row["raw_id"], row["job_id"].partition("_")[0]}]
+
+
+def job_ids_of(words: Sequence[str]) -> set[str]:
+    """The jobs that `-j` of sacct names, without their steps; empty for all."""
+    found: set[str] = set()
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        value = following if word in ("-j", "--jobs") else ""
+        if word.startswith("--jobs="):
+            value = word.removeprefix("--jobs=")
+        elif word.startswith("-j"):
+            value = word.removeprefix("-j") or value
+        found |= {job.partition(".")[0] for job in value.split(",")}
+    return found - {""}
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
