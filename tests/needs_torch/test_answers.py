@@ -112,7 +112,9 @@ def test_utilization_is_in_the_answer_only_with_its_option(cached_trace, estimat
     assert answer["gpu"] == "A100-40GB"
     assert "utilization" not in estimate()
     assert main(["estimate", "train.py", "--utilization"]) == 0
-    assert f"alone on an A100 about SMACT {answer['smact']:.2f}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "alone on its GPU about SMACT" in shown
+    assert f"of that, by layers alone: SMACT {answer['smact']:.2f}, SMOCC {answer['smocc']:.2f}; learned" in shown
     assert main(["estimate", "train.py", "--utilization", "--estimator", "horus"]) == 2
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 

@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.cli.estimate.batch import BatchSizeQuery
 from cotenant.cli.estimate.reports import EstimateReports
+from cotenant.cli.estimate.text import utilization_line
 from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
@@ -17,6 +18,17 @@ from traces import a_trace, alloc, steps
 
 GPU = gpu_spec("A100-40GB")
 REQUEST = EstimateRequest(command=("train.py",), workdir=".", gpu="A100-40GB")
+
+
+@pytest.mark.parametrize(
+    ("smocc", "is_part", "line"),
+    [
+        (0.13, True, "of that, by layers alone: SMACT 0.38, SMOCC 0.13; learned from jobs of one server"),
+        (None, False, "alone on an A100, by its layers, about SMACT 0.38; learned from jobs of one server"),
+    ],
+)
+def test_a_second_smact_is_said_to_be_a_part_of_the_first(smocc, is_part, line):
+    assert utilization_line(0.38, smocc, is_part=is_part) == line
 
 
 def reports(*, plot=None, snapshot=None):

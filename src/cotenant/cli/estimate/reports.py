@@ -31,7 +31,7 @@ class EstimateReports:
     fits_on: bool = flag("--fits-on", help="List which known GPUs and MIG instances it fits on.")
     what_if: bool = flag("--what-if", help="List what allocator settings and 8-bit optimizer states would save.")
     utilization: bool = flag(
-        "--utilization", help="Also predict SMACT and SMOCC alone on an A100 from its layers; learned."
+        "--utilization", help="Also show what its layers alone predict: SMACT and SMOCC on an A100; learned."
     )
     find_batch_size: bool = flag(
         "--find-batch-size", help="Find the largest batch size that fits, within 1 %; traces several times."
@@ -212,7 +212,8 @@ def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) ->
         note(f"no utilization: {error.message}")
         return None
     if not json:
-        print(f"\n  {estimate_text.utilization_line(found.smact, found.smocc)}")
+        is_part = result.estimate.smact is not None
+        print(f"\n  {estimate_text.utilization_line(found.smact, found.smocc, is_part=is_part)}")
     for warning in found.warnings:
         note(f"warning: {warning}")
     return {"smact": found.smact, "smocc": found.smocc, "gpu": found.gpu, "warnings": list(found.warnings)}

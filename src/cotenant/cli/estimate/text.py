@@ -67,10 +67,11 @@ def _activity_line(smact: float, low: float | None, high: float | None) -> str:
     return f"alone on its GPU about SMACT {smact:.2f}{span}: from kernels, layers and memory"
 
 
-def utilization_line(smact: float, smocc: float | None) -> str:
-    """How busy the job alone would keep the GPU."""
+def utilization_line(smact: float, smocc: float | None, *, is_part: bool) -> str:
+    """What the layers alone say of the GPU's activity; `is_part`: of a line above, which has another SMACT."""
     also = "" if smocc is None else f", SMOCC {smocc:.2f}"
-    return f"alone on an A100 about SMACT {smact:.2f}{also}: learned from jobs of one server"
+    what = "of that, by layers alone: SMACT" if is_part else "alone on an A100, by its layers, about SMACT"
+    return f"{what} {smact:.2f}{also}; learned from jobs of one server"
 
 
 def _print_gpus(estimate: Estimate) -> None:
