@@ -91,7 +91,7 @@ def test_the_documented_program_prints_what_the_page_shows(cluster, tmp_path):
     program = re.search(r'^```python title="sweep.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)[1]
     shown = re.search(r"^```console\n\$ python sweep.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
     training = re.search(r"^    subprocess.run.*$", program, re.MULTILINE)[0]
-    (tmp_path / "sweep.py").write_text(program.replace(training, "    pass  # there is no GPU"))
+    (tmp_path / "sweep.py").write_text(program.replace(training, "    open(SCRIPT).close()  # there is no GPU"))
     shutil.copy(ROOT / "examples" / "mlp.py", tmp_path)
     done = subprocess.run(
         [sys.executable, "sweep.py"],
