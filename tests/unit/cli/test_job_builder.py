@@ -18,6 +18,7 @@ from cotenant.cli.slurm_verbs import options as slurm_options
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 
+ROOT = Path(__file__).parents[3]
 HERE = str(Path(sys.executable).parent)
 
 
@@ -52,6 +53,15 @@ def test_a_plain_job_has_the_defaults(folder):
     submitted = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_SUBMIT_HOST": os.uname().nodename}
     assert job["env"] == {**os.environ, **submitted}
     assert job["slurm_env"] == "job"
+
+
+def test_the_pages_say_which_jobs_are_queued_again_when_they_are_lost(folder):
+    """They said: all but those with `--no-requeue`. By default none is."""
+    assert not build("true")["requeue"]
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts]
+    assert [path.name for path in pages if "--no-requeue" in path.read_text()] == []
+    (help_text,) = [param.help for param in submit.params if param.name == "requeue"]
+    assert "By default it is lost" in help_text
 
 
 def test_every_option_reaches_the_job(folder):

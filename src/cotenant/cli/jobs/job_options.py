@@ -136,7 +136,9 @@ class JobRequest:
         "--priority", type=integer(), metavar="N", section=_SCHEDULING, help="Priority; larger starts earlier."
     )
     requeue: bool | None = option(
-        "--requeue/--no-requeue", section=_FAILURES, help="Requeue it if the machine goes down while it runs."
+        "--requeue/--no-requeue",
+        section=_FAILURES,
+        help="Requeue it if the machine goes down, or its allocation ends, while it runs. By default it is lost.",
     )
     checkpointable: bool | None = option(
         "--checkpointable/--no-checkpointable",
