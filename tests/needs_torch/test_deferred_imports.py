@@ -86,6 +86,12 @@ assert fake.dispatch(torch.ops.aten.index.Tensor, (FakeTensor,), (values, [index
 ones = torch.empty(2, 3, device="meta")
 assert torch.ops.aten.select_backward(ones, [2, 4, 3], 1, 0).shape == (2, 4, 3)  # of `x[:, 0]`
 assert torch.ops.aten.slice_scatter(ones, ones[:, 1:], 1, 1).stride() == (3, 1)
+weight = torch.nn.Parameter(torch.ones(3, 4))
+weight.grad = torch.ones(3, 4)
+for real in (weight, weight[1:], torch.ones(3, 4).t(), torch.ones(4)[None].expand(3, 4)):  # as an operator meets them
+    assert fake.from_tensor(real).shape == real.shape
+from torch._dynamo.source import AttrSource, ConstantSource, RandomValueSource
+assert not isinstance(AttrSource(ConstantSource("x"), "_base"), RandomValueSource)
 assert "sympy" not in sys.modules and not deferred_module.is_loaded("torch._dynamo")
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as caught
 
@@ -106,6 +112,10 @@ made = OptimizedModule(module._orig_mod, lambda f: f)
 assert isinstance(module, OptimizedModule) and isinstance(made, OptimizedModule)
 assert torch._dynamo.eval_frame.OptimizedModule is torch._dynamo.OptimizedModule is type(module)
 assert torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex is TransformGetItemToIndex
+import torch._dynamo.source as sources
+base = AttrSource(ConstantSource("x"), "_base")
+assert type(base) is sources.AttrSource and type(base.base) is sources.ConstantSource
+assert isinstance(sources.RandomValueSource(0), RandomValueSource) and not isinstance(base, RandomValueSource)
 import torch.fx.experimental.symbolic_shapes as real
 assert real.GuardOnDataDependentSymNode is caught and held.ShapeEnv is real.ShapeEnv
 assert real.compute_unbacked_bindings is held.compute_unbacked_bindings

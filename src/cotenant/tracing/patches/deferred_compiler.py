@@ -23,7 +23,7 @@ from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 COMPILER = "torch._dynamo"
 _UTILITIES, _EVAL_FRAME = f"{COMPILER}.utils", f"{COMPILER}.eval_frame"
 _TRACE_WRAPPED = f"{COMPILER}._trace_wrapped_higher_order_op"
-_CONFIG = f"{COMPILER}.config"
+_CONFIG, _SOURCES = f"{COMPILER}.config", f"{COMPILER}.source"
 _INDUCTOR_CONFIG = "torch._inductor.config"
 
 
@@ -56,6 +56,11 @@ def patches(context: PatchContext) -> list[HookPatch]:
             register=lambda: defer(_CONFIG, _settings, ModuleWithoutPackage),
             reason="Libraries set the compiler where they are imported, such as timm's optimizers.",
             source="timm/optim/kron.py, `has_dynamo`",
+        ),
+        HookPatch(
+            target=_SOURCES, phase=Phase.LIBRARIES, register=lambda: defer(_SOURCES, _sources),
+            reason="`FakeTensorMode` imports it to name the CPU tensors that it meets, which the compiler reads.",
+            source="torch/_subclasses/meta_utils.py, `meta_tensor`",
         ),
         HookPatch(
             target="torch:use_deterministic_algorithms", phase=Phase.LIBRARIES, register=_defer_deterministic_mode,
@@ -170,6 +175,22 @@ def _settings(module: DeferredModule) -> Mapping[str, Any]:
     Source: torch/_subclasses/fake_tensor.py, `_dispatch_impl`.
     """
     return {"_custom_ops_profile": None}
+
+
+class _SourceType(type):
+    """The type of names of tensors that no compiler reads; of the real ones, where the compiler is loaded."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return is_loaded(_SOURCES) and isinstance(value, getattr(sys.modules[_SOURCES], cls.__name__))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if is_loaded(_SOURCES):
+            return getattr(sys.modules[_SOURCES], cls.__name__)(*args, **kwargs)
+        return super().__call__()
+
+
+def _sources(module: DeferredModule) -> Mapping[str, Any]:
+    return {name: _SourceType(name, (), {}) for name in ("ConstantSource", "AttrSource", "RandomValueSource")}
 
 
 def _compiled_modules(module: DeferredModule) -> Mapping[str, Any]:

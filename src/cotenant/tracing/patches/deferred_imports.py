@@ -168,6 +168,7 @@ def _size_functions(module: DeferredModule) -> Mapping[str, Any]:
         "free_unbacked_symbols": lambda sizes: frozenset(),  # of a number, or of a tensor
         "guard_int": int,
         "is_nested_int": lambda size: False,
+        "is_symbolic": lambda size: False,
         "sym_and": lambda *values: functools.reduce(operator.and_, values),
         "sym_or": lambda *values: functools.reduce(operator.or_, values),
         "sym_eq": _are_equal,
