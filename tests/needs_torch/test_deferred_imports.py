@@ -21,12 +21,12 @@ from torch.utils import checkpoint
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.meta_kernels import make_fake_mode
-from cotenant.tracing.patches import deferred_compiler, deferred_imports, deferred_module
+from cotenant.tracing.patches import deferred_compiler, deferred_imports, deferred_module, late_names
 from cotenant.tracing.patches.registry import HookPatch
 
 fake = make_fake_mode()
 assert not deferred_module.is_loaded("torch._dynamo") and "sympy" not in sys.modules
-entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None)]
+entries = [*deferred_compiler.patches(None), *deferred_imports.patches(None), *late_names.patches(None)]
 undo = [entry.register() for entry in entries if isinstance(entry, HookPatch)]
 held = sys.modules["torch.fx.experimental.symbolic_shapes"]
 config = torch._dynamo.config
@@ -41,6 +41,7 @@ try:
 except AttributeError:
     pass
 from torch._dynamo.utils import is_compile_supported
+from functorch.compile import memory_efficient_fusion
 
 from torch._dynamo import OptimizedModule, allow_in_graph
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -113,6 +114,8 @@ assert isinstance(module, OptimizedModule) and isinstance(made, OptimizedModule)
 assert torch._dynamo.eval_frame.OptimizedModule is torch._dynamo.OptimizedModule is type(module)
 assert torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex is TransformGetItemToIndex
 import torch._dynamo.source as sources
+fused = memory_efficient_fusion(torch.nn.Linear(2, 2))
+assert fused(torch.ones(1, 2)).shape == (1, 2) and type(fused) is not torch.nn.Linear
 base = AttrSource(ConstantSource("x"), "_base")
 assert type(base) is sources.AttrSource and type(base.base) is sources.ConstantSource
 assert isinstance(sources.RandomValueSource(0), RandomValueSource) and not isinstance(base, RandomValueSource)

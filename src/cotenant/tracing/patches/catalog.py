@@ -50,6 +50,7 @@ _PROVIDERS = (
     "patches.deferred_compiler",
     "patches.deferred_imports",
     "patches.deferred_dtensor",
+    "patches.late_names",
     "patches.distributions",
     "patches.libraries",
     "patches.deepspeed",
