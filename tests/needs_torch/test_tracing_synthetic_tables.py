@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -218,6 +219,25 @@ def test_a_class_for_each_pixel_is_an_image_without_colors(monkeypatch, program,
     made, classes = synthetic_hf_datasets.synthetic_columns([parse_sample("3x8x16:uint8:5")], name, "")
     assert (made[column][0].mode, made[column][0].size, classes) == ("L", (16, 8), 0)
     assert made["image"][0].mode == "RGB"
+
+
+def test_an_image_of_all_rows_is_encoded_once(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    made, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("3x8x16:uint8:5")], "scene_parse_150", "")
+    for image in (made["image"][0], made["annotation"][0]):
+        expected = io.BytesIO()
+        image.copy().save(expected, format="PNG")
+        files = [io.BytesIO() for _ in range(3)]
+        image.save(files[0], format="PNG")
+        image.putpixel((0, 0), 255)  # what is encoded later shows that nothing is
+        image.save(files[1], format="PNG")
+        assert files[0].getvalue() == files[1].getvalue() == expected.getvalue()
+        image.save(files[2], format="PNG", compress_level=0)
+        assert files[2].getvalue() != expected.getvalue()
+        image.save(tmp_path / "image.png", format="PNG")
+        assert (tmp_path / "image.png").read_bytes() != expected.getvalue()
+        image.save(bitmap := io.BytesIO(), format="BMP")
+        assert bitmap.getvalue()[:2] == b"BM"
 
 
 def test_labels_of_answers_are_good_or_bad_and_tables_of_instructions_have_none(monkeypatch):

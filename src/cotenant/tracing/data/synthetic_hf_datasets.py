@@ -23,7 +23,7 @@ from cotenant.tracing.data.column_options import columns_of_options, columns_of_
 from cotenant.tracing.data.column_values import ColumnMaker, kind_of, number_columns, words_of_row
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_records import made_up
-from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
+from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image, encoded_once
 
 ROWS = 1000
 MIN_AUDIO_SAMPLES = 4000
@@ -301,7 +301,7 @@ def text_rows(maker: ColumnMaker) -> int:
 
 def _image_chats(maker: ColumnMaker, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Chats with one image each, as trainers of vision-language models read them."""
-    images = [blank_image(maker.image)] if maker.image is not None else []
+    images = [encoded_once(blank_image(maker.image))] if maker.image is not None else []
 
     def value(column: str, row: int) -> Any:
         words = maker.words(2, row)
@@ -374,9 +374,9 @@ def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tu
 
 def _image_columns(maker: ColumnMaker, sample: SyntheticSample, name: str) -> tuple[dict[str, list[Any]], int]:
     """As of `_usual_columns`; of a data set or for a script named after masks, a class for each pixel, and no label."""
-    image, names = blank_image(sample), f"{name} {Path(sys.argv[0]).name}".lower()
+    image, names = encoded_once(blank_image(sample)), f"{name} {Path(sys.argv[0]).name}".lower()
     if mask := next((column for word, column in _MASKS if word in names), ""):
-        return {"image": [image] * ROWS, mask: [image.convert("L")] * ROWS}, 0
+        return {"image": [image] * ROWS, mask: [encoded_once(image.convert("L"))] * ROWS}, 0
     captions = dict.fromkeys(("text", "caption"), maker.column("text", ROWS))
     labels = _label_column(sample.classes)
     return {"image": [image] * ROWS, **captions, "img": [image] * ROWS, "label": labels}, sample.classes

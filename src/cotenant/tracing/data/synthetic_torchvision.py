@@ -62,6 +62,25 @@ def blank_image(sample: SyntheticSample) -> Any:
     return module.frombytes(_MODES[bands], (width, height), content)
 
 
+def encoded_once(image: Any) -> Any:
+    """`image`, which a table has in a thousand rows, and `datasets` encodes for each (`image_to_bytes`, image.py)."""
+    encode = image.save
+
+    @functools.cache
+    def content(format_: str) -> bytes:
+        encode(file := io.BytesIO(), format=format_)
+        return file.getvalue()
+
+    def save(file: Any, *args: Any, **options: Any) -> None:
+        if args or list(options) != ["format"] or not hasattr(file, "write"):
+            encode(file, *args, **options)
+        else:
+            file.write(content(options["format"]))
+
+    image.save = save
+    return image
+
+
 def image_bytes(sample: SyntheticSample, format_: str) -> bytes:
     """A file with a blank image, in a format of Pillow."""
     image, content = blank_image(sample), io.BytesIO()
