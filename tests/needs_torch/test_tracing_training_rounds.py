@@ -178,6 +178,37 @@ def step(model):
     assert not trace.warnings
 
 
+TASKS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+model, kept = nn.Linear(2048, 2048).cuda(), []
+for task in range(5):
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader(torch.ones(256, 2048), 4):
+        x = x.cuda()
+        big = torch.ones(3000, 2048, device="cuda")
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    LEFT
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "rounds"),
+    [
+        pytest.param("kept.append([value.detach().clone() for value in model.parameters()])", 5, id="weights of each"),
+        pytest.param("big = torch.cat([big, big])", 2, id="the results of the last one"),
+        pytest.param("pass", 2, id="its last batch"),
+    ],
+)
+def test_tasks_of_one_model_are_traced_while_they_leave_more(tmp_path, left, rounds):
+    trace = traced(tmp_path, TASKS.replace("LEFT", left))
+    assert trace.header.steps == 3 * rounds
+    assert not trace.warnings
+
+
 def test_a_second_optimizer_of_a_model_is_part_of_its_round(tmp_path):
     second = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     source = HEAD.replace(second, second + second.replace("0.1", "0.2")) + ROUNDS.format(widths=(32, 4096))
@@ -206,7 +237,7 @@ first = 0
 for epoch in range(2):
     for i, batch in enumerate([1, 2]):
         if {test}:
-            rounds.optimizer_made(torch.optim.SGD([torch.ones(1)]))
+            rounds.optimizer_made(torch.optim.SGD([torch.ones(1)]), int, bool)
         loop = rounds.loop()
         found.append(loop is not None and loop[0].f_code.co_filename == {str(script)!r})
 """)

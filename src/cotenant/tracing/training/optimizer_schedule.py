@@ -80,6 +80,18 @@ class OptimizerSchedule:
 
         return init
 
+    def trained_bytes(self) -> int:
+        """Bytes of the parameters of all optimizers, their gradients and states, on GPUs."""
+        storages: dict[int, int] = {}
+        for optimizer in self._known:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            states = [value for state in optimizer.state.values() for value in getattr(state, "values", tuple)()]
+            for tensor in (*parameters, *(parameter.grad for parameter in parameters), *states):
+                if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                    storage = tensor.untyped_storage()
+                    storages[storage._cdata] = storage.nbytes()
+        return sum(storages.values())
+
     def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         """Record that `optimizer` took the last of `steps` steps."""
         self._sizes.add(_trained_elements(optimizer))

@@ -11,6 +11,7 @@ model in each: see `training_rounds`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -18,11 +19,10 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
-from cotenant.tracing.training import later_training
+from cotenant.tracing.training import later_training, step_growth
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
-from cotenant.tracing.training.step_growth import StepGrowth
 from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
@@ -94,7 +94,7 @@ class TrainingProgress:
         self.schedule = OptimizerSchedule(steps, self._optimizer_made, per_optimizer=per_optimizer)
         self.conditional_work = ConditionalWork(log, memory)
         self.rounds = TrainingRounds()
-        self._growth = StepGrowth(log)
+        self._growth = step_growth.StepGrowth(log)
         self._trained = later_training.TrainedLines()
         self._loop_exit = LoopExit(
             log.warn,
@@ -161,9 +161,14 @@ class TrainingProgress:
         self.draining = self.ending_epoch = self.has_trained = True
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.rounds.optimizer_made(optimizer) and self.draining:
+        is_large = functools.partial(step_growth.is_large, allocated=self.log)
+        if self.rounds.optimizer_made(optimizer, self._kept_bytes, is_large) and self.draining:
             self.rounds.begin()
             self._trace_more()
+
+    def _kept_bytes(self) -> int:
+        """Allocated beside what optimizers train and hold."""
+        return sum(self.log.live_bytes.values()) - self.schedule.trained_bytes()
 
     def _trace_more(self) -> None:
         self.draining = self.ending_epoch = False

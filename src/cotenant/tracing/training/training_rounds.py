@@ -20,7 +20,7 @@ import math
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -57,6 +57,7 @@ class TrainingRounds:
         self.is_short_epoch = False  # the present epoch has one batch, and its steps are no new training
         self._made_at: tuple[_Call, ...] = ()  # where the last optimizer was made
         self._remade_at: set[tuple[tuple[CodeType, int], ...]] = set()  # where one was made again for the same model
+        self._kept_bytes: list[int] = []  # on the GPU beside what optimizers train and hold, when each was made
         self._first_parameters: list[weakref.ref[Any]] = []
         self._trained_on: set[object] = set()  # epochs, by what `epoch` gives
         self._read: tuple[object, ...] = ()  # the epoch that gave the last batch
@@ -67,21 +68,41 @@ class TrainingRounds:
         self._loader_round: tuple[object, ...] = ()  # of the loop that makes loaders, around the last epoch
         self._elements = self._elements_before = 0  # of the largest batch of this round, and of those before
 
-    def optimizer_made(self, optimizer: Any) -> bool:
+    def optimizer_made(self, optimizer: Any, kept_bytes: Callable[[], int], is_large: Callable[[int], bool]) -> bool:
         """Note where an optimizer is made; whether a new round begins with it.
 
-        One that is made at the same place for the same model, as in each epoch, begins no training.
+        One that is made at the same place for the same model, as in each epoch, begins no training, unless the round
+        before it left much: weights and importances of each task that a model learns.
+
+        `kept_bytes`: on the GPU beside what optimizers train and hold. `is_large`: whether so many more matter.
         """
         parameter = next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
         is_known = any(ref() is parameter for ref in self._first_parameters)
-        begins = not is_known and self._rounds < _MAX_ROUNDS and self._loop() is not None
         place = tuple((id(frame), frame.f_code, frame.f_lineno) for frame in _frames())
-        if is_known and _lines(place) == _lines(self._made_at):
+        is_same_place = _lines(place) == _lines(self._made_at)
+        is_again = is_known and is_same_place
+        if is_again or not is_same_place:  # one for each of a model's parameters would ask as often
+            self._kept_bytes = [*(self._kept_bytes if is_again else ()), kept_bytes()]
+        grows = is_again and is_large(self._left_at_the_end())
+        begins = (grows or not is_known) and self._rounds < _MAX_ROUNDS and self._loop() is not None
+        if is_again and not grows:
             self._remade_at.add(_lines(place))
         self._made_at = place
         if parameter is not None and not is_known:
             self._first_parameters.append(weakref.ref(parameter))
         return begins
+
+    def _left_at_the_end(self) -> int:
+        """Bytes that the rounds of one model have left when they are over, if each leaves as many as the last; else 0.
+
+        The first round leaves its last batch and results as well, of which the next ones make others.
+        """
+        found = self._loop()
+        first, before, now = self._kept_bytes[0], *self._kept_bytes[-2:]
+        if found is None or 2 * (now - before) * (len(self._kept_bytes) - 1) <= now - first:
+            return 0
+        left = Counters.of(found[1], script_location.visible_names(found[0])).rounds_left
+        return now - first + (now - before) * (_MAX_ROUNDS if left is None else left)
 
     def loop(self) -> tuple[FrameType, ast.For] | None:
         """The loop around the present training whose rounds are traced, with its frame."""
