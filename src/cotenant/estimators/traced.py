@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "25"
+    version = "26"
 
     def __init__(
         self,
