@@ -70,6 +70,20 @@ for _ in range(3):
     assert a100.peak_reserved_bytes != t4.peak_reserved_bytes
 
 
+def test_transforms_take_the_work_areas_that_a_trace_assumes(libraries, tmp_path):
+    text = """
+import torch
+free, held = (torch.ones(64, length, device="cuda") for length in (1024, 1000))
+image = torch.ones(8, 96, 96, dtype=torch.cfloat, device="cuda")
+torch.fft.rfft(free), torch.fft.rfft(held), torch.fft.ifft2(image), torch.fft.irfft(torch.fft.rfft(held))
+"""
+    found = run_script(libraries, gpu_spec("A100-40GB"), [a_script(tmp_path, text)], record=True)
+    small, large, images = 64 * 513 * 8, 64 * 501 * 8, 8 * 96 * 96 * 8
+    wanted = [4 * 64 * 1024, 4 * 64 * 1000, images, small, large, large, images, images]
+    # The last one copies its complex input, which cuFFT may overwrite.
+    assert list(found.history.allocations) == [*wanted, large, large, 4 * 64 * 1000, large, large]
+
+
 def test_values_are_followed_without_another_allocation(libraries, tmp_path):
     """Tied weights, whose gradients are added in place, and layers that are computed again in the backward pass."""
     text = """

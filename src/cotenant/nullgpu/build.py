@@ -21,9 +21,11 @@ _SOURCE_OF = {
     "cudart": "runtime.c",
     "cublasLt": "cublaslt.c",
     "cublas": "cublas.c",
+    "cufft": "cufft.c",
     "cudnn": "cudnn.c",
     "nvrtc": "nvrtc.c",
 }
+_STAND_INS = ("cudart", "cublasLt", "cublas", "cufft")
 _FOR_CUDNN = ("cublasLt", "nvrtc")
 _FLAGS = ("-O2", "-fPIC", "-pthread", "-Wno-unused-parameter")
 _FULL = os.strerror(errno.ENOSPC)
@@ -54,7 +56,8 @@ def build_libraries(wheels: CudaWheels, cache: Path, *, compiler: str = "cc") ->
         NullGpuError: there is no compiler or no `nm`, or compiling failed; says what it printed.
     """
     folder = _built(cache, wheels.libraries, compiler, lambda out: _Build(wheels, out, compiler).run())
-    names = (DRIVER, NVML, *(wheels.libraries[name].name for name in ("cudart", "cublasLt", "cublas", "cudnn")))
+    loaded = (wheels.libraries[name].name for name in (*_STAND_INS, "cudnn") if name in wheels.libraries)
+    names = (DRIVER, NVML, *loaded)
     return NullGpuLibraries(wheels=wheels, preload=tuple(folder / name for name in names))
 
 
@@ -126,8 +129,9 @@ class _Build:
     def run(self) -> None:
         self._driver()
         self._link(NVML, [self._compile("nvml.c")], [])
-        for name in ("cudart", "cublasLt", "cublas"):
-            self._stand_in(name)
+        for name in _STAND_INS:
+            if name in self._wheels.libraries:
+                self._stand_in(name)
         self._shim("cudnn")
         for library in (DRIVER, NVML):  # the names of packages for development, which some programs open first
             (self._out / library.removesuffix(".1")).symlink_to(library)

@@ -18,6 +18,8 @@ MIN_CUDNN = (9, 8, 0)
 
 STOOD_IN_FOR = ("cudart", "cublas", "cublasLt", "cudnn")
 """Libraries of the wheels that ours are loaded in place of, by their names without `lib`."""
+OPTIONAL = ("cufft", "nvrtc")
+"""Others of which ours are made where a wheel has them."""
 
 _FIND = """
 import importlib.util as util, json
@@ -40,7 +42,7 @@ class CudaWheels:
         python: its interpreter.
         cuda_major: 12 or 13.
         cudnn: version, e.g. (9, 20, 0).
-        libraries: path by name, e.g. `cudart`; those of `STOOD_IN_FOR`, and `nvrtc` if it is there.
+        libraries: path by name, e.g. `cudart`; those of `STOOD_IN_FOR`, and of `OPTIONAL` those that are there.
         includes: folders with the headers of these versions.
     """
 
@@ -75,7 +77,7 @@ def wheels_in(folders: Sequence[Path], *, python: str) -> CudaWheels:
     Raises:
         NullGpuError: as `find_wheels`.
     """
-    names = (*STOOD_IN_FOR, "nvrtc")
+    names = (*STOOD_IN_FOR, *OPTIONAL)
     libraries = {name: path for name in names if (path := _library(folders, name)) is not None}
     missing = [name for name in STOOD_IN_FOR if name not in libraries]
     if missing:
