@@ -42,6 +42,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "generated_tokens": "cotenant.tracing.assumptions.generated_tokens:operators",
         "equal_contents": "cotenant.tracing.assumptions.equal_contents:operators",
         "ranked_choices": "cotenant.tracing.assumptions.ranked_choices:operators",
+        "shifted_positions": "cotenant.tracing.assumptions.shifted_positions:operators",
     },
 )
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.assumptions import booleans, equal_contents
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
 from cotenant.tracing.assumptions.ranked_choices import RANKED, assumed_indices
+from cotenant.tracing.assumptions.shifted_positions import assumed_position
 from cotenant.tracing.operators import sparse
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import copy_strides, is_non_overlapping_and_dense
@@ -56,7 +57,11 @@ def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
     if ranked is not None:
         ctx.warn_assumed(RANKED)
         return ranked.item()
-    return ctx.loops.number() if dtype.is_floating_point else 1 - booleans.is_zero_count(args[0])
+    if dtype.is_floating_point:
+        return ctx.loops.number()
+    first = 1 - booleans.is_zero_count(args[0])
+    position = assumed_position(args[0], first)
+    return first if position is None else position
 
 
 @operators.shape_of("aten::_to_copy")
@@ -205,7 +210,9 @@ def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tenso
         return target.copy_(ranked)
     if target.numel() > _MAX_ZEROED_NUMEL:
         return target
-    return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
+    first = 0 if target.dim() or target.dtype is torch.bool else 1
+    position = assumed_position(source, first) if is_cuda(source) else None
+    return target.fill_(first if position is None else position)
 
 
 def _is_all_true(mask: Any) -> bool:
