@@ -87,6 +87,17 @@ def scratch(tmp_path, line, more_than=512, capability=(8, 0)):
             id="sums of a mask, and a result of its own",
         ),
         pytest.param(
+            "x = made(70, 50).detach()\ni = torch.zeros(900, dtype=torch.int32, device='cuda')---y = x[i, i], x[:, i]",
+            [70 * 900 * 4, 900 * 8, 900 * 8, 900 * 8, 900 * 4],
+            id="indices of 32 bits as some of 64",
+        ),
+        pytest.param(
+            "x = made(70, 50).detach()\ni = torch.zeros(60, 1, dtype=torch.int32, device='cuda')\n"
+            "j = torch.zeros(1, 40, dtype=torch.long, device='cuda')---y = x[i, j], x[j, j]",
+            [60 * 40 * 8, 60 * 40 * 8, 60 * 40 * 4],
+            id="one of 32 bits, and the other beside it",
+        ),
+        pytest.param(
             "x = made(70, 50)\ni = torch.zeros(300, dtype=torch.long, device='cuda')\nv = made(300, 50)---"
             "with torch.no_grad(): x[i] = v",
             [],

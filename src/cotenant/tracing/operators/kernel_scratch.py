@@ -59,16 +59,18 @@ def _copy_of(ctx: OpContext, tensor: Any) -> Any:
 
 @operators.recorder_of("aten::index.Tensor")
 def _index(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Several indices are copied if they differ in strides once they have one shape.
+    """Indices of 32 bits become some of 64; several are copied if they differ in strides once they have one shape.
 
-    Source: ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex`, `all_strides_match`.
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `make_info`, `AdvancedIndex`, `all_strides_match`.
     """
     indices = [index for index in args[1] if index is not None]
-    if len(indices) > 1 and all(index.dtype in (torch.int64, torch.int32) for index in indices):
+    if indices and all(index.dtype in (torch.int64, torch.int32) for index in indices):
         same = torch.broadcast_shapes(*(index.shape for index in indices))
+        nbytes = math.prod(same) * _INDEX_BYTES
+        short = [index.dtype is torch.int32 for index in indices]
+        ctx.keep_until_done([ctx.scratch(nbytes, out.device) for is_short in short if is_short])
         if len({index.expand(same).stride() for index in indices}) > 1:
-            nbytes = math.prod(same) * _INDEX_BYTES
-            ctx.keep_until_done([ctx.scratch(nbytes, out.device) for _ in indices])
+            ctx.keep_until_done([ctx.scratch(nbytes, out.device) for is_short in short if not is_short])
     ctx.record(out)
 
 
