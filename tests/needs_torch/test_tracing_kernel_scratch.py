@@ -109,6 +109,14 @@ def scratch(tmp_path, line, more_than=512, capability=(8, 0)):
             [300 * 50 * 4, *5 * [300 * 8]],
             id="those that are added do, in rows",
         ),
+        pytest.param(
+            "x = made(70, 50)\ni = torch.zeros(300, dtype=torch.long, device='cuda')\nv = made(50, 300)---"
+            "torch.use_deterministic_algorithms(True)\n"
+            "with torch.no_grad(): x[i] = v.t(); x[i] = v[0, 0]\n"
+            "torch.use_deterministic_algorithms(False)",
+            [300 * 50 * 4, *5 * [300 * 8]],
+            id="so do deterministic ones, but for one value",
+        ),
     ],
 )  # fmt: skip
 def test_scratch_memory_of_forward_kernels(tmp_path, line, wanted):

@@ -76,13 +76,14 @@ def _index(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: An
 
 @operators.recorder_of("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """With `accumulate`: linear indices, a range, the same sorted, and the storage of the sort.
+    """With `accumulate`, or in a fixed order: linear indices, a range, the same sorted, and the storage of the sort.
 
     Source: ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. Not modeled: sums that several indices take.
     """
     ctx.record(out)
     indices, values = args[1], args[2]
-    if not (args[3] if len(args) > 3 else kwargs.get("accumulate", False)):
+    is_ordered = torch.are_deterministic_algorithms_enabled() and values.numel() > 1
+    if not (is_ordered or (args[3] if len(args) > 3 else kwargs.get("accumulate", False))):
         return
     shapes = [index.shape for index in indices if index is not None and index.dtype is not torch.bool]
     if not shapes or values.device.type != "cuda":
