@@ -44,6 +44,7 @@ for path in ("made/inside/a.db", ":memory:", "there.db"):
     base.close()
 assert sqlite3.connect("made/inside/a.db").execute("select * from t").fetchall() == []
 assert sqlite3.connect("there.db").execute("select * from kept").fetchall() == []
+sqlite3.dbapi2.connect("made/inside/other.db").execute("create table t (a int)")
 """,
     "pyarrow": """
 import pyarrow, pyarrow.parquet

@@ -82,6 +82,7 @@ def patches(overlay: Overlay) -> list[Patch]:
         ("h5py._hl.files:make_fid", 0, hdf5, "HDF5 opens files in C.", "h5py/_hl/files.py, `make_fid`"),
         ("soundfile:SoundFile._open", 1, sound, "libsndfile opens files in C.", "soundfile.py, `SoundFile._open`"),
         ("sqlite3:connect", 0, database, "SQLite opens files in C.", "Lib/sqlite3/dbapi2.py"),
+        ("sqlite3.dbapi2:connect", 0, database, "SQLAlchemy takes it from there.", "Lib/sqlite3/dbapi2.py"),
         ("pyarrow.parquet:write_table", 1, writes, "Arrow writes files in C++.", "pyarrow/parquet/core.py"),
         ("pyarrow.parquet:read_table", 0, reads, "Arrow reads files in C++.", "pyarrow/parquet/core.py"),
         (
