@@ -411,6 +411,55 @@ def test_a_training_on_the_cpu_without_an_optimizer_does_not_end_the_trace(tmp_p
     assert 4 * 100 * 1000 in allocations(trace)
 
 
+FIRST_BY_HAND = """
+import torch
+rows = torch.ones(100, 8, device="cuda")
+model = torch.nn.Linear(8, 1000).cuda()
+
+def fit(step, rounds):
+    for _ in range(rounds):
+        advance(step)
+
+def advance(step):
+    model(rows).sum().backward()
+    step()
+
+def by_hand():
+    for parameter in model.parameters():
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+
+weight = torch.zeros(8, 1, device="cuda", requires_grad=True)
+for _ in range({rounds}):
+    (rows @ weight).sum().backward()
+    weight.data -= weight.grad
+    weight.grad = None
+fit({step}, 50)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "step", "warning"),
+    [
+        pytest.param(100, "torch.optim.SGD(model.parameters(), lr=0.1).step", None, id="an optimizer"),
+        pytest.param(
+            100, "by_hand", "the script has no optimizer: 122 backward passes were traced instead", id="by hand, too"
+        ),
+        pytest.param(
+            100_000,
+            "by_hand",
+            "the training at train.py, line 23, runs only after the traced part; its memory is not included",
+            id="behind many rounds",
+        ),
+    ],
+)
+def test_what_follows_a_training_by_hand_is_traced_or_named(tmp_path, rounds, step, warning):
+    trace = traced(tmp_path, FIRST_BY_HAND.format(rounds=rounds, step=step))
+    assert trace.warnings[-1:] == ((warning,) if warning else ())
+    assert (4 * 100 * 1000 in allocations(trace)) == (rounds == 100)
+    if not warning:  # three steps, for gradients and states of the second
+        assert allocations(trace).count(4 * 8 * 1000) >= 1 + 3
+
+
 @pytest.mark.parametrize(
     ("passes", "warned"),
     [

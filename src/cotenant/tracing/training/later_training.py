@@ -9,7 +9,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from cotenant.tracing import script_location
@@ -39,6 +39,11 @@ class TrainedLines:
         self._goes_elsewhere = not lines <= self._lines
         self._lines |= lines
 
+    @property
+    def goes_elsewhere(self) -> bool:
+        """Whether the newest pass ran in a line of its own, as the first of a training does."""
+        return self._goes_elsewhere
+
     def begins_stage(self) -> bool:
         """Whether the step that comes, after the wanted ones, begins another stage, and of the first eight."""
         self._stages += self._goes_elsewhere
@@ -49,9 +54,12 @@ class TrainedLines:
         return any(of is code and contains(statement, line) for of, line in self._lines)
 
 
-def warn_later_training(recorder: Any, trained: TrainedLines) -> None:
-    """Warn if later statements of the script's functions on the call stack train, and have not yet."""
-    for frame, statement in _later_training(trained):
+def warn_later_training(recorder: Any, trained: TrainedLines, *, by_calls: bool) -> None:
+    """Warn if later statements of the script's functions on the call stack train, and have not yet.
+
+    `by_calls`: also those that call a function which trains.
+    """
+    for frame, statement in _later_training(trained, by_calls=by_calls):
         place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
         recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
 
@@ -61,24 +69,47 @@ def work_is_later(place: str) -> str:
     return f"the work at {place}, runs only after the traced steps; its memory is not included"
 
 
-def rounds_before_later_training(trained: TrainedLines) -> int | None:
+def rounds_before_later_training(trained: TrainedLines, *, by_calls: bool) -> int | None:
     """Rounds left of the present loop, if the script trains again after it; None: it does not, or not known."""
-    for frame, _ in _later_training(trained):
+    for frame, _ in _later_training(trained, by_calls=by_calls):
         present = next((part for part in function_body(frame) if contains(part, frame.f_lineno)), None)
         if isinstance(present, ast.For):
             return Counters.of(present, script_location.visible_names(frame)).rounds_left
     return None
 
 
-def _later_training(trained: TrainedLines) -> Iterator[tuple[FrameType, ast.stmt]]:
+def _later_training(trained: TrainedLines, *, by_calls: bool) -> Iterator[tuple[FrameType, ast.stmt]]:
     """The first statement after the present ones that trains and has not yet, and its frame; nothing without one."""
     names: set[str] = set()
     for frame in list(script_frames()):
+        functions = _functions_seen_by(frame) if by_calls else {}
         for statement in _after(frame):
-            if trains(statement, names) and not trained.any_in(frame.f_code, statement):
+            if by_calls and isinstance(statement, ast.FunctionDef):
+                names |= {statement.name} if any(trains(part, names) for part in statement.body) else set()
+            called = (node.func for node in ast.walk(statement) if isinstance(node, ast.Call) and by_calls)
+            known = {
+                name.id for name in called if isinstance(name, ast.Name) and _function_trains(functions.get(name.id))
+            }
+            if trains(statement, names | known) and not trained.any_in(frame.f_code, statement):
                 yield frame, statement
                 return
         names.add(frame.f_code.co_name)
+
+
+def _functions_seen_by(frame: FrameType) -> dict[str, FunctionType]:
+    visible = script_location.visible_names(frame)
+    return {name: value for name, value in visible.items() if isinstance(value, FunctionType)}
+
+
+def _function_trains(function: Any, depth: int = 2) -> bool:
+    """Whether a function of the script has a backward pass, or calls one that has."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not script_location.is_user_file(code.co_filename):
+        return False
+    if "backward" in code.co_names:
+        return True
+    more = (getattr(function, "__globals__", {}).get(name) for name in code.co_names)
+    return depth > 0 and any(_function_trains(part, depth - 1) for part in more)
 
 
 def script_frames() -> Iterator[FrameType]:

@@ -27,6 +27,7 @@ from cotenant.tracing.training.training_rounds import TrainingRounds
 
 _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
 _MAX_BACKWARD_PASSES = 200  # while each leaves more than the one before, such as gradients in a list
+_MAX_ROUNDS_BY_HAND = 1000
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
 _MAX_GROWING_STEPS = 24  # more, while each leaves more than the one before: a queue of results fills in a few
 
@@ -110,7 +111,7 @@ class TrainingProgress:
         self.epoch_end: int | None = None
         self._epoch_begin: int | None = None  # events before the newest one of a data loader
         self.empty_loader_reason, self.empty_epochs = "", 0
-        self._backward_passes = self._blocks_before_pass = 0
+        self._backward_passes = self._passes_before = self._blocks_before_pass = 0
         self._warmup_loops = 0  # that were traced to their end
         self._growing_steps = 0  # that were traced beyond those wanted
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
@@ -148,17 +149,27 @@ class TrainingProgress:
             return
         self._backward_passes += 1
         traced, grows = self._backward_passes - 1, self._growth.pass_begins()
-        if traced < _BACKWARD_PASSES:
+        if self._trained.goes_elsewhere and traced >= _BACKWARD_PASSES:  # another training
+            self._passes_before = traced
+        if traced - self._passes_before < _BACKWARD_PASSES:
             return
         if not self.draining:
             self.log.steps = traced
-            if grows and traced < _MAX_BACKWARD_PASSES and not self.loaders:
+            if not self.loaders and ((grows and traced < _MAX_BACKWARD_PASSES) or self._goes_on_by_hand()):
                 return
             more = ", and GPU memory still grew with each" if grows else ""
             self.log.warn(f"the script has no optimizer: {traced} backward passes were traced instead{more}")
         if not self.loaders or self.draining:
             self._end()
         self.draining = self.ending_epoch = self.has_trained = True
+
+    def _goes_on_by_hand(self) -> bool:
+        """Whether to trace the rest of a loop without an optimizer, since the script trains again after it."""
+        rounds = later_training.rounds_before_later_training(self._trained, by_calls=True)
+        if rounds is None or rounds > _MAX_ROUNDS_BY_HAND:
+            return False
+        self.schedule.extend(self.log.steps)
+        return True
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         is_large = functools.partial(step_growth.is_large, allocated=self.log)
@@ -236,7 +247,7 @@ class TrainingProgress:
 
     def _goes_on(self) -> bool:
         """Whether to trace the rest of a short loop, since the script trains again after it: the loop warms it up."""
-        rounds = later_training.rounds_before_later_training(self._trained)
+        rounds = later_training.rounds_before_later_training(self._trained, by_calls=False)
         if rounds is None or rounds > _MAX_WARMUP_ROUNDS or self._warmup_loops >= _MAX_WARMUP_LOOPS:
             return False
         self._warmup_loops += 1
@@ -272,6 +283,6 @@ class TrainingProgress:
 
     def _end(self) -> None:
         self._loop_exit.warn_unreached()
-        later_training.warn_later_training(self.log, self._trained)
+        later_training.warn_later_training(self.log, self._trained, by_calls=not self.schedule.has_optimizer)
         self._warn_untraced_rounds()
         self._finish()
