@@ -57,6 +57,7 @@ _TRAINING_ROWS = 8  # for each one of another part
 _COLUMN_TAKERS = ("sort_values", "groupby", "drop_duplicates", "dropna", "set_index", "drop", "rename", "pop")
 """Methods whose first argument, or one of `_COLUMN_OPTIONS`, names columns."""
 _COLUMN_OPTIONS = ("by", "subset", "keys", "columns", "item")
+_ROWS_OF = ("iterrows", "itertuples")
 _OF_CELLS = ("read_csv", "read_table", "read_excel")
 _TAGS = ("O", *(f"{place}-{number}" for number in range(CLASSES // 2) for place in "BI"))
 """Of words: outside of names, and at the begin or inside of one of a class."""
@@ -273,7 +274,36 @@ def _growing(pandas: Any) -> Any:
         GrowingTable.loc = property(functools.partial(GrowingRows, "loc"))
     for name in filter(functools.partial(hasattr, pandas.DataFrame), _COLUMN_TAKERS):
         setattr(GrowingTable, name, _with_columns(getattr(pandas.DataFrame, name)))
+    for name in filter(functools.partial(hasattr, pandas.DataFrame), _ROWS_OF):
+        setattr(GrowingTable, name, _with_columns_of_rows(getattr(pandas.DataFrame, name)))
     return GrowingTable
+
+
+def _with_columns_of_rows(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """As of a table that has the columns which a loop over its rows reads: `row.surname`, `row["surname"]`."""
+        names = _columns_of_rows(*script_location.calling_line())
+        _add_columns(self, [name for name in names if not hasattr(importlib.import_module("pandas").Series, name)])
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _columns_of_rows(path: str, line: int) -> list[str]:
+    """Columns that the loop at a line reads of each row; none where no loop is there."""
+    loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.For) and node.lineno == line)
+    found: dict[str, None] = {}
+    for loop in loops:
+        targets = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+        for node in (node for part in loop.body for node in ast.walk(part)):
+            if not isinstance(node, (ast.Attribute, ast.Subscript)) or not isinstance(node.value, ast.Name):
+                continue
+            key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
+            if node.value.id == targets[-1] and isinstance(key, str):  # of `for index, row in`, the last one
+                found[key] = None
+    return list(found)
 
 
 def _with_columns(original: Any) -> Any:
