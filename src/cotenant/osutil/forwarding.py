@@ -63,11 +63,13 @@ class Witness:
         self._seen: defaultdict[int, list[float]] = defaultdict(list)
         self._has_ended = False
         parent = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # before it is there: it must not miss one
         self.pid = os.fork()
         if self.pid == 0:
             with suppress(BaseException):
                 _note_signals(write_end, parent)
             os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(write_end)
 
     def has_seen(self, number: int) -> bool:
@@ -91,7 +93,6 @@ class Witness:
 
 
 def _note_signals(write_end: int, parent: int) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     while os.getppid() == parent:
         os.write(write_end, _REPORT.pack(signal.sigwait(FORWARDED), time.monotonic()))
