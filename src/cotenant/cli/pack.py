@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -263,18 +264,19 @@ def _run(jobs: Sequence[PackJob], folder: Path, own: Mapping[str, str | None], *
 
     def started(daemon: PrivateDaemon) -> None:
         gpus = ", ".join(f"{gpu['index']} ({gpu['name']})" for gpu in daemon.client.gpus())
-        note(f"pack: jobs share GPU {gpus}; see them with: cotenant ls --socket {daemon.client.socket_file}")
+        _note(f"jobs share GPU {gpus}; see them with: cotenant ls --socket {daemon.client.socket_file}")
 
     progress = PackProgress(folder, part)
     try:
-        pack = Pack(mine, progress, settings, remaining_s=remaining_s, margin_s=margin_s, report=_report_job)
+        pack = Pack(
+            mine, progress, settings, remaining_s=remaining_s, margin_s=margin_s, report=_report_job, warn=_note
+        )
         result = pack.run(started)
     finally:
         progress.close()
     _summarize(result, folder, json=json)
     if result.is_time_over and slurm is not None and job_id is not None and os.environ.get("COTENANT_PACK_REQUEUES"):
-        note(f"pack: job {job_id} is requeued for {counted(result.left, 'job')}")
-        sys.stderr.flush()
+        _note(f"job {job_id} is requeued for {counted(result.left, 'job')}")
         if subprocess.run([slurm.program("scontrol"), "requeue", job_id], check=False).returncode == 0:
             # Slurm ends this process. If it ended by itself before, the job could count as failed, and not be requeued.
             time.sleep(REQUEUE_TIMEOUT_S)
@@ -304,10 +306,16 @@ def _part(text: str | None) -> tuple[int, int]:
     return int(match[1]) - 1, int(match[2])
 
 
+def _note(text: str) -> None:
+    """Say something; an output that a full disk does not take ends no pack."""
+    with contextlib.suppress(OSError):
+        note(f"pack: {text}")
+
+
 def _report_job(entry: Mapping[str, Any]) -> None:
     index = "" if entry["index"] is None else f"_{entry['index']}"
     seen = f", {format_bytes(entry['seen_bytes'])} seen" if entry["seen_bytes"] is not None else ""
-    note(f"pack: line {entry['line']}{index} {entry['state']} after {format_duration(entry['running_s'])}{seen}")
+    _note(f"line {entry['line']}{index} {entry['state']} after {format_duration(entry['running_s'])}{seen}")
 
 
 def _summarize(result: PackResult, folder: Path, *, json: bool) -> None:

@@ -19,6 +19,8 @@ from cotenant.slurm.private_daemon import PackSettings, PrivateDaemon, private_d
 
 POLL_S = 0.5
 LIMIT_EVERY_S = 60.0
+RECORD_TIMEOUT_S = 600.0
+"""How long a pack whose jobs have all ended waits for room to record it."""
 CANCELLED = "CANCELLED"
 COMPLETED = "COMPLETED"
 EXIT_LEFT = 75
@@ -69,7 +71,8 @@ class Pack:
     """One run over a list of jobs.
 
     `remaining_s`: gives the seconds that are left to the allocation; None without a limit. The jobs are stopped when
-    these are fewer than `margin_s`. `report` is called with each entry that is added to the progress.
+    these are fewer than `margin_s`. `report` is called with each entry that is added to the progress, `warn` with what
+    goes wrong meanwhile.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Pack:
         remaining_s: Callable[[], float | None],
         margin_s: float,
         report: Callable[[dict[str, Any]], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._jobs = jobs
         self._progress = progress
@@ -88,6 +92,8 @@ class Pack:
         self._remaining_s = remaining_s
         self._margin_s = margin_s
         self._report = report
+        self._warn = warn
+        self._unrecorded: list[dict[str, Any]] = []
         self._signal: int | None = None
 
     def run(self, on_start: Callable[[PrivateDaemon], None] = lambda _: None) -> PackResult:
@@ -144,8 +150,8 @@ class Pack:
     def _wait(self, daemon: PrivateDaemon, ids: dict[int, tuple[PackLine, int | None]], result: PackResult) -> None:
         """Record what ends, until all has ended, or what goes on has been stopped."""
         open_ids = set(ids)
-        limit_due_s = 0.0
-        while open_ids:
+        limit_due_s, give_up_s = 0.0, time.monotonic() + RECORD_TIMEOUT_S
+        while open_ids or (self._unrecorded and not result.why):
             try:
                 active = {view["id"] for view in daemon.client.jobs(active=True)}
                 ended = [daemon.client.job(job_id) for job_id in sorted(open_ids - active)]
@@ -159,7 +165,11 @@ class Pack:
             open_ids &= active
             self._record(ended, ids, result)
             now_s = time.monotonic()
-            if not result.why and open_ids:
+            if open_ids:
+                give_up_s = now_s + RECORD_TIMEOUT_S
+            elif self._unrecorded and now_s >= give_up_s:
+                result.why = "what has ended could not be recorded"
+            if not result.why and (open_ids or self._unrecorded):
                 if self._signal is not None:
                     result.why = f"signal {self._signal}"
                 elif now_s >= limit_due_s:
@@ -169,9 +179,9 @@ class Pack:
                     limit_due_s = now_s + (
                         LIMIT_EVERY_S if rest_s is None else min(LIMIT_EVERY_S, max(POLL_S, rest_s - self._margin_s))
                     )
-                if result.why:
+                if result.why and open_ids:
                     self._stop(daemon)
-            if open_ids:
+            if open_ids or self._unrecorded:
                 time.sleep(POLL_S)  # a signal does not end it early, and is noticed after it (PEP 475)
 
     def _stop(self, daemon: PrivateDaemon) -> None:
@@ -206,11 +216,24 @@ class Pack:
                     "running_s": view["running_s"],
                 }
             )
-        if entries:
-            self._progress.record(entries)
-            result.done += entries
-            for entry in entries:
-                self._report(entry)
+        self._save(entries, result)
+
+    def _save(self, entries: Sequence[dict[str, Any]], result: PackResult) -> None:
+        """Add entries to the progress, or all of them later: a full disk ends no job."""
+        waiting = [*self._unrecorded, *entries]
+        if not waiting:
+            return
+        try:
+            self._progress.record(waiting)
+        except OSError as error:
+            if not self._unrecorded:
+                self._warn(f"cannot record what has ended: {(error.strerror or str(error)).lower()}; trying again")
+            self._unrecorded = waiting
+            return
+        self._unrecorded = []
+        result.done += waiting
+        for entry in waiting:
+            self._report(entry)
 
 
 def visible_gpus(env: dict[str, str] | None = None) -> str | None:

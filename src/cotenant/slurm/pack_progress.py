@@ -58,7 +58,8 @@ class PackProgress:
     def __init__(self, folder: Path, part: tuple[int, int] = (0, 1)) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._file: IO[str] = (folder / f"done-{part[0]}-{part[1]}.jsonl").open("a", encoding="utf-8")
+        # Without a buffer, which would hold what a full disk has not taken.
+        self._file: IO[bytes] = (folder / f"done-{part[0]}-{part[1]}.jsonl").open("ab", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -71,7 +72,7 @@ class PackProgress:
         """The jobs that have ended for good, of all parts, by key and index in an array."""
         found = {}
         for path in sorted(self.folder.glob("done-*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_bytes().splitlines():
                 try:
                     entry = json.loads(line)
                     found[str(entry["key"]), entry["index"]] = entry
@@ -80,10 +81,15 @@ class PackProgress:
         return found
 
     def record(self, entries: Sequence[dict[str, Any]]) -> None:
-        """Add jobs that have ended, on disk when this returns."""
+        """Add jobs that have ended, on disk when this returns.
+
+        Raises:
+            OSError: the disk is full, or fails; a part may be there, and a later call may repeat it.
+        """
         # A writer that was killed may have left half a line, which must not swallow this one.
-        self._file.write("".join(f"\n{json.dumps(entry)}" for entry in entries) + "\n")
-        self._file.flush()
+        rest = ("".join(f"\n{json.dumps(entry)}" for entry in entries) + "\n").encode()
+        while rest:
+            rest = rest[self._file.write(rest) :]
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
