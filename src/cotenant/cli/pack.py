@@ -200,13 +200,14 @@ def _submit(
 ) -> int:
     """Submit one job of Slurm that runs the pack."""
     from cotenant.slurm.gpu_request import GPU_OPTIONS
+    from cotenant.slurm.installation import literal_path
     from cotenant.slurm.plan import words_of
     from cotenant.slurm.submission import run_sbatch
 
     given = {setting.option.name for setting in options}
     added = [] if given & set(GPU_OPTIONS) else ["--gres=gpu:1"]
     added += [] if "job-name" in given else [f"--job-name={folder.stem}"]
-    added += [] if "output" in given else [f"--output={str(folder).replace('%', '%%')}/slurm-%j.out"]
+    added += [] if "output" in given else [f"--output={literal_path(folder)}/slurm-%j.out"]
     added += ["--requeue"] if not given & {"requeue", "no-requeue"} else []
     added += ["--open-mode=append"]
     listed = folder / "jobs.txt"

@@ -17,7 +17,13 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.hosts.allocations import ALLOCATION_ID, AllocationNote, AllocationReport, AllocationState
 from cotenant.hosts.keeper import NOTE_CHECK_S, end_of, mark_of
-from cotenant.slurm.installation import SlurmInstallation, find_installation, split_rows, without_allocation
+from cotenant.slurm.installation import (
+    SlurmInstallation,
+    find_installation,
+    literal_path,
+    split_rows,
+    without_allocation,
+)
 from cotenant.slurm.pack import parse_time_left
 
 COLUMNS = ("job_id", "name", "state", "node", "length", "end", "reason")
@@ -72,8 +78,9 @@ class SlurmAllocations:
 
     def request(self, name: str, command: list[str], log: Path) -> str:
         """Submit an allocation that runs `command`."""
+        file = literal_path(log)
         script = "exec " + " ".join(_quoted(word) for word in command)
-        ours = ("--parsable", "--no-requeue", "-N1", "-J", name, "-o", str(log), "-e", str(log), "--wrap", script)
+        ours = ("--parsable", "--no-requeue", "-N1", "-J", name, "-o", file, "-e", file, "--wrap", script)
         answer = self._slurm.output("sbatch", *self._words, *ours, env=without_allocation(os.environ))
         return answer.strip().partition(";")[0]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 
 import pytest
 
+from cotenant.cli.main import main
 from cotenant.hosts.keeper import end_of, mark_of
 from cotenant.slurm import pilot_allocations
 from cotenant.slurm.installation import SlurmInstallation
@@ -84,3 +87,31 @@ def test_a_keeper_that_is_silent_is_gone_and_one_that_is_not_is_waited_for(seen)
     assert seen("NODE_FAIL", at_s=9 * SILENT_S + SILENT_S).state == "stopping"
     assert seen("NODE_FAIL", at_s=9 * SILENT_S + SILENT_S + 0.1).state == "ended"
     assert not seen.mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("a b", "a b"), ("100%j", "100%%j"), ("a\\b", "a\\\\b"), ("100%\\j", "100%\\\\j")],
+)
+def test_the_log_of_an_allocation_is_a_path_and_no_pattern(tmp_path, name, pattern):
+    """Below `100%j` Slurm opened a file in `10054`, and the allocation failed before it gave a GPU."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{tmp_path}/words\necho 17\n")
+    sbatch.chmod(0o755)
+    source = SlurmAllocations(SlurmInstallation(folder=tmp_path, version=""), [], tmp_path)
+    assert source.request(NAME, ["true"], tmp_path / name / "x.log") == "17"
+    words = (tmp_path / "words").read_text().splitlines()
+    for option in ("-o", "-e"):
+        assert words[words.index(option) + 1] == f"{tmp_path}/{pattern}/x.log"
+
+
+def test_the_folder_of_a_pack_is_a_path_and_no_pattern(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho slurm 22\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    (tmp_path / "jobs.txt").write_text("--gpu-mem 1G --wrap true\n")
+    monkeypatch.setenv("COTENANT_SLURM_BIN", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    words = ["pack", "--to", "slurm", "--dry-run", "--json", f"--folder={tmp_path}/100%\\j", str(tmp_path / "jobs.txt")]
+    assert main(words) == 0
+    line = shlex.split(json.loads(capsys.readouterr().out)["line"])
+    assert f"--output={tmp_path}/100%\\\\j/slurm-%j.out" in line
