@@ -153,3 +153,10 @@ def split_rows(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
         if len(cells) == len(columns):
             rows.append(dict(zip(columns, (cell.strip().removesuffix(SEPARATOR) for cell in cells), strict=True)))
     return rows
+
+
+def split_marked_rows(text: str, columns: Sequence[str], mark: str) -> list[dict[str, str]]:
+    """Rows that Slurm printed with `mark` after each column; no cell holds it, but any may hold lines."""
+    cells = [cell.strip() for cell in text.split(mark)]
+    starts = range(0, len(cells) - len(columns), len(columns))
+    return [dict(zip(columns, cells[start : start + len(columns)], strict=True)) for start in starts]

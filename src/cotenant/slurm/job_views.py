@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.slurm.installation import SEPARATOR, SlurmInstallation, split_rows
+from cotenant.slurm.installation import SEPARATOR, SlurmInstallation, split_marked_rows, split_rows
 from cotenant.slurm.job_records import JobRecords
 
 _QUEUE = {
@@ -22,7 +23,7 @@ _QUEUE = {
     "where": "ReasonList",
     "name": "Name",
 }
-"""Fields of squeue -O. The name comes last, because it may hold the separator. `%b` has not what was allocated."""
+"""Fields of squeue -O. `%b` has not what was allocated."""
 _ACCOUNTING = {
     "job_id": "JobID",
     "raw_id": "JobIDRaw",
@@ -45,10 +46,10 @@ def joined_queue(
     Raises:
         BackendError: squeue fails.
     """
-    layout = ",".join(f"{field}:{SEPARATOR}" for field in _QUEUE.values())
-    rows = [
-        _joined(row, records) for row in split_rows(slurm.output("squeue", *words, "-h", "-O", layout), list(_QUEUE))
-    ]
+    # A name may hold lines, which could look like rows of other people's jobs: the mark is new with each call.
+    mark = f"{SEPARATOR}{secrets.token_hex(8)}{SEPARATOR}"
+    text = slurm.output("squeue", *words, "-h", "-O", ",".join(f"{field}:{mark}" for field in _QUEUE.values()))
+    rows = [_joined(row, records) for row in split_marked_rows(text, list(_QUEUE), mark)]
     for row in rows:
         row["elapsed"] = row["time"]
     if not and_recorded:
