@@ -15,7 +15,7 @@ import struct
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,10 +28,13 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 _REPORT = struct.Struct("id")
 
 
-def popen_with_signals(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def popen_with_signals(
+    command: Sequence[str], on_signal: Callable[[int], object] = lambda _: None, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start `command`, and from now on send it what this process alone receives of `FORWARDED`; main thread only.
 
-    Signals that arrive while it starts are sent to it then. `options` are those of `subprocess.Popen`.
+    Signals that arrive while it starts are sent to it then. `on_signal` is called with each that this process receives.
+    `options` are those of `subprocess.Popen`.
 
     Raises:
         OSError: it cannot be started.
@@ -41,6 +44,7 @@ def popen_with_signals(command: Sequence[str], **options: Any) -> subprocess.Pop
     witness = Witness()
 
     def forward(number: int, _: object) -> None:
+        on_signal(number)
         if process is None:
             early.append(number)
         elif not witness.has_seen(number):

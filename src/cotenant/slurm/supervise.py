@@ -62,6 +62,7 @@ class ScriptSupervisor:
         self._outputs = _output_files()
         self._usage: JobGpuUsage | None = None
         self._has_ended = threading.Event()
+        self._received: set[int] = set()
 
     def script_text(self) -> str:
         """The user's script."""
@@ -74,7 +75,8 @@ class ScriptSupervisor:
         unknown = dict.fromkeys(("seen_bytes", "energy_j", *END_FIELDS))
         self._record({**fields, **unknown, "node": os.environ.get("SLURMD_NODENAME", os.uname().nodename)})
         script = str(self._folder / SCRIPT_FILE)
-        process = popen_with_signals([*interpreter_words(self.script_text()), script, *arguments])
+        words = [*interpreter_words(self.script_text()), script, *arguments]
+        process = popen_with_signals(words, self._received.add)
         watcher = threading.Thread(target=self._watch, args=(process.pid,), daemon=True)
         watcher.start()
         status = process.wait()
@@ -141,6 +143,10 @@ class ScriptSupervisor:
         """Id of the new job; None, with a line in the job's output, if there is none."""
         from cotenant.slurm.submission import resubmit
 
+        # `scancel`, the time limit, or a requeue, after which it runs again anyway.
+        if signal.SIGTERM in self._received:
+            print("cotenant: out of GPU memory: not submitted again: the job was stopped", file=sys.stderr, flush=True)
+            return None
         peak = 0 if self._usage is None else self._usage.peak_bytes or 0
         try:
             job_id, said = resubmit(self._job, text, arguments, peak_bytes=peak, wanted_bytes=wanted_bytes)

@@ -28,16 +28,16 @@ def test_the_first_line_is_read_as_by_the_kernel(line, words):
 ABSENT = "/nonexistent/python"
 
 
-def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=()):
+def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=(), stderr=subprocess.PIPE):
     """Start `text` in its outer script, as slurmd does: by the interpreter that the first line names."""
-    job = {"promised_bytes": 1, "shards": 1, "estimator": "", "attempt": 1, "records": str(tmp_path / "records")}
+    job = {"promised_bytes": 1, "shards": 1, "estimator": "", "attempt": 4, "records": str(tmp_path / "records")}
     outer = tmp_path / "outer.sh"
     outer.write_text(watched_script(text, job, python=python))
     return subprocess.Popen(
         [*prefix, *interpreter_words(outer.read_text()), str(outer), *words],
         env={**os.environ, "TMPDIR": str(tmp_path), "SLURM_JOB_ID": "7", **dict(env)},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
 
@@ -104,3 +104,20 @@ def test_a_run_begins_with_a_new_record(tmp_path):
     seen = [json.loads(start(tmp_path, text, python=sys.executable).communicate()[0]) for _ in range(2)]
     assert [(record["exit_code"], record["ended_at_s"]) for record in seen] == [(None, None)] * 2
     assert json.loads((tmp_path / "records" / "7.ran.json").read_text())["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(signal.SIGTERM, "the job was stopped"), (signal.SIGUSR1, "this was attempt 4 of 4")],
+)
+def test_a_job_that_was_stopped_is_not_submitted_again(tmp_path, number, why):
+    """A job whose script had run out of memory, and hung, was cancelled: it came back as another one, with more."""
+    text = "#!/bin/sh\ntrap 'exit 1' TERM USR1\necho 'Traceback (most recent call last):' >&2\n"
+    text += "echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2\necho ready\nwhile :; do sleep 0.01; done\n"
+    with (tmp_path / "err").open("w") as stderr:
+        process = start(tmp_path, text, python=sys.executable, stderr=stderr)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate()
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert lines[-1] == f"cotenant: out of GPU memory: not submitted again: {why}"
