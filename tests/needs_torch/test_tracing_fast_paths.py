@@ -94,7 +94,8 @@ COMPLEX = """
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-cache = _get_current_dispatch_mode().meta_cache
+mode = _get_current_dispatch_mode()
+cache, dispatch, dispatched = mode.meta_cache, mode.fake.dispatch, []
 factor = torch.ones(6, 5, dtype=torch.complex64)
 
 def results(x):  # each twice: the second time from the cache
@@ -113,6 +114,23 @@ before = len(cache._results)
 list(results(real.to("cuda")))
 assert len(cache._results) == before > 10, before
 
+def noted(func, *rest):
+    dispatched.append(func)
+    return dispatch(func, *rest)
+
+def picked(x):  # each twice: the second time from the cache
+    rows, columns = torch.tensor([2, 0, 1], device=x.device), torch.tensor([[1], [3]], device=x.device)
+    for _ in range(2):
+        for y in (x, x.transpose(0, 2), x[:, ::2]):
+            yield from (y[rows], y[:, columns], y[rows, None], y[rows.int()], y[..., rows, columns], y[:, :, rows[:2]])
+
+mode.fake.dispatch = noted
+small = torch.zeros(4, 8, 5)
+for ours, theirs in zip(picked(small.to("cuda")), picked(small), strict=True):
+    assert (ours.shape, ours.stride(), ours.device.type) == (theirs.shape, theirs.stride(), "cuda")
+assert dispatched.count(torch.ops.aten.index.Tensor) == 18, dispatched
+mode.fake.dispatch = dispatch
+
 w = torch.nn.Parameter(torch.zeros(4, device="cuda"))
 optimizer = torch.optim.SGD([w], 0.1)
 for _ in range(3):
@@ -121,7 +139,7 @@ for _ in range(3):
 """
 
 
-def test_results_of_complex_tensors_are_cached_apart_from_those_of_conjugate_views(tmp_path):
+def test_results_of_indices_and_of_complex_tensors_are_cached_apart_from_those_of_conjugate_views(tmp_path):
     traced(tmp_path, COMPLEX)
 
 

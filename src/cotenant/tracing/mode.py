@@ -45,7 +45,7 @@ from cotenant.tracing.training.inplace_grad_accumulation import InplaceGradAccum
 from cotenant.tracing.training.written_views import WrittenViews
 
 _DEVICE = torch.ops.prim.device.default
-_ADD = torch.ops.aten.add.Tensor
+_ADD, _INDEX = torch.ops.aten.add.Tensor, torch.ops.aten.index.Tensor
 _make_subclass: Any = torch.Tensor._make_subclass  # as it is before `module_to_device` replaces it for the script
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _active_dispatch_mode = torch._C._get_dispatch_mode
@@ -247,8 +247,12 @@ class TraceMode(TorchDispatchMode):
                 return out
         if "device" in kwargs:
             kwargs = {**kwargs, "device": device}
+        # Of numbers alone, whose shapes decide: with masks it raises, and nothing is cached.
+        key = self.meta_cache.key_of(func, args, kwargs, device) if func is _INDEX else None
+        if key is not None and (out := self.meta_cache.find(self, key, args, device)) is not NotImplemented:
+            return out
         try:
-            return self.fake.dispatch(func, (FakeTensor,), _without_subclasses(args), kwargs)
+            out = self.fake.dispatch(func, (FakeTensor,), _without_subclasses(args), kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException, NotImplementedError) as error:
             if _is_composite_explicit(func):
                 with self:
@@ -258,6 +262,9 @@ class TraceMode(TorchDispatchMode):
             raise Untraceable(
                 f"`{func.name()}` cannot be traced: it has no meta kernel, and no shape function in `{PLUGIN_GROUP}`"
             ) from error
+        if key is not None:
+            self.meta_cache.put(key, args, out)
+        return out
 
     def _run_meta(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         """The result of the meta kernel, cached by shapes; NotImplemented where the kernel refuses the call."""
