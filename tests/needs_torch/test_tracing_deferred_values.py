@@ -53,6 +53,7 @@ def test_pairs_of_boxes_and_anchors_are_counted(tmp_path, mask, count):
         ),
         pytest.param("mask |= features > 0.5", id="as augmented assignment"),
         pytest.param("mask = mask | (features > 0.5)", id="another mask"),
+        pytest.param("mask = torch.rand_like(deltas.amin(3)) > 0.5", id="random numbers"),
     ],
 )
 def test_unknown_values_leave_nothing_known(tmp_path, write):

@@ -78,6 +78,11 @@ def value_of(tensor: Any) -> torch.Tensor | None:
 
 
 @functools.cache
+def _is_data_dependent(func: OpOverload) -> bool:
+    return any(tag in func.tags for tag in _DATA_DEPENDENT)
+
+
+@functools.cache
 def _written_arguments(func: OpOverload) -> tuple[tuple[int, str], ...]:
     """Positions and names of the arguments that an operator writes to."""
     arguments = enumerate(func._schema.arguments)
@@ -113,7 +118,7 @@ def _expression(
     """None: it has unknown or too many values, is not strided, or writes to more than its first argument."""
     if out.layout is not torch.strided or not 0 < out.numel() <= _MAX_ELEMENTS or out.requires_grad:
         return None
-    if any(tag in func.tags for tag in _DATA_DEPENDENT):
+    if _is_data_dependent(func):
         return None
     tensors: list[Any] = []
     try:
@@ -139,8 +144,8 @@ def _noted(value: Any, values: Callable[[Any], torch.Tensor | None], tensors: li
             raise _Unknown
         found: Any = _of(value)
         if found is None:
-            known = None if assumption_of(value) else values(value)
-            if known is None or known.numel() > _MAX_COPIED:
+            known = values(value)
+            if known is None or known.numel() > _MAX_COPIED or assumption_of(value):
                 raise _Unknown
             found = known.clone()
         tensors.append(found)
