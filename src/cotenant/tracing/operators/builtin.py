@@ -43,6 +43,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "equal_contents": "cotenant.tracing.assumptions.equal_contents:operators",
         "ranked_choices": "cotenant.tracing.assumptions.ranked_choices:operators",
         "shifted_positions": "cotenant.tracing.assumptions.shifted_positions:operators",
+        "drawn_image_sizes": "cotenant.tracing.assumptions.drawn_image_sizes:operators",
     },
 )
 
