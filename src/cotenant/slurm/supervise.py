@@ -23,6 +23,7 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.job import AttemptExit, OomEvidence
 from cotenant.engines.oom_question import TAIL_BYTES, oom_evidence
 from cotenant.osutil.forwarding import popen_with_signals
+from cotenant.osutil.locks import LockHeldError, hold_lock, try_lock
 from cotenant.scheduling.recovery import ran_out_of_memory
 from cotenant.slurm.gpu_usage import JobGpuUsage, open_job_usage
 from cotenant.slurm.job_records import JobRecords
@@ -30,6 +31,9 @@ from cotenant.slurm.watched_script import JOB_FILE, SCRIPT_FILE, interpreter_wor
 
 SAMPLE_S = 1.0
 RECORD_EVERY_S = 10.0
+ABANDONED_S = 24 * 3600.0
+LOCK_FILE = "lock"
+"""In the folder of a script, held while it runs."""
 END_FIELDS = ("ended_at_s", "exit_code", "signal", "oom", "resubmitted_as")
 
 
@@ -37,6 +41,9 @@ def main() -> int:
     """Run the script in the folder `sys.argv[1]`; see the top of this module."""
     folder = Path(sys.argv[1])
     job = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, LockHeldError):  # a full disk, or a file system without locks
+        hold_lock(folder / LOCK_FILE)  # until the end of this process
+    remove_abandoned(folder.parent)
     supervisor = ScriptSupervisor(folder, job, JobRecords(Path(job["records"])))
     try:
         status = supervisor.run(sys.argv[2:])
@@ -49,6 +56,18 @@ def main() -> int:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove folders of this user's jobs that Slurm has killed (SIGKILL): old ones that no process has in use."""
+    for path in parent.glob("cotenant-[0-9]*.??????"):
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if is_ours and time.time() - found.st_mtime > ABANDONED_S:
+                with (path / LOCK_FILE).open("rb") as file:
+                    if try_lock(file.fileno()):
+                        shutil.rmtree(path)
 
 
 class ScriptSupervisor:

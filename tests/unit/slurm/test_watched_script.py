@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from cotenant.slurm.supervise import ABANDONED_S
 from cotenant.slurm.watched_script import interpreter_words, watched_script
 
 
@@ -28,7 +30,7 @@ def test_the_first_line_is_read_as_by_the_kernel(line, words):
 ABSENT = "/nonexistent/python"
 
 
-def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=(), stderr=subprocess.PIPE):
+def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=(), stderr=subprocess.PIPE, stdin=None):
     """Start `text` in its outer script, as slurmd does: by the interpreter that the first line names."""
     job = {"promised_bytes": 1, "shards": 1, "estimator": "", "attempt": 4, "records": str(tmp_path / "records")}
     outer = tmp_path / "outer.sh"
@@ -38,6 +40,7 @@ def start(tmp_path, text, *words, python=ABSENT, env=(), prefix=(), stderr=subpr
         env={**os.environ, "TMPDIR": str(tmp_path), "SLURM_JOB_ID": "7", **dict(env)},
         stdout=subprocess.PIPE,
         stderr=stderr,
+        stdin=stdin,
         text=True,
     )
 
@@ -121,3 +124,24 @@ def test_a_job_that_was_stopped_is_not_submitted_again(tmp_path, number, why):
     process.communicate()
     lines = (tmp_path / "err").read_text().splitlines()
     assert lines[-1] == f"cotenant: out of GPU memory: not submitted again: {why}"
+
+
+def test_folders_of_killed_jobs_are_removed_a_day_later(tmp_path):
+    old = time.time() - 2 * ABANDONED_S
+    waits = start(tmp_path, "#!/bin/sh\necho ready\nread line\n", python=sys.executable, stdin=subprocess.PIPE)
+    assert waits.stdout.readline() == "ready\n"
+    (used,) = folders(tmp_path)
+    left, new, other = (tmp_path / f"cotenant-7.{name}" for name in ("LEFT00", "NEW000", "OTHER0"))
+    for folder in (left, new, other, tmp_path / "mine"):
+        folder.mkdir()
+        (folder / ("job.json" if folder == other else "lock")).write_text("")
+    link = tmp_path / "cotenant-7.LINK00"
+    link.symlink_to(tmp_path / "mine")
+    for path in (used, left, other, tmp_path / "mine"):
+        os.utime(path, (old, old))
+    assert start(tmp_path, "#!/bin/sh\ntrue\n", python=sys.executable).wait() == 0
+    assert set(folders(tmp_path)) == {used, new, other, link}
+    assert (tmp_path / "mine" / "lock").exists()
+    waits.communicate("\n")
+    assert waits.returncode == 0
+    assert set(folders(tmp_path)) == {new, other, link}
