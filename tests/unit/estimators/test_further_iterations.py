@@ -63,7 +63,7 @@ def in_turn(count):
 
 
 def queued(count, length=3):
-    """`count` iterations, each of which puts a result into a queue of `length`, and drops the oldest where it is full."""
+    """`count` iterations that put a result into a queue of `length`, which drops its oldest where it is full."""
     events = [phase("load"), alloc(0, 5, "parameter", "load")]
     for step in range(count):
         number = 100 * (step + 1)
