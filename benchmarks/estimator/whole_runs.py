@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (
     *("vision_loops.py", "synthesis_loops.py", "language_loops.py", "sequence_loops.py", "agent_loops.py"),
     *("occasional_loops.py", "applied_vision_loops.py", "applied_signals_loops.py", "applied_language_loops.py"),
+    "habit_loops.py",
 )
 NOT_JUDGED = {"style": "L-BFGS ends at a gradient of zeros", "sorted_texts": "lengths differ; a warning says so"}
 _EVERY_STEP = 10**9

@@ -306,7 +306,37 @@ def lifelong() -> None:
         memory.append((data.tensors[0][:64].to(GPU), data.tensors[1][:64].to(GPU)))
 
 
-LOOPS: tuple[Callable[[], None], ...] = (two_towers, language_policy, pixels_policy, experts, low_rank, lifelong)
+def beams() -> None:
+    """Translation by a transformer with teacher forcing, and beams of five after each epoch, reordered by index."""
+    model = nn.Transformer(128, 4, 2, 2, 512, batch_first=True).to(GPU)
+    words, head = nn.Embedding(4_000, 128).to(GPU), nn.Linear(128, 4_000).to(GPU)
+    parameters = [*model.parameters(), *words.parameters(), *head.parameters()]
+    optimizer = optim.Adam(parameters, 1e-4, betas=(0.9, 0.98))
+    for _epoch in range(2):
+        model.train()
+        for _step in range(5):
+            source, target = torch.randint(4_000, (16, 24)).to(GPU), torch.randint(4_000, (16, 21)).to(GPU)
+            mask = nn.Transformer.generate_square_subsequent_mask(20, device=GPU)
+            out = head(model(words(source), words(target[:, :-1]), tgt_mask=mask))
+            loss = functional.cross_entropy(out.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            memory = model.encoder(words(torch.randint(4_000, (8, 24)).to(GPU))).repeat_interleave(5, 0)
+            made = torch.zeros(40, 1, dtype=torch.long, device=GPU)
+            scores = torch.zeros(8, 5, device=GPU)
+            for _word in range(12):
+                mask = nn.Transformer.generate_square_subsequent_mask(made.shape[1], device=GPU)
+                chances = head(model.decoder(words(made), memory, tgt_mask=mask)[:, -1]).log_softmax(-1)
+                total = (scores.view(40, 1) + chances).view(8, -1)
+                scores, places = total.topk(5, 1)
+                rows = (places // 4_000 + 5 * torch.arange(8, device=GPU)[:, None]).view(-1)
+                made = torch.cat([made[rows], (places % 4_000).view(40, 1)], 1)
+
+
+LOOPS: tuple[Callable[[], None], ...] = (two_towers, language_policy, pixels_policy, experts, low_rank, lifelong, beams)
 
 if __name__ == "__main__":
     torch.manual_seed(0)
