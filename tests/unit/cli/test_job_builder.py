@@ -61,7 +61,7 @@ def test_the_pages_say_which_jobs_are_queued_again_when_they_are_lost(folder):
     pages = [path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts]
     assert [path.name for path in pages if "--no-requeue" in path.read_text()] == []
     (help_text,) = [param.help for param in submit.params if param.name == "requeue"]
-    assert "By default it is lost" in help_text
+    assert "[default: no-requeue]" in help_text
 
 
 def test_every_option_reaches_the_job(folder):

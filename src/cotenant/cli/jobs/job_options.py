@@ -138,7 +138,7 @@ class JobRequest:
     requeue: bool | None = option(
         "--requeue/--no-requeue",
         section=_FAILURES,
-        help="Requeue it if the machine goes down, or its allocation ends, while it runs. By default it is lost.",
+        help="Requeue it if the machine goes down, or its allocation ends, while it runs.  [default: no-requeue]",
     )
     checkpointable: bool | None = option(
         "--checkpointable/--no-checkpointable",
