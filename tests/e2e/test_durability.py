@@ -54,6 +54,7 @@ def test_a_reboot_loses_running_attempts_only(server):
     again = server.submit(f"echo run >> runs; {gate}", declared_bytes=20 * 2**30, requeue=True)
     for job in (lost, again):
         server.started(job)
+    until((server.root / "runs").is_file, "its shell has come to its first command")
     whole = [server.submit("true", exclusive=True) for _ in range(2)]
     after = server.submit("true", after=[lost])
     anyway = server.submit("true", after_any=[lost])
