@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import booleans, equal_contents
+from cotenant.tracing.assumptions.assumed_sizes import size_warning
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
 from cotenant.tracing.assumptions.ranked_choices import RANKED, assumed_indices
 from cotenant.tracing.assumptions.shifted_positions import assumed_position
@@ -61,6 +62,8 @@ def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
         return ctx.loops.number()
     first = 1 - booleans.is_zero_count(args[0])
     position = assumed_position(args[0], first)
+    if first and (sentence := size_warning()) is not None:
+        ctx.recorder.warn(sentence)
     return first if position is None else position
 
 
