@@ -44,6 +44,14 @@ class DiskReserve:
         self.is_released = False
         return True
 
+    def has_headroom(self) -> bool:
+        """Whether the disk has room beside this space, which stays as it is."""
+        try:
+            found = os.statvfs(self._path.parent)
+        except OSError:
+            return False
+        return found.f_bavail * found.f_frsize >= HEADROOM_BYTES
+
     def release(self) -> bool:
         """Give the space up; False if there is none."""
         if self.is_released or not self._path.exists():

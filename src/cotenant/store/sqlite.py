@@ -308,10 +308,10 @@ class SqliteJournal:
         return self._reserve.allocate()
 
     def is_writable(self) -> bool:
-        """Whether a page, written as it is, reaches the file, and the space can be set aside."""
+        """Whether a page, written as it is, reaches the file, and the disk has room for more."""
         with suppress(JournalError), self._writing("write to"):
             self._db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            return self.restore_reserve()
+            return self._reserve.has_headroom()
         return False
 
     def prune(self, job_ids: Iterable[int]) -> None:

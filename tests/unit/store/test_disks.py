@@ -10,11 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from cotenant.core.errors import JournalError
-from cotenant.store.reserve import RESERVED_BYTES, DiskReserve
+from cotenant.store.reserve import HEADROOM_BYTES, RESERVED_BYTES, DiskReserve
 from cotenant.store.sqlite import SqliteJournal
 from journals import hold, reopened
 
@@ -64,9 +65,14 @@ def test_whether_it_is_writable_is_found_by_writing(path, monkeypatch):
     journal._db.execute("PRAGMA query_only = ON")
     assert not journal.is_writable()
     journal._db.execute("PRAGMA query_only = OFF")
-    monkeypatch.setattr(DiskReserve, "allocate", lambda _: False)
-    assert not journal.is_writable()
-    monkeypatch.undo()
+    reserve = path.with_name(f"{path.name}.reserve")
+    full = SimpleNamespace(f_bavail=HEADROOM_BYTES // 4096 - 1, f_frsize=4096)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda _: full)
+        assert not journal.is_writable()
+        full.f_bavail += 1
+        assert journal.is_writable()
+    assert reserve.stat().st_size == RESERVED_BYTES, "a question must not give it up"
     journal.append([hold(1)])
     journal.close()
     assert reopened(path) == [hold(1)]
@@ -97,6 +103,7 @@ if sys.argv[2] == "goes on":
     kept.append(10**6)
 print(json.dumps(kept), flush=True)
 import os
+from types import SimpleNamespace
 os._exit(0)
 """
 
