@@ -23,7 +23,7 @@ _WARNING = (
 
 
 @dataclass(slots=True)
-class _Sizes:
+class _StepSizes:
     """Sizes at one line, of images of one shape, in this step and the one before."""
 
     step: int
@@ -31,7 +31,7 @@ class _Sizes:
     before: list[Any] = field(default_factory=list)
 
 
-_SEEN: weakref.WeakKeyDictionary[Any, dict[Any, _Sizes]] = weakref.WeakKeyDictionary()
+_SEEN: weakref.WeakKeyDictionary[Any, dict[Any, _StepSizes]] = weakref.WeakKeyDictionary()
 """By the recorder of a trace."""
 
 
@@ -45,7 +45,7 @@ def _note(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
     if images.requires_grad or line is None:
         return
     seen = _SEEN.setdefault(ctx.recorder, {})
-    sizes = seen.setdefault((line, images.shape), _Sizes(ctx.recorder.steps))
+    sizes = seen.setdefault((line, images.shape), _StepSizes(ctx.recorder.steps))
     if sizes.step != ctx.recorder.steps:
         sizes.step, sizes.before, sizes.now = ctx.recorder.steps, sizes.now, []
     sizes.now.append(out.shape)

@@ -87,7 +87,7 @@ class OptimizerSchedule:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             states = [value for state in optimizer.state.values() for value in getattr(state, "values", tuple)()]
             for tensor in (*parameters, *(parameter.grad for parameter in parameters), *states):
-                if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                if isinstance(tensor, torch.Tensor) and not torch.nn.parameter.is_lazy(tensor) and tensor.is_cuda:
                     storage = tensor.untyped_storage()
                     storages[storage._cdata] = storage.nbytes()
         return sum(storages.values())
