@@ -19,8 +19,6 @@ from cotenant.gpu_specs import GpuSpec
 _MADE = frozenset(("alloc", "op"))
 _PASSES = {"forward", "backward"}
 _MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds (`tracing.training.optimizer_schedule`)
-_KINDS = tuple((queues, steps) for queues in (False, True) for steps in range(1, _MAX_STEPS + 1))
-"""Whether an iteration may fill a queue, and its steps, in the order in which iterations are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +96,17 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     With several optimizers that step in turn, an iteration has as many steps. An iteration repeats if the next one
     makes its allocations and calls in the same modules and phases, or a part of them in this order, as with the smaller
     last batch of an epoch, and frees all that is left of it. What is left longer was allocated once, unless its
-    counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn, or it waits in a full
-    queue, which frees as much of an older iteration: each repeat then frees that of the one before it.
+    counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn.
     """
     ends = list(_step_ends(events))
     freed_at = _freed_at(events)
-    for queues, steps in _KINDS:
+    for steps in range(1, _MAX_STEPS + 1):
         best: RepeatedSpan | None = None
         most_bytes = 0
         for start, at, end in zip(ends, ends[steps:], ends[2 * steps :], strict=False):
             requested = sum(event.bytes for event in itertools.islice(events, start, at))
             if requested >= most_bytes:
-                found = _as_repeated(events, start, at, end, freed_at, queues=queues)
+                found = _as_repeated(events, start, at, end, freed_at)
                 if found is not None:
                     best, most_bytes = found.span, requested
         if best is not None:
@@ -121,9 +118,9 @@ def iteration_before_last(events: Sequence[MemoryEvent]) -> TracedIteration | No
     """The last but one iteration of `events`, if it repeats as `repeated_iteration` says."""
     ends = list(_step_ends(events))
     freed_at = _freed_at(events)
-    for queues, steps in _KINDS:
+    for steps in range(1, _MAX_STEPS + 1):
         if len(ends) > 2 * steps:
-            found = _as_repeated(events, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at, queues=queues)
+            found = _as_repeated(events, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at)
             if found is not None:
                 return found
     return None
@@ -147,9 +144,9 @@ def _step_ends(events: Sequence[MemoryEvent]) -> Iterator[int]:
 
 
 def _as_repeated(
-    events: Sequence[MemoryEvent], start: int, at: int, end: int, freed_at: Mapping[int, int], *, queues: bool
+    events: Sequence[MemoryEvent], start: int, at: int, end: int, freed_at: Mapping[int, int]
 ) -> TracedIteration | None:
-    """The iteration up to `at`, with what the one from there to `end` frees of it. `queues`: it may fill some."""
+    """The iteration up to `at`, with what the one from there to `end` frees of it."""
     own, forever = events[start:at], len(events)
     if not {event.phase for event in own} >= _PASSES:  # optimizers that step within the backward pass
         return None
@@ -158,7 +155,6 @@ def _as_repeated(
     once = {storage_id for storage_id in left if freed_at.get(storage_id, forever) >= end}
     frees: dict[int, list[MemoryEvent]] = {}
     in_next: dict[int, int] = {}
-    oldest = _frees_of_older(events, start, at) if queues else {}
     place = 0
     for event in events[at:end]:
         if event.action in _MADE:
@@ -169,14 +165,8 @@ def _as_repeated(
             if event.action == "alloc":
                 in_next[own[place].storage_id] = event.storage_id
             is_left = event.action == "alloc" and freed_at.get(event.storage_id, forever) >= end
-            storage_id = own[place].storage_id
-            if is_left and storage_id in once:
-                if not oldest.get(event.bytes):
-                    return None
-                leaver = oldest[event.bytes].pop(0)
-                once.remove(storage_id)
-                old = own[leaver]._replace(storage_id=of_iteration_before(storage_id))
-                frees.setdefault(leaver, []).append(old)
+            if is_left and own[place].storage_id in once:
+                return None
         elif event.action == "free" and event.storage_id in left:
             old = event._replace(storage_id=of_iteration_before(event.storage_id))
             frees.setdefault(place, []).append(old)
@@ -186,16 +176,6 @@ def _as_repeated(
             repeated.append(event)
         repeated += frees.get(index, ())
     return TracedIteration(RepeatedSpan(at, tuple(repeated), tuple(sorted(left - once))), end, in_next)
-
-
-def _frees_of_older(events: Sequence[MemoryEvent], start: int, at: int) -> dict[int, list[int]]:
-    """Where, behind `start`, storages are freed that were allocated before it, by their bytes."""
-    bytes_of = {event.storage_id: event.bytes for event in itertools.islice(events, start) if event.action == "alloc"}
-    found: dict[int, list[int]] = {}
-    for index, event in enumerate(itertools.islice(events, start, at)):
-        if event.action == "free" and event.storage_id in bytes_of:
-            found.setdefault(bytes_of[event.storage_id], []).append(index)
-    return found
 
 
 def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int | None:
