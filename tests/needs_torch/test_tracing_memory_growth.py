@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
+from cotenant.estimators.further_iterations import repeated_iteration
 from cotenant.tracing.data import synthetic_records
 from cotenant.tracing.data.memory_growth import MemoryGrowth
 from traced_scripts import traced
@@ -226,15 +227,16 @@ def test_a_queue_is_traced_until_it_is_full(tmp_path):
 from collections import deque
 bank = deque(maxlen=6)
 for step in range(500):
-    found = nn.functional.relu(torch.ones(1_000_000, device="cuda") * p)
+    found = model(torch.ones(1, 1, device="cuda"))[0]
     sum((old * found).sum() for old in [*bank, found]).backward()
     bank.append(found.detach())
     optimizer.step()
 """
-    head = "import torch; from torch import nn\np = nn.Parameter(torch.ones(1, device='cuda'))\n"
-    trace = traced(tmp_path, f"{head}optimizer = torch.optim.SGD([p], lr=0.1){source}")
+    head = "import torch; from torch import nn\nmodel = nn.Linear(1, 1_000_000, device='cuda')\n"
+    trace = traced(tmp_path, f"{head}optimizer = torch.optim.SGD(model.parameters(), lr=0.1){source}")
     assert trace.warnings == ()
     assert 6 < trace.header.steps < 12
+    assert repeated_iteration(trace.events) is not None
 
 
 @pytest.mark.parametrize(

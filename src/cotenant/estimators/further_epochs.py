@@ -13,8 +13,10 @@ from dataclasses import replace
 from cotenant.allocator import of_iteration_before
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.estimators.further_iterations import (
+    Kind,
     RepeatedSpan,
     iteration_before_last,
+    kind_of,
     with_further_iterations,
     with_growing_repeats,
 )
@@ -74,16 +76,12 @@ def _rest(events: Sequence[MemoryEvent], own: Collection[int], old: Sequence[Mem
     `old`: the allocations of the latter. A name of the script that a loop binds again and again is bound first by its
     first iteration, so what it held is freed behind the first allocation of this kind, or the n-th for n of them.
     """
-    waiting: dict[tuple[object, ...], deque[int]] = {}
+    waiting: dict[Kind, deque[int]] = {}
     for event in old:
-        waiting.setdefault(_kind(event), deque()).append(event.storage_id)
+        waiting.setdefault(kind_of(event), deque()).append(event.storage_id)
     for event in events:
         if event.action != "free" or event.storage_id in own:
             yield event
-        if event.action == "alloc" and (of_kind := waiting.get(_kind(event))):
+        if event.action == "alloc" and (of_kind := waiting.get(kind_of(event))):
             number = of_iteration_before(of_kind.popleft())
             yield event._replace(action="free", storage_id=number, bytes=0, category="", module="")
-
-
-def _kind(event: MemoryEvent) -> tuple[object, ...]:
-    return event.bytes, event.phase, event.module, event.stream

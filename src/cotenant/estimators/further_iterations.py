@@ -8,6 +8,7 @@ an optimizer step to the end of the next one.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from cotenant.estimators.replay_input import SoftwareStack, make_replay_input
 from cotenant.gpu_specs import GpuSpec
 
 _MADE = frozenset(("alloc", "op"))
+Kind = tuple[int, str, str, int]
 _PASSES = {"forward", "backward"}
 _MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds (`tracing.training.optimizer_schedule`)
 
@@ -96,17 +98,19 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     With several optimizers that step in turn, an iteration has as many steps. An iteration repeats if the next one
     makes its allocations and calls in the same modules and phases, or a part of them in this order, as with the smaller
     last batch of an epoch, and frees all that is left of it. What is left longer was allocated once, unless its
-    counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn.
+    counterpart of the next iteration is left, too: then memory grows, or optimizers step in turn, or it waits in a full
+    queue, whose oldest entry the iteration frees: each repeat then frees that of the one before it.
     """
     ends = list(_step_ends(events))
     freed_at = _freed_at(events)
     for steps in range(1, _MAX_STEPS + 1):
         best: RepeatedSpan | None = None
         most_bytes = 0
-        for start, at, end in zip(ends, ends[steps:], ends[2 * steps :], strict=False):
+        befores = [0] * steps + ends
+        for before, start, at, end in zip(befores, ends, ends[steps:], ends[2 * steps :], strict=False):
             requested = sum(event.bytes for event in itertools.islice(events, start, at))
             if requested >= most_bytes:
-                found = _as_repeated(events, start, at, end, freed_at)
+                found = _as_repeated(events, before, start, at, end, freed_at)
                 if found is not None:
                     best, most_bytes = found.span, requested
         if best is not None:
@@ -120,7 +124,8 @@ def iteration_before_last(events: Sequence[MemoryEvent]) -> TracedIteration | No
     freed_at = _freed_at(events)
     for steps in range(1, _MAX_STEPS + 1):
         if len(ends) > 2 * steps:
-            found = _as_repeated(events, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at)
+            before = ends[-1 - 3 * steps] if len(ends) > 3 * steps else 0
+            found = _as_repeated(events, before, ends[-1 - 2 * steps], ends[-1 - steps], ends[-1], freed_at)
             if found is not None:
                 return found
     return None
@@ -144,9 +149,9 @@ def _step_ends(events: Sequence[MemoryEvent]) -> Iterator[int]:
 
 
 def _as_repeated(
-    events: Sequence[MemoryEvent], start: int, at: int, end: int, freed_at: Mapping[int, int]
+    events: Sequence[MemoryEvent], before: int, start: int, at: int, end: int, freed_at: Mapping[int, int]
 ) -> TracedIteration | None:
-    """The iteration up to `at`, with what the one from there to `end` frees of it."""
+    """The iteration up to `at`, with what the one from there to `end` frees of it. `before`: of the one in front."""
     own, forever = events[start:at], len(events)
     if not {event.phase for event in own} >= _PASSES:  # optimizers that step within the backward pass
         return None
@@ -155,6 +160,7 @@ def _as_repeated(
     once = {storage_id for storage_id in left if freed_at.get(storage_id, forever) >= end}
     frees: dict[int, list[MemoryEvent]] = {}
     in_next: dict[int, int] = {}
+    dropped = _dropped_entries(events, before, start, at)
     place = 0
     for event in events[at:end]:
         if event.action in _MADE:
@@ -166,7 +172,14 @@ def _as_repeated(
                 in_next[own[place].storage_id] = event.storage_id
             is_left = event.action == "alloc" and freed_at.get(event.storage_id, forever) >= end
             if is_left and own[place].storage_id in once:
-                return None
+                entries = dropped.get(kind_of(own[place]))
+                if not entries:
+                    return None
+                once.remove(own[place].storage_id)
+                drop = entries.popleft()
+                frees.setdefault(drop, []).append(
+                    own[drop]._replace(storage_id=of_iteration_before(own[place].storage_id))
+                )
         elif event.action == "free" and event.storage_id in left:
             old = event._replace(storage_id=of_iteration_before(event.storage_id))
             frees.setdefault(place, []).append(old)
@@ -176,6 +189,21 @@ def _as_repeated(
             repeated.append(event)
         repeated += frees.get(index, ())
     return TracedIteration(RepeatedSpan(at, tuple(repeated), tuple(sorted(left - once))), end, in_next)
+
+
+def _dropped_entries(events: Sequence[MemoryEvent], before: int, start: int, at: int) -> dict[Kind, deque[int]]:
+    """Where, behind `start`, storages are freed that two iterations or more left, by the kind of their allocation."""
+    old = {event.storage_id: event for event in itertools.islice(events, before) if event.action == "alloc"}
+    found: dict[Kind, deque[int]] = {}
+    for index, event in enumerate(itertools.islice(events, start, at)):
+        if event.action == "free" and event.storage_id in old:
+            found.setdefault(kind_of(old[event.storage_id]), deque()).append(index)
+    return found
+
+
+def kind_of(event: MemoryEvent) -> Kind:
+    """What allocations of one line of a script have in common."""
+    return event.bytes, event.phase, event.module, event.stream
 
 
 def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int | None:

@@ -62,6 +62,32 @@ def in_turn(count):
     return a_trace([*events, phase("forward")])
 
 
+def queued(count, length=3):
+    """`count` iterations, each of which puts two results into queues of `length`, which drop the oldest if full."""
+    events = [phase("load"), alloc(0, 5, "parameter", "load")]
+    for step in range(count):
+        number = 100 * (step + 1)
+        events += [phase("forward"), alloc(number, 7), alloc(number + 3, 7), alloc(number + 1, 2)]
+        events += [free(number - 100 * length, "forward")] if step >= length else []
+        events += [phase("backward")]
+        events += [free(number + 3 - 100 * length)] if step >= length else []
+        events += [alloc(number + 2, 5, "gradient", "backward"), free(number + 1)]
+        events += [phase("step"), free(number + 2, "step")]
+    return a_trace([*events, phase("forward")])
+
+
+def history(count):
+    """`count` iterations that leave one result for ever, and replace another of its kind."""
+    events = [phase("load"), alloc(0, 5, "parameter", "load")]
+    for step in range(count):
+        number = 100 * (step + 1)
+        events += [phase("forward"), alloc(number, 7), alloc(number + 1, 7)]
+        events += [free(number - 99, "forward")] if step else []
+        events += [phase("backward"), alloc(number + 2, 5, "gradient", "backward")]
+        events += [phase("step"), free(number + 2, "step")]
+    return a_trace([*events, phase("forward")])
+
+
 def without_calls(trace):
     return a_trace([event for event in trace.events if event.action != "op"])
 
@@ -146,6 +172,24 @@ def test_what_was_allocated_once_is_not_repeated():
 
 def test_nothing_is_repeated_of_iterations_that_leave_more_each_time():
     assert repeated(looped(3, leaks=True)) is None
+
+
+def test_nothing_is_repeated_while_a_queue_fills():
+    assert repeated(queued(3)) is None
+
+
+def test_nothing_is_repeated_of_a_history_beside_a_result_of_its_kind():
+    assert repeated(history(6)) is None
+
+
+def test_repeats_of_a_full_queue_take_what_a_longer_run_takes():
+    short, long = queued(5), queued(9)
+    continued = repeated(short).insert(short, 4)
+    assert [event._replace(storage_id=0) for event in continued.events] == [
+        event._replace(storage_id=0) for event in long.events
+    ]
+    results = [make_replay_input(one, GPU, software_stack(one.header)).replay() for one in (short, continued, long)]
+    assert len({result.peak_allocated_bytes for result in results}) == 1
 
 
 def test_two_iterations_do_not_show_what_the_next_one_frees():

@@ -113,7 +113,7 @@ class TrainingProgress:
         self.empty_loader_reason, self.empty_epochs = "", 0
         self._backward_passes = self._passes_before = self._blocks_before_pass = 0
         self._warmup_loops = 0  # that were traced to their end
-        self._growing_steps = 0  # that were traced beyond those wanted
+        self._growing_steps, self._is_growing = 0, False  # that were traced beyond those wanted; whether the last grew
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
 
     @property
@@ -217,11 +217,8 @@ class TrainingProgress:
             self.schedule.continue_until(self.log.steps + extra)
         if self.log.steps >= self._steps_wanted():
             self.conditional_work.save_pending()
-            if not self.loaders and (sentence := self._growth.warning()):
-                if self._growing_steps < _MAX_GROWING_STEPS:
-                    self._growing_steps += 1
-                    return
-                self.log.warn(sentence)
+            if not self.loaders and self._traces_growth():
+                return
             if not self.loaders and self._goes_on():
                 return
             goes_on = self._loop_exit.leave(
@@ -233,6 +230,22 @@ class TrainingProgress:
                 self._end()
             self.draining = self.ending_epoch = self.has_trained = True
             self._batches_ahead = BATCHES_AHEAD
+
+    def _traces_growth(self) -> bool:
+        """Whether to trace one more step: each leaves more than the one before, or the last one was the first not to.
+
+        Where a queue is full, a step drops an entry. What comes in the next one shows that this goes on.
+        """
+        sentence = self._growth.warning()
+        if sentence is None:
+            is_first, self._is_growing = self._is_growing, False
+            return is_first
+        if self._growing_steps < _MAX_GROWING_STEPS:
+            self._growing_steps += 1
+            self._is_growing = True
+            return True
+        self.log.warn(sentence)
+        return False
 
     def epoch_begins(self, epoch: tuple[object, ...]) -> None:
         """A loader is about to give its first batch: those of the epoch before are used up."""
