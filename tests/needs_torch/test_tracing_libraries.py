@@ -3,13 +3,11 @@
 import importlib.util
 import json
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.patches.libraries import validating_after_short_epochs
 from traced_scripts import by_category, failing, traced
 
 MiB = 2**20
@@ -397,45 +395,3 @@ for _ in range(3):
     optimizer.step()
 """
     assert not traced(tmp_path, source).partial
-
-
-@pytest.mark.parametrize(
-    ("accumulates_itself", "between_steps", "frees"),
-    [(False, False, True), (False, True, True), (True, False, True), (True, True, False)],
-)
-def test_lightning_frees_gradients_before_the_validation_of_a_short_epoch(accumulates_itself, between_steps, frees):
-    calls = []
-    loop = SimpleNamespace(
-        batch_progress=SimpleNamespace(current=SimpleNamespace(ready=3)),
-        trainer=SimpleNamespace(
-            num_training_batches=100,
-            strategy=SimpleNamespace(handles_gradient_accumulation=accumulates_itself),
-            lightning_module=SimpleNamespace(on_validation_model_zero_grad=lambda: calls.append("free")),
-        ),
-        val_loop=SimpleNamespace(run=lambda: calls.append("validate")),
-        _should_check_val_epoch=lambda: True,
-        _accumulated_batches_reached=lambda: not between_steps,
-    )
-
-    validating_after_short_epochs(lambda self, fetcher: None)(loop, None)
-
-    assert calls == (["free", "validate"] if frees else ["validate"])
-    assert loop.trainer.training
-
-
-def test_lightning_without_a_hook_for_gradients_validates_after_a_short_epoch():
-    calls = []
-    loop = SimpleNamespace(
-        batch_progress=SimpleNamespace(current=SimpleNamespace(ready=3)),
-        trainer=SimpleNamespace(
-            num_training_batches=100,
-            strategy=SimpleNamespace(handles_gradient_accumulation=False),
-            lightning_module=SimpleNamespace(),
-        ),
-        val_loop=SimpleNamespace(run=lambda: calls.append("validate")),
-        _should_check_val_epoch=lambda: True,
-    )
-
-    validating_after_short_epochs(lambda self, fetcher: None)(loop, None)
-
-    assert calls == ["validate"]

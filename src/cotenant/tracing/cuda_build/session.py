@@ -42,6 +42,7 @@ from cotenant.tracing.sandbox import torch_save
 from cotenant.tracing.sandbox.overlay import Overlay
 from cotenant.tracing.sensors.nvidia_smi import uuid_of
 from cotenant.tracing.training import lbfgs
+from cotenant.tracing.training.library_validations import validation_patches
 
 _MAX_PLACES = 3
 _MIN_TORCH = (2, 8)
@@ -89,6 +90,7 @@ class CudaBuildSession:
         self.values = UnknownValues(self)
         patches.add(self.observer.patches())
         patches.add(epoch_patches(self.observer.progress))
+        patches.add(validation_patches(self.observer.progress))
         patches.add(deepspeed.step_patches(self.observer))
         patches.add(lbfgs.step_patches())
         patches.add(self.values.patches())

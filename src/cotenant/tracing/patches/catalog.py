@@ -39,6 +39,7 @@ _PROVIDERS = (
     "training.autograd_thread",
     "training.training_observer",
     "training.library_optimizers",
+    "training.library_validations",
     "training.lbfgs",
     "training.repeated_evaluation",
     "training.repeated_generation",

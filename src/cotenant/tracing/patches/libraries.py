@@ -50,14 +50,6 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         *tracker_patches(),
         *saving_patches(),
-        *(
-            ImportPatch(
-                target=f"{name}.loops.training_epoch_loop", phase=Phase.LIBRARIES, expand=_lightning_patches,
-                reason="Lightning counts batches to know when to validate; here epochs end earlier.",
-                source="lightning/pytorch/loops/training_epoch_loop.py, `_TrainingEpochLoop.run`",
-            )
-            for name in ("lightning.pytorch", "pytorch_lightning")
-        ),
         *_metric_patches(context),
         ImportPatch(
             target="tqdm.notebook", phase=Phase.LIBRARIES, expand=_bars_of_text,
@@ -195,38 +187,3 @@ def load_torchvision_operators() -> None:
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if torchvision_ops.load_or_declare(folder):
         when_imported("torchvision.extension", torchvision_ops.mark_operators_present)
-
-
-def _lightning_patches(module: ModuleType) -> list[Patch]:
-    if not hasattr(module._TrainingEpochLoop, "_should_check_val_epoch"):
-        return []
-    return [
-        Patch(
-            target=f"{module.__name__}:_TrainingEpochLoop.run",
-            phase=Phase.LIBRARIES,
-            replacement=validating_after_short_epochs,
-            wraps=True,
-            reason="It validates after the last batch that it expects.",
-        )
-    ]
-
-
-def validating_after_short_epochs(original: Any) -> Any:
-    """`_TrainingEpochLoop.run`, with the validation for which Lightning waits until its last batch.
-
-    Lightning 2.2 and later free the gradients before it (`_TrainingEpochLoop.on_advance_end`), except where a strategy
-    that accumulates them by itself is between two steps.
-    """
-
-    def run(self: Any, data_fetcher: Any) -> None:
-        original(self, data_fetcher)
-        if self.batch_progress.current.ready < self.trainer.num_training_batches and self._should_check_val_epoch():
-            self.trainer.validating = True
-            frees_gradients = getattr(self.trainer.lightning_module, "on_validation_model_zero_grad", None)
-            steps_at_the_end = not self.trainer.strategy.handles_gradient_accumulation
-            if frees_gradients is not None and (steps_at_the_end or self._accumulated_batches_reached()):
-                frees_gradients()
-            self.val_loop.run()
-            self.trainer.training = True
-
-    return run

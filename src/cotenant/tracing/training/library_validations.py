@@ -1,0 +1,116 @@
+"""Validations that a library's own loop runs only every so many steps or epochs: they are asked for once, at the end.
+
+A trace ends after a few steps. Conditions in a script are found in its source (`conditional_work`), those of libraries
+are known here. What a library validates behind every epoch needs nothing: the traced epoch ends, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from cotenant.tracing.patches.registry import Entry, ImportPatch, Patch, PatchContext, Phase
+from cotenant.tracing.training.training_progress import TrainingProgress
+
+_Callback = Callable[..., Any]
+
+
+def patches(context: PatchContext) -> list[Entry]:
+    """Those of a trace."""
+    return validation_patches(context.observer.progress)
+
+
+def validation_patches(progress: TrainingProgress) -> list[Entry]:
+    """Loops of Hugging Face's Trainer, also of the trainers made from it, and of Lightning."""
+    return [
+        Patch(
+            target="transformers.trainer_callback:DefaultFlowCallback.on_step_end", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_evaluating_after_last_step, progress),
+            reason="Trainer evaluates every `eval_steps` steps, and few are traced.",
+            source="transformers/trainer_callback.py, `DefaultFlowCallback.on_step_end`",
+        ),
+        *(
+            ImportPatch(
+                target=f"{name}.loops.training_epoch_loop", phase=Phase.LIBRARIES,
+                expand=functools.partial(_lightning_patches, progress),
+                reason="Lightning counts batches and epochs to know when to validate; here they end earlier.",
+                source="lightning/pytorch/loops/training_epoch_loop.py, `_TrainingEpochLoop.run`",
+            )
+            for name in ("lightning.pytorch", "pytorch_lightning")
+        ),
+    ]  # fmt: skip
+
+
+def _evaluating_after_last_step(progress: TrainingProgress, original: _Callback) -> _Callback:
+    """`on_step_end`, which also wants an evaluation after the last traced step, if it would after a later one."""
+
+    @functools.wraps(original)
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control = original(self, args, state, control, **kwargs)
+        if progress.draining and not control.should_evaluate:
+            control.should_evaluate = any(
+                _at_step(original, self, args, state, control, step, **kwargs).should_evaluate
+                for step in _later_steps(args, state)
+            )
+        return control
+
+    return on_step_end
+
+
+def _later_steps(args: Any, state: Any) -> list[int]:
+    """The last step, and the last one that is a multiple of `eval_steps`, which older releases leave in `args`."""
+    every = getattr(state, "eval_steps", None) or args.eval_steps
+    last: int = state.max_steps
+    return [last, *([last - last % every] if isinstance(every, int) and 0 < every <= last else [])]
+
+
+def _at_step(original: _Callback, callback: Any, args: Any, state: Any, control: Any, step: int, **kwargs: Any) -> Any:
+    """What `on_step_end` wants after `step`."""
+    state = copy.copy(state)
+    state.global_step = step
+    return original(callback, args, state, copy.copy(control), **kwargs)
+
+
+def _lightning_patches(progress: TrainingProgress, module: ModuleType) -> list[Patch]:
+    if not hasattr(module._TrainingEpochLoop, "_should_check_val_epoch"):
+        return []
+    return [
+        Patch(
+            target=f"{module.__name__}:_TrainingEpochLoop.run",
+            phase=Phase.LIBRARIES,
+            replacement=functools.partial(validating_after_short_epochs, progress),
+            wraps=True,
+            reason="It validates after the last batch that it expects.",
+        )
+    ]
+
+
+def validating_after_short_epochs(progress: TrainingProgress, original: _Callback) -> _Callback:
+    """`_TrainingEpochLoop.run`, with the validation for which Lightning waits until its last batch or a later epoch.
+
+    Lightning 2.2 and later free the gradients before it (`_TrainingEpochLoop.on_advance_end`), except where a strategy
+    that accumulates them by itself is between two steps.
+    """
+
+    def run(self: Any, data_fetcher: Any) -> None:
+        original(self, data_fetcher)
+        validates = self._should_check_val_epoch() or (progress.draining and _validates_later(self.trainer))
+        if self.batch_progress.current.ready < self.trainer.num_training_batches and validates:
+            self.trainer.validating = True
+            frees_gradients = getattr(self.trainer.lightning_module, "on_validation_model_zero_grad", None)
+            steps_at_the_end = not self.trainer.strategy.handles_gradient_accumulation
+            if frees_gradients is not None and (steps_at_the_end or self._accumulated_batches_reached()):
+                frees_gradients()
+            self.val_loop.run()
+            self.trainer.training = True
+
+    return run
+
+
+def _validates_later(trainer: Any) -> bool:
+    """Whether the first validation comes after an epoch that is not traced; `max_epochs` of -1 or None has no end."""
+    every, epochs = trainer.check_val_every_n_epoch, trainer.max_epochs
+    return bool(trainer.enable_validation) and (epochs is None or epochs < 0 or (every or 1) <= epochs)
