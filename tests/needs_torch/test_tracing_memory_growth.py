@@ -50,11 +50,27 @@ LATE = """optimizer.step()
 COLLECTS_OUTPUTS = LOOP.replace("            model(x.cuda()).sum()", "            outputs.append(model(x.cuda()))")
 
 
+OUTPUT_BYTES = 50 * 50_000 * 4
+
+
+def collected_bytes(trace):
+    """Bytes of outputs, of 50 or 10 samples, that are left."""
+    freed = {event.storage_id for event in trace.events if event.action == "free"}
+    left = [event.bytes for event in trace.events if event.action == "alloc" and event.storage_id not in freed]
+    return sum(size for size in left if size in (OUTPUT_BYTES, OUTPUT_BYTES // 5))
+
+
 @pytest.mark.parametrize("held_out", [500, pytest.param(460, id="a smaller last batch")])
-def test_outputs_that_an_evaluation_collects_are_reported(tmp_path, held_out):
-    (warning,) = traced(tmp_path, HEAD.format(held_out=held_out) + COLLECTS_OUTPUTS).warnings
+def test_all_outputs_that_an_evaluation_collects_are_traced(tmp_path, held_out):
+    trace = traced(tmp_path, HEAD.format(held_out=held_out) + COLLECTS_OUTPUTS)
+    assert trace.warnings == ()
+    assert collected_bytes(trace) == held_out * 50_000 * 4
+
+
+def test_outputs_of_a_long_evaluation_are_reported(tmp_path):
+    (warning,) = traced(tmp_path, HEAD.format(held_out=5000) + COLLECTS_OUTPUTS).warnings
     assert warning.startswith("GPU memory grows by 9.5 MiB with each batch of the loop at train.py, line ")
-    assert ": by 95.4 MiB over its 10 batches, of which only the first few are included" in warning
+    assert ": by 953.7 MiB over its 100 batches, of which only the first 64 are included" in warning
 
 
 def test_the_evaluation_after_batches_that_were_read_ahead_is_traced(tmp_path):
@@ -62,7 +78,7 @@ def test_the_evaluation_after_batches_that_were_read_ahead_is_traced(tmp_path):
     assert "ahead(" in script
     trace = traced(tmp_path, HEAD.format(held_out=500) + script)
     assert trace.header.steps == 4
-    assert len(trace.warnings) == 1
+    assert collected_bytes(trace) == 500 * 50_000 * 4
 
 
 def test_graphs_that_a_training_loop_retains_are_reported(tmp_path):
@@ -145,11 +161,15 @@ def test_the_next_batch_of_a_loader_that_reads_ahead_is_no_growth(tmp_path):
     evaluation = "            model(x.cuda()).sum()"
     assert not traced(tmp_path, head + loop.replace(evaluation, "            wide(x).sum()")).warnings
     collecting = loop.replace(evaluation, "            outputs.append(x * 2 + 1)")
-    assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, head + collecting).warnings)
+    long = head.replace("torch.randn(500, ", "torch.randn(4000, ") + collecting
+    assert "GPU memory grows by 7.6 MiB with each batch" in "".join(traced(tmp_path, long).warnings)
 
 
-def growth(*live, events, steps=0, size=8):
-    """What a loop with so many live MiB and events before each batch warns of, and whether it wants another batch."""
+def growth(*live, events, steps=0, size=8, batches=500):
+    """What a loop of `batches` warns of, and whether it wants another one.
+
+    `live`, `events`: MiB and events before each batch so far.
+    """
     log = SimpleNamespace(steps=0, live_bytes={}, event_count=0, peak_bytes={0: 1 << 30}, warn=lambda text: None)
     found, warnings = MemoryGrowth(log), []
     log.warn = warnings.append
@@ -158,9 +178,9 @@ def growth(*live, events, steps=0, size=8):
         found.before_batch()
         found.gives(size)
     log.steps = steps
-    wants = found.wants_another(500)
+    wants = found.wants_another(batches)
     if not wants:
-        found.end(500)
+        found.end(batches)
     return wants, warnings
 
 
@@ -171,8 +191,7 @@ def test_what_the_first_batch_leaves_where_the_loader_reads_ahead_is_no_growth()
     """As FSDP, whose root has its whole parameters after the first evaluation."""
     assert growth(100, 101, 202, events=AHEAD[:3]) == (True, [])
     assert growth(100, 101, 202, 202, events=AHEAD) == (False, [])
-    (_, (warning,)) = growth(100, 101, 202, 212, events=AHEAD)
-    assert "grows by 10.0 MiB" in warning
+    assert growth(100, 101, 202, 212, events=AHEAD) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -187,8 +206,17 @@ def test_no_other_batch_is_wanted(live, events, steps):
 
 
 @pytest.mark.parametrize("size", [8, pytest.param(0, id="batches of a size that is not known")])
-def test_a_loader_that_reads_batches_one_by_one_needs_no_other(size):
-    wants, (warning,) = growth(100, 110, 120, events=(0, 100, 200), size=size)
+def test_more_batches_of_an_evaluation_are_wanted_while_each_leaves_more(size):
+    assert growth(100, 110, 120, events=(0, 100, 200), size=size) == (True, [])
+    assert growth(100, 110, 110, events=(0, 100, 200), size=size) == (False, [])
+    last = tuple(range(100, 201, 20))
+    assert growth(*last, events=range(0, 600, 100), size=size, batches=6) == (True, [])
+    assert growth(*last, events=range(0, 600, 100), size=size, batches=5) == (False, [])
+
+
+def test_no_more_than_64_batches_of_an_evaluation_are_wanted():
+    assert growth(*range(100, 740, 10), events=range(0, 6400, 100)) == (True, [])
+    wants, (warning,) = growth(*range(100, 750, 10), events=range(0, 6500, 100))
     assert not wants
     assert "grows by 10.0 MiB" in warning
 

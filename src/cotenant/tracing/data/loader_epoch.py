@@ -26,6 +26,8 @@ class LoaderEpoch:
         self._progress = progress
         self._position = 0  # in the epoch
         self._max_position = DRAIN_BATCHES  # after the wanted steps
+        self._first_size = 0  # of the epoch
+        self._is_extra = False  # the next batch is one more than an epoch has in a trace, of full size
         self._epoch: tuple[object, ...] = ()
         self._growth = MemoryGrowth(progress.log)
         self._last_size = last_size(loader)
@@ -59,6 +61,7 @@ class LoaderEpoch:
         if progress.ending_epoch and self._position >= self._max_position:
             batches = _batch_count(self._loader)
             if self._growth.wants_another(batches):
+                self._is_extra = True
                 return
             self._growth.end(batches)
             self._position = 0
@@ -67,7 +70,11 @@ class LoaderEpoch:
 
     def size_of_batch(self, size: int) -> int:
         """Samples of the batch that is given now: `size`, or fewer for the last of an epoch, which ends behind it."""
-        if self._last_size and self._position and (self._progress.ending_epoch or self._progress.last_step):
+        is_extra, self._is_extra = self._is_extra, False
+        self._first_size = size if self.is_new else self._first_size
+        if is_extra:  # the loader's last one may be the smaller batch, which the trace had before
+            size = self._first_size
+        elif self._last_size and self._position and (self._progress.ending_epoch or self._progress.last_step):
             self._progress.ending_epoch = True
             size, self._position = self._last_size, DRAIN_BATCHES
         self._growth.gives(size)

@@ -1,6 +1,8 @@
 """GPU memory that grows with each batch of a loop over a loader: predictions in a list, losses with their graphs.
 
-Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. A loader that
+Few batches are traced, so the growth over all of them is extrapolated from two, and a warning reports it. An evaluation
+that collects results is cheap, since calls that repeat are not computed (`training.repeated_evaluation`): more of its
+batches are traced, unless they are made up and nobody knows how many there are. A loader that
 reads ahead asks for the next batch before the script has the first: between these two requests nothing runs but the
 copy of a batch. Before the third the script has worked on one batch only, and what that one left, such as the root
 module's whole parameters of FSDP, is no growth: where it is large, one batch more is traced.
@@ -20,6 +22,8 @@ _MAX_SHARE_OF_COPY = 0.5
 """Of the events of a batch, what copying it to the GPU and normalizing it there may take."""
 _REQUESTS_OF_ONE_BATCH = 3
 """Requests to a loader that reads ahead until the script has worked on its first batch."""
+_MAX_GROWING_BATCHES = 64
+"""To trace of an evaluation while each leaves more."""
 
 
 class MemoryGrowth:
@@ -42,11 +46,20 @@ class MemoryGrowth:
         self._sizes.append(size)
 
     def wants_another(self, batches: int) -> bool:
-        """Whether one batch more shows if memory grows: the loader, which has so many, reads ahead in an evaluation."""
-        if len(self._live) != _REQUESTS_OF_ONE_BATCH or self._log.steps != self._steps or not self._is_read_ahead():
+        """Whether one more batch of an evaluation is needed, whose loader has so many: memory grows, or it may.
+
+        If the loader reads ahead, one batch more shows whether it does.
+        """
+        if self._log.steps != self._steps:
             return False
-        copied, left = (after - before for before, after in zip(self._live, self._live[1:], strict=False))
-        return is_large((left - copied) * batches, self._log)
+        if len(self._live) == _REQUESTS_OF_ONE_BATCH and self._is_read_ahead():
+            copied, left = (after - before for before, after in zip(self._live, self._live[1:], strict=False))
+            return is_large((left - copied) * batches, self._log)
+        return len(self._live) <= min(batches, _MAX_GROWING_BATCHES) and self._grows(batches)
+
+    def _grows(self, batches: int) -> bool:
+        """Whether so many batches of the user's own data leave much, as each of the traced ones did."""
+        return not synthetic_records.made_up and is_large(self._per_batch() * batches, self._log)
 
     def end(self, batches: int) -> None:
         """The epoch ends after the traced batches; on a GPU it has so many, 0 if that is not known."""
@@ -59,7 +72,7 @@ class MemoryGrowth:
         total = format_bytes(growth * batches)
         self._log.warn(
             f"GPU memory grows by {format_bytes(growth)} with each batch of {loop}: by {total} over its "
-            f"{batches:,} batches{kind}, of which only the first few are included"
+            f"{batches:,} batches{kind}, of which only the first {len(self._sizes)} are included"
         )
 
     def _per_batch(self) -> int:
