@@ -4,7 +4,9 @@
 
 The oracle ends a script after three optimizer steps; what comes later is judged here. The scripts are
 `jobs/*_loops.py`. PYTHON has a CUDA build of torch 2.8 or newer. Results of kernels
-read as zeros on a null GPU, so a loop that ends by its loss ends at once: those are listed with their reason.
+read as zeros on a null GPU, so a loop that ends by its loss ends at once: those are listed with their reason. Loops
+through libraries need accelerate, datasets, diffusers, lightning, peft, sentence-transformers, timm, torchmetrics,
+torchvision, transformers and trl there.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks._lib.results import add_write_option, commit, today, write_result
-from benchmarks.estimator.oracle import libraries_of, torch_version
+from benchmarks.estimator.oracle import KNOWN_VALUES, environment, libraries_of, torch_version
 from cotenant.gpu_specs import gpu_spec
 from cotenant.nullgpu import NullGpuError, NullGpuLibraries, run_script
 
@@ -28,9 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (
     *("vision_loops.py", "synthesis_loops.py", "language_loops.py", "sequence_loops.py", "agent_loops.py"),
     *("occasional_loops.py", "applied_vision_loops.py", "applied_signals_loops.py", "applied_language_loops.py"),
-    "habit_loops.py",
+    *("habit_loops.py", "trainer_loops.py", "library_loops.py", "fine_tuning_loops.py"),
 )
-NOT_JUDGED = {"style": "L-BFGS ends at a gradient of zeros", "sorted_texts": "lengths differ; a warning says so"}
+WITH_KNOWN_VALUES = ("trainer_loops.py", "library_loops.py", "fine_tuning_loops.py")
+"""Run with values of masks and constants, which these libraries ask before they choose what to compute."""
+NOT_JUDGED = {"style": "L-BFGS ends at a gradient of zeros", "sorted_texts": "lengths differ; a warning says so",
+              "preference": "sizes are the sums of masks that were computed"}  # fmt: skip
 _EVERY_STEP = 10**9
 _MiB = 2**20
 
@@ -87,8 +93,9 @@ def compare(libraries: NullGpuLibraries, python: str, gpu: str, script: Path, na
     answer = json.loads(subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT).stdout)
     if "error" in answer:
         return Row(name, problem=f"no estimate: {answer['error']['message']}")
+    known: dict[str, Any] = {"prelude": KNOWN_VALUES, "env": environment()} if script.name in WITH_KNOWN_VALUES else {}
     try:
-        run = run_script(libraries, gpu_spec(gpu), [str(script), name], steps=_EVERY_STEP, workdir=ROOT)
+        run = run_script(libraries, gpu_spec(gpu), [str(script), name], steps=_EVERY_STEP, workdir=ROOT, **known)
     except NullGpuError as error:
         return Row(name, problem=f"null GPU: {error}")
     if run.error:

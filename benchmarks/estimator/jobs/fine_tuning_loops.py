@@ -1,4 +1,4 @@
-"""Whole trainings through TRL, PEFT, diffusers, sentence-transformers, transformers and Lightning; one by its name:
+"""Whole trainings through TRL, PEFT and diffusers; one by its name:
 
     python benchmarks/estimator/jobs/fine_tuning_loops.py supervised
 
@@ -13,40 +13,29 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_loops import WORDS, text, tokenizer
 
 GPU = torch.device("cuda")
-WORDS = 4096
 COMMON = {"report_to": "none", "save_strategy": "no", "num_train_epochs": 2}
-
-
-def tokenizer() -> Any:
-    """Words `w5` to `w4095`, with the usual special ones."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    names = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    vocabulary = {name: index for index, name in enumerate([*names, *(f"w{index}" for index in range(5, WORDS))])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>", eos_token="</s>",
-                                   unk_token="<unk>", mask_token="<mask>", cls_token="<s>", sep_token="</s>")  # fmt: skip
-    made.model_max_length = 256
-    return made
-
-
-def text(words: int, seed: int) -> str:
-    draw = torch.Generator().manual_seed(seed)
-    return " ".join(f"w{int(index)}" for index in torch.randint(5, WORDS, (words,), generator=draw))
 
 
 def llama(**options: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=WORDS, hidden_size=256, intermediate_size=688, num_hidden_layers=4,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0,
-                         bos_token_id=1, eos_token_id=2)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     return LlamaForCausalLM(config, **options)
 
 
@@ -57,11 +46,24 @@ def supervised() -> None:
     from trl import SFTConfig, SFTTrainer
 
     rows = Table.from_dict({"text": [text(120, seed) for seed in range(64)]})
-    options = SFTConfig(tempfile.mkdtemp(), max_length=128, per_device_train_batch_size=8, eval_strategy="steps",
-                        eval_steps=5, bf16=True, **COMMON)  # fmt: skip
+    options = SFTConfig(
+        tempfile.mkdtemp(),
+        max_length=128,
+        per_device_train_batch_size=8,
+        eval_strategy="steps",
+        eval_steps=5,
+        bf16=True,
+        **COMMON,
+    )
     adapters = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    SFTTrainer(llama(), options, train_dataset=rows, eval_dataset=rows.select(range(16)), processing_class=tokenizer(),
-               peft_config=adapters).train()  # fmt: skip
+    SFTTrainer(
+        llama(),
+        options,
+        train_dataset=rows,
+        eval_dataset=rows.select(range(16)),
+        processing_class=tokenizer(),
+        peft_config=adapters,
+    ).train()
 
 
 def packed_supervised() -> None:
@@ -70,8 +72,16 @@ def packed_supervised() -> None:
     from trl import SFTConfig, SFTTrainer
 
     rows = Table.from_dict({"text": [text(20 + 7 * (seed % 11), seed) for seed in range(160)]})
-    options = SFTConfig(tempfile.mkdtemp(), max_length=128, packing=True, per_device_train_batch_size=4,
-                        packing_strategy="wrapped", gradient_accumulation_steps=2, bf16=True, **COMMON)  # fmt: skip
+    options = SFTConfig(
+        tempfile.mkdtemp(),
+        max_length=128,
+        packing=True,
+        per_device_train_batch_size=4,
+        packing_strategy="wrapped",
+        gradient_accumulation_steps=2,
+        bf16=True,
+        **COMMON,
+    )
     SFTTrainer(llama(), options, train_dataset=rows, processing_class=tokenizer()).train()
 
 
@@ -80,12 +90,18 @@ def preference() -> None:
     from datasets import Dataset as Table
     from trl import DPOConfig, DPOTrainer
 
-    rows = Table.from_dict({key: [text(count, seed + shift) for seed in range(48)]
-                            for shift, (key, count) in enumerate((("prompt", 40), ("chosen", 60), ("rejected", 60)))})  # fmt: skip
-    options = DPOConfig(tempfile.mkdtemp(), per_device_train_batch_size=4, max_length=128, eval_strategy="epoch",
-                        bf16=True, **COMMON)  # fmt: skip
-    DPOTrainer(llama(), llama(), options, train_dataset=rows, eval_dataset=rows.select(range(8)),
-               processing_class=tokenizer()).train()  # fmt: skip
+    rows = Table.from_dict(
+        {
+            key: [text(count, seed + shift) for seed in range(48)]
+            for shift, (key, count) in enumerate((("prompt", 40), ("chosen", 60), ("rejected", 60)))
+        }
+    )
+    options = DPOConfig(
+        tempfile.mkdtemp(), per_device_train_batch_size=4, max_length=128, eval_strategy="epoch", bf16=True, **COMMON
+    )
+    DPOTrainer(
+        llama(), llama(), options, train_dataset=rows, eval_dataset=rows.select(range(8)), processing_class=tokenizer()
+    ).train()
 
 
 def rewards() -> None:
@@ -97,12 +113,22 @@ def rewards() -> None:
     config = llama().config
     config.num_labels = 1
     model = LlamaForSequenceClassification(config)
-    rows = Table.from_dict({"chosen": [text(90, seed) for seed in range(48)],
-                            "rejected": [text(90, seed + 99) for seed in range(48)]})  # fmt: skip
-    options = RewardConfig(tempfile.mkdtemp(), per_device_train_batch_size=4, max_length=128, gradient_checkpointing=True,
-                           bf16=True, eval_strategy="steps", eval_steps=10, **COMMON)  # fmt: skip
-    RewardTrainer(model, options, train_dataset=rows, eval_dataset=rows.select(range(16)),
-                  processing_class=tokenizer()).train()  # fmt: skip
+    rows = Table.from_dict(
+        {"chosen": [text(90, seed) for seed in range(48)], "rejected": [text(90, seed + 99) for seed in range(48)]}
+    )
+    options = RewardConfig(
+        tempfile.mkdtemp(),
+        per_device_train_batch_size=4,
+        max_length=128,
+        gradient_checkpointing=True,
+        bf16=True,
+        eval_strategy="steps",
+        eval_steps=10,
+        **COMMON,
+    )
+    RewardTrainer(
+        model, options, train_dataset=rows, eval_dataset=rows.select(range(16)), processing_class=tokenizer()
+    ).train()
 
 
 def adapters_by_hand() -> None:
@@ -134,62 +160,6 @@ def adapters_by_hand() -> None:
         print(torch.cat(losses)[:72].mean().exp().item())
 
 
-def masked_words() -> None:
-    """DistilBERT with masked words, whose predictions are collected for a metric."""
-    from transformers import DataCollatorForLanguageModeling, DistilBertConfig, DistilBertForMaskedLM, Trainer
-    from transformers import TrainingArguments
-
-    words = tokenizer()
-    rows = [words(text(100, seed), truncation=True, max_length=100) for seed in range(96)]
-    model = DistilBertForMaskedLM(DistilBertConfig(vocab_size=WORDS, dim=256, n_layers=3, n_heads=4, hidden_dim=1024))
-    options = TrainingArguments(tempfile.mkdtemp(), per_device_train_batch_size=16, eval_strategy="epoch", **COMMON)
-    Trainer(model, options, train_dataset=rows, eval_dataset=rows[:40], data_collator=DataCollatorForLanguageModeling(words),
-            compute_metrics=lambda found: {"mean": float(found.predictions.mean())}).train()  # fmt: skip
-
-
-def spoken_letters() -> None:
-    """Wav2Vec2 with CTC; its feature encoder is frozen."""
-    from transformers import Trainer, TrainingArguments, Wav2Vec2Config, Wav2Vec2ForCTC
-
-    class Speech(Dataset[dict[str, Tensor]]):
-        def __len__(self) -> int:
-            return 40
-
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return {"input_values": torch.randn(24_000), "labels": torch.randint(1, 31, (20,))}
-
-    config = Wav2Vec2Config(vocab_size=32, hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
-                            intermediate_size=1024, mask_time_prob=0.0, pad_token_id=0)  # fmt: skip
-    model = Wav2Vec2ForCTC(config)
-    model.freeze_feature_encoder()
-    options = TrainingArguments(tempfile.mkdtemp(), per_device_train_batch_size=4, eval_strategy="steps", eval_steps=5,
-                                fp16=True, **COMMON)  # fmt: skip
-    Trainer(model, options, train_dataset=Speech(), eval_dataset=Speech()).train()
-
-
-def sentences() -> None:
-    """Sentence embeddings with negatives of the batch and an evaluation by its loss."""
-    from datasets import Dataset as Table
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
-    from sentence_transformers import SentenceTransformerTrainingArguments
-    from sentence_transformers.models import Pooling, Transformer
-    from transformers import BertConfig, BertModel
-
-    folder = tempfile.mkdtemp()
-    config = BertConfig(vocab_size=WORDS, hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
-                        intermediate_size=1024)  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    words = Transformer(folder)
-    model = SentenceTransformer(modules=[words, Pooling(256)])
-    rows = Table.from_dict({"anchor": [text(60, seed) for seed in range(160)],
-                            "positive": [text(60, seed + 7) for seed in range(160)]})  # fmt: skip
-    options = SentenceTransformerTrainingArguments(folder, per_device_train_batch_size=32, eval_strategy="epoch",
-                                                   fp16=True, **COMMON)  # fmt: skip
-    SentenceTransformerTrainer(model, options, train_dataset=rows, eval_dataset=rows.select(range(64)),
-                               loss=losses.MultipleNegativesRankingLoss(model)).train()  # fmt: skip
-
-
 def unconditional_diffusion() -> None:
     """A U-Net of diffusers with an average of its weights and samples after each epoch."""
     from accelerate import Accelerator
@@ -197,9 +167,15 @@ def unconditional_diffusion() -> None:
     from diffusers.training_utils import EMAModel
 
     accelerator = Accelerator(mixed_precision="fp16")
-    model = UNet2DModel(32, 3, 3, block_out_channels=(64, 128, 128), layers_per_block=1,
-                        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
-                        up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"))  # fmt: skip
+    model = UNet2DModel(
+        32,
+        3,
+        3,
+        block_out_channels=(64, 128, 128),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+    )
     average = EMAModel(model.parameters(), decay=0.999, use_ema_warmup=True)
     schedule = DDPMScheduler(num_train_timesteps=1000)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
@@ -230,15 +206,28 @@ def pictures_of_texts() -> None:
     from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    texts = CLIPTextModel(CLIPTextConfig(vocab_size=WORDS, hidden_size=128, intermediate_size=512, num_hidden_layers=3,
-                                         num_attention_heads=4))  # fmt: skip
-    encoder = AutoencoderKL(block_out_channels=(32, 64), down_block_types=("DownEncoderBlock2D",) * 2,
-                            up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4, norm_num_groups=16)  # fmt: skip
-    unet = UNet2DConditionModel(32, block_out_channels=(64, 128), layers_per_block=1, cross_attention_dim=128,
-                                down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-                                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")).to(GPU)  # fmt: skip
-    texts.requires_grad_(False)
-    encoder.requires_grad_(False)
+    texts = CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=WORDS, hidden_size=128, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4
+        )
+    )
+    encoder = AutoencoderKL(
+        block_out_channels=(32, 64),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        latent_channels=4,
+        norm_num_groups=16,
+    )
+    unet = UNet2DConditionModel(
+        32,
+        block_out_channels=(64, 128),
+        layers_per_block=1,
+        cross_attention_dim=128,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    ).to(GPU)
+    texts.requires_grad_(requires_grad=False)
+    encoder.requires_grad_(requires_grad=False)
     texts.to(GPU, torch.float16)
     encoder.to(GPU, torch.float16)
     unet.enable_gradient_checkpointing()
@@ -261,42 +250,14 @@ def pictures_of_texts() -> None:
             optimizer.zero_grad(set_to_none=True)
 
 
-def lightning_autoencoder() -> None:
-    """Lightning with accumulation, a validation every third epoch, early stopping and checkpoints."""
-    import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-
-    class Autoencoder(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.GELU(), nn.Conv2d(32, 64, 3, 2, 1), nn.GELU(),
-                                         nn.Flatten(), nn.Linear(64 * 256, 128))  # fmt: skip
-            self.decoder = nn.Sequential(nn.Linear(128, 64 * 256), nn.Unflatten(1, (64, 16, 16)), nn.GELU(),
-                                         nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.GELU(), nn.ConvTranspose2d(32, 3, 4, 2, 1))  # fmt: skip
-
-        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
-            return nn.functional.mse_loss(self.decoder(self.encoder(batch[0])), batch[0])
-
-        def validation_step(self, batch: list[Tensor], index: int) -> None:
-            self.log("val_loss", self.training_step(batch, index))
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), 1e-3)
-            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
-
-    folder = tempfile.mkdtemp()
-    trainer = lightning.Trainer(
-        max_epochs=3, accumulate_grad_batches=2, check_val_every_n_epoch=3, logger=False, default_root_dir=folder,
-        callbacks=[EarlyStopping("val_loss"), ModelCheckpoint(folder, monitor="val_loss")], num_sanity_val_steps=0,
-        enable_progress_bar=False,
-    )  # fmt: skip
-    rows = TensorDataset(torch.randn(160, 3, 64, 64))
-    trainer.fit(Autoencoder(), DataLoader(rows, 16, shuffle=True), DataLoader(rows, 80))
-
-
 LOOPS: tuple[Callable[[], None], ...] = (
-    *(supervised, packed_supervised, preference, rewards, adapters_by_hand, masked_words, spoken_letters, sentences),
-    *(unconditional_diffusion, pictures_of_texts, lightning_autoencoder),
+    supervised,
+    packed_supervised,
+    preference,
+    rewards,
+    adapters_by_hand,
+    unconditional_diffusion,
+    pictures_of_texts,
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Whole trainings through libraries, with two epochs and what follows each; one of them by its name:
+"""Whole trainings through accelerate, Lightning, timm and torchvision, with what follows each epoch; one by its name:
 
-    python benchmarks/estimator/jobs/library_loops.py trainer_classifier
+    python benchmarks/estimator/jobs/library_loops.py accelerated
 
 Networks are small, of random weights; the calls are those of the libraries' own guides.
 """
@@ -14,39 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 GPU = torch.device("cuda")
-WORDS = 4096
-
-
-class Texts(Dataset[dict[str, Tensor]]):
-    """Sequences of fixed or varying length, as their labels or with a class."""
-
-    def __init__(self, count: int, length: int, *, varies: bool = False, classes: int | None = None) -> None:
-        draw = torch.Generator().manual_seed(1)
-        lengths = [int(torch.randint(length // 4, length, (), generator=draw)) if varies else length] * count
-        if varies:
-            lengths = [int(torch.randint(length // 4, length, (), generator=draw)) for _ in range(count)]
-        self.rows = [torch.randint(3, WORDS, (length,), generator=draw) for length in lengths]
-        self.classes = classes
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        row = self.rows[index]
-        label = row if self.classes is None else torch.tensor(index % self.classes)
-        return {"input_ids": row, "attention_mask": torch.ones_like(row), "labels": label}
-
-
-def padded(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """A batch as long as its longest row."""
-    pad = nn.utils.rnn.pad_sequence
-    batch = {key: pad([row[key] for row in rows], batch_first=True) for key in ("input_ids", "attention_mask")}
-    labels = [row["labels"] for row in rows]
-    batch["labels"] = torch.stack(labels) if labels[0].dim() == 0 else pad(labels, True, -100)
-    return batch
 
 
 def pictures(count: int, size: int, classes: int = 10) -> TensorDataset:
@@ -55,114 +25,20 @@ def pictures(count: int, size: int, classes: int = 10) -> TensorDataset:
     return TensorDataset(images, torch.randint(classes, (count,), generator=draw))
 
 
-def trained(model: nn.Module, **options: Any) -> Any:
-    """Hugging Face's Trainer with `options`, of which those that it has itself are its own."""
-    from transformers import Trainer, TrainingArguments
-
-    own = {key: options.pop(key) for key in ("train_dataset", "eval_dataset", "data_collator", "compute_metrics")
-           if key in options}  # fmt: skip
-    common = {"output_dir": tempfile.mkdtemp(), "report_to": "none", "save_strategy": "no", "num_train_epochs": 2}
-    trainer = Trainer(model, TrainingArguments(**{**common, **options}), **own)
-    trainer.train()
-    return trainer
-
-
-def trainer_classifier() -> None:
-    """BERT with a head for classes, bfloat16, an evaluation with predictions after each epoch."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(vocab_size=WORDS, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
-                        intermediate_size=1024, num_labels=5)  # fmt: skip
-    trained(
-        BertForSequenceClassification(config),
-        train_dataset=Texts(200, 128, classes=5),
-        eval_dataset=Texts(100, 128, classes=5),
-        compute_metrics=lambda result: {"accuracy": float((result.predictions.argmax(1) == result.label_ids).mean())},
-        per_device_train_batch_size=16,
-        per_device_eval_batch_size=32,
-        bf16=True,
-        eval_strategy="epoch",
-    )
-
-
-def trainer_language_model() -> None:
-    """GPT-2 with accumulation, checkpointing of its blocks, label smoothing and an evaluation by steps."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    trained(
-        GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=256, n_layer=4, n_head=4, n_positions=256)),
-        train_dataset=Texts(96, 256),
-        eval_dataset=Texts(24, 256),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=4,
-        gradient_checkpointing=True,
-        label_smoothing_factor=0.1,
-        eval_strategy="steps",
-        eval_steps=4,
-        fp16=True,
-    )
-
-
-def trainer_translation() -> None:
-    """T5 with batches as long as their longest text, and generated answers in the evaluation."""
-    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
-
-    config = T5Config(vocab_size=WORDS, d_model=256, d_kv=64, d_ff=1024, num_layers=3, num_heads=4,
-                      decoder_start_token_id=0)  # fmt: skip
-    options = Seq2SeqTrainingArguments(
-        tempfile.mkdtemp(), report_to="none", save_strategy="no", num_train_epochs=2, per_device_train_batch_size=16,
-        per_device_eval_batch_size=16, eval_strategy="epoch", predict_with_generate=True, generation_max_length=32,
-    )  # fmt: skip
-    Seq2SeqTrainer(
-        T5ForConditionalGeneration(config), options, data_collator=padded,
-        train_dataset=Texts(160, 96), eval_dataset=Texts(48, 96),
-    ).train()  # fmt: skip
-
-
-def trainer_speech() -> None:
-    """Whisper from spectrograms, with Adafactor."""
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    class Speech(Dataset[dict[str, Tensor]]):
-        def __len__(self) -> int:
-            return 48
-
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return {"input_features": torch.randn(80, 600), "labels": torch.randint(3, WORDS, (40,))}
-
-    config = WhisperConfig(vocab_size=WORDS, d_model=256, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4,
-                           decoder_attention_heads=4, encoder_ffn_dim=1024, decoder_ffn_dim=1024,
-                           max_source_positions=300, pad_token_id=0, decoder_start_token_id=1)  # fmt: skip
-    trained(WhisperForConditionalGeneration(config), train_dataset=Speech(), eval_dataset=Speech(),
-            per_device_train_batch_size=8, optim="adafactor", eval_strategy="epoch", fp16=True)  # fmt: skip
-
-
-def trainer_pictures() -> None:
-    """Segformer's classifier with a frozen first stage, and the best of two evaluations' weights saved."""
-    from transformers import SegformerConfig, SegformerForImageClassification
-
-    class Pictures(Dataset[dict[str, Tensor]]):
-        def __len__(self) -> int:
-            return 72
-
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return {"pixel_values": torch.randn(3, 128, 128), "labels": torch.tensor(index % 10)}
-
-    model = SegformerForImageClassification(SegformerConfig(num_labels=10))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("patch_embeddings.0" not in name)
-    trained(model, train_dataset=Pictures(), eval_dataset=Pictures(), per_device_train_batch_size=16,
-            eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True)  # fmt: skip
-
-
 def accelerated() -> None:
     """Accelerate with bfloat16, accumulation, clipping, a schedule and gathered predictions; a ViT."""
     from accelerate import Accelerator
     from transformers import ViTConfig, ViTForImageClassification, get_cosine_schedule_with_warmup
 
     accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)
-    config = ViTConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-                       image_size=96, num_labels=10)  # fmt: skip
+    config = ViTConfig(
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        image_size=96,
+        num_labels=10,
+    )
     model = ViTForImageClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     schedule = get_cosine_schedule_with_warmup(optimizer, 2, 12)
@@ -203,12 +79,12 @@ def lightning_classifier() -> None:
             self.net = torchvision.models.resnet18(num_classes=10)
             self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=10)
 
-        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        def training_step(self, batch: list[Tensor], _index: int) -> Tensor:
             loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
             self.log("loss", loss, prog_bar=True)
             return loss
 
-        def validation_step(self, batch: list[Tensor], index: int) -> None:
+        def validation_step(self, batch: list[Tensor], _index: int) -> None:
             self.accuracy(self.net(batch[0]), batch[1])
             self.log("accuracy", self.accuracy, on_epoch=True)
 
@@ -220,10 +96,15 @@ def lightning_classifier() -> None:
 
     folder = tempfile.mkdtemp()
     trainer = lightning.Trainer(
-        max_epochs=3, precision="16-mixed", logger=CSVLogger(folder), default_root_dir=folder, gradient_clip_val=1.0,
+        max_epochs=3,
+        precision="16-mixed",
+        logger=CSVLogger(folder),
+        default_root_dir=folder,
+        gradient_clip_val=1.0,
         callbacks=[StochasticWeightAveraging(1e-2, swa_epoch_start=1), LearningRateMonitor()],
-        enable_checkpointing=False, enable_progress_bar=False,
-    )  # fmt: skip
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
     model = Classifier()
     trainer.fit(model, DataLoader(pictures(200, 64), 32, shuffle=True), DataLoader(pictures(100, 64), 64))
     trainer.test(model, DataLoader(pictures(100, 64), 64))
@@ -238,17 +119,29 @@ def lightning_adversaries() -> None:
             super().__init__()
             self.automatic_optimization = False
             self.generator = nn.Sequential(
-                nn.ConvTranspose2d(64, 128, 4), nn.BatchNorm2d(128), nn.ReLU(),
-                nn.ConvTranspose2d(128, 64, 4, 2, 1), nn.BatchNorm2d(64), nn.ReLU(),
-                nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
-                nn.ConvTranspose2d(32, 3, 4, 2, 1), nn.Tanh(),
-            )  # fmt: skip
+                nn.ConvTranspose2d(64, 128, 4),
+                nn.BatchNorm2d(128),
+                nn.ReLU(),
+                nn.ConvTranspose2d(128, 64, 4, 2, 1),
+                nn.BatchNorm2d(64),
+                nn.ReLU(),
+                nn.ConvTranspose2d(64, 32, 4, 2, 1),
+                nn.BatchNorm2d(32),
+                nn.ReLU(),
+                nn.ConvTranspose2d(32, 3, 4, 2, 1),
+                nn.Tanh(),
+            )
             self.critic = nn.Sequential(
-                nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(64, 128, 4, 2, 1), nn.LeakyReLU(0.2),
-                nn.Conv2d(128, 256, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(256, 1, 4),
-            )  # fmt: skip
+                nn.Conv2d(3, 64, 4, 2, 1),
+                nn.LeakyReLU(0.2),
+                nn.Conv2d(64, 128, 4, 2, 1),
+                nn.LeakyReLU(0.2),
+                nn.Conv2d(128, 256, 4, 2, 1),
+                nn.LeakyReLU(0.2),
+                nn.Conv2d(256, 1, 4),
+            )
 
-        def training_step(self, batch: list[Tensor], index: int) -> None:
+        def training_step(self, batch: list[Tensor], _index: int) -> None:
             first, second = self.optimizers()
             real = batch[0]
             noise = torch.randn(len(real), 64, 1, 1, device=self.device)
@@ -259,7 +152,9 @@ def lightning_adversaries() -> None:
             first.zero_grad()
             self.untoggle_optimizer(first)
             self.toggle_optimizer(second)
-            loss = (1 - self.critic(real)).relu().mean() + (1 + self.critic(self.generator(noise).detach())).relu().mean()
+            loss = (1 - self.critic(real)).relu().mean() + (
+                1 + self.critic(self.generator(noise).detach())
+            ).relu().mean()
             self.manual_backward(loss)
             second.step()
             second.zero_grad()
@@ -270,8 +165,10 @@ def lightning_adversaries() -> None:
                 self.generator(torch.randn(256, 64, 1, 1, device=self.device)).mean().item()
 
         def configure_optimizers(self) -> Any:
-            return (torch.optim.Adam(self.generator.parameters(), 2e-4, (0.5, 0.999)),
-                    torch.optim.Adam(self.critic.parameters(), 2e-4, (0.5, 0.999)))  # fmt: skip
+            return (
+                torch.optim.Adam(self.generator.parameters(), 2e-4, (0.5, 0.999)),
+                torch.optim.Adam(self.critic.parameters(), 2e-4, (0.5, 0.999)),
+            )
 
     trainer = lightning.Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False)
     trainer.fit(Adversaries(), DataLoader(pictures(400, 32), 64, shuffle=True, drop_last=True))
@@ -315,9 +212,9 @@ def transfer() -> None:
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
     for frozen in (True, False):
         for parameter in model.parameters():
-            parameter.requires_grad_(not frozen)
+            parameter.requires_grad_(requires_grad=not frozen)
         for parameter in model.get_classifier().parameters():
-            parameter.requires_grad_(True)
+            parameter.requires_grad_(requires_grad=True)
         wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(wanted, 1e-3 if frozen else 1e-4)
         for _epoch in range(2):
@@ -350,7 +247,9 @@ def torchvision_segmentation() -> None:
             images, masks = images.to(GPU), torch.randint(21, (8, 128, 128)).to(GPU)
             with torch.autocast("cuda"):
                 found = model(images)
-                losses = {key: nn.functional.cross_entropy(value, masks, ignore_index=255) for key, value in found.items()}
+                losses = {
+                    key: nn.functional.cross_entropy(value, masks, ignore_index=255) for key, value in found.items()
+                }
                 loss = losses["out"] + 0.5 * losses["aux"]
             optimizer.zero_grad()
             scaler.scale(loss).backward()
@@ -365,9 +264,59 @@ def torchvision_segmentation() -> None:
                 confusion += torch.bincount(21 * masks.flatten() + guesses, minlength=441).reshape(21, 21)
 
 
+def lightning_autoencoder() -> None:
+    """Lightning with accumulation, a validation every third epoch, early stopping and checkpoints."""
+    import lightning
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+    class Autoencoder(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(
+                nn.Conv2d(3, 32, 3, 2, 1),
+                nn.GELU(),
+                nn.Conv2d(32, 64, 3, 2, 1),
+                nn.GELU(),
+                nn.Flatten(),
+                nn.Linear(64 * 256, 128),
+            )
+            self.decoder = nn.Sequential(
+                nn.Linear(128, 64 * 256),
+                nn.Unflatten(1, (64, 16, 16)),
+                nn.GELU(),
+                nn.ConvTranspose2d(64, 32, 4, 2, 1),
+                nn.GELU(),
+                nn.ConvTranspose2d(32, 3, 4, 2, 1),
+            )
+
+        def training_step(self, batch: list[Tensor], _index: int) -> Tensor:
+            return nn.functional.mse_loss(self.decoder(self.encoder(batch[0])), batch[0])
+
+        def validation_step(self, batch: list[Tensor], _index: int) -> None:
+            self.log("val_loss", self.training_step(batch, _index))
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), 1e-3)
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+    folder = tempfile.mkdtemp()
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        accumulate_grad_batches=2,
+        check_val_every_n_epoch=3,
+        logger=False,
+        default_root_dir=folder,
+        callbacks=[EarlyStopping("val_loss"), ModelCheckpoint(folder, monitor="val_loss")],
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+    )
+    rows = TensorDataset(torch.randn(160, 3, 64, 64))
+    trainer.fit(Autoencoder(), DataLoader(rows, 16, shuffle=True), DataLoader(rows, 80))
+
+
 LOOPS: tuple[Callable[[], None], ...] = (
-    *(trainer_classifier, trainer_language_model, trainer_translation, trainer_speech, trainer_pictures),
-    *(accelerated, lightning_classifier, lightning_adversaries, timm_recipe, transfer, torchvision_segmentation),
+    *(accelerated, lightning_classifier, lightning_adversaries, timm_recipe),
+    *(transfer, torchvision_segmentation, lightning_autoencoder),
 )
 
 if __name__ == "__main__":
