@@ -98,3 +98,66 @@ def test_lightning_validates_once_if_a_later_epoch_would(options, draining, vali
     calls = []
     run(lightning_loop(calls, **options), draining=draining)
     assert calls == ["validate"] * validates
+
+
+def replacement(target, progress):
+    (patch,) = [entry for entry in validation_patches(progress) if entry.target.endswith(target)]
+    return patch.replacement
+
+
+@pytest.mark.parametrize(
+    ("every", "event", "state", "draining", "passes"),
+    [
+        (4, 4, {"iteration": 4}, False, True),
+        (500, 3, {"iteration": 3}, False, False),
+        (500, 3, {"iteration": 3}, True, True),
+        (1001, 3, {"iteration": 3}, True, False),
+        (5, 1, {"iteration": 3}, True, True),
+        (11, 1, {"iteration": 3}, True, False),
+        (1001, 3, {"iteration": 3, "epoch_length": None}, True, True),
+    ],
+    ids=["now", "more is traced", "an iteration", "later than the last", "an epoch", "after the end", "not known"],
+)
+def test_handlers_of_ignite_run_once_if_they_would_later(every, event, state, draining, passes):
+    state = SimpleNamespace(**{"epoch": 1, "max_epochs": 10, "epoch_length": 100} | state)
+    progress = SimpleNamespace(draining=draining)
+    every_event = replacement("every_event_filter", progress)(lambda every: lambda engine, event: event % every == 0)
+    filtered = every_event.__func__(every)
+    assert filtered(SimpleNamespace(state=state), event) is passes
+    assert filtered(SimpleNamespace(state=state), event) is (passes and event % every == 0)
+
+
+@pytest.mark.parametrize(
+    ("event", "ending", "ends"),
+    [("DATALOADER_STOP_ITERATION", True, True), ("DATALOADER_STOP_ITERATION", False, False), ("STARTED", True, False)],
+)
+def test_an_epoch_of_ignite_ends_where_its_loader_runs_dry(event, ending, ends):
+    calls = []
+    engine = SimpleNamespace(terminate_epoch=lambda: calls.append("end"))
+    fire = replacement("_fire_event", SimpleNamespace(ending_epoch=ending))(lambda self, name: calls.append(name.name))
+    fire(engine, SimpleNamespace(name=event))
+    assert calls == [event] + ["end"] * ends
+
+
+@pytest.mark.parametrize("counter", ["epoch", "iter"])
+@pytest.mark.parametrize(
+    ("draining", "done", "begin", "validates"),
+    [(True, 3, 0, True), (False, 3, 0, False), (True, 30, 0, False), (True, 1000, 0, False), (True, 3, 1001, False)],
+    ids=["later", "more is traced", "by itself", "behind the last", "never"],
+)
+def test_mmengine_validates_once_if_a_later_iteration_or_epoch_would(counter, draining, done, begin, validates):
+    calls = []
+    loop = type("Loop", (), {"val_begin": begin, "val_interval": 30})()
+    setattr(loop, f"_{counter}", done)
+    setattr(loop, f"_max_{counter}s", 1000)
+    loop.runner = SimpleNamespace(val_loop=SimpleNamespace(run=lambda: calls.append("validate")))
+    run_one = replacement(f"run_{counter}", SimpleNamespace(draining=draining))(lambda self: "result")
+    assert run_one(loop) == "result"
+    assert run_one(loop) == "result"
+    assert calls == ["validate"] * validates
+
+
+def test_mmengine_without_a_validation_trains_on():
+    loop = type("Loop", (), {"val_begin": 0, "val_interval": 20, "_iter": 3, "_max_iters": 100})()
+    loop.runner = SimpleNamespace(val_loop=None)
+    assert replacement("run_iter", SimpleNamespace(draining=True))(lambda self: "result")(loop) == "result"

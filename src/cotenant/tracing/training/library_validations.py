@@ -1,13 +1,15 @@
 """Validations that a library's own loop runs only every so many steps or epochs: they are asked for once, at the end.
 
 A trace ends after a few steps. Conditions in a script are found in its source (`conditional_work`), those of libraries
-are known here. What a library validates behind every epoch needs nothing: the traced epoch ends, too.
+are known here. What a library validates behind every epoch needs nothing, since the traced epoch ends, too, unless the
+library counts batches to know when it does.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,7 +26,7 @@ def patches(context: PatchContext) -> list[Entry]:
 
 
 def validation_patches(progress: TrainingProgress) -> list[Entry]:
-    """Loops of Hugging Face's Trainer, also of the trainers made from it, and of Lightning."""
+    """Loops of Hugging Face's Trainer, also of the trainers made from it, of Lightning, Ignite and MMEngine."""
     return [
         Patch(
             target="transformers.trainer_callback:DefaultFlowCallback.on_step_end", phase=Phase.LIBRARIES, wraps=True,
@@ -40,6 +42,27 @@ def validation_patches(progress: TrainingProgress) -> list[Entry]:
                 source="lightning/pytorch/loops/training_epoch_loop.py, `_TrainingEpochLoop.run`",
             )
             for name in ("lightning.pytorch", "pytorch_lightning")
+        ),
+        Patch(
+            target="ignite.engine.events:CallableEventWithFilter.every_event_filter", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_handling_last_event, progress),
+            reason="Handlers run every so many iterations or epochs, and few are traced.",
+            source="ignite/engine/events.py, `CallableEventWithFilter.every_event_filter`",
+        ),
+        Patch(
+            target="ignite.engine.engine:Engine._fire_event", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_ending_ignite_epochs, progress),
+            reason="Ignite iterates a loader again until it has had the batches of an epoch; here epochs end earlier.",
+            source="ignite/engine/engine.py, `Engine._run_once_on_dataset_as_gen`",
+        ),
+        *(
+            Patch(
+                target=f"mmengine.runner.loops:{method}", phase=Phase.LIBRARIES, wraps=True,
+                replacement=functools.partial(_validating_at_the_end, progress, counter),
+                reason="MMEngine validates every `val_interval` iterations or epochs, and few are traced.",
+                source="mmengine/runner/loops.py, `IterBasedTrainLoop.run`",
+            )
+            for method, counter in (("EpochBasedTrainLoop.run_epoch", "epoch"), ("IterBasedTrainLoop.run_iter", "iter"))
         ),
     ]  # fmt: skip
 
@@ -114,3 +137,66 @@ def _validates_later(trainer: Any) -> bool:
     """Whether the first validation comes after an epoch that is not traced; `max_epochs` of -1 or None has no end."""
     every, epochs = trainer.check_val_every_n_epoch, trainer.max_epochs
     return bool(trainer.enable_validation) and (epochs is None or epochs < 0 or (every or 1) <= epochs)
+
+
+def _ending_ignite_epochs(progress: TrainingProgress, original: _Callback) -> _Callback:
+    """`_fire_event`, which ends the epoch of an engine whose loader has run dry, as its `terminate_epoch` does."""
+
+    @functools.wraps(original)
+    def fire_event(self: Any, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
+        original(self, event_name, *event_args, **event_kwargs)
+        if progress.ending_epoch and getattr(event_name, "name", "") == "DATALOADER_STOP_ITERATION":
+            self.terminate_epoch()
+
+    return fire_event
+
+
+def _handling_last_event(progress: TrainingProgress, original: _Callback) -> _Callback:
+    """`every_event_filter`, whose filter also lets the first event pass that comes when the trace is complete."""
+
+    @functools.wraps(original)
+    def every_event_filter(every: int) -> _Callback:
+        passes, has_passed = original(every), False
+
+        @functools.wraps(passes)
+        def filtered(engine: Any, event: int) -> bool:
+            nonlocal has_passed
+            if passes(engine, event):
+                return True
+            if not progress.draining or has_passed:
+                return False
+            has_passed = every <= _last_event(engine.state, event)
+            return has_passed
+
+        return filtered
+
+    return staticmethod(every_event_filter)
+
+
+def _last_event(state: Any, event: int) -> float:
+    """The number of the last event of the kind whose number is `event` now: of epochs, or of iterations."""
+    epochs, length = state.max_epochs or 1, state.epoch_length
+    if event == state.epoch != state.iteration:
+        return float(epochs)
+    return epochs * length if length else float("inf")
+
+
+def _validating_at_the_end(progress: TrainingProgress, counter: str, original: _Callback) -> _Callback:
+    """An epoch or an iteration of MMEngine, with a validation after the last traced one if none comes by itself.
+
+    `counter`: of epochs or iterations. MMEngine validates after the last one in any case.
+    """
+    validated: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any) -> Any:
+        result = original(self, *args)
+        done, last = getattr(self, f"_{counter}"), getattr(self, f"_max_{counter}s")
+        comes = done >= self.val_begin and (done % self.val_interval == 0 or done == last)
+        if progress.draining and not comes and self not in validated and last >= self.val_begin:
+            validated.add(self)
+            if self.runner.val_loop is not None:
+                self.runner.val_loop.run()
+        return result
+
+    return run
