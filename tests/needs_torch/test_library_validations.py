@@ -161,3 +161,12 @@ def test_mmengine_without_a_validation_trains_on():
     loop = type("Loop", (), {"val_begin": 0, "val_interval": 20, "_iter": 3, "_max_iters": 100})()
     loop.runner = SimpleNamespace(val_loop=None)
     assert replacement("run_iter", SimpleNamespace(draining=True))(lambda self: "result")(loop) == "result"
+
+
+@pytest.mark.parametrize(
+    ("every", "draining", "validates"), [(1, False, True), (5, False, False), (5, True, True), ([], True, False)]
+)
+def test_keras_validates_after_the_traced_epoch(every, draining, validates):
+    original = lambda self, epoch, every: isinstance(every, int) and (epoch + 1) % every == 0  # noqa: E731
+    should_eval = replacement("_should_eval", SimpleNamespace(draining=draining))(original)
+    assert should_eval(None, 0, every) is validates

@@ -26,7 +26,7 @@ def patches(context: PatchContext) -> list[Entry]:
 
 
 def validation_patches(progress: TrainingProgress) -> list[Entry]:
-    """Loops of Hugging Face's Trainer, also of the trainers made from it, of Lightning, Ignite and MMEngine."""
+    """Loops of Hugging Face's Trainer, also of the trainers made from it, of Lightning, Ignite, Keras and MMEngine."""
     return [
         Patch(
             target="transformers.trainer_callback:DefaultFlowCallback.on_step_end", phase=Phase.LIBRARIES, wraps=True,
@@ -54,6 +54,12 @@ def validation_patches(progress: TrainingProgress) -> list[Entry]:
             replacement=functools.partial(_ending_ignite_epochs, progress),
             reason="Ignite iterates a loader again until it has had the batches of an epoch; here epochs end earlier.",
             source="ignite/engine/engine.py, `Engine._run_once_on_dataset_as_gen`",
+        ),
+        Patch(
+            target="keras.src.trainers.trainer:Trainer._should_eval", phase=Phase.LIBRARIES, wraps=True,
+            replacement=functools.partial(_evaluating_after_last_epoch, progress),
+            reason="Keras validates every `validation_freq` epochs, and one is traced.",
+            source="keras/src/trainers/trainer.py, `Trainer._should_eval`",
         ),
         *(
             Patch(
@@ -137,6 +143,16 @@ def _validates_later(trainer: Any) -> bool:
     """Whether the first validation comes after an epoch that is not traced; `max_epochs` of -1 or None has no end."""
     every, epochs = trainer.check_val_every_n_epoch, trainer.max_epochs
     return bool(trainer.enable_validation) and (epochs is None or epochs < 0 or (every or 1) <= epochs)
+
+
+def _evaluating_after_last_epoch(progress: TrainingProgress, original: _Callback) -> _Callback:
+    """`_should_eval`, which is also true after the traced epoch; how many there are is not known here."""
+
+    @functools.wraps(original)
+    def should_eval(self: Any, epoch: int, validation_freq: Any) -> bool:
+        return bool(original(self, epoch, validation_freq)) or (progress.draining and bool(validation_freq))
+
+    return should_eval
 
 
 def _ending_ignite_epochs(progress: TrainingProgress, original: _Callback) -> _Callback:
