@@ -5,6 +5,8 @@ lists is read, what its function does with the result, and functions that it cal
 Names and attributes have the values that they have now, as `suffix` in `name.endswith(suffix)`. A suffix that the
 module, or one that called it, replaces by another is one of the names, too: `name.replace(".png", ".json")`. Where it
 says nothing of names, the functions that open files say which they are.
+
+A name may have to end in more than a suffix, as the labels of Cityscapes do: `name.endswith("_labelTrainIds.png")`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data.class_folders import parsed_source
@@ -22,6 +24,7 @@ from cotenant.tracing.data.format_nodes import FUNCTIONS, called_name, constant,
 
 _CALLERS = 4  # a class that lists folders may be in another module than the one that reads the files
 _SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
+_MARK = re.compile(r"\*?([\w-]+)(\.[A-Za-z]\w*(?:\.gz)?)$")
 _IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
 _OTHER_READERS = (
     (re.compile(r"^(?:nib|nibabel)\.load$"), ".nii.gz"),
@@ -31,6 +34,14 @@ _ARRAY_READER = re.compile(r"^(?:np|numpy)\.load$")
 """Functions that read files of a data set, and the suffix of those."""
 
 
+class _NameTest(NamedTuple):
+    """What names are tested with, whether at their ends alone, and whether the script goes on with those that pass."""
+
+    text: ast.expr
+    is_end: bool
+    is_passed: bool
+
+
 def wanted_suffix(known: Collection[str], default: str) -> str:
     """The suffix, one of `known`, of the names that the user's line which lists a folder now goes on with.
 
@@ -38,11 +49,23 @@ def wanted_suffix(known: Collection[str], default: str) -> str:
     files in them. `default` where that one is kept, too, or nothing is said.
     """
     frame = script_location.calling_frame()
-    found = [suffix for text in _kept(frame) if (suffix := _known(text, known))]
+    kept = list(_kept(frame))
+    found = [suffix for text, _ in kept if (suffix := _known(text, known))]
+    marks = [match for text, is_end in kept if is_end and (match := _MARK.match(text))]
+    found = found or [match[2] for match in marks if match[2] in known]
     found = found or [suffix for text in _kept_by_module(frame) if (suffix := _known(text, known))]
     found = found or [suffix for text in _replaced(frame) if (suffix := _known(text, known))]
     found = found or [suffix for suffix in (suffix_of_readers(frame.f_code.co_filename, default),) if suffix in known]
     return default if not found or default in found else found[0]
+
+
+def marked(stems: Sequence[str], suffix: str) -> Sequence[str]:
+    """Names without `suffix` that the user's line which lists a folder now goes on with, as `3_17_mask` for `3_17`."""
+    ends = [text for text, is_end in _kept(script_location.calling_frame()) if is_end]
+    marks = [match[1] for text in dict.fromkeys(ends) if (match := _MARK.match(text)) and match[2] == suffix]
+    if not marks or any(_known(text, (suffix,)) for text in ends):
+        return stems
+    return [f"{stem}{mark}" for stem in stems[: max(1, len(stems) // len(marks))] for mark in marks]
 
 
 @functools.cache
@@ -78,19 +101,20 @@ def _known(text: str, known: Collection[str]) -> str:
     return suffix if suffix.lower() in known else ""
 
 
-def _kept(frame: FrameType) -> Iterator[str]:
-    """Texts that the code around the line of a frame compares the ends of names with."""
+def _kept(frame: FrameType) -> Iterator[tuple[str, bool]]:
+    """Texts that the code around the line of a frame tests names with, and whether names that it keeps end in them."""
     nodes = _nodes(frame.f_code.co_filename, frame.f_lineno)
     tests = [test for node in nodes for test in _tests(node)]
     calls = {called_name(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)}
     names = script_location.visible_names(frame) if tests or calls else {}
     for test in tests:
-        yield from _texts(test, names)
+        for text in _texts(test.text, names):
+            yield text, test.is_passed and (test.is_end or text.startswith("*"))
     for name in calls:
         function = names.get(name)
         if isinstance(function, FunctionType) and script_location.is_user_file(function.__code__.co_filename):
             for test in _tests_of(function.__code__.co_filename, function.__code__.co_firstlineno):
-                yield from _texts(test, function.__globals__)
+                yield from ((text, test.is_end) for text in _texts(test.text, function.__globals__))
 
 
 def _kept_by_module(frame: FrameType) -> Iterator[str]:
@@ -115,7 +139,7 @@ def _replaced_in(path: str) -> tuple[str, ...]:
 @functools.cache
 def _tests_of_module(path: str) -> tuple[ast.expr, ...]:
     tree = parsed_source(path)
-    return tuple(test for test, is_end in _tests_and_kinds(tree) if is_end)
+    return tuple(test.text for test in _tests(tree) if test.is_end)
 
 
 @functools.cache
@@ -132,7 +156,7 @@ def _nodes(path: str, line: int) -> tuple[ast.AST, ...]:
 
 
 @functools.cache
-def _tests_of(path: str, line: int) -> tuple[ast.expr, ...]:
+def _tests_of(path: str, line: int) -> tuple[_NameTest, ...]:
     """Those of the function that begins in a line."""
     found = _innermost(parsed_source(path), line, FUNCTIONS)
     return tuple(_tests(found)) if found is not None else ()
@@ -149,13 +173,8 @@ def _is_over(node: Any, names: set[str]) -> bool:
     return any(isinstance(part, ast.Name) and part.id in names for head in heads for part in ast.walk(head))
 
 
-def _tests(tree: ast.AST) -> Iterator[ast.expr]:
+def _tests(tree: ast.AST) -> Iterator[_NameTest]:
     """What names are tested with: `.endswith(X)`, `... == X`, `... in X`, `fnmatch.filter(names, X)`."""
-    return (test for test, _ in _tests_and_kinds(tree))
-
-
-def _tests_and_kinds(tree: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
-    """The same, each with whether it is a test of the end alone."""
     loops = {
         loop.target.id: loop.iter
         for node in ast.walk(tree)
@@ -169,6 +188,10 @@ def _tests_and_kinds(tree: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    skips = (node for node in ast.walk(tree) if isinstance(node, ast.If) and isinstance(node.body[0], ast.Continue))
+    skipping = {part for node in skips for part in ast.walk(node.test)}
+    negations = (node for node in ast.walk(tree) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+    negated = {part for node in negations for part in ast.walk(node)}
     for node in ast.walk(tree):
         test: ast.expr | None = None
         is_end = isinstance(node, ast.Call) and called_name(node) == "endswith"
@@ -180,7 +203,8 @@ def _tests_and_kinds(tree: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
             test = node.comparators[0]
         if test is not None:
             test = loops.get(test.id, test) if isinstance(test, ast.Name) else test
-            yield written.get(test.id, test) if isinstance(test, ast.Name) else test, is_end
+            text = written.get(test.id, test) if isinstance(test, ast.Name) else test
+            yield _NameTest(text, is_end, (node in skipping) == (node in negated))
 
 
 def _texts(node: ast.expr, names: Mapping[str, Any]) -> Iterator[str]:

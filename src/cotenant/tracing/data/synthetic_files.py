@@ -174,7 +174,7 @@ class FileMaker:
             if not all(map(is_empty_folder_file, names)) or not (names or self._is_made(full)):
                 return False
         if not class_folders.caller_expects_folders():
-            return self._make_images(folder, suffix, self._stems(folder, suffix))
+            return self._make_images(folder, suffix, listed_suffixes.marked(self._stems(folder, suffix), suffix))
         labels = range(self._classes)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
