@@ -6,6 +6,7 @@ validation, or these iterations, may not find the blocks that they found before,
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,9 @@ def continue_training(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack) ->
 def repeated_epoch(trace: MemoryTrace) -> RepeatedSpan | None:
     """Another epoch: iterations as the last traced ones, and what follows them; None: none is known to come.
 
-    What is left of the epoch before is freed where this one makes the like of it: live bytes cannot grow.
+    What is left of the epoch before is freed where this one makes the like of it: live bytes cannot grow. A storage that
+    it left whole, and that the iterations resize, is still whole in the first one: FSDP gathers no parameters that the
+    last forward pass of a validation left gathered.
     """
     at = trace.header.epoch_end
     events = trace.events[:at]
@@ -49,7 +52,10 @@ def repeated_epoch(trace: MemoryTrace) -> RepeatedSpan | None:
     born = {event.storage_id: event for event in rest if event.action == "alloc"}
     left = born.keys() - {event.storage_id for event in rest if event.action == "free"}
     own = born.keys() | {event.storage_id for event in iteration.events if event.action == "alloc"}
-    first = tuple(_first_iteration(iteration.events, found.in_next, left))
+    resized = _resized(events)
+    whole = {(resized[number], born[number].bytes): number for number in sorted(left & resized.keys())}
+    gathered = _gathered(iteration.events, resized, whole)
+    first = tuple(_first_iteration(iteration.events, found.in_next, left, gathered))
     freed = {of_iteration_before(event.storage_id) for event in first if event.action == "free"}
     others = sorted(storage_id for storage_id in left if storage_id not in freed)
     epoch = replace(trace, events=(*first, *_rest(rest, own, [born[storage_id] for storage_id in others])))
@@ -57,11 +63,43 @@ def repeated_epoch(trace: MemoryTrace) -> RepeatedSpan | None:
     return RepeatedSpan(len(events), epoch.events, tuple(sorted(left)))
 
 
-def _first_iteration(
-    events: Sequence[MemoryEvent], in_next: Mapping[int, int], left: Collection[int]
-) -> Iterator[MemoryEvent]:
-    """An iteration that frees what the last one of the epoch before left, as it freed what the one before it left."""
+def _resized(events: Sequence[MemoryEvent]) -> dict[int, int]:
+    """The first number of each storage that was resized to nothing or from it: it is freed, and has a number more."""
+    sizes = {event.storage_id: event.bytes for event in events if event.action == "alloc"}
+    first: dict[int, int] = {}
+    for before, event in itertools.pairwise(events):
+        is_replaced = before.action == "free" and event.action == "alloc"
+        if is_replaced and (sizes.get(before.storage_id) == 0) != (event.bytes == 0):
+            first[event.storage_id] = first.setdefault(before.storage_id, before.storage_id)
+    return first
+
+
+def _gathered(
+    events: Sequence[MemoryEvent], resized: Mapping[int, int], whole: Mapping[tuple[int, int], int]
+) -> dict[int, int]:
+    """Storages that an iteration makes whole first, and that are among `whole` before it, with their numbers there."""
+    freed = {event.storage_id for event in events if event.action == "free"}
+    still, gathered = dict(whole), {}
     for event in events:
+        if event.action == "alloc" and event.storage_id in freed:
+            old = still.pop((resized.get(event.storage_id, -1), event.bytes), None)
+            if old is not None:
+                gathered[event.storage_id] = old
+    return gathered
+
+
+def _first_iteration(
+    events: Sequence[MemoryEvent], in_next: Mapping[int, int], left: Collection[int], gathered: Mapping[int, int]
+) -> Iterator[MemoryEvent]:
+    """An iteration that frees what the last one of the epoch before left, as it freed what the one before it left.
+
+    `gathered`: storages that are whole before it, and are not made.
+    """
+    for event in events:
+        if event.storage_id in gathered:
+            if event.action == "free":
+                yield event._replace(storage_id=of_iteration_before(gathered[event.storage_id]))
+            continue
         if event.action != "free" or event.storage_id >= 0:
             yield event
             continue

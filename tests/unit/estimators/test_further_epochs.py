@@ -24,15 +24,20 @@ def phase(name):
 
 
 def trained(
-    epochs, *, batch=8, last=2, tested=30, turns=1, steps=STEPS, results=1, rebinds=False, warm=False, even=False
-):
+    epochs, *, batch=8, last=2, tested=30, turns=1, steps=STEPS, results=1, rebinds=False, warm=False, even=False,
+    gathers=0, empty=0, late=False,
+):  # fmt: skip
     """Epochs of `steps` iterations and a test of `turns` batches; the results of both live into the next epoch.
 
     `epochs`: how many; the end of the first one is marked. Of the test: `results` of a batch; `rebinds`: it takes the
     name of the training's batch; `warm`: the first one frees what was loaded before; `even`: all it allocates has one
-    size.
+    size; `gathers`: how often an iteration resizes a storage from nothing and to it, in which it has
+    `empty` MiB; the test leaves it whole. `late`: so does each iteration.
     """
     events = [phase("load"), alloc(0, 5, "parameter", "load")]
+    shard = 2_000_000
+    events += [alloc(shard, empty, "parameter", "load")] if gathers else []
+    is_whole = False
     events += [alloc(1, 7, phase="load")] if warm else []
     trained_before: tuple[int, ...] = ()
     tested_before: list[int] = []
@@ -47,11 +52,29 @@ def trained(
                 alloc(images, size, "input"),
                 *map(free, trained_before[:1] if not taken else ()),
             ]
+            for turn in range(gathers):
+                if is_whole and late:
+                    events += [free(shard, "forward"), alloc(shard + 1, empty, "parameter")]
+                    shard, is_whole = shard + 1, False
+                if not is_whole:
+                    events += [free(shard, "forward"), alloc(shard + 1, 9, "parameter")]
+                    shard += 1
+                events += [alloc(images + 7000 + turn, 1), free(images + 7000 + turn, "forward")]
+                is_whole = True
+                if not late:
+                    events += [free(shard, "forward"), alloc(shard + 1, empty, "parameter")]
+                    shard, is_whole = shard + 1, False
             events += [alloc(saved, 3 * size), alloc(loss, 0.5), *map(free, trained_before[1:2])]
             events += [phase("backward"), alloc(gradient, 5, "gradient", "backward"), *map(free, trained_before[2:])]
             events += [free(saved), phase("step")]
             trained_before = images, loss, gradient
         events += [phase("forward")]
+        if gathers:
+            if is_whole:
+                events += [free(shard, "forward"), alloc(shard + 1, empty, "parameter")]
+                shard += 1
+            events += [free(shard, "forward"), alloc(shard + 1, 9, "parameter")]
+            shard, is_whole = shard + 1, True
         for turn in range(turns):
             number = 10_000 * epoch + 5000 + 10 * turn
             events += [alloc(number, tested / 10 if even else tested, module="net")]
@@ -84,12 +107,44 @@ def renumbered(events):
 
 @pytest.mark.parametrize(
     "kind",
-    [{}, {"turns": 3}, {"results": 2}, {"rebinds": True}, {"warm": True}, {"even": True}],
-    ids=["one batch of the test", "a test in a loop", "two results", "a name for both", "warmed up", "equal sizes"],
+    [
+        {},
+        {"turns": 3},
+        {"results": 2},
+        {"rebinds": True},
+        {"warm": True},
+        {"even": True},
+        {"gathers": 1},
+        {"gathers": 2},
+    ],
+    ids=[
+        "one batch of the test",
+        "a test in a loop",
+        "two results",
+        "a name for both",
+        "warmed up",
+        "equal sizes",
+        "gathered parameters",
+        "parameters gathered twice",
+    ],
 )
 def test_a_trace_with_repeats_has_the_events_of_a_longer_run(kind):
     short, long = trained(1, **kind), trained(4, **kind)
     assert renumbered(repeated_epoch(short).insert(short, 3).events) == renumbered(long.events)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gathered"),
+    [
+        pytest.param({}, STEPS, id="still whole in the first iteration"),
+        pytest.param({"empty": 1}, STEPS + 1, id="another storage each time"),
+        pytest.param({"late": True}, STEPS + 1, id="whole until the next iteration"),
+    ],
+)
+def test_an_epoch_gathers_what_the_one_before_it_did_not_leave_whole(kind, gathered):
+    short = trained(1, gathers=1, **kind)
+    events = repeated_epoch(short).insert(short, 1).events[len(short.events) :]
+    assert sum(event.action == "alloc" and event.bytes == 9 * MiB for event in events) == gathered
 
 
 def test_an_epoch_has_more_iterations_than_were_traced():
