@@ -39,9 +39,9 @@ def continue_training(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack) ->
 def repeated_epoch(trace: MemoryTrace) -> RepeatedSpan | None:
     """Another epoch: iterations as the last traced ones, and what follows them; None: none is known to come.
 
-    What is left of the epoch before is freed where this one makes the like of it: live bytes cannot grow. A storage that
-    it left whole, and that the iterations resize, is still whole in the first one: FSDP gathers no parameters that the
-    last forward pass of a validation left gathered.
+    What is left of the epoch before is freed where this one makes the like of it: live bytes cannot grow. A storage
+    that it left whole, and that the iterations resize, is still whole in the first one: FSDP gathers no parameters that
+    the last forward pass of a validation left gathered.
     """
     at = trace.header.epoch_end
     events = trace.events[:at]
