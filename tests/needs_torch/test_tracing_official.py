@@ -244,6 +244,10 @@ from pycocotools.coco import COCO
 numbers = [category["id"] for category in COCO("gone.json").dataset["categories"]]
 assert len(numbers) == 80 and (numbers[0], numbers[11], numbers[-1]) == (1, 13, 90), numbers
 assert {annotation["category_id"] for annotation in COCO("gone.json").dataset["annotations"]} == set(numbers)
+frames, objects = COCO("gone.json").dataset["images"], COCO("gone.json").dataset["annotations"]
+assert {image["video_id"] for image in frames} == {1} and [image["frame_id"] for image in frames[:2]] == [1, 2]
+of_one = [annotation["track_id"] for annotation in objects if annotation["image_id"] == 3]
+assert len(of_one) == len(set(of_one)) > 1 and {annotation["track_id"] for annotation in objects} == set(of_one)
 data = [(torch.zeros(3), 0)] * 16
 """
 

@@ -300,7 +300,10 @@ def coco_patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[P
 
 
 def _annotations(sample: SyntheticSample) -> dict[str, Any]:
-    """Annotations in the format of COCO. Source of 7.7 objects per image: Lin et al., Microsoft COCO, section 5."""
+    """Annotations in the format of COCO, as frames of one video, too, whose objects are tracked.
+
+    Sources: Lin et al., Microsoft COCO, section 5 (7.7 objects per image); CenterTrack, convert_mot_to_coco.py.
+    """
     _, height, width = image_size(sample)
     right, low = width // 2, height // 2
     labels = _category_ids(sample.classes)
@@ -315,11 +318,15 @@ def _annotations(sample: SyntheticSample) -> dict[str, Any]:
     return {
         "info": {},
         "images": [
-            {"id": image, "file_name": f"{image}.jpg", "height": height, "width": width} for image in range(_IMAGES)
+            {"id": image, "file_name": f"{image}.jpg", "height": height, "width": width}
+            | {"video_id": 1, "frame_id": 1 + image, "prev_image_id": image - 1, "next_image_id": image + 1}
+            for image in range(_IMAGES)
         ],
+        "videos": [{"id": 1, "file_name": "1"}],
         "categories": [{"id": label, "name": str(label)} for label in labels],
         "annotations": [
             {**object_, "id": 1 + index, "image_id": index // _OBJECTS, "category_id": labels[index % len(labels)]}
+            | {"track_id": 1 + index % _OBJECTS, "conf": 1.0}
             for index in range(_IMAGES * _OBJECTS)
         ],
     }
