@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
+from collections.abc import Callable
 
 import pytest
 
@@ -15,6 +17,7 @@ from cotenant.tracing.cuda_build import unknown_values  # noqa: E402
 from cotenant.tracing.cuda_build.epoch_end import epoch_patches  # noqa: E402
 from cotenant.tracing.cuda_build.observer import CudaBuildObserver  # noqa: E402
 from cotenant.tracing.patches.registry import PatchTable  # noqa: E402
+from cotenant.tracing.process import garbage_collection  # noqa: E402
 
 
 class Recorder:
@@ -260,3 +263,18 @@ def test_live_bytes_leave_out_the_rest_of_larger_blocks(monkeypatch):
     assert observer.live_bytes == {}
     observer.is_recording = True
     assert observer.live_bytes == {0: 2 << 20}
+
+
+def test_garbage_is_collected_as_usual_once_a_script_uses_the_gpu(monkeypatch):
+    uses: list[Callable[[], object]] = []
+    monkeypatch.setattr(torch.cuda, "_lazy_call", uses.append)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *_, **__: None)
+    usual = gc.get_threshold()
+    garbage_collection.collect_rarely()
+    try:
+        CudaBuildObserver(2, lambda: None).start()
+        rarely = gc.get_threshold()
+        uses[0]()
+        assert rarely[:2] != usual[:2] == gc.get_threshold()[:2]
+    finally:
+        gc.set_threshold(*usual)

@@ -15,6 +15,7 @@ import torch
 
 from cotenant.tracing.cuda_build.memory_history import BACKWARD, EMPTY_CACHE, FORWARD, HistoryMark, StorageNames
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
+from cotenant.tracing.process.garbage_collection import collect_as_usual
 from cotenant.tracing.training.training_progress import TrainingProgress
 
 MAX_ENTRIES = 4_000_000
@@ -82,6 +83,7 @@ class CudaBuildObserver:
         # Without stacks: they take most of the time, and a trace has no place for them.
         self._record_history("all", context=None, max_entries=MAX_ENTRIES)
         self.is_recording = True
+        collect_as_usual()
 
     def patches(self) -> list[Entry]:
         """What begins a phase or empties the cache."""
