@@ -1,5 +1,6 @@
-"""The value of `$(( ... ))` in a shell script: integers, names, `+ - * / %`, brackets. Pure, and nothing is run.
+"""The value of `$(( ... ))`, and of the older `$[ ... ]`, in a shell script. Pure, and nothing is run.
 
+Evaluated: integers, names, `+ - * / %`, brackets.
 Not evaluated: assignments, comparisons, shifts, `**`, octal numbers, and values above 63 bits.
 """
 
@@ -11,30 +12,31 @@ from collections.abc import Callable, Iterator
 
 _MAX_CHARS = 200
 _MAX_VALUE = 2**63 - 1
-_START = "$(("
+_START = re.compile(r"\$\(\(|\$\[")
 _NAME = re.compile(r"\$\{?(\w+)\}?")
 
 
 def parts(line: str) -> Iterator[tuple[str, bool]]:
-    """The line in parts, in their order: text (False), and the expressions of `$(( ... ))` (True)."""
-    while True:
-        before, start, rest = line.partition(_START)
-        end = _end(rest) if start else None
+    """The line in parts, in their order: text (False), and the expressions of `$(( ... ))` and `$[ ... ]` (True)."""
+    while match := _START.search(line):
+        opening, closing = ("(", "))") if match[0] == "$((" else ("[", "]")
+        rest = line[match.end() :]
+        end = _end(rest, opening, closing)
         if end is None:
-            yield line, False
-            return
-        yield before, False
+            break
+        yield line[: match.start()], False
         yield rest[:end], True
-        line = rest[end + 2 :]
+        line = rest[end + len(closing) :]
+    yield line, False
 
 
-def _end(text: str) -> int | None:
-    """Where the two brackets that close an expression are, which `text` begins with."""
+def _end(text: str, opening: str, closing: str) -> int | None:
+    """Where the brackets that close an expression are, which `text` begins with."""
     depth = 0
     for place, char in enumerate(text):
-        if char == ")" and depth == 0:
-            return place if text[place + 1 : place + 2] == ")" else None
-        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == closing[0] and depth == 0:
+            return place if text.startswith(closing, place) else None
+        depth += {opening: 1, closing[0]: -1}.get(char, 0)
     return None
 
 

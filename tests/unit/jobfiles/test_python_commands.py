@@ -162,8 +162,30 @@ def test_gpus_are_counted_and_random_numbers_known():
     assert not any(command.unknown for command in find_python_commands(script, {"more": "7"}))
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        pytest.param("$[$tokens*$length]", "672", id="brackets of old scripts"),
+        pytest.param("$[(tokens + 1) * 2]", "16", id="brackets inside brackets"),
+        pytest.param("$[tokens-2]$((tokens-1))", "56", id="both kinds"),
+    ],
+)
+def test_both_kinds_of_arithmetic_are_evaluated(expression, value):
+    script = f"tokens=7\nlength=96\nsum={expression}\npython run.py $sum {expression}\n"
+    assert words(script) == [f"python run.py {value} {value}"]
+
+
 def test_no_script_takes_long():
-    hostile = ["$(" * 20_000, "${" * 20_000, "`" * 20_001, "'" * 9_999, "\\\n" * 20_000, "<<A " * 5_000, "((" * 20_000]
+    hostile = [
+        "$(" * 20_000,
+        "$[" * 20_000,
+        "${" * 20_000,
+        "`" * 20_001,
+        "'" * 9_999,
+        "\\\n" * 20_000,
+        "<<A " * 5_000,
+        "((" * 20_000,
+    ]
     for text in hostile:
         find_python_commands(f"#!/bin/sh\npython a.py {text}\n", {})
 
