@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.error import URLError
 
 import torch
@@ -30,10 +30,11 @@ from cotenant.tracing.data.compared_columns import compared_texts
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.synthetic_records import RecordMaker, made_up
+from cotenant.tracing.data.table_dates import date_column
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
-_FIRST_DATE, _TARGET = "2016-01-01", "OT"
+_TARGET = "OT"
 _HAS_DATES = re.compile(rb"date|time|index|iloc|drop\(|columns\[", re.IGNORECASE)
 _OTHER_DATES = re.compile(
     rb"^\s*(?:from|import)\b.*$|datetime\.(?:datetime\.)?now\(\)(?:\.\w+)*|\btime\.\w+|(?:up|vali)date|runtime",
@@ -61,6 +62,8 @@ _ROWS_OF = ("iterrows", "itertuples")
 _OF_CELLS = ("read_csv", "read_table", "read_excel")
 _TAGS = ("O", *(f"{place}-{number}" for number in range(CLASSES // 2) for place in "BI"))
 """Of words: outside of names, and at the begin or inside of one of a class."""
+
+_Dates: TypeAlias = Callable[[], Any]
 
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
@@ -105,11 +108,12 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
             make = of_images if maker.image is not None else functools.partial(maker.column, rows=len(rows))
             return _growing(pandas)(table).with_maker(make)
         if not columns and maker.image is not None:
-            return _table(columns, of_images, kwargs, rows=max(_ROWS, maker.image.classes), has_dates=False)
-        make = functools.partial(_column, columns, maker, _split_names(reader))
+            return _table(columns, of_images, kwargs, rows=max(_ROWS, maker.image.classes))
+        dates = functools.partial(date_column, original.__name__, kwargs, reader, TIME_STEPS)
+        make = functools.partial(_column, columns, maker, _split_names(reader), dates)
         if original.__name__ in _OF_CELLS:
             make = functools.partial(_of_tokens, make)
-        return _table(columns, make, kwargs, rows=TIME_STEPS, has_dates=_mentions_dates(reader))
+        return _table(columns, make, kwargs, rows=TIME_STEPS, dates=dates if _mentions_dates(reader) else None)
 
     return read
 
@@ -133,7 +137,7 @@ def _without_docstrings(path: str) -> bytes:
 
 
 def _table(
-    columns: int, make: Callable[[str], Any], options: dict[str, Any], *, rows: int, has_dates: bool
+    columns: int, make: Callable[[str], Any], options: dict[str, Any], *, rows: int, dates: _Dates | None = None
 ) -> Any:  # fmt: skip
     pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     names = options.get("names")
@@ -142,8 +146,8 @@ def _table(
         names = [*map(str, range(columns - 1)), _TARGET][:columns] if has_names else range(columns)
     hours = numpy.arange(rows, dtype=float)[:, None] % 24
     table = _growing(pandas)(numpy.tile(hours, (1, len(names))), columns=list(names))
-    if options.get("names") is None and has_names and columns and has_dates:
-        table.insert(0, "date", pandas.date_range(_FIRST_DATE, periods=rows, freq="h"))
+    if options.get("names") is None and has_names and columns and dates is not None:
+        table.insert(0, "date", dates())
     table = table.with_maker(make)
     for name, dtype in _named_columns(options, list(table.columns)).items():
         if name not in table.columns or dtype is not None:
@@ -166,16 +170,15 @@ def _named_columns(options: dict[str, Any], names: list[Any]) -> dict[Any, Any]:
     return found | {by_position.get(name, name): dtype for name, dtype in typed.items()}
 
 
-def _column(columns: int, maker: ColumnMaker, splits: Sequence[str], name: str) -> Any:
+def _column(columns: int, maker: ColumnMaker, splits: Sequence[str], dates: _Dates, name: str) -> Any:
     """Values of a column that a table lacks: numbers, or dates, where a row of numbers is the only sample for text."""
     if splits and _SPLIT_NAME.fullmatch(name):
         return splits
     if not columns or maker.text is not None or kind_of(name) not in ("text", "row"):
         return maker.column(name, TIME_STEPS)
-    pandas, numpy = importlib.import_module("pandas"), importlib.import_module("numpy")
     if _DATE_NAME.search(name):
-        return pandas.date_range(_FIRST_DATE, periods=TIME_STEPS, freq="h")
-    return numpy.arange(TIME_STEPS, dtype=float) % 24
+        return dates()
+    return importlib.import_module("numpy").arange(TIME_STEPS, dtype=float) % 24
 
 
 @functools.cache
