@@ -6,14 +6,15 @@ Where that loop is short, such as one that warms up kernels, the trace goes on t
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_counters import Counters, value_of
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import contains
 
@@ -90,7 +91,9 @@ def _later_training(trained: TrainedLines, *, by_calls: bool) -> Iterator[tuple[
             known = {
                 name.id for name in called if isinstance(name, ast.Name) and _function_trains(functions.get(name.id))
             }
-            if trains(statement, names | known) and not trained.any_in(frame.f_code, statement):
+            if not trains(statement, names | known) or trained.any_in(frame.f_code, statement):
+                continue
+            if trains(statement, names | known, script_location.visible_names(frame)):
                 yield frame, statement
                 return
         names.add(frame.f_code.co_name)
@@ -142,15 +145,29 @@ def _inner_block(statement: ast.stmt, line: int) -> list[ast.stmt]:
     return []
 
 
-def trains(statement: ast.stmt, names: set[str]) -> bool:
-    """Whether it contains a backward pass, or calls one of the functions `names`, in which a step was taken."""
+def trains(statement: ast.stmt, names: set[str], visible: Mapping[str, Any] | None = None) -> bool:
+    """Whether it contains a backward pass, or calls one of the functions `names`, in which a step was taken.
+
+    `visible`: values of names, by which methods of libraries are known that share a name with a function: `step`.
+    """
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call):
-            called = node.func
-            if isinstance(called, ast.Attribute) and called.attr in {"backward", *names} - _MODULE_METHODS:
-                return True
-            if isinstance(called, ast.Name) and called.id in names:
-                return True
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in names:
+            return True
+        if not isinstance(called, ast.Attribute):
+            continue
+        if called.attr == "backward":
+            return True
+        if called.attr in names - _MODULE_METHODS and not _is_of_library(called, visible or {}):
+            return True
     return False
+
+
+def _is_of_library(called: ast.Attribute, visible: Mapping[str, Any]) -> bool:
+    """Whether a method is a library's, as that of an optimizer is; False where its object is not known."""
+    owner = value_of(called.value, visible)
+    method = None if owner is None else inspect.getattr_static(type(owner), called.attr, None)
+    code = getattr(inspect.unwrap(method) if callable(method) else None, "__code__", None)
+    return isinstance(code, CodeType) and not script_location.is_user_file(code.co_filename)
