@@ -168,8 +168,8 @@ class ExpressionReader:
                 self.format.header = max(self.format.header, first)
             return value
         if isinstance(value, Parts):
-            value.node.is_known = False  # how many there are is not said
-        elif isinstance(value, FormatNode) and value.separator == "" and (index.lower or index.upper):
+            return value.sliced(first, is_open=index.upper is None and index.step is None)
+        if isinstance(value, FormatNode) and value.separator == "" and (index.lower or index.upper):
             value.uses.add("text")
         return value
 

@@ -36,6 +36,7 @@ class FormatNode:
         fields: parts by index, from the end where it is negative, or members by name.
         elements: what all elements of a list are.
         count: parts, as far as the script says.
+        rest: the part from which on there is any number of `elements`; None: there are `count` parts.
         uses: "int", "float", "size" (it is compared by order), "path", "suffix" (the script appends one), "json" (a
             text of JSON), "mapping" (an object of any names), "compared" (with what only the running script knows),
             "escapes" (a whole line, without its end, goes where it is not followed).
@@ -48,6 +49,7 @@ class FormatNode:
     fields: dict[int | str, FormatNode] = field(default_factory=dict)
     elements: FormatNode | None = None
     count: int = 0
+    rest: int | None = None
     uses: set[str] = field(default_factory=set)
     choices: list[str] = field(default_factory=list)
     is_stripped: bool = False
@@ -68,7 +70,13 @@ class FormatNode:
         """Give every part of a text what all of its parts are."""
         for node in (*self.fields.values(), *([self.elements] if self.elements is not None else [])):
             node.settle()
-        if self.separator != "" and self.count and self.elements is not None:
+        if self.rest is not None:
+            is_of_numbers = self.elements is not None and "int" in self.elements.uses
+            from_the_end = any(isinstance(at, int) and at < 0 for at in self.fields)
+            self.is_known = self.is_known and is_of_numbers and not from_the_end
+            for node in self.fields.values():  # one that is stored only is an identity, as those behind it are
+                node.uses |= set() if node.uses or node.choices else {"int"}
+        elif self.separator != "" and self.count and self.elements is not None:
             ends = {at if at >= 0 else at + self.count for at in self.fields if isinstance(at, int)}
             for at in set(range(self.count)) - ends:
                 self.fields[at] = FormatNode()
@@ -84,7 +92,7 @@ class FormatNode:
     def all_known(self) -> bool:
         """Whether everything in it is known."""
         inner = [*self.fields.values(), *([self.elements] if self.elements is not None else [])]
-        is_counted = self.separator == "" or self.is_words() or self.count > 0 or bool(self.fields)
+        is_counted = self.separator == "" or self.is_words() or self.count > 0 or bool(self.fields or self.rest)
         is_comparable = "compared" not in self.uses or bool(self.choices)
         return self.is_known and is_counted and is_comparable and all(node.all_known() for node in inner)
 
@@ -114,6 +122,14 @@ class Parts:
     """The list that `split` makes."""
 
     node: FormatNode
+
+    def sliced(self, first: Any, *, is_open: bool) -> Parts | Seq:
+        """The parts from `first` on, `is_open`: to the last one, as of a user and all items: `parts[1:]`."""
+        if not is_open or not isinstance(first, int) or first < 1 or self.node.rest not in (None, first):
+            self.node.is_known = False  # how many there are is not said
+            return self
+        self.node.rest, self.node.count = first, max(self.node.count, first)
+        return Seq(self.node.element())
 
 
 def let_escape(node: FormatNode, form: Format | None) -> None:

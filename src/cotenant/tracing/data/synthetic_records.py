@@ -28,6 +28,7 @@ _CALLERS = 4  # functions through which what one of them reads is returned
 _MAX_ROWS = 400_000
 _ELEMENTS = 3  # of a list in a row
 _OF_ONE_IDENTITY = 16  # rows
+_MAX_NUMBERS = 1_000_000  # of a file whose lines have any number of them
 _CLASS_LIST = re.compile(r"class|label|categor|names|vocab|synset|lexicon|charset|alphabet", re.IGNORECASE)
 _SAMPLE_LIST = re.compile(r"train|val|test|dev|list|split|file|meta|annot|index|ids", re.IGNORECASE)
 """Names of files with a line for each class, and of those with one for each sample."""
@@ -117,6 +118,8 @@ class RecordMaker:
         has_words = any(part.is_words() for part in _leaves(node))
         if rows > _MAX_ROWS or (has_words and self._kinds.text is None):
             return None
+        if node.rest is not None and self._kinds.image is not None:  # how many labels an image has is not said
+            return None
         if form.kind == "json":
             return self._json(node, rows, path)
         if path.endswith(_JSON_LINES) and not any("json" in leaf.uses for leaf in (node, *_leaves(node))):
@@ -157,6 +160,8 @@ class RecordMaker:
         leaves = list(_leaves(node))
         if self._kinds.text is not None and any(map(self._is_text, leaves)):
             return max(_ROWS, self._kinds.text.classes // self._kinds.text.shape[0] + 1)
+        if node.rest is not None:
+            return max(_ROWS, self._classes)
         whole = sum("int" in leaf.uses for leaf in leaves)
         return max(_ROWS, self._classes * (_OF_ONE_IDENTITY if whole > 1 else 1))
 
@@ -192,6 +197,8 @@ class RecordMaker:
         parts = [node.fields.get(at, node.fields.get(at - node.count, FormatNode())) for at in range(node.count)]
         if node.separator in ("/", "."):
             return node.separator.join(self._of_path(node, parts, row))
+        if node.rest is not None:
+            return self._open_line(node, row)
         whole = [at for at, part in enumerate(parts) if "int" in part.uses]
         has_text = any(map(self._is_text, parts))
         values = [
@@ -199,6 +206,14 @@ class RecordMaker:
             for at, part in enumerate(parts)
         ]
         return (" " if node.separator is None else node.separator).join(map(str, values))
+
+    def _open_line(self, node: FormatNode, row: int) -> str:
+        """An identity of its own, and numbers up to the end, as many as a sample of whole numbers has: `7 21 22 23`."""
+        most = self._kinds.text.shape[0] if self._kinds.text is not None else _ELEMENTS
+        size = max(1, min(most, _MAX_NUMBERS // self._count(node)))
+        first = [self._value(node.fields.get(at, FormatNode(uses={"int"})), row, "") for at in range(node.count)]
+        rest = [self._whole(row * size + at) for at in range(size)]
+        return (" " if node.separator is None else node.separator).join(map(str, [*first, *rest]))
 
     def _of_path(self, node: FormatNode, parts: Sequence[FormatNode], row: int) -> Iterator[str]:
         """Folders of the classes and a file in them, or a file and its suffix."""

@@ -6,7 +6,9 @@ import textwrap
 
 import pytest
 
+from cotenant.tracing.data.data_options import parse_sample
 from cotenant.tracing.data.expected_format import format_at
+from cotenant.tracing.data.synthetic_records import RecordMaker
 
 
 def read(tmp_path, source):
@@ -174,10 +176,34 @@ def test_texts_that_a_part_is_compared_with(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("l = l.strip('\\n').split(' ')\nitems = [int(i) for i in l[1:]]\nuser = int(l[0])", id="a part"),
+        pytest.param("all = [int(i) for i in l.split(' ')]\nuser, items = all[0], all[1:]", id="of numbers"),
+    ],
+)
+def test_numbers_up_to_the_end_of_a_line(tmp_path, body):
+    form = read(tmp_path, "for l in open(p):\n" + textwrap.indent(body, "    "))
+    node = form.node
+    assert (node.rest, node.elements.uses, uses(form)) == (1, {"int"}, [["int"]])
+    assert (
+        RecordMaker([parse_sample("3:int64:50")], None, print, bool, bool)
+        .content(form, "train.txt")
+        .startswith("0 0 1 2\n1 3 4 5\n")
+    )
+    assert RecordMaker([parse_sample("3x8x8:uint8:9")], None, print, bool, bool).content(form, "train.txt") is None
+
+
+@pytest.mark.parametrize(
     "source",
     [
         pytest.param("with open(p) as f:\n    lines = f.readlines()\nd = Data(lines)", id="goes elsewhere"),
-        pytest.param("for l in open(p):\n    for x in l.split()[1:]:\n        int(x)", id="any number of parts"),
+        pytest.param("for l in open(p):\n    v = [float(x) for x in l.split()[1:]]", id="any number of values"),
+        pytest.param("for l in open(p):\n    t = ' '.join(l.split()[1:])", id="any number of words"),
+        pytest.param("for l in open(p):\n    t = [int(x) for x in l.split()[1:-1]]", id="up to another part"),
+        pytest.param(
+            "for l in open(p):\n    a = l.split()\n    int(a[-1])\n    [int(x) for x in a[1:]]", id="both ends"
+        ),
         pytest.param(
             "for l in open(p):\n    a, b = l.split()\n    if b == split:\n        use(a)", id="a value at run time"
         ),
