@@ -49,6 +49,15 @@ def hint_of(tmp_path, source, **options):
             "raise RuntimeError('Found no NVIDIA driver on your system.')", "is not modeled", id="an operator's kernel"
         ),
         pytest.param("def step(lr): pass\nstep()", "--show-output", id="the script's own function"),
+        pytest.param(
+            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self, width): ...\nNet()",
+            "--show-output", id="the constructor of the script's own class",
+        ),
+        pytest.param(
+            "from dataclasses import dataclass\nfrom torch.utils.data import Sampler\n@dataclass\n"
+            "class Own(Sampler):\n    size: int = 1\nOwn(length=1)",
+            TORCH, id="a data class of the script with a base of a package",
+        ),
     ],
 )  # fmt: skip
 def test_the_hint_names_the_version_that_is_installed(tmp_path, source, hint):

@@ -88,7 +88,7 @@ def _name_hint(error: ImportError | AttributeError) -> str | None:
 
 
 def _call_hint(error: TypeError, function: str) -> str | None:
-    """Which version of a package is installed whose function was called otherwise; None for one of the script.
+    """Which version of a package is installed whose function was called otherwise; None for one of the script alone.
 
     `function`: its qualified name. The innermost frame is the one that calls it.
     """
@@ -98,7 +98,18 @@ def _call_hint(error: TypeError, function: str) -> str | None:
         named = value.__mro__ if isinstance(value, type) else (value,) if isinstance(value, types.FunctionType) else ()
         found = next((item for item in named if item.__name__ == owner), None)
         if found is not None:
-            return _installed(str(found.__module__).partition(".")[0])
+            return _owner_hint(found, function.rpartition(".")[2])
+    return None
+
+
+def _owner_hint(owner: Any, method: str) -> str | None:
+    """Of the package of a function or class, or of its first base in one: a data class has its base's arguments too."""
+    for base in owner.__mro__ if isinstance(owner, type) else (owner,):
+        code = getattr(vars(base).get(method), "__code__", None)
+        if code is not None and script_location.is_user_file(code.co_filename):  # the script's own
+            return None
+        if hint := _installed(str(base.__module__).partition(".")[0]):
+            return hint
     return None
 
 
