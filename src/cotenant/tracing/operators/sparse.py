@@ -154,6 +154,21 @@ def _add(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return _with_parts(ctx, first, indices, values)
 
 
+@operators.sparse_shape_of("aten::mul.Tensor", "aten::mul.Scalar", "aten::div.Tensor", "aten::div.Scalar")
+def _scaled(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """By a number: copies of the indices, and new values.
+
+    Source: ATen/native/sparse/SparseTensorMath.cpp, `mul_out_sparse_zerodim`.
+    """
+    source, factor = args if _is_sparse(args[0]) else args[::-1]
+    if isinstance(factor, torch.Tensor) and (_is_sparse(factor) or factor.dim() > 0):
+        return NotImplemented
+    indices, values = sparse_parts(source)
+    with ctx:
+        indices, values = indices.clone(), func(values, factor)
+    return _with_parts(ctx, source, indices, values)
+
+
 @operators.sparse_shape_of("aten::t", "aten::transpose.int")
 def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """New indices; the values are shared."""
