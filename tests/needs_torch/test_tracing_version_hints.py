@@ -36,6 +36,9 @@ def hint_of(tmp_path, source, **options):
         pytest.param("import yaml\nyaml.load('a: 1')", "yaml", id="an argument that is required now"),
         pytest.param("import torch\nloss = torch.ones(())\nprint(loss[0])", TORCH, id="behavior, by its words"),
         pytest.param(
+            "import torch\nx = torch.ones(2, device='cuda')\nx.masked_fill(x.byte(), 0)", TORCH, id="a mask of bytes"
+        ),
+        pytest.param(
             "import torch\niter(torch.utils.data.DataLoader([1])).next()", TORCH, id="a method of a loader's iterator"
         ),
         pytest.param(

@@ -26,6 +26,7 @@ _OUTER_ATTRIBUTES = 4  # of a call: `torch.optim.lr_scheduler.StepLR`
 _OTHER_BEHAVIOR = (
     ("torch", re.compile(r"invalid index of a 0-dim tensor")),
     ("torch", re.compile(r"Subtraction, the `-` operator, with (?:a|two) bool tensor")),
+    ("torch", re.compile(r"expected predicate to be bool, got|only supports boolean masks")),
     ("torch", re.compile(r"Legacy autograd function with non-static forward method is deprecated")),
     ("torch", re.compile(r"result type \w+ can't be cast to the desired output type")),
     ("torch", re.compile(r"has been modified by an inplace operation")),
