@@ -11,6 +11,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.data import empty_listings, opened_files, yolo_lists
 from cotenant.tracing.data.character_vocabulary import CharacterVocabulary
+from cotenant.tracing.data.cifar_batches import CifarBatches, is_of_cifar
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.idx_files import IdxFiles
 from cotenant.tracing.data.sample_paths import samples_for_all
@@ -37,6 +38,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     vectors = WordVectors(samples, overlay, warn)
     image = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
     digits = IdxFiles(samples, overlay, warn)
+    batches = CifarBatches(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}
 
     def before(
@@ -46,14 +48,14 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
 
     for_asking = (
         functools.partial(yolo_lists.make_text_of_image, overlay, image),
-        maker.make_dataset, maker.make_folder, vectors.make_asked,
+        batches.make, maker.make_dataset, maker.make_folder, vectors.make_asked,
         functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,
         characters.make, vocabularies.make_asked, pieces.make_asked, digits.make,
     )  # fmt: skip
     walking = before(maker.fill, named=maker.is_named, lists=True)
     listing = before(functools.partial(maker.fill, is_needed=True), named=maker.is_named, lists=True)
-    asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path))
+    asking = before(*for_asking, named=lambda path: maker.is_yolo(path) or maker.is_row_name(path) or is_of_cifar(path))
     return [
         *(
             Patch(target=target, replacement=function, source=source, **common)
@@ -83,11 +85,12 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
             for name in ("glob", "rglob")
         ),
         *pieces.patches(),
+        batches.digest_patch(),
         *opened_files.patches(
             samples, overlay,
             (
-                maker.make_dataset, digits.make, vectors.make, records.make, maker.make_text, maker.make_image,
-                characters.make, vocabularies.make,
+                maker.make_dataset, digits.make, batches.make, vectors.make, records.make, maker.make_text,
+                maker.make_image, characters.make, vocabularies.make,
             ),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,
         ),
