@@ -5,7 +5,9 @@ reads an unknown value, the answer continues the loop for `MAX_ITERATIONS` itera
 ends it then. Inside of such a loop an unknown number is 0.5: errors are below their limits, and solver steps grow.
 A method that loops again on the same object continues where it stopped, as an ODE solver does from one time of its
 output to the next: it gets no further iterations. After `MAX_ENTRIES` loops of other objects, later ones get one.
-Not modeled: a value that was read into a Python number before the condition; `for` loops, which end by themselves.
+A loop over `range` ends by itself. It may have 20,000 iterations, of which a power method needs few: an `if` that
+breaks it does so after `STEADY_ITERATIONS` that allocated and freed the same, and left the same bytes.
+Not modeled: a value that was read into a Python number before the condition; other `for` loops.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_ITERATIONS = 20
 MAX_ENTRIES = 8
+STEADY_ITERATIONS = 100
+_STEADY_ITERATIONS_LATER = 3  # after `MAX_ENTRIES` loops at the same line
 ASSUMED_NUMBER, ASSUMED_NUMBER_IN_LOOP = 1.0, 0.5
 _LOOP_ENDING_NUMBERS = (1e-12, 1e12)  # in turn: one of them ends the loop, whatever it compares
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
@@ -56,10 +60,14 @@ _TORCH_WRAPPERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _LoopCondition:
-    """A condition that decides about a `while`, and whether the loop continues where it is true."""
+    """A condition that decides about a loop, and whether the loop continues where it is true.
+
+    `is_counted`: the loop is one over `range`, else a `while`.
+    """
 
     expression: ast.expr
     continues_if: bool
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,11 @@ class _ConditionReads:
         limit: iterations until the loop is ended.
         entries: how often it was ended.
         ended_for: the object whose method it was last; None for a function, or if it is gone.
+        place: of the first read of a counted loop's condition, in its code; others of the condition are not counted.
+        position: where the trace was at the last read there.
+        iteration: what its last iteration allocated and freed, and the bytes that lived behind it.
+        steady: iterations in a row that were as the one before.
+        operands: of a condition that leaves a counted loop: those that are not read yet.
     """
 
     steps: int
@@ -92,6 +105,11 @@ class _ConditionReads:
     limit: int = MAX_ITERATIONS
     entries: int = 0
     ended_for: Callable[[], object] = lambda: None
+    place: int | None = None
+    position: tuple[int, int] | None = None
+    iteration: tuple[object, int] | None = None
+    steady: int = 0
+    operands: int = 0
 
     def enter(self, owner: object) -> None:
         """The loop begins, in a method of `owner` or in a function."""
@@ -126,6 +144,8 @@ class DataDependentLoops:
         condition = lines.conditions.get(frame.f_lineno)
         if condition is not None:
             sign = _truth_of_condition(condition.expression, frame)
+            if condition.is_counted:
+                return sign if self._leaves_counted(frame, condition.expression) else likely
             return (not self._reads_beyond(frame, 1)) == (condition.continues_if == sign)
         if frame.f_lineno in lines.within:
             self._warn_repeated(frame)
@@ -144,7 +164,12 @@ class DataDependentLoops:
     def number(self) -> float:
         """An unknown number that the script reads now."""
         frame = script_frame()
-        if frame is None or frame.f_lineno not in _parse_loops(frame.f_code.co_filename).conditions:
+        condition = None if frame is None else _parse_loops(frame.f_code.co_filename).conditions.get(frame.f_lineno)
+        if frame is not None and condition is not None and condition.is_counted:
+            is_left = self._leaves_counted(frame, condition.expression)
+            ending = _LOOP_ENDING_NUMBERS[(self._reads_at(frame).entries - 1) % len(_LOOP_ENDING_NUMBERS)]
+            return ending if is_left else asserted_number(frame, assumed_number())
+        if frame is None or condition is None:
             return assumed_number() if frame is None else asserted_number(frame, assumed_number())
         beyond = self._reads_beyond(frame, len(_LOOP_ENDING_NUMBERS))
         return _LOOP_ENDING_NUMBERS[beyond % len(_LOOP_ENDING_NUMBERS)] if beyond else ASSUMED_NUMBER_IN_LOOP
@@ -158,11 +183,37 @@ class DataDependentLoops:
         reads.count += 1
         beyond = max(0, reads.count - reads.limit)
         if beyond:
-            depends = f"runs depends on values that are not known; assumed: {MAX_ITERATIONS} times"
-            self._warn("how often the loop at", frame, depends)
+            self._warn_assumed(frame, MAX_ITERATIONS)
         if beyond >= needed:
             reads.end(owner)
         return beyond
+
+    def _leaves_counted(self, frame: FrameType, expression: ast.expr) -> bool:
+        """Whether a loop over `range` is left at this read, since further iterations would allocate the same."""
+        reads, recorder = self._reads_at(frame), self._recorder
+        if reads.operands:
+            reads.operands -= 1
+            return True
+        reads.place = frame.f_lasti if reads.place is None else reads.place
+        # Iterations on the null GPU, which gives no events, cost little.
+        if reads.place != frame.f_lasti or not hasattr(recorder, "events_since"):
+            return False
+        events = None if reads.position is None else recorder.events_since(reads.position, older=True)[0]
+        iteration = events, sum(recorder.live_bytes.values())
+        reads.steady = reads.steady + 1 if iteration == reads.iteration else 0
+        reads.position, reads.iteration = recorder.position(), iteration
+        if reads.steady < (STEADY_ITERATIONS if reads.entries < MAX_ENTRIES else _STEADY_ITERATIONS_LATER):
+            return False
+        reads.entries, reads.steady = reads.entries + 1, 0
+        if isinstance(expression, ast.BoolOp) and isinstance(expression.op, ast.And):
+            tensors = sum(_names_tensor(operand, frame) for operand, _ in _operands(expression, True))
+            reads.operands = max(0, tensors - 1)
+        self._warn_assumed(frame, STEADY_ITERATIONS)
+        return True
+
+    def _warn_assumed(self, frame: FrameType, times: int) -> None:
+        depends = f"runs depends on values that are not known; assumed: {times} times"
+        self._warn("how often the loop at", frame, depends)
 
     def _warn_repeated(self, frame: FrameType) -> None:
         reads = self._reads_at(frame)
@@ -211,7 +262,7 @@ def _parse_loops(path: str) -> _LoopLines:
     conditions: dict[int, _LoopCondition] = {}
     within: set[int] = set()
     lines = linecache.getlines(path)
-    if any("while" in line for line in lines):
+    if any("while" in line or "break" in line for line in lines):
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # not the source of what runs
             _collect_conditions(ast.parse("".join(lines)), None, conditions, within)
     return _LoopLines(conditions, frozenset(within))
@@ -235,12 +286,25 @@ def _collect_conditions(
             _add_condition(child.test, conditions, continues_if=True)
         elif isinstance(child, ast.If) and isinstance(inner, ast.While) and any(_loop_exits(child.body)):
             _add_condition(child.test, conditions, continues_if=False)
+        elif isinstance(child, ast.If) and _is_over_range(inner) and any(isinstance(x, ast.Break) for x in child.body):
+            _add_condition(child.test, conditions, continues_if=False, is_counted=True)
         _collect_conditions(child, inner, conditions, within)
 
 
-def _add_condition(expression: ast.expr, conditions: dict[int, _LoopCondition], *, continues_if: bool) -> None:
+def _is_over_range(loop: ast.AST | None) -> bool:
+    called = loop.iter.func if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "range"
+
+
+def _add_condition(
+    expression: ast.expr,
+    conditions: dict[int, _LoopCondition],
+    *,
+    continues_if: bool,
+    is_counted: bool = False,
+) -> None:
     for line in range(expression.lineno, (expression.end_lineno or expression.lineno) + 1):
-        conditions[line] = _LoopCondition(expression, continues_if)
+        conditions[line] = _LoopCondition(expression, continues_if, is_counted)
 
 
 def _loop_exits(body: list[ast.stmt]) -> Iterator[ast.stmt]:
