@@ -125,6 +125,10 @@ def test_listed_archives_of_arrays_have_the_suffix_of_their_reader(tmp_path):
     import numpy as np
     files = os.listdir("data/fields")
     assert np.load("data/fields/" + files[0])["a"].shape == (6, 8, 8)
+    found = [glob.glob(f"data/scans/*{suffix}") for suffix in (".npz", ".nii", ".nii.gz", "_t1.nii.gz", ".h5x")]
+    assert [len(names) > 1 for names in found] == [True, True, True, True, False]
+    assert not any(path.endswith(".nii.nii.gz") for path in found[2]) and found[3][0].endswith("_t1.nii.gz")
+    assert np.load(found[0][-1])["a"].shape == (6, 8, 8)
     """
     trained(tmp_path, source, synthetic_data=["6x8x8:float32"])
 

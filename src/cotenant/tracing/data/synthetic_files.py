@@ -48,6 +48,7 @@ _MAX_SERIES = 4  # sequences of images, one for each number in a pattern
 _LARGE = 2**22  # numbers of an image: 128 in memory as floats have more than 2 GiB
 _MIN_SCANS, _VOXELS = 32, 2**27  # of scans and large images: scripts compute statistics of each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
+_SCANS = placeholders.SUFFIXES - set(_HDF5_SUFFIXES)  # HDF5: see `names_matching`
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
 _WILD = r"\[.*?\]|[*?]+"
 _DATA_NAME = re.compile(
@@ -110,10 +111,10 @@ class FileMaker:
         folder, name = os.path.split(pattern)
         if name.endswith(".xml"):
             return self._make_annotations(folder)
-        stem, dot, end = name.rpartition(".")
-        stem, suffix = (stem, _SUFFIX if end == "*" else dot + end) if dot else (name, _SUFFIX)
+        stem = name[: len(name) - len(placeholders.suffix_of(name))]
+        suffix = _SUFFIX if name[len(stem) :] in ("", ".*") else name[len(stem) :]
         folder = _matching_text(folder)
-        is_known = suffix.lower() in image_files.LISTED | self._videos and not set(stem) & set("?[")
+        is_known = suffix.lower() in image_files.LISTED | self._videos | _SCANS and not set(stem) & set("?[")
         if not is_known or not (self._is_of_files(folder) or self._is_absent_folder(folder)):
             return False
         if class_folders.caller_ends_at_absence():
