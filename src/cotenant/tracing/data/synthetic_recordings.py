@@ -343,3 +343,11 @@ class _SyntheticRows:
     def keys(self) -> list[str]:
         """Names of as many rows."""
         return [str(index) for index in range(_ROWS)]
+
+    def values(self) -> list[Any]:
+        """As many rows."""
+        return [self[name] for name in self.keys()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """As many rows, each with its name."""
+        return [(name, self[name]) for name in self.keys()]
