@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cotenant.core.errors import UsageError
 from cotenant.core.stats import mean, quantile
@@ -18,22 +19,35 @@ FIRST_ACTIVITY_TIMEOUT_S = 60.0
 AEGIS measured 8.2 s from dispatch to first GPU activity in the median, 20.6 s at the 95th percentile, 55.5 s at most.
 """
 
+OPEN, SHUT = -math.inf, math.inf
+"""When a gate opens that is open, and one that only a change of its GPU opens."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionGate:
     """A policy's rule on a GPU with residents, whichever job wants to join them. An empty GPU passes every gate.
 
+    Decisions ask when gates open, explanations why they are closed.
+
     Attributes:
-        check: why the GPU is closed at a time, or None. It depends on the view and the time alone, and once open the
-            gate stays open until the GPU changes.
-        never_closes: `check` never refuses; policies drop such a gate.
+        opens_at_s: when the gate opens if the GPU does not change, as of a time: `OPEN` if it is open, infinite if only
+            a change opens it. It depends on the view and the time alone, and once open the gate stays open until the
+            GPU changes.
+        text: why it is closed, a sentence with the numbers; not called while it is open.
+        never_closes: it is always open; policies drop such a gate.
         is_of_activity: it is about what the residents do. A job that ran out of memory passes it on its retry.
     """
 
     name: str
-    check: Callable[[GpuView, float], Refusal | None]
+    opens_at_s: Callable[[GpuView, float], float]
+    text: Callable[[GpuView, float], str]
     never_closes: bool = False
     is_of_activity: bool = True
+
+    def check(self, view: GpuView, at_s: float) -> Refusal | None:
+        """Why the GPU is closed at a time, or None. Its reason is that of the view when it is read."""
+        opens_at_s = self.opens_at_s(view, at_s)
+        return None if opens_at_s == OPEN else Refusal(self.name, self.text, opens_at_s, view, at_s)
 
 
 def smact_too_high(limit: float) -> AdmissionGate:
@@ -44,13 +58,11 @@ def smact_too_high(limit: float) -> AdmissionGate:
     """
     _check_ratio("SMACT", limit)
 
-    def check(view: GpuView, _at_s: float) -> Refusal | None:
+    def opens_at_s(view: GpuView, _at_s: float) -> float:
         smact = view.smact
-        if smact is not None and smact < limit:
-            return None
-        return _smact_refusal(smact, limit)
+        return OPEN if smact is not None and smact < limit else SHUT
 
-    return AdmissionGate("smact_too_high", check)
+    return AdmissionGate("smact_too_high", opens_at_s, partial(_smact_text, limit))
 
 
 def smact_above(limit: float) -> AdmissionGate:
@@ -61,18 +73,15 @@ def smact_above(limit: float) -> AdmissionGate:
     """
     _check_ratio("SMACT", limit)
 
-    def check(view: GpuView, _at_s: float) -> Refusal | None:
+    def opens_at_s(view: GpuView, _at_s: float) -> float:
         smact = view.smact
-        return None if smact is not None and smact <= limit else _smact_refusal(smact, limit)
+        return OPEN if smact is not None and smact <= limit else SHUT
 
-    return AdmissionGate("smact_too_high", check, never_closes=limit >= 1)
-
-
-def _smact_refusal(smact: float | None, limit: float) -> Refusal:
-    return Refusal("smact_too_high", _smact_text, math.inf, smact, limit)
+    return AdmissionGate("smact_too_high", opens_at_s, partial(_smact_text, limit), never_closes=limit >= 1)
 
 
-def _smact_text(smact: float | None, limit: float) -> str:
+def _smact_text(limit: float, view: GpuView, _at_s: float) -> str:
+    smact = view.smact
     return f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"
 
 
@@ -92,17 +101,24 @@ def warming_up(
     if not 0 <= warmup_s < math.inf:
         raise UsageError(f"`warmup_s` must be >= 0 and finite, got {warmup_s:g}", hint="0 turns the gate off")
 
-    def check(view: GpuView, at_s: float) -> Refusal | None:
-        opens_at_s, blocker = at_s, None
+    def until_s(resident: AnyResident) -> float:
+        first_s = resident.first_active_at_s
+        return resident.placed_at_s + first_activity_timeout_s if first_s is None else first_s + warmup_s
+
+    def opens_at_s(view: GpuView, at_s: float) -> float:
+        latest_s = OPEN
         for resident in view.residents:
             if include_known or resident.smact is None:
-                first_s = resident.first_active_at_s
-                until_s = resident.placed_at_s + first_activity_timeout_s if first_s is None else first_s + warmup_s
-                if until_s > opens_at_s:
-                    opens_at_s, blocker = until_s, resident
-        return None if blocker is None else Refusal("warming_up", _warmup_text, opens_at_s, blocker, at_s, warmup_s)
+                first_s = resident.first_active_at_s  # `until_s`, without the call
+                opens_s = resident.placed_at_s + first_activity_timeout_s if first_s is None else first_s + warmup_s
+                latest_s = opens_s if opens_s > latest_s else latest_s
+        return latest_s if latest_s > at_s else OPEN
 
-    return AdmissionGate("warming_up", check, never_closes=warmup_s == 0)
+    def text(view: GpuView, at_s: float) -> str:
+        counted_ones = (resident for resident in view.residents if include_known or resident.smact is None)
+        return _warmup_text(max(counted_ones, key=until_s), at_s, warmup_s)
+
+    return AdmissionGate("warming_up", opens_at_s, text, never_closes=warmup_s == 0)
 
 
 def _warmup_text(resident: AnyResident, at_s: float, warmup_s: float) -> str:
@@ -127,19 +143,13 @@ def max_jobs(limit: int) -> AdmissionGate:
     if limit < 2:
         raise UsageError(f"`max_jobs` must be >= 2 to share a GPU, got {limit}", hint="use the policy `exclusive`")
 
-    full = _max_jobs_refusal(limit, limit)
+    def opens_at_s(view: GpuView, _at_s: float) -> float:
+        return OPEN if len(view.residents) < limit else SHUT
 
-    def check(view: GpuView, _at_s: float) -> Refusal | None:
-        count = len(view.residents)
-        if count < limit:
-            return None
-        return full if count == limit else _max_jobs_refusal(count, limit)
+    def text(view: GpuView, _at_s: float) -> str:
+        return f"{counted(len(view.residents), 'job')} on it, at most {limit} share a GPU"
 
-    return AdmissionGate("max_jobs", check, is_of_activity=False)
-
-
-def _max_jobs_refusal(count: int, limit: int) -> Refusal:
-    return Refusal("max_jobs", lambda: f"{counted(count, 'job')} on it, at most {limit} share a GPU")
+    return AdmissionGate("max_jobs", opens_at_s, text, is_of_activity=False)
 
 
 def pressure_too_high(smact: float, smocc: float, drama: float, *, risk: bool = False) -> AdmissionGate:
@@ -157,17 +167,20 @@ def pressure_too_high(smact: float, smocc: float, drama: float, *, risk: bool = 
     for name, limit in limits.items():
         _check_ratio(name.upper(), limit)
 
-    def check(view: GpuView, _at_s: float) -> Refusal | None:
-        active = _risk(view, "smact") if risk else view.mean("smact")
-        if active is not None and active < smact:
-            return None  # the usual answer
-        readings = {name: _risk(view, name) if risk else view.mean(name) for name in limits}
-        over = {name for name, value in readings.items() if value is None or value >= limits[name]}
-        if "smact" not in over or len(over) < 2:
-            return None
-        return Refusal("pressure_too_high", lambda: _pressure_text(readings, limits, risk=risk))
+    def reading(view: GpuView, measure: str) -> float | None:
+        return _risk(view, measure) if risk else view.mean(measure)
 
-    return AdmissionGate("pressure_too_high", check)
+    def is_over(view: GpuView, measure: str) -> bool:
+        value = reading(view, measure)
+        return value is None or value >= limits[measure]
+
+    def opens_at_s(view: GpuView, _at_s: float) -> float:
+        return SHUT if is_over(view, "smact") and (is_over(view, "smocc") or is_over(view, "drama")) else OPEN
+
+    def text(view: GpuView, _at_s: float) -> str:
+        return _pressure_text({name: reading(view, name) for name in limits}, limits, risk=risk)
+
+    return AdmissionGate("pressure_too_high", opens_at_s, text)
 
 
 def _pressure_text(readings: dict[str, float | None], limits: dict[str, float], *, risk: bool) -> str:

@@ -23,7 +23,7 @@ from cotenant.core.gpu import Gpu
 from cotenant.core.placement import Deferral, Rejection
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.demand import Demand
-from cotenant.scheduling.placement.gates import AdmissionGate
+from cotenant.scheduling.placement.gates import OPEN, SHUT, AdmissionGate
 from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.pairing import PairingRule
 from cotenant.scheduling.placement.refusal import Refusal
@@ -118,26 +118,19 @@ def _memory_text(view: GpuView, demand: Demand) -> str:
 
 
 def opening_time(gates: Sequence[AdmissionGate]) -> Callable[[GpuView, float], float]:
-    """When all of `gates` are open for a GPU with residents: -inf for now, inf for not before it changes."""
-    checks = [gate.check for gate in reversed(gates)]  # those declared last are the cheapest
-    if len(checks) == 1:
-        only = checks[0]
-
-        def gate_opens_at_s(view: GpuView, at_s: float) -> float:
-            refusal = only(view, at_s)
-            return -INFINITE if refusal is None else refusal.opens_at_s
-
-        return gate_opens_at_s
+    """When all of `gates` are open for a GPU with residents: `OPEN` for now, infinite for not before it changes."""
+    opening_times = [gate.opens_at_s for gate in reversed(gates)]  # those declared last are the cheapest
+    if len(opening_times) == 1:
+        return opening_times[0]
 
     def gates_open_at_s(view: GpuView, at_s: float) -> float:
-        latest_s = -INFINITE
-        for check in checks:
-            refusal = check(view, at_s)
-            if refusal is not None:
-                opens_at_s = refusal.opens_at_s
-                if opens_at_s == INFINITE:
-                    return INFINITE
-                latest_s = opens_at_s if opens_at_s > latest_s else latest_s
+        latest_s = OPEN
+        for opens_at_s in opening_times:
+            gate_opens_s = opens_at_s(view, at_s)
+            if gate_opens_s > latest_s:
+                if gate_opens_s == SHUT:
+                    return SHUT
+                latest_s = gate_opens_s
         return latest_s
 
     return gates_open_at_s

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,17 @@ def test_a_refusal_of_a_gate_has_the_time_at_which_it_opens(placed_ago_s, seen_a
     assert gate.check(view, AT_S).opens_at_s == opens_at_s
     assert gate.check(view, opens_at_s) is None
     assert gates.smact_too_high(0.1).check(view, AT_S).opens_at_s == math.inf
+
+
+def test_the_reason_of_a_warm_up_names_the_resident_that_warms_up_last():
+    old = a_resident(1, job_id=1, placed_at_s=AT_S - 20, first_active_at_s=AT_S - 10)
+    new = a_resident(1, job_id=2, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 3)
+    view = GpuView(a_snapshot(residents=(old, new)))
+    refusal = gates.warming_up(15).check(view, AT_S)
+    assert (refusal.opens_at_s, refusal.reason) == (AT_S + 12, "job 2 has been active for 3s, warms up for 15s")
+    known = replace(new, smact=0.5)
+    refusal = gates.warming_up_unless_known(15).check(GpuView(a_snapshot(residents=(old, known))), AT_S)
+    assert (refusal.opens_at_s, refusal.reason) == (AT_S + 5, "job 1 has been active for 10s, warms up for 15s")
 
 
 @pytest.mark.parametrize("warmup_s", [-1, math.inf, math.nan])
