@@ -121,8 +121,7 @@ class GpuPool:
         job_id, max_slowdown = job.id, job.spec.max_slowdown
         expected = None if job.estimate is None else job.estimate.smact_interval
         for view in chosen:
-            resident = NewResident(job_id, promised_bytes, demand_class.sharing, at_s, max_slowdown)
-            resident.expected_smact = expected
+            resident = NewResident(job_id, promised_bytes, demand_class.sharing, at_s, max_slowdown, expected)
             if pairing is not None:
                 pairing.annotate(resident, demand_class.demand.profile)
             view.take(resident)

@@ -46,6 +46,7 @@ class NewResident:
         sharing: Sharing,
         placed_at_s: float,
         max_slowdown: float | None = None,
+        expected_smact: SmactInterval | None = None,
     ) -> None:
         self.job_id = job_id
         self.promised_bytes = self.held_bytes = promised_bytes
@@ -56,7 +57,7 @@ class NewResident:
         self.gpus = 1
         self.workload: str | None = None
         self.smact: float | None = None
-        self.expected_smact: SmactInterval | None = None
+        self.expected_smact = expected_smact
 
 
 AnyResident = Resident | NewResident

@@ -33,25 +33,30 @@ class SortedBuckets:
     def put_key(self, place: int, key: int) -> None:
         """Sort `place` in under `key`, wherever it was before."""
         packed = key * PLACES + place
-        old = self._packed.get(place)
-        if old == packed:
-            return
+        known, ends, buckets = self._packed, self._ends, self._buckets
+        old = known.get(place)
         if old is not None:
-            self._take_out(old)
-        self._packed[place] = packed
-        ends = self._ends
+            if old == packed:
+                return
+            number = bisect_left(ends, old)  # `_take_out`, without the call
+            bucket = buckets[number]
+            if len(bucket) == 1:
+                del buckets[number], ends[number]
+            else:
+                del bucket[bisect_left(bucket, old)]
+        known[place] = packed
         number = bisect_left(ends, packed)
         if number < len(ends):
-            bucket = self._buckets[number]
+            bucket = buckets[number]
             insort(bucket, packed)
         elif ends:
             number -= 1
-            bucket = self._buckets[number]
+            bucket = buckets[number]
             bucket.append(packed)
             ends[number] = packed
         else:
             bucket = [packed]
-            self._buckets.append(bucket)
+            buckets.append(bucket)
             ends.append(packed)
         if len(bucket) > MAX_IN_BUCKET:
             self._split(number)

@@ -64,6 +64,8 @@ class SortedGpus(SortedBuckets):
             # `rules.fits`, without the call.
             if (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes:
                 return view
+            if self._key is more_memory and (view.available_bytes or 0) < demand.bytes_per_gpu:
+                return None  # no other has more
         found = next(self.walk(demand), None)
         return None if found is None else found[1]
 
