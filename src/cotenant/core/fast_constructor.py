@@ -24,24 +24,24 @@ def fast_constructor(kind: type[T]) -> Callable[..., T]:
     with the same slots that is not frozen, and then the object's `__class__` becomes `kind`.
 
     Raises:
-        TypeError: `kind` is not a dataclass with slots, its construction does more than assign values, or a field has
-            a default factory.
+        TypeError: `kind` is not a dataclass with slots, or its construction does more than assign values.
     """
     _slots(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    if any(field.default_factory is not dataclasses.MISSING for field in fields):
-        raise TypeError(f"`{kind.__name__}` does more in its construction than assign values: it has a default factory")
 
     def become(twin: Any) -> None:
         twin.__class__ = kind
 
-    arguments = [
-        field.name
-        if field.default is dataclasses.MISSING
-        else (field.name, Any, dataclasses.field(default=field.default))
-        for field in fields
-    ]
+    arguments = [_argument(field) for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return dataclasses.make_dataclass(kind.__name__, arguments, namespace={"__post_init__": become}, slots=True)
+
+
+def _argument(field: dataclasses.Field[Any]) -> str | tuple[str, Any, Any]:
+    """The same field in another class."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.name, Any, dataclasses.field(default_factory=field.default_factory)
+    if field.default is not dataclasses.MISSING:
+        return field.name, Any, dataclasses.field(default=field.default)
+    return field.name
 
 
 if TYPE_CHECKING:

@@ -47,7 +47,15 @@ class WithoutSlots:
     value: int
 
 
-@pytest.mark.parametrize("kind", [Checked, Listed, WithoutSlots])
+def test_a_default_factory_makes_a_value_for_each_object():
+    make = fast_constructor(Listed)
+    first, second = make(), make()
+    assert first == second == Listed()
+    assert first.values is not second.values
+    assert make([3]) == Listed(values=[3])
+
+
+@pytest.mark.parametrize("kind", [Checked, WithoutSlots])
 def test_a_class_that_does_more_than_assign_values_is_refused(kind):
     with pytest.raises(TypeError, match="does more in its construction"):
         fast_constructor(kind)

@@ -30,6 +30,7 @@ evidence of an OOM says little more than how much memory was free, as in reality
 
 _UNKNOWN = GpuActivity()
 
+_attempt: Callable[..., Attempt] = fast_constructor(Attempt)
 _resident: Callable[..., Resident] = fast_constructor(Resident)
 
 
@@ -152,7 +153,7 @@ class RunningAttempt:
 
     def ended(self, at_s: float, end: AttemptExit, peak_bytes: int) -> Attempt:
         """Its record, as a daemon would have it."""
-        return Attempt(
+        return _attempt(
             number=len(self.job.attempts) + 1,
             placement=self.placement,
             placed_at_s=self.placed_s,
