@@ -80,7 +80,7 @@ def test_the_reason_of_a_warm_up_names_the_resident_that_warms_up_last():
     new = a_resident(1, job_id=2, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 3)
     view = GpuView(a_snapshot(residents=(old, new)))
     refusal = gates.warming_up(15).check(view, AT_S)
-    assert (refusal.opens_at_s, refusal.reason) == (AT_S + 12, "job 2 has been active for 3s, warms up for 15s")
+    assert (refusal.opens_at_s, refusal.reason) == (AT_S + 12, "job 2 has been active for 3.0s, warms up for 15s")
     known = replace(new, smact=0.5)
     refusal = gates.warming_up_unless_known(15).check(GpuView(a_snapshot(residents=(old, known))), AT_S)
     assert (refusal.opens_at_s, refusal.reason) == (AT_S + 5, "job 1 has been active for 10s, warms up for 15s")
