@@ -90,3 +90,18 @@ def test_the_reason_of_a_warm_up_names_the_resident_that_warms_up_last():
 def test_invalid_warm_up_durations_are_refused(warmup_s):
     with pytest.raises(UsageError, match="must be >= 0 and finite"):
         gates.warming_up(warmup_s)
+
+
+@pytest.mark.parametrize(
+    ("smact", "smocc", "drama", "is_open"),
+    [
+        pytest.param(0.9, 0.5, 0.3, False, id="filled SMs"),
+        pytest.param(0.9, 0.3, 0.5, False, id="busy memory"),
+        pytest.param(0.9, 0.3, 0.3, True, id="active alone"),
+        pytest.param(0.7, 0.5, 0.5, True, id="not active"),
+        pytest.param(0.9, None, 0.3, False, id="not known"),
+    ],
+)
+def test_pressure_is_too_high_where_active_sms_are_filled_or_memory_is_busy(smact, smocc, drama, is_open):
+    snapshot = a_snapshot(residents=(a_resident(1),), smact=smact, smocc=smocc, drama=drama)
+    assert (reason_of(gates.pressure_too_high(0.80, 0.45, 0.40), snapshot) is None) == is_open
