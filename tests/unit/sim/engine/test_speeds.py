@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from cotenant.sim.engine import speeds
 from cotenant.sim.engine.speeds import busy_share, gpu_load
 from cotenant.sim.interference import TrueActivity
 
@@ -27,3 +30,14 @@ def test_activities_add_up_at_the_speeds_of_their_jobs_up_to_one():
     load = gpu_load([busy, None, quiet], (0.5, 1.0, 0.75))
     assert (load.smact, load.smocc, load.drama) == pytest.approx((0.7, 0.35, 0.375))
     assert gpu_load([busy, busy], (1.0, 1.0)).smact == 1.0
+
+
+def test_a_gang_runs_at_its_own_speed_on_the_slowest_of_its_gpus():
+    gang = SimpleNamespace(gpus=[], network_factor=0.5)
+    neighbor = object()
+    gang.gpus += [
+        SimpleNamespace(load=speeds.GpuLoad(speeds=(1.0,)), active=[gang]),
+        SimpleNamespace(load=speeds.GpuLoad(speeds=(0.4, 0.8)), active=[neighbor, gang]),
+        SimpleNamespace(load=speeds.GpuLoad(speeds=(0.9, 0.3)), active=[gang, neighbor]),
+    ]
+    assert speeds._slowest(gang) == pytest.approx(0.4)  # half of 0.8
