@@ -53,7 +53,11 @@ def blank_image(sample: SyntheticSample) -> Any:
     Every 16th pixel of every 16th row differs, by 1, so that crops have some, too: scripts divide by the standard
     deviation of their images and by the largest number of their masks, and 1 is a class of masks.
     """
-    channels, height, width = image_size(sample)
+    return _made_image(*image_size(sample)).copy()
+
+
+@functools.lru_cache(maxsize=8)
+def _made_image(channels: int, height: int, width: int) -> Any:
     bands = channels if channels in _MODES else 1
     dots = ((b"\x01" * bands + bytes((_DOT_DISTANCE - 1) * bands)) * (width // _DOT_DISTANCE + 1))[: width * bands]
     rows = dots + bytes((_DOT_DISTANCE - 1) * len(dots))

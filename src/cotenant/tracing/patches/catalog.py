@@ -69,6 +69,7 @@ _PROVIDERS = (
     "patches.bitsandbytes",
     "patches.cpp_extensions",
     "sensors.nvml",
+    "patches.image_transforms",
     "patches.graph_summaries",
     "patches.self_tests",
     "patches.terminal",
