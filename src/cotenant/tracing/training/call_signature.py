@@ -5,7 +5,7 @@ A module of its own: one rule, apart from `repeated_evaluation`, which records a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import _pytree
 
 _MAX_INPUTS = 64
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device)
+_WITH_PARTS = (FakeTensor, tuple)  # named tuples, too, of which `_pytree` has no list
 
 
 def signature(module: torch.nn.Module, args: Any, kwargs: Any) -> object | None:
@@ -27,6 +28,11 @@ def signature(module: torch.nn.Module, args: Any, kwargs: Any) -> object | None:
     dtype = next((parameter.dtype for parameter in module.parameters()), None)
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     return (_hashable(structure), dtype, autocast, torch.is_inference_mode_enabled(), *parts)
+
+
+def may_have_gpu_tensors(inputs: Iterable[Any]) -> bool:
+    """Whether one of these is a fake tensor, or contains others; if not, there is no signature."""
+    return any(isinstance(value, _WITH_PARTS) or type(value) in _pytree.SUPPORTED_NODES for value in inputs)
 
 
 def _hashable(structure: Any) -> object:

@@ -45,7 +45,7 @@ from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.recorded_span import RecordedSpan
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.training.call_graphs import CallGraphs
-from cotenant.tracing.training.call_signature import numbers_apart, signature
+from cotenant.tracing.training.call_signature import may_have_gpu_tensors, numbers_apart, signature
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.growing_calls import GrowingCalls
 from cotenant.tracing.training.repeated_batches import RepeatedBatches, describe_values
@@ -120,7 +120,7 @@ class RepeatedCalls:
         def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             return self._batches.call(original, module, args, kwargs)
 
-        if self._recorder.is_paused or self._batches.depth:
+        if self._recorder.is_paused or self._batches.depth or not may_have_gpu_tensors((*args, *kwargs.values())):
             return call(module, *args, **kwargs)
         return self._compare(call, module, args, kwargs, is_part=False, place=script_location.call_stack())
 
