@@ -26,6 +26,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _GPU_DEVICES = ("nvidia", "dri", "kfd", "dxg")
 _PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"})
 _CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+_LOOKS_UP = "socket.getaddrinfo"
 
 
 class _Below(ctypes.Structure):
@@ -88,16 +89,19 @@ def restrict_calls(*, programs: bool, network: bool, has_synthetic_data: bool = 
     `has_synthetic_data`: the user gave some already.
     """
     instead = "make what it downloads available" if has_synthetic_data else "use `--synthetic-data SHAPE`"
+    watched = (_PROGRAMS if programs else frozenset()) | ({*_CONNECTS, _LOOKS_UP} if network else frozenset())
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if programs and event in _PROGRAMS:
+        if event not in watched:  # Python calls this for each `sys._getframe`, too
+            return
+        if event in _PROGRAMS:
             raise PermissionError(
                 f"`{_command_text(args)}` is not started: this kernel cannot keep it from writing during a trace; "
                 "estimate with `--no-sandbox` to allow it"
             )
-        if network and event in _CONNECTS and _is_remote(args):
+        if event in _CONNECTS and _is_remote(args):
             raise ConnectionError(_no_network(str(args[-1]), instead))
-        if network and event == "socket.getaddrinfo" and not _is_local(args[0]):
+        if event == _LOOKS_UP and not _is_local(args[0]):
             raise ConnectionError(_no_network(str(args[0]), instead))
 
     sys.addaudithook(hook)
