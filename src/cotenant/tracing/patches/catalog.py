@@ -52,6 +52,7 @@ _PROVIDERS = (
     "patches.deferred_imports",
     "patches.deferred_dtensor",
     "patches.late_names",
+    "patches.import_structures",
     "patches.distributions",
     "patches.libraries",
     "patches.deepspeed",
