@@ -1,7 +1,8 @@
 """Names that a module takes from another at its import and uses later or never: a use of one imports the other.
 
 torchmetrics, which Lightning imports, takes two classes of transformers for one metric of texts; versions before 1.0
-take more. `evaluate` takes its table of pipelines, to check the name of a task. Importing these takes 1 to 2 s.
+take more. `evaluate` takes its table of pipelines, to check the name of a task. Importing these takes 1 to 2 s. All
+models of transformers take a function of SciPy, for losses of object detection, in 0.25 s.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from cotenant.tracing.patches.deferred_module import DeferredModule, defer
 from cotenant.tracing.patches.import_hooks import before_import, when_imported
 from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
+_MATCHING_LOSSES = tuple(
+    f"transformers.loss.loss_{name}"
+    for name in ("deformable_detr", "for_object_detection", "grounding_dino", "lw_detr", "rf_detr", "rt_detr")
+)
+"""Modules that every model of transformers imports, for losses of object detection, which match boxes by SciPy."""
+
 _TAKEN_BY: Mapping[str, Sequence[str]] = {
     "torchmetrics.functional.multimodal.clip_score": ("transformers",),
     "torchmetrics.functional.text.bert": ("transformers",),
@@ -26,6 +33,7 @@ _TAKEN_BY: Mapping[str, Sequence[str]] = {
     "torchmetrics.functional.text.infolm": ("transformers",),
     "torchmetrics.multimodal.clip_score": ("transformers",),
     "torchmetrics.text.bert": ("transformers",),
+    **dict.fromkeys(_MATCHING_LOSSES, ("scipy.optimize",)),
     "evaluate.evaluator": ("transformers.pipelines",),
     "evaluate.evaluator.base": ("scipy.stats", "transformers"),
 }
@@ -69,7 +77,8 @@ def _let_names_wait(importer: str) -> Callable[[], None]:
 
     def begin() -> None:
         for name in _TAKEN_BY[importer]:
-            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None:
+            is_free = isinstance(sys.modules.get(name), (_ModuleForOne, types.NoneType))
+            if is_free and importlib.util.find_spec(name.partition(".")[0]) is not None:
                 stand_ins.append(_ModuleForOne(name, importer))
                 sys.modules[name] = stand_ins[-1]
 
@@ -87,22 +96,29 @@ def _let_names_wait(importer: str) -> Callable[[], None]:
 
 
 class _ModuleForOne(types.ModuleType):
-    """Stands in `sys.modules` while `importer` is imported: it gets names that wait, all others the real module."""
+    """Stands in `sys.modules` while `importer` is imported: it gets names that wait, all others the real module.
+
+    An importer may import another one, whose stand-in takes the place meanwhile.
+    """
 
     def __init__(self, name: str, importer: str) -> None:
         super().__init__(name)
-        vars(self).update(_importer=importer, __spec__=ModuleSpec(name, None))
+        vars(self).update(_importer=importer, _before=sys.modules.get(name), __spec__=ModuleSpec(name, None))
 
     def leave(self) -> None:
         """Let the next import find the real module."""
-        name = vars(self)["__name__"]
+        name, before = vars(self)["__name__"], vars(self)["_before"]
         if sys.modules.get(name) is self:
             del sys.modules[name]
+            if before is not None:
+                sys.modules[name] = before
 
     def load(self) -> types.ModuleType:
         """The real module."""
-        self.leave()
-        return importlib.import_module(vars(self)["__name__"])
+        name = vars(self)["__name__"]
+        while isinstance(present := sys.modules.get(name), _ModuleForOne):
+            present.leave()
+        return importlib.import_module(name)
 
     def __getattr__(self, name: str) -> Any:
         frame = sys._getframe(1)

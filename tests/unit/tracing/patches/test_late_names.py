@@ -98,3 +98,14 @@ def test_an_import_that_fails_leaves_no_stand_in_to_others(metric, tmp_path):
     from slow_library import Model
 
     assert type(Model) is type
+
+
+def test_names_wait_in_a_module_that_another_one_imports(metric, tmp_path, monkeypatch):
+    (tmp_path / "slow_metric.py").write_text("import inner_metric\n" + METRIC)
+    (tmp_path / "inner_metric.py").write_text("from slow_library import Model\n")
+    monkeypatch.setitem(late_names._TAKEN_BY, "inner_metric", ("slow_library",))
+    undo = late_names._let_names_wait("inner_metric")
+    module = importlib.import_module(metric)
+    assert "slow_library" not in sys.modules
+    assert sys.modules.pop("inner_metric").Model.from_pretrained("a name")[1] == module.load()[1] == "a name"
+    undo()
