@@ -44,6 +44,7 @@ for act in (
     lambda: subprocess.run(["true"]),
     lambda: socket.create_connection(("192.0.2.1", 9), timeout=1),
     lambda: socket.getaddrinfo("example.org", 80),
+    lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"", ("192.0.2.1", 9)),  # which looks no name up
 ):
     try:
         act()
@@ -68,13 +69,14 @@ def test_no_code_writes_outside_the_writable_folders(tmp_path):
 
 def test_programs_and_connections_are_refused_with_the_option_that_allows_them():
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True, timeout=60)
-    program, address, name = done.stdout.splitlines()
+    program, address, name, packet = done.stdout.splitlines()
     assert program.startswith("PermissionError `true` is not started")
     assert "--no-sandbox" in program
     assert address.startswith("ConnectionError `192.0.2.1` is out of reach")
     assert "or use `--synthetic-data SHAPE`" in address
     assert name.startswith("ConnectionError `example.org` is out of reach")
     assert "--allow-network" in name
+    assert packet.startswith("ConnectionError `('192.0.2.1', 9)` is out of reach")
 
 
 def test_no_driver_opens_the_device_of_a_gpu(tmp_path):
