@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "26"
+    version = "27"
 
     def __init__(
         self,
