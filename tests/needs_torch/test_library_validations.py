@@ -128,15 +128,31 @@ def test_handlers_of_ignite_run_once_if_they_would_later(every, event, state, dr
 
 
 @pytest.mark.parametrize(
-    ("event", "ending", "ends"),
-    [("DATALOADER_STOP_ITERATION", True, True), ("DATALOADER_STOP_ITERATION", False, False), ("STARTED", True, False)],
+    ("event", "progress", "epoch", "follows"),
+    [
+        ("DATALOADER_STOP_ITERATION", {"ending_epoch": True}, 1, ["terminate_epoch"]),
+        ("DATALOADER_STOP_ITERATION", {}, 1, []),
+        ("EPOCH_COMPLETED", {"draining": True}, 1, ["epoch_ended", "terminate"]),
+        ("EPOCH_COMPLETED", {"draining": True}, 5, []),
+        ("EPOCH_COMPLETED", {}, 1, []),
+        ("STARTED", {"ending_epoch": True, "draining": True}, 1, []),
+    ],
+    ids=["dry", "more is traced", "the traced epoch", "the last epoch", "an epoch before", "another event"],
 )
-def test_an_epoch_of_ignite_ends_where_its_loader_runs_dry(event, ending, ends):
+def test_ignite_ends_the_epoch_and_the_run_with_the_trace(event, progress, epoch, follows):
     calls = []
-    engine = SimpleNamespace(terminate_epoch=lambda: calls.append("end"))
-    fire = replacement("_fire_event", SimpleNamespace(ending_epoch=ending))(lambda self, name: calls.append(name.name))
+
+    def call(name):
+        return lambda: calls.append(name)
+
+    progress = SimpleNamespace(
+        **{"ending_epoch": False, "draining": False, "epoch_ended": call("epoch_ended")} | progress
+    )
+    engine = SimpleNamespace(state=SimpleNamespace(epoch=epoch, max_epochs=5))
+    engine.terminate, engine.terminate_epoch = call("terminate"), call("terminate_epoch")
+    fire = replacement("_fire_event", progress)(lambda self, name: calls.append(name.name))
     fire(engine, SimpleNamespace(name=event))
-    assert calls == [event] + ["end"] * ends
+    assert calls == [event, *follows]
 
 
 @pytest.mark.parametrize("counter", ["epoch", "iter"])

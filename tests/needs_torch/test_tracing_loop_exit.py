@@ -556,6 +556,7 @@ class Trainer:
     ("rest", "steps", "epochs"),
     [
         pytest.param("trainer.train()\ntrainer.evaluate()", 4, 1, id="a method of the library"),
+        pytest.param("fitted = trainer.train()\nprint(fitted.evaluate())", 4, 1, id="a method of what it returns"),
         pytest.param("trainer.fit()\nsample()", 4, 1, id="a function of the script, behind a while loop"),
         pytest.param("trainer.train()\nTrainer(train_on, loader).train()\nsample()", 8, 2, id="another training"),
         pytest.param("trainer.train()\nprint(trainer)", 4, 1, id="nothing"),

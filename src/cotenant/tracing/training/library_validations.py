@@ -156,13 +156,20 @@ def _evaluating_after_last_epoch(progress: TrainingProgress, original: _Callback
 
 
 def _ending_ignite_epochs(progress: TrainingProgress, original: _Callback) -> _Callback:
-    """`_fire_event`, which ends the epoch of an engine whose loader has run dry, as its `terminate_epoch` does."""
+    """`_fire_event`, which ends the epoch of an engine whose loader has run dry, as its `terminate_epoch` does.
+
+    So does its run end behind the traced epoch: handlers of `COMPLETED` follow, and the script's work behind it.
+    """
 
     @functools.wraps(original)
     def fire_event(self: Any, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
         original(self, event_name, *event_args, **event_kwargs)
-        if progress.ending_epoch and getattr(event_name, "name", "") == "DATALOADER_STOP_ITERATION":
+        name = getattr(event_name, "name", "")
+        if progress.ending_epoch and name == "DATALOADER_STOP_ITERATION":
             self.terminate_epoch()
+        elif progress.draining and name == "EPOCH_COMPLETED" and self.state.epoch < (self.state.max_epochs or 1):
+            progress.epoch_ended()
+            self.terminate()
 
     return fire_event
 

@@ -34,7 +34,7 @@ from cotenant.tracing.training.loop_jump import (
     leave_at_end,
     takes_parts,
 )
-from cotenant.tracing.training.model_calls import infers, puts_on_gpu, runs_model
+from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -99,7 +99,14 @@ class _Behind:
     def runs_model(self) -> bool:
         """Whether it runs a model, or puts something on a GPU for other computations, by its source."""
         names, parts = self._names(), self._parts()
-        return runs_model(parts, names) or infers(parts, names) or puts_on_gpu(parts, names)
+        found = runs_model(parts, names) or infers(parts, names) or puts_on_gpu(parts, names)
+        return found or evaluates(parts, self._assigned_now())
+
+    def _assigned_now(self) -> frozenset[str]:
+        """Names that get the result of what runs now, such as a trainer that the script's own function returns."""
+        places = list(_places(source_bodies.function_body(self.frame), self.frame.f_lineno))
+        block, index = places[-1] if places else ([], 0)
+        return assigned_in(block[index]) if block else frozenset()
 
     def _parts(self) -> list[ast.stmt]:
         """The statement; of a condition that is decided already, the branch that it decides for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -52,6 +52,18 @@ def puts_on_gpu(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> boo
         if method == "cuda" or any(_is_gpu(node, names) for node in (*devices, *(call.args if method == "to" else ()))):
             return True
     return False
+
+
+def evaluates(statements: Sequence[ast.stmt], owners: Collection[str]) -> bool:
+    """Whether they call a method such as `evaluate` of an object by one of these names, which has no value yet."""
+    called = (call.func for statement in statements for call in _calls(statement))
+    return any(
+        isinstance(method, ast.Attribute)
+        and method.attr in _LIBRARY_WORK
+        and isinstance(method.value, ast.Name)
+        and method.value.id in owners
+        for method in called
+    )
 
 
 def _is_gpu(node: ast.expr, names: Mapping[str, Any]) -> bool:

@@ -101,7 +101,7 @@ class TrainingProgress:
             log.warn,
             self._trained,
             resume=self._trace_more,
-            epoch_ended=self._epoch_ended,
+            epoch_ended=self.epoch_ended,
             names_in=self.conditional_work.names_in,
         )
         self.draining = self.has_trained = False
@@ -255,7 +255,8 @@ class TrainingProgress:
             self.rounds.begin()
             self._trace_more()
 
-    def _epoch_ended(self) -> None:
+    def epoch_ended(self) -> None:
+        """The traced epoch ends, and another one would follow."""
         self.epoch_end = self.log.event_count
 
     def _goes_on(self) -> bool:
