@@ -34,13 +34,16 @@ def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: 
 def infers(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
     """Whether they compute without gradients, directly or through the script's own functions.
 
-    So does a model that is made only there, such as the pipeline of a last validation.
+    So does a model that is made only there, such as the pipeline of a last validation, and one of unknown kind that
+    they put into evaluation mode.
     """
     nodes = [node for statement in statements for node in _nodes(statement)]
     withs = (item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items)
     if any(isinstance(part, ast.Attribute) and part.attr in _WITHOUT_GRAD for item in withs for part in ast.walk(item)):
         return True
-    calls = (node for node in nodes if isinstance(node, ast.Call))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if depth and any(_ends_training(call, names) for call in calls):
+        return True
     return any(_function_infers(_called(call, names), call, names, depth) for call in calls)
 
 
@@ -52,6 +55,12 @@ def puts_on_gpu(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> boo
         if method == "cuda" or any(_is_gpu(node, names) for node in (*devices, *(call.args if method == "to" else ()))):
             return True
     return False
+
+
+def _ends_training(call: ast.Call, names: Mapping[str, Any]) -> bool:
+    """Whether it is `model.eval()` of an object that is not known yet, such as what a training returns."""
+    method = call.func if isinstance(call.func, ast.Attribute) and not (call.args or call.keywords) else None
+    return method is not None and method.attr == "eval" and value_of(method.value, names) is None
 
 
 def evaluates(statements: Sequence[ast.stmt], owners: Collection[str]) -> bool:

@@ -34,6 +34,23 @@ def test_what_is_put_on_a_gpu_behind_a_loop_is_work(source):
     assert goes_on_to(source)
 
 
+def measured(model, batch):
+    model.eval()
+    return model(batch)
+
+
+def counted(table):
+    table.eval("a + b")
+    return len(table)
+
+
+def test_a_function_that_puts_what_is_not_known_into_evaluation_mode_is_work():
+    assert goes_on_to("print(measured(trained, batch))")
+    assert not goes_on_to("print(counted(trained))")
+    assert not goes_on_to("measured(name, batch)")
+    assert not goes_on_to("trained.eval()")
+
+
 @pytest.mark.parametrize(
     "source",
     [
