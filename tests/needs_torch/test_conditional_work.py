@@ -44,3 +44,35 @@ def test_a_number_that_the_loop_sets_hides_no_work_of_a_later_epoch():
     first = train.__code__.co_firstlineno
     assert work.names_in(__file__, range(first + 4, first + 5))
     assert not work.names_in(__file__, range(first + 6, first + 7))
+
+
+class Counting:
+    """Counts its steps in a function that the loop calls."""
+
+    def __init__(self, work):
+        self.work, self.step, self.model = work, 0, torch.nn.Linear(1, 1)
+        self.options = {"every": 500}
+
+    def run(self, epochs):
+        for _ in range(epochs):
+            for _ in range(1):
+                self.train()
+                if (self.step + 1) % 300 == 0:
+                    self.model(torch.ones(1))
+
+    def train(self):
+        self.work.save_pending()
+        self.step += 1
+        if self.step % self.options["every"] == 0:
+            self.model(torch.ones(1))
+
+
+def test_work_by_a_counter_of_an_object_is_named():
+    from cotenant.tracing.training.conditional_work import ConditionalWork
+
+    work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
+    Counting(work).run(1)
+    in_loop = Counting.run.__code__.co_firstlineno + 5
+    assert work.names_in(__file__, range(in_loop, in_loop + 1))
+    in_function = Counting.train.__code__.co_firstlineno + 4
+    assert work.names_in(__file__, range(in_function, in_function + 1))

@@ -603,6 +603,17 @@ print("left")
     assert (tmp_path / "log").read_text().endswith("left\n")
 
 
+@pytest.mark.parametrize(
+    ("block", "is_sampled"),
+    [("finally:\n    sample()", True), ("except ZeroDivisionError:\n    sample()", False),
+     ("except ValueError:\n    pass\nelse:\n    sample()", True)],
+    ids=["finally", "except", "else"],
+)  # fmt: skip
+def test_what_a_try_runs_behind_the_epochs_is_traced(tmp_path, block, is_sampled):
+    trace = traced(tmp_path, HEAD + f"try:\n    for i in range(99):\n        train()\n{block}\n")
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings, trace.partial) == (is_sampled, (), False)
+
+
 def test_an_error_behind_the_epochs_leaves_the_answer_whole(tmp_path):
     trace = traced(tmp_path, HEAD + EPOCHS.format(rest="for i in range(9): epoch()\nsample()\nassert i == 8"))
     assert (SAMPLED in allocations(trace, "forward"), trace.partial) == (True, False)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from cotenant.core.units import format_bytes
-from cotenant.tracing.training.loop_counters import Counters, value_of
+from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.source_values import value_of
 from cotenant.tracing.training.step_growth import AllocatedBytes, is_large
 
 RunningLoop = tuple[FrameType, ast.stmt, Mapping[str, Any], bool]

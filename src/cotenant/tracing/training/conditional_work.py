@@ -37,16 +37,10 @@ from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
 from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
-from cotenant.tracing.training.loop_counters import (
-    NO_COUNTERS,
-    Counters,
-    largest_by_index,
-    number_in,
-    size_of,
-    when_true,
-)
+from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, largest_by_index, size_of, when_true
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
+from cotenant.tracing.training.source_values import number_in
 from cotenant.tracing.training.state_conditions import set_later
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
@@ -217,7 +211,10 @@ class ConditionalWork:
                 for branch in itertools.chain(*later):
                     if not self._was_entered(branch):
                         yield branch
-            inside.append(_Level(frame, names, source_bodies.function_node(frame.f_code), NO_COUNTERS))
+            function = source_bodies.function_node(frame.f_code)
+            is_called = innermost and not loops  # by the innermost loop, in each of its rounds
+            counters = Counters.of(function, names) if is_called else NO_COUNTERS
+            inside.append(_Level(frame, names, function, counters, is_function=True))
             innermost = innermost and not loops
 
 
@@ -261,14 +258,18 @@ class _Level:
     names: Mapping[str, Any]
     node: ast.AST
     counters: Counters
+    is_function: bool = False
 
     def counters_of(self, outer: _Level, inner: Sequence[_Level]) -> Counters:
         """Those of an outer loop that are known here: by the same name or attribute, and with the same value.
 
-        What the loops between, `inner`, count is not known in a later round of the outer one.
+        What the loops between, `inner`, count is not known in a later round of the outer one. What a function counts
+        that the innermost loop calls, as `self.step += 1`, that loop counts.
         """
+        is_innermost = outer is next((level for level in inner if not level.is_function), None)
+        own = self._counted_by_calls(inner) if is_innermost else {}
         if self is outer:
-            return self.counters
+            return replace(self.counters, strides={**own, **self.counters.strides}) if own else self.counters
         code = self.frame.f_code
         counted = {text for level in inner if level is not outer for text in level.counters.strides}
         is_local = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]).__contains__
@@ -279,13 +280,26 @@ class _Level:
             and (self.frame is outer.frame or not is_local(text))
             and number_in(text, self.names) == number_in(text, outer.names)
         }
-        assigned = outer.counters.assigned
+        assigned, changed_at = outer.counters.assigned, outer.counters.changed_at
+        if self.is_function:
+            changed_at = {text: line for text, line in self.counters.changed_at.items() if text in own}
         if self.frame is not outer.frame:  # another call may have other arguments
             assigned |= set(code.co_varnames)
         changing = outer.counters.changing | self.counters.changing  # an argument often has the name that the loop sets
         return replace(
-            outer.counters, strides=known, not_known=frozenset(counted), assigned=assigned, changing=changing
-        )
+            outer.counters, strides={**known, **own}, not_known=frozenset(counted - own.keys()), assigned=assigned,
+            changing=changing, changed_at=changed_at,
+        )  # fmt: skip
+
+    def _counted_by_calls(self, inner: Sequence[_Level]) -> dict[str, int]:
+        """What functions count that the innermost loop calls: attributes with the same value here."""
+        return {
+            text: stride
+            for level in inner
+            if level.is_function
+            for text, stride in level.counters.strides.items()
+            if "." in text and number_in(text, self.names) == number_in(text, level.names)
+        }
 
 
 def _on_state(loop: _Level, inside: Sequence[_Level]) -> Iterator[PendingBranch]:
@@ -325,7 +339,8 @@ def _branches(loop: _Level, inside: Sequence[_Level], innermost: bool) -> Iterat
             if body[0].lineno <= frame.f_lineno <= (body[-1].end_lineno or frame.f_lineno):
                 continue
             after = body[0].lineno > frame.f_lineno
-            there = counters.seen_from(frame.f_lineno, line) if frame is loop.frame else counters
+            is_here = level.is_function or frame is loop.frame
+            there = counters.seen_from(frame.f_lineno, line) if is_here else counters
             rounds = when_true(test, there, level.names, first=0 if after else 1)
             if rounds is not None and guards:
                 every = ast.BoolOp(op=ast.And(), values=[*guards, test])

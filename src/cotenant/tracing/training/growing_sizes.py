@@ -19,8 +19,9 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, largest_by_index, value_of, when_true
+from cotenant.tracing.training.loop_counters import Counters, largest_by_index, when_true
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
+from cotenant.tracing.training.source_values import value_of
 
 _GROWING = re.compile(
     r"(?:up_?sample|up_?scale|scale|refine|subdivide)_\w*(?:grid|volume|voxel|plane|mesh|resolution)\w*"

@@ -14,9 +14,10 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training.loop_counters import Counters, value_of
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import contains
+from cotenant.tracing.training.source_values import value_of
 
 _MAX_STAGES = 8
 _MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object

@@ -14,9 +14,9 @@ from types import CodeType, FrameType
 from torch.utils.data import DataLoader
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training.loop_counters import value_of
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import LOOPS, contains, loops_around
+from cotenant.tracing.training.source_values import value_of
 
 _ABOUT_PROGRESS = {"desc", "description", "start", "initial", "total", "leave", "disable", "position"}
 """Arguments of `tqdm` and `enumerate` that say nothing of the data."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from cotenant.tracing.training.source_values import number_of, value_of
+
 _MAX_ROUNDS = 10_000  # of the loop, to look ahead
-_MAX_NUMBER = 10**9
 _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -108,11 +109,17 @@ def assigned_in(node: ast.AST) -> frozenset[str]:
 
 @functools.cache
 def _additions(loop: ast.AST) -> list[tuple[str, ast.expr, int]]:
-    """What a loop adds to something, by `step += 1` or `step = step + 1`: to what, how much, and in which line."""
+    """What a loop adds to something, by `step += 1` or `step = step + 1`: to what, how much, and in which line.
+
+    Or takes from it, by `left -= 1`.
+    """
     found = []
     for node in ast.walk(loop):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             found.append((ast.unparse(node.target), node.value, node.lineno))
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub) and isinstance(node.value, ast.Constant):
+            negative = ast.UnaryOp(op=ast.USub(), operand=node.value)
+            found.append((ast.unparse(node.target), negative, node.lineno))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
             target, sides = ast.unparse(node.targets[0]), (node.value.left, node.value.right)
             for side, other in (sides, sides[::-1]):
@@ -350,27 +357,3 @@ def _elements(node: ast.expr, names: Mapping[str, Any]) -> frozenset[Any] | None
         value = value_of(node, names)
         found = list(value) if type(value) in (list, tuple, set, range) else [None]
     return frozenset(found) if found and all(isinstance(value, (int, float, str)) for value in found) else None
-
-
-def number_of(node: ast.expr, names: Mapping[str, Any]) -> int | float | None:
-    """The value of a constant, name or attribute if it is a number below 1e9; None for anything else."""
-    value = node.value if isinstance(node, ast.Constant) else value_of(node, names)
-    return value if isinstance(value, (int, float)) and abs(value) < _MAX_NUMBER else None
-
-
-def number_in(text: str, names: Mapping[str, Any]) -> int | float | None:
-    """The same for the source text of a name or an attribute."""
-    return number_of(ast.parse(text, mode="eval").body, names)
-
-
-def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a name or an attribute, without running code of the script; None where it is not known."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = value_of(node.value, names)
-        own = getattr(owner, "__dict__", None)
-        if not isinstance(own, dict):
-            return None
-        return own.get(node.attr, (own.get("_modules") or {}).get(node.attr))
-    return None

@@ -24,7 +24,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled, value_of
+from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled
 from cotenant.tracing.training.loop_jump import (
     Jump,
     NextEpoch,
@@ -35,7 +35,8 @@ from cotenant.tracing.training.loop_jump import (
     takes_parts,
 )
 from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu, runs_model
-from cotenant.tracing.training.source_loops import LOOPS, contains
+from cotenant.tracing.training.source_loops import LOOPS, contains, end_of_try
+from cotenant.tracing.training.source_values import value_of
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TORCH = str(Path(torch.__file__).parent)
@@ -325,6 +326,7 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
         if called_of_library and not is_library:
             inner_names.add(called_of_library)
         called_of_library = frame.f_code.co_name if is_library else ""
+        inside: list[ast.stmt] | None = None
         for block, index in reversed(list(_places(source_bodies.function_body(frame), frame.f_lineno))):
             statement = block[index]
             if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
@@ -336,8 +338,10 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
                     return
                 loop = _Loop(frame, block, index)
             if loop is not None and not is_library:
-                loop.behind.extend(_behind(frame, frame.f_code.co_filename, block[index + 1 :], inner_names))
+                coming = [*end_of_try(statement, inside), *block[index + 1 :]]
+                loop.behind.extend(_behind(frame, frame.f_code.co_filename, coming, inner_names))
                 before.extend(_behind(frame, frame.f_code.co_filename, block[:index], inner_names))
+            inside = block
         if loop is not None:
             for path in source_bodies.later_cells(frame.f_code):
                 loop.behind.extend(_behind(frame, path, source_bodies.file_body(path), inner_names))

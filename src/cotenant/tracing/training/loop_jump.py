@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training.loop_counters import number_of, value_of
+from cotenant.tracing.training.source_values import number_of, value_of
 
 _RANGES = ("range", "trange", "count")
 _SPLITS = ("split", "chunk")

@@ -13,7 +13,7 @@ from torch.utils import _contextlib
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import source_bodies
-from cotenant.tracing.training.loop_counters import value_of
+from cotenant.tracing.training.source_values import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
 _LIBRARY_WORK = frozenset(

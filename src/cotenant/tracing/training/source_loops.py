@@ -48,3 +48,10 @@ def guarded_conditions(
                 yield child, around
             if not isinstance(child, (*LOOPS, *_DEFINITIONS, ast.expr)):
                 yield from guarded_conditions(child, around)
+
+
+def end_of_try(statement: ast.stmt, inside: list[ast.stmt] | None) -> list[ast.stmt]:
+    """What a `try` runs behind its block `inside`: `else` and `finally`."""
+    if not isinstance(statement, ast.Try) or inside is statement.finalbody:
+        return []
+    return [*(statement.orelse if inside is statement.body else []), *statement.finalbody]

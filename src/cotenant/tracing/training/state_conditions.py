@@ -12,8 +12,8 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cotenant.tracing.training.loop_counters import value_of
 from cotenant.tracing.training.source_loops import guarded_conditions
+from cotenant.tracing.training.source_values import value_of
 
 _FILL = frozenset({"append", "extend", "add", "update", "insert", "appendleft"})
 _EMPTY = (bool, int, str, list, dict, set, tuple)  # and None: others may have a `__bool__` or `__len__` of a script

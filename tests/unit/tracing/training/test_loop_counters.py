@@ -9,6 +9,13 @@ import pytest
 
 from cotenant.tracing.training.loop_counters import Counters, largest_by_index, settled, size_of, when_true
 
+
+class EasyDict(dict):
+    """A dict whose entries are attributes."""
+
+
+NODE = type("AnyNode", (SimpleNamespace,), {"__module__": "omegaconf.nodes"})
+
 NAMES = {
     "i": 2,
     "epoch": 0,
@@ -19,6 +26,10 @@ NAMES = {
     "rank": 0,
     "s": "x",
     "milestones": [20, 40],
+    "cfg": {"val": {"every": 10}},
+    "easy": EasyDict(every=6),
+    "hydra": SimpleNamespace(_content={"every": NODE(_val=9)}),
+    "config": SimpleNamespace(_fields={"every": 11}),
 }
 
 
@@ -28,6 +39,12 @@ NAMES = {
         pytest.param("for i in range(99): pass", "i % n == 0", 14, id="every n"),
         pytest.param("for i in range(99): pass", "(i + 1) % args.every == 0", 1, id="an attribute"),
         pytest.param("for i in range(99): pass", "not i % 3", 1, id="a number as truth"),
+        pytest.param("for i in range(99): pass", "i % cfg['val']['every'] == 0", 8, id="an entry of a dict"),
+        pytest.param("for i in range(99): pass", "i % easy.every == 0", 4, id="an entry as an attribute"),
+        pytest.param("for i in range(99): pass", "i % hydra.every == 0", 7, id="a configuration of OmegaConf"),
+        pytest.param("for i in range(99): pass", "i % config.every == 0", 9, id="one of ml_collections"),
+        pytest.param("for i in range(99): pass", "i % cfg['other'] == 0", None, id="an entry that is not there"),
+        pytest.param("while n > 0: n -= 1", "n % 9 == 0", 7, id="what is left"),
         pytest.param("for i in range(99): pass", "i in milestones", 18, id="one of a list"),
         pytest.param("for i in range(99): pass", "i + 1 in (2, 8)", 5, id="one of these"),
         pytest.param("for i in range(9): pass", "i in milestones", None, id="none of a list"),
