@@ -19,6 +19,7 @@ from cotenant.gpu_specs import GpuSpec
 
 _MADE = frozenset(("alloc", "op"))
 Kind = tuple[int, str, str, int]
+_GRADIENT = "gradient"
 _PASSES = {"forward", "backward"}
 _MAX_STEPS = 4  # of an iteration: so many optimizers are traced for two rounds (`tracing.training.optimizer_schedule`)
 
@@ -207,7 +208,10 @@ def kind_of(event: MemoryEvent) -> Kind:
 
 
 def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int | None:
-    """Index of the first of `others`, from `first` on, that allocates or calls in the same place as `event`."""
+    """Index of the first of `others`, from `first` on, that allocates or calls in the same place as `event`.
+
+    A smaller last batch may make fewer temporary storages in a place, but the same gradients.
+    """
     for index in range(first, len(others)):
         other = others[index]
         if (
@@ -215,6 +219,7 @@ def _like(event: MemoryEvent, others: Sequence[MemoryEvent], first: int) -> int 
             and other.phase == event.phase
             and other.module == event.module
             and other.stream == event.stream
+            and (other.category == _GRADIENT) == (event.category == _GRADIENT)
         ):
             return index
     return None

@@ -8,7 +8,11 @@ import pytest
 
 from cotenant.core.trace import MemoryEvent
 from cotenant.core.units import MiB
-from cotenant.estimators.further_iterations import repeated_iteration, with_further_iterations
+from cotenant.estimators.further_iterations import (
+    iteration_before_last,
+    repeated_iteration,
+    with_further_iterations,
+)
 from cotenant.estimators.replay_input import make_replay_input, software_stack
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.whatif import what_if
@@ -172,6 +176,20 @@ def test_what_was_allocated_once_is_not_repeated():
 
 def test_nothing_is_repeated_of_iterations_that_leave_more_each_time():
     assert repeated(looped(3, leaks=True)) is None
+
+
+def test_the_gradient_of_a_smaller_last_batch_is_like_the_one_before_it():
+    """Which has a temporary storage more in the same place, such as one that is padded to a larger batch."""
+    events = [phase("load"), alloc(0, 5, "parameter", "load")]
+    for step in range(3):
+        number = 100 * (step + 1)
+        events += [phase("forward"), alloc(number, 7)]
+        events += [free(number - 98, "forward")] if step else []
+        events += [phase("backward")]
+        events += [alloc(number + 1, 2, phase="backward"), free(number + 1)] if step < 2 else []
+        events += [alloc(number + 2, 5, "gradient", "backward"), free(number), phase("step")]
+    found = iteration_before_last(a_trace([*events, phase("forward")]).events)
+    assert found.in_next[202] == 302
 
 
 def test_nothing_is_repeated_while_a_queue_fills():
