@@ -5,8 +5,8 @@ counter and known numbers, that runs a model or a backward pass and was not ente
 starts at the tenth epoch is found in the loop over batches, also where that is in a function that gets the epoch. The
 trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), and warns of other work
 that comes later. So are found the largest of the sizes that a loop takes from a list by its counter, and conditions on
-what an iteration leaves for the next one (`state_conditions`). Not found: other conditions, loops of libraries, and
-calls through anything but names and attributes.
+what an iteration leaves for the next one (`state_conditions`). Not found: other conditions, such as on the time, and
+calls through anything but names and attributes, such as of callbacks in a list. Libraries: `library_validations`.
 
 A branch that ran in early steps only counts as not entered if it would need more beside what later steps leave in
 memory than all that was traced: a validation at step 0, or a regularization in the first iteration, has no states of an
