@@ -46,14 +46,14 @@ def wanted_suffix(known: Collection[str], default: str) -> str:
     """The suffix, one of `known`, of the names that the user's line which lists a folder now goes on with.
 
     Where it says nothing, that of the names that its module keeps anywhere: one function lists the classes, another the
-    files in them. `default` where that one is kept, too, or nothing is said.
+    files in them. `default` where that one is wanted, too, or nothing is said.
     """
     frame = script_location.calling_frame()
-    kept = list(_kept(frame))
-    found = [suffix for text, _ in kept if (suffix := _known(text, known))]
-    marks = [match for text, is_end in kept if is_end and (match := _MARK.match(text))]
+    wanted = list(_wanted(frame))
+    found = [suffix for text, _ in wanted if (suffix := _known(text, known))]
+    marks = [match for text, is_end in wanted if is_end and (match := _MARK.match(text))]
     found = found or [match[2] for match in marks if match[2] in known]
-    found = found or [suffix for text in _kept_by_module(frame) if (suffix := _known(text, known))]
+    found = found or [suffix for text in _wanted_by_module(frame) if (suffix := _known(text, known))]
     found = found or [suffix for text in _replaced(frame) if (suffix := _known(text, known))]
     found = found or [suffix for suffix in (suffix_of_readers(frame.f_code.co_filename, default),) if suffix in known]
     return default if not found or default in found else found[0]
@@ -61,7 +61,7 @@ def wanted_suffix(known: Collection[str], default: str) -> str:
 
 def marked(stems: Sequence[str], suffix: str) -> Sequence[str]:
     """Names without `suffix` that the user's line which lists a folder now goes on with, as `3_17_mask` for `3_17`."""
-    ends = [text for text, is_end in _kept(script_location.calling_frame()) if is_end]
+    ends = [text for text, is_end in _wanted(script_location.calling_frame()) if is_end]
     marks = [match[1] for text in dict.fromkeys(ends) if (match := _MARK.match(text)) and match[2] == suffix]
     if not marks or any(_known(text, (suffix,)) for text in ends):
         return stems
@@ -101,7 +101,7 @@ def _known(text: str, known: Collection[str]) -> str:
     return suffix if suffix.lower() in known else ""
 
 
-def _kept(frame: FrameType) -> Iterator[tuple[str, bool]]:
+def _wanted(frame: FrameType) -> Iterator[tuple[str, bool]]:
     """Texts that the code around the line of a frame tests names with, and whether names that it keeps end in them."""
     nodes = _nodes(frame.f_code.co_filename, frame.f_lineno)
     tests = [test for node in nodes for test in _tests(node)]
@@ -117,7 +117,7 @@ def _kept(frame: FrameType) -> Iterator[tuple[str, bool]]:
                 yield from ((text, test.is_end) for text in _texts(test.text, function.__globals__))
 
 
-def _kept_by_module(frame: FrameType) -> Iterator[str]:
+def _wanted_by_module(frame: FrameType) -> Iterator[str]:
     """Texts that a module compares the ends of names with."""
     for test in _tests_of_module(frame.f_code.co_filename):
         yield from _texts(test, frame.f_globals)

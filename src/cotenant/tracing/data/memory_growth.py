@@ -23,7 +23,7 @@ _MAX_SHARE_OF_COPY = 0.5
 _REQUESTS_OF_ONE_BATCH = 3
 """Requests to a loader that reads ahead until the script has worked on its first batch."""
 _MAX_GROWING_BATCHES = 64
-"""To trace of an evaluation while each leaves more."""
+"""Batches of an evaluation to trace at most, while memory grows with them."""
 
 
 class MemoryGrowth:
@@ -58,7 +58,7 @@ class MemoryGrowth:
         return len(self._live) <= min(batches, _MAX_GROWING_BATCHES) and self._grows(batches)
 
     def _grows(self, batches: int) -> bool:
-        """Whether so many batches of the user's own data leave much, as each of the traced ones did."""
+        """Whether so many batches of the user's own data leave much if all are like the traced ones."""
         return not synthetic_records.made_up and is_large(self._per_batch() * batches, self._log)
 
     def end(self, batches: int) -> None:

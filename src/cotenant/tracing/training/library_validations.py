@@ -1,4 +1,4 @@
-"""Validations that a library's own loop runs only every so many steps or epochs: they are asked for once, at the end.
+"""Validations that a library's own loop runs only every so many steps or epochs: the trace has one, at its end.
 
 A trace ends after a few steps. Conditions in a script are found in its source (`conditional_work`), those of libraries
 are known here. What a library validates behind every epoch needs nothing, since the traced epoch ends, too, unless the
