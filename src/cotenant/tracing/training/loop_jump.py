@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.training.line_watch import LINES
 from cotenant.tracing.training.source_values import number_of, value_of
 
 _RANGES = ("range", "trange", "count")
@@ -179,6 +180,49 @@ class NextEpoch:
             self._begins()
 
 
+class _Leaving:
+    """Takes the jumps, from the innermost outwards; a watcher of lines."""
+
+    def __init__(self, jumps: Sequence[Jump], left: Callable[[Jump], object], epoch: NextEpoch | None) -> None:
+        self._pending, self._left, self._epoch = list(jumps), left, epoch
+        self._first = id(jumps[0])  # it holds a frame
+
+    def follows(self, frame: FrameType) -> bool:
+        return self._epoch is not None and self._epoch.is_watched(frame)
+
+    def returns(self, frame: FrameType) -> None:
+        of_frame = [at for at, taken in enumerate(self._pending) if taken.frame is frame]
+        if of_frame:
+            del self._pending[: of_frame[-1] + 1]
+        if self._epoch is not None:
+            self._epoch.returns(frame)
+        self._end_if_over()
+
+    def line_runs(self, frame: FrameType) -> None:
+        epoch, line = self._epoch, frame.f_lineno
+        if epoch is not None and epoch.is_watched(frame):
+            epoch.line_runs(frame)
+        pending = enumerate(self._pending)
+        at = next((at for at, taken in pending if taken.frame is frame and line in taken.first_lines), None)
+        if at is not None:
+            taken = self._pending[at]
+            del self._pending[: at + 1]  # loops inside it have ended
+            _take(taken)
+            self._left(taken)
+            if epoch is not None and id(taken) == self._first:
+                epoch.left(frame)
+        self._end_if_over()
+
+    def give_up(self) -> None:
+        """Take no more jumps."""
+        self._pending.clear()
+        LINES.remove(self)
+
+    def _end_if_over(self) -> None:
+        if not self._pending and not (self._epoch is not None and self._epoch.waits):
+            LINES.remove(self)
+
+
 def leave_at_end(
     jumps: Sequence[Jump], left: Callable[[Jump], object], epoch: NextEpoch | None = None
 ) -> Callable[[], None]:
@@ -186,55 +230,9 @@ def leave_at_end(
 
     `left` is called with a jump that is taken. What is returned gives up those that are not. `epoch`: of the first.
     """
-    pending, watched, before = list(jumps), [taken.frame for taken in jumps], sys.gettrace()
-    first = id(jumps[0])  # it holds a frame
-
-    def watch(frame: FrameType, event: str, arg: Any) -> Any:
-        of_frame = [at for at, taken in enumerate(pending) if taken.frame is frame]
-        if event == "return":
-            if of_frame:
-                del pending[: of_frame[-1] + 1]
-            watched[:] = [other for other in watched if other is not frame]
-            if epoch is not None:
-                epoch.returns(frame)
-        elif event == "line":
-            if epoch is not None and epoch.is_watched(frame):
-                epoch.line_runs(frame)
-            at = next((at for at in of_frame if frame.f_lineno in pending[at].first_lines), None)
-            if at is not None:
-                taken = pending[at]
-                del pending[: at + 1]  # loops inside it have ended
-                _take(taken)
-                left(taken)
-                if epoch is not None and id(taken) == first:
-                    epoch.left(frame)
-        if not pending and not (epoch is not None and epoch.waits):
-            sys.settrace(end)
-        return watch
-
-    def enter(frame: FrameType, event: str, arg: Any) -> Any:
-        if epoch is None or not epoch.is_watched(frame):
-            return None
-        watched.append(frame)
-        return watch
-
-    def end(frame: FrameType | None = None, event: str = "", arg: Any = None) -> None:
-        """Called with the next function that is called: while `watch` runs, the locals of its frame are Python's."""
-        sys.settrace(before)
-        for frame_left in watched:
-            script_location.release_locals(frame_left)
-            frame_left.f_trace = None  # it holds `watch`, which holds the frame
-        watched.clear()
-
-    def give_up() -> None:
-        if pending or (epoch is not None and epoch.waits):
-            pending.clear()
-            end()
-
-    for taken in jumps:
-        taken.frame.f_trace = watch
-    sys.settrace(enter)
-    return give_up
+    leaving = _Leaving(jumps, left, epoch)
+    LINES.add(leaving, [taken.frame for taken in jumps])
+    return leaving.give_up
 
 
 def _take(taken: Jump) -> None:
