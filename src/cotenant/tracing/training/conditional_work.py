@@ -3,10 +3,10 @@
 Found in the source: an `if`, or its `else`, in a loop around the optimizer step or in what that loop calls, on its
 counter and known numbers, that runs a model or a backward pass and was not entered so far. So a discriminator that
 starts at the tenth epoch is found in the loop over batches, also where that is in a function that gets the epoch. The
-trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), and warns of other work
-that comes later. So are found the largest of the sizes that a loop takes from a list by its counter, and conditions on
-what an iteration leaves for the next one (`state_conditions`). Not found: other conditions, such as on the time, and
-calls through anything but names and attributes, such as of callbacks in a list. Libraries: `library_validations`.
+trace waits for work that comes soon, goes on at a later iteration where it can (`loop_exit`), enters what it comes to
+after the traced steps (`later_branches`), and warns of other work that comes later. So are found the largest of the
+sizes that a loop takes from a list by its counter, and conditions on what an iteration leaves for the next one
+(`state_conditions`). Libraries: `library_validations`.
 
 A branch that ran in early steps only counts as not entered if it would need more beside what later steps leave in
 memory than all that was traced: a validation at step 0, or a regularization in the first iteration, has no states of an
@@ -19,13 +19,11 @@ entered whose condition was true when a backward pass began before it or after i
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,10 +35,11 @@ from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
 from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
-from cotenant.tracing.training.loop_counters import NO_COUNTERS, Counters, largest_by_index, size_of, when_true
+from cotenant.tracing.training.loop_counters import Counters, largest_by_index, size_of, when_true
+from cotenant.tracing.training.loop_levels import Level, levels
 from cotenant.tracing.training.model_calls import runs_model
+from cotenant.tracing.training.named_conditions import NamedConditions
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
-from cotenant.tracing.training.source_values import number_in
 from cotenant.tracing.training.state_conditions import set_later
 
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
@@ -91,6 +90,7 @@ class ConditionalWork:
         self._coming: set[tuple[str, int]] = set()  # lines that run before the next backward pass
         self._waits = 0
         self._missing: list[PendingBranch] = []
+        self._missing_before: list[PendingBranch] = []  # at the end of an earlier stage
         self._sought: set[tuple[str, int]] = set()
 
     def record_backward(self) -> None:
@@ -143,12 +143,25 @@ class ConditionalWork:
         self._waits += bool(extra)
         return extra
 
+    def was_entered(self, path: str, lines: range) -> bool:
+        """Whether these lines have run a model, with as much beside it as it will have."""
+        steps = [self._ran_in[path, line] for line in lines if (path, line) in self._ran_in]
+        return bool(steps) and (self._memory is None or not self._memory.would_need_more(max(steps)))
+
     def save_pending(self) -> None:
         """Remember what is still to come after the last step that is traced, and warn of what will grow."""
+        later = (branch for branch in self._missing if not (branch.unfreezes or branch.size or branch.is_on_state))
+        self._missing_before.extend(later)
         self._missing = [branch for branch in self._pending() if self._memory is not None or branch.rounds]
         self._missing += _unfreezing()
         for sentence in itertools.chain(growing_sizes(), collected_copies(_loops(), self._recorder)):
             self._recorder.warn(sentence)
+
+    def miss(self, path: str, lines: range) -> None:
+        """Warn of these lines in the end, if they were not entered by then."""
+        self._missing_before.append(
+            PendingBranch(path, lines.start, lines.stop - 1, 1, False, False, lines.start, path),
+        )
 
     def next_rounds(self) -> dict[tuple[str, int], int]:
         """Rounds until a branch that is pending, by its loop (file and line), for those that were not sought before.
@@ -167,7 +180,7 @@ class ConditionalWork:
 
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
-        for branch in self._missing:
+        for branch in (*self._missing_before, *self._missing):
             place = f"{Path(branch.path).name}, line {branch.first_line}"
             if branch.unfreezes:
                 self._recorder.warn(
@@ -181,7 +194,7 @@ class ConditionalWork:
         """Whether a branch in these lines is pending, so that a warning names it."""
         return any(
             branch.path == path and branch.first_line in lines and not self._was_entered(branch)
-            for branch in self._missing
+            for branch in (*self._missing_before, *self._missing)
         )
 
     def _was_entered(self, branch: PendingBranch) -> bool:
@@ -189,33 +202,17 @@ class ConditionalWork:
             return self._largest.get((branch.path, branch.first_line), 0) >= branch.size
         if branch.is_on_state:  # its condition is false
             return False
-        lines = range(branch.first_line, branch.last_line + 1)
-        steps = [self._ran_in[branch.path, line] for line in lines if (branch.path, line) in self._ran_in]
-        return bool(steps) and (self._memory is None or not self._memory.would_need_more(max(steps)))
+        return self.was_entered(branch.path, range(branch.first_line, branch.last_line + 1))
 
     def _pending(self) -> Iterator[PendingBranch]:
-        innermost = True
-        inside: list[_Level] = []  # what the loops looked at so far, and the functions, stand in
-        for frame in list(later_training.script_frames()):
-            body = source_bodies.function_body(frame)
-            loops = list(loops_around(body, frame.f_lineno))
-            names = script_location.visible_names(frame)
-            for depth, loop in enumerate(reversed(loops)):
-                level = _Level(frame, names, loop, Counters.of(loop, names))
-                inside.append(level)
-                is_innermost = innermost and not depth
-                later = (
-                    _branches(level, inside, is_innermost), _largest_sizes(level, is_innermost),
-                    () if is_innermost else _on_state(level, inside[:-1]),
-                )  # fmt: skip
-                for branch in itertools.chain(*later):
-                    if not self._was_entered(branch):
-                        yield branch
-            function = source_bodies.function_node(frame.f_code)
-            is_called = innermost and not loops  # by the innermost loop, in each of its rounds
-            counters = Counters.of(function, names) if is_called else NO_COUNTERS
-            inside.append(_Level(frame, names, function, counters, is_function=True))
-            innermost = innermost and not loops
+        for loop, inside, innermost in levels():
+            later = (
+                _branches(loop, inside, innermost), _largest_sizes(loop, innermost),
+                () if innermost else _on_state(loop, inside[:-1]),
+            )  # fmt: skip
+            for branch in itertools.chain(*later):
+                if not self._was_entered(branch):
+                    yield branch
 
 
 def _loops() -> Iterator[RunningLoop]:
@@ -250,59 +247,7 @@ def _unfreezing() -> Iterator[PendingBranch]:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """A loop, or the body of a function, that runs now."""
-
-    frame: FrameType
-    names: Mapping[str, Any]
-    node: ast.AST
-    counters: Counters
-    is_function: bool = False
-
-    def counters_of(self, outer: _Level, inner: Sequence[_Level]) -> Counters:
-        """Those of an outer loop that are known here: by the same name or attribute, and with the same value.
-
-        What the loops between, `inner`, count is not known in a later round of the outer one. What a function counts
-        that the innermost loop calls, as `self.step += 1`, that loop counts.
-        """
-        is_innermost = outer is next((level for level in inner if not level.is_function), None)
-        own = self._counted_by_calls(inner) if is_innermost else {}
-        if self is outer:
-            return replace(self.counters, strides={**own, **self.counters.strides}) if own else self.counters
-        code = self.frame.f_code
-        counted = {text for level in inner if level is not outer for text in level.counters.strides}
-        is_local = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]).__contains__
-        known = {
-            text: stride
-            for text, stride in outer.counters.strides.items()
-            if text not in counted
-            and (self.frame is outer.frame or not is_local(text))
-            and number_in(text, self.names) == number_in(text, outer.names)
-        }
-        assigned, changed_at = outer.counters.assigned, outer.counters.changed_at
-        if self.is_function:
-            changed_at = {text: line for text, line in self.counters.changed_at.items() if text in own}
-        if self.frame is not outer.frame:  # another call may have other arguments
-            assigned |= set(code.co_varnames)
-        changing = outer.counters.changing | self.counters.changing  # an argument often has the name that the loop sets
-        return replace(
-            outer.counters, strides={**known, **own}, not_known=frozenset(counted - own.keys()), assigned=assigned,
-            changing=changing, changed_at=changed_at,
-        )  # fmt: skip
-
-    def _counted_by_calls(self, inner: Sequence[_Level]) -> dict[str, int]:
-        """What functions count that the innermost loop calls: attributes with the same value here."""
-        return {
-            text: stride
-            for level in inner
-            if level.is_function
-            for text, stride in level.counters.strides.items()
-            if "." in text and number_in(text, self.names) == number_in(text, level.names)
-        }
-
-
-def _on_state(loop: _Level, inside: Sequence[_Level]) -> Iterator[PendingBranch]:
+def _on_state(loop: Level, inside: Sequence[Level]) -> Iterator[PendingBranch]:
     """The branches inside of a loop on what its iteration leaves for the next one."""
     path = loop.frame.f_code.co_filename
     for level in inside:
@@ -314,7 +259,7 @@ def _on_state(loop: _Level, inside: Sequence[_Level]) -> Iterator[PendingBranch]
             )  # fmt: skip
 
 
-def _largest_sizes(loop: _Level, innermost: bool) -> Iterator[PendingBranch]:
+def _largest_sizes(loop: Level, innermost: bool) -> Iterator[PendingBranch]:
     """Where a loop takes sizes from a list by its counter: the round that has the largest one."""
     frame, path = loop.frame, loop.frame.f_code.co_filename
     for node, source in indexed(loop.node):
@@ -329,7 +274,7 @@ def _largest_sizes(loop: _Level, innermost: bool) -> Iterator[PendingBranch]:
             )  # fmt: skip
 
 
-def _branches(loop: _Level, inside: Sequence[_Level], innermost: bool) -> Iterator[PendingBranch]:
+def _branches(loop: Level, inside: Sequence[Level], innermost: bool) -> Iterator[PendingBranch]:
     """The branches in a loop, and in what stands `inside` of it, that run a model and that it will come to."""
     for level in inside:
         frame, counters = level.frame, level.counters_of(loop, inside)
@@ -356,30 +301,12 @@ def _branches(loop: _Level, inside: Sequence[_Level], innermost: bool) -> Iterat
 @functools.cache
 def _tests_and_bodies(node: ast.AST) -> list[tuple[int, ast.expr, list[ast.expr], list[ast.stmt]]]:
     """The branches of the conditions in a loop: line, what makes it run, what it stands in; of each loop once."""
-    named, found = _Named(node), []
+    named, found = NamedConditions(node), []
     for condition, around in guarded_conditions(node):
-        guards = [named.visit(copy.deepcopy(guard)) for guard in around]
-        test = named.visit(copy.deepcopy(condition.test))
+        guards = [named.in_place(guard) for guard in around]
+        test = named.in_place(condition.test)
         is_chain = len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If)  # `elif`: one of its own
         otherwise = [] if is_chain else condition.orelse
         found.append((condition.lineno, test, guards, condition.body))
         found += [(condition.lineno, ast.UnaryOp(op=ast.Not(), operand=test), guards, otherwise)] if otherwise else []
     return found
-
-
-class _Named(ast.NodeTransformer):
-    """Puts conditions in the places of the names that a loop gives them: `is_due = step % 16 == 0`."""
-
-    def __init__(self, loop: ast.AST) -> None:
-        assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign)]
-        names = Counter(ast.unparse(target) for node in assigned for target in node.targets)
-        self._conditions = {
-            node.targets[0].id: node.value
-            for node in assigned
-            if isinstance(node.targets[0], ast.Name)
-            and names[node.targets[0].id] == 1
-            and isinstance(node.value, (ast.Compare, ast.BoolOp))
-        }
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._conditions.get(node.id, node)

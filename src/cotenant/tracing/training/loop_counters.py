@@ -200,6 +200,26 @@ def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, f
         return None
 
 
+def becomes_true(test: ast.expr, counters: Counters, names: Mapping[str, Any]) -> bool | None:
+    """Whether `test` is false in the present round and true in a later one; None where the counters do not say."""
+    used: set[str] = set()
+    if _future_value(test, counters, names, used) is None or not used:
+        return None
+    if (rounds := when_true(test, counters, names, first=0)) is not None:
+        return rounds > 0
+    return False if counters.rounds_left is not None and used <= counters.of_loop else None
+
+
+def may_be_true(test: ast.expr, changing: frozenset[str], names: Mapping[str, Any]) -> bool:
+    """Whether `test` is true now, or depends on what is `changing`: source texts of names and attributes."""
+    counters = replace(NO_COUNTERS, not_known=changing, assigned=changing)
+    value = _future_value(test, counters, names, set())
+    try:
+        return value is None or bool(value(0))
+    except (ArithmeticError, TypeError):
+        return True
+
+
 def largest_by_index(node: ast.Subscript, counters: Counters, names: Mapping[str, Any]) -> Largest | None:
     """The largest size that a list gives in the present round or a later one, by an index that a counter decides.
 

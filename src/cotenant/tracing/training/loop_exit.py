@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any
 
 import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, assigned_in, settled
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_jump import (
     Jump,
     NextEpoch,
@@ -34,105 +33,10 @@ from cotenant.tracing.training.loop_jump import (
     leave_at_end,
     takes_parts,
 )
-from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import LOOPS, contains, end_of_try
-from cotenant.tracing.training.source_values import value_of
+from cotenant.tracing.training.statements_behind import Behind, Work, places
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TORCH = str(Path(torch.__file__).parent)
-
-_Place = tuple[list[ast.stmt], int]
-"""A block of statements, and the one in it that runs now."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A statement that runs a model, from its first to its last line."""
-
-    path: str
-    line: int
-    last_line: int
-    trains: bool
-
-    def sentence(self) -> str:
-        return later_training.work_is_later(f"{Path(self.path).name}, line {self.line}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Behind:
-    """A statement of the script that runs behind a loop.
-
-    Attributes:
-        frame: where it runs; of a later cell of a notebook, that of the present one.
-        path: its file.
-        inner_names: of the functions that the loop is in, from the loop outwards.
-    """
-
-    frame: FrameType
-    path: str
-    statement: ast.stmt
-    inner_names: frozenset[str]
-
-    def trains(self) -> bool:
-        """Whether it trains: as `later_training.trains`, by `x.train()` where `x` is no module, or by an optimizer.
-
-        A step without a backward pass has it in a closure, as that of L-BFGS.
-        """
-        parts = self._parts()
-        if any(later_training.trains(part, set(self.inner_names)) for part in parts):
-            return True
-        if isinstance(self.statement, _DEFINITIONS):
-            return False
-        names = self._names()
-        calls = (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call))
-        return any(self._is_training(call, names) for call in calls)
-
-    def _is_training(self, call: ast.Call, names: Mapping[str, object]) -> bool:
-        if not isinstance(call.func, ast.Attribute):
-            return False
-        method, owner = call.func.attr, value_of(call.func.value, names)
-        if isinstance(owner, torch.optim.Optimizer):
-            return method == "step"
-        if owner is None and method == "step" and call.args:  # of an optimizer that is made behind the loop
-            return _is_closure(call.args[0], names)
-        return method in self.inner_names and owner is not None and not isinstance(owner, torch.nn.Module)
-
-    def runs_model(self) -> bool:
-        """Whether it runs a model, or puts something on a GPU for other computations, by its source."""
-        names, parts = self._names(), self._parts()
-        found = runs_model(parts, names) or infers(parts, names) or puts_on_gpu(parts, names)
-        return found or evaluates(parts, self._assigned_now())
-
-    def _assigned_now(self) -> frozenset[str]:
-        """Names that get the result of what runs now, such as a trainer that the script's own function returns."""
-        places = list(_places(source_bodies.function_body(self.frame), self.frame.f_lineno))
-        block, index = places[-1] if places else ([], 0)
-        return assigned_in(block[index]) if block else frozenset()
-
-    def _parts(self) -> list[ast.stmt]:
-        """The statement; of a condition that is decided already, the branch that it decides for."""
-        if not isinstance(self.statement, ast.If) or self.path != self.frame.f_code.co_filename:
-            return [self.statement]
-        code, line = self.frame.f_code, self.frame.f_lineno
-        body = source_bodies.function_body(self.frame)
-        coming = [assigned_in(part) for part in body if (part.end_lineno or 0) >= line]
-        declared = (node for part in body for node in ast.walk(part) if isinstance(node, (ast.Global, ast.Nonlocal)))
-        assigned = frozenset().union(*coming, *(node.names for node in declared))
-        is_own = {*code.co_varnames}.__contains__ if code.co_name != "<module>" else lambda _name: True
-        return _decided(self.statement, lambda test: settled(test, assigned, self._names(), is_own))
-
-    def _names(self) -> Mapping[str, Any]:
-        return script_location.visible_names(self.frame)
-
-    def work(self, *, trains: bool) -> _Work:
-        """The statement by its place."""
-        first = self.statement.lineno
-        return _Work(self.path, first, self.statement.end_lineno or first, trains)
-
-    def has_trained(self, trained: later_training.TrainedLines) -> bool:
-        """Whether a backward pass ran in it."""
-        code = self.frame.f_code
-        return self.path == code.co_filename and trained.any_in(code, self.statement)
 
 
 @dataclass(slots=True)
@@ -147,8 +51,8 @@ class _Loop:
     frame: FrameType
     block: list[ast.stmt]
     index: int
-    behind: list[_Behind] = field(default_factory=list)
-    before: list[_Behind] = field(default_factory=list)
+    behind: list[Behind] = field(default_factory=list)
+    before: list[Behind] = field(default_factory=list)
 
     @property
     def statement(self) -> ast.stmt:
@@ -198,8 +102,9 @@ class LoopExit:
         self._trained = trained
         self._resume = resume
         self._epoch_ended = epoch_ended
+        self.resumes = False  # a loop goes on at a later iteration
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
-        self._unreached: list[tuple[int, _Work]] = []  # work behind loops that are not left, with their depths
+        self._unreached: list[tuple[int, Work]] = []  # work behind loops that are not left, with their depths
 
     def leave(
         self,
@@ -216,7 +121,7 @@ class LoopExit:
         them goes on there, and the loops around it are looked at again then.
         """
         self.give_up()
-        self._unreached = []
+        self._unreached, self.resumes = [], False
         if threading.current_thread() is not threading.main_thread():
             return False
         loops = list(_loops(rounds_loop))
@@ -232,6 +137,7 @@ class LoopExit:
         jumps: dict[int, Jump] = {}
         if later is not None:
             wanted, jumps[later[0]] = later
+            self.resumes = True
         for depth, loop in enumerate(loops[:wanted]):
             may_end = (with_loaders or depth > 0) and not loop.repeats()
             if loop.ends_by_itself() or (may_end and not depth):  # the loop over a loader is the innermost one
@@ -276,23 +182,24 @@ class LoopExit:
         elif depth == of_epochs:
             self._epoch_ended()
 
-    def _warn_of(self, works: Iterable[_Work | None]) -> None:
+    def _warn_of(self, works: Iterable[Work | None]) -> None:
         first = next((work for work in works if work and not work.trains), None)
         if first is not None and not self._names_in(first.path, range(first.line, first.last_line + 1)):
             self._warn(first.sentence())
 
-    def _works(self, loops: list[_Loop]) -> Iterator[_Work | None]:
+    def _works(self, loops: list[_Loop]) -> Iterator[Work | None]:
         """The first statement behind each loop that runs a model; none behind one that has trained already."""
         for loop in loops:
-            found = None
+            found, defined = None, set[str]()
             for part in loop.behind:
+                defined |= part.defines(defined)
                 if part.trains():
                     if not part.has_trained(self._trained):
                         yield found or part.work(trains=True)
                     elif found:
                         yield found
                     return
-                if found is None and part.runs_model():
+                if found is None and (part.runs_model() or part.calls(defined)):
                     found = part.work(trains=False)
             yield found
 
@@ -318,7 +225,7 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
     A loop of the script over optimizers, or over their parameters, only takes the steps.
     """
     inner_names: set[str] = set()
-    before: list[_Behind] = []
+    before: list[Behind] = []
     loop: _Loop | None = None
     called_of_library = ""
     for frame in list(_frames()):
@@ -327,7 +234,7 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
             inner_names.add(called_of_library)
         called_of_library = frame.f_code.co_name if is_library else ""
         inside: list[ast.stmt] | None = None
-        for block, index in reversed(list(_places(source_bodies.function_body(frame), frame.f_lineno))):
+        for block, index in reversed(list(places(source_bodies.function_body(frame), frame.f_lineno))):
             statement = block[index]
             if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
                 if loop is not None:
@@ -351,22 +258,8 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
         yield loop
 
 
-def _decided(statement: ast.stmt, outcome: Callable[[ast.expr], bool | None]) -> list[ast.stmt]:
-    """What runs of a condition whose `outcome` is known, through `elif`; itself where it is not."""
-    if not isinstance(statement, ast.If) or (found := outcome(statement.test)) is None:
-        return [statement]
-    return [part for inner in (statement.body if found else statement.orelse) for part in _decided(inner, outcome)]
-
-
-def _is_closure(node: ast.expr, names: Mapping[str, object]) -> bool:
-    """Whether it is a function, or a name that nothing has yet."""
-    if isinstance(node, ast.Name):
-        return node.id not in names or callable(names[node.id])
-    return isinstance(node, ast.Lambda)
-
-
-def _behind(frame: FrameType, path: str, statements: list[ast.stmt], inner_names: set[str]) -> Iterator[_Behind]:
-    return (_Behind(frame, path, statement, frozenset(inner_names)) for statement in statements)
+def _behind(frame: FrameType, path: str, statements: list[ast.stmt], inner_names: set[str]) -> Iterator[Behind]:
+    return (Behind(frame, path, statement, frozenset(inner_names)) for statement in statements)
 
 
 def _frames() -> Iterator[FrameType]:
@@ -380,15 +273,6 @@ def _frames() -> Iterator[FrameType]:
         elif not path.startswith((script_location.PACKAGE_DIR, _TORCH, "<")) and "-packages" in path:
             yield frame
         frame = frame.f_back
-
-
-def _places(body: list[ast.stmt], line: int) -> Iterator[_Place]:
-    """The statements that contain a line, from the outermost inwards, each in its block."""
-    for index, statement in enumerate(body):
-        if contains(statement, line):
-            yield body, index
-            for name in ("body", "orelse", "finalbody"):
-                yield from _places(getattr(statement, name, []), line)
 
 
 def _nothing() -> None:

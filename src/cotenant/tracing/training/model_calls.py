@@ -20,6 +20,10 @@ _LIBRARY_WORK = frozenset(
     {"generate", "sample", "predict", "evaluate", "validate", "test", "val", "encode", "get_preds", "predict_proba"}
 )  # methods that run a model in Transformers, Lightning, Keras, Ultralytics, fastai and others
 _WITHOUT_GRAD = frozenset({"no_grad", "inference_mode"})
+_MATRIX_WORK = frozenset(
+    {"inverse", "inv", "pinverse", "pinv", "cholesky", "cholesky_inverse", "eigh", "svd", "svd_lowrank", "qr", "solve",
+     "solve_triangular", "matmul", "mm", "bmm", "einsum"}
+)  # fmt: skip
 _RETURN_SELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module
 
 
@@ -44,7 +48,7 @@ def infers(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int 
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if depth and any(_ends_training(call, names) for call in calls):
         return True
-    return any(_function_infers(_called(call, names), call, names, depth) for call in calls)
+    return any(_function_infers(called_in(call, names), call, names, depth) for call in calls)
 
 
 def puts_on_gpu(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> bool:
@@ -53,6 +57,20 @@ def puts_on_gpu(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> boo
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         devices = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
         if method == "cuda" or any(_is_gpu(node, names) for node in (*devices, *(call.args if method == "to" else ()))):
+            return True
+    return False
+
+
+def computes_matrices(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether they multiply, invert or factor matrices, directly or through the script's own functions."""
+    nodes = [node for statement in statements for node in _nodes(statement)]
+    if any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) for node in nodes):
+        return True
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _MATRIX_WORK:
+            return True
+        found = _body_and_names(called_in(call, names), call, names) if depth < _MAX_CALL_DEPTH else None
+        if found is not None and computes_matrices(*found, depth + 1):
             return True
     return False
 
@@ -88,7 +106,7 @@ def _function_infers(called: Any, call: ast.Call, names: Mapping[str, Any], dept
     return found is not None and infers(*found, depth + 1)
 
 
-def _called(call: ast.Call, names: Mapping[str, Any]) -> Any:
+def called_in(call: ast.Call, names: Mapping[str, Any]) -> Any:
     """What is called, without running code of the script; None where it is not known."""
     called = value_of(_receiver(call.func), names)
     if called is None and isinstance(call.func, ast.Attribute):
@@ -117,7 +135,7 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
         return True
     if word == "deepcopy":
         return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
-    called = _called(call, names)
+    called = called_in(call, names)
     if isinstance(called, torch.nn.Module):
         return True
     return depth < _MAX_CALL_DEPTH and called is not None and _function_runs(called, call, names, depth)

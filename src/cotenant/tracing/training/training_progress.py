@@ -21,6 +21,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, step_growth
 from cotenant.tracing.training.conditional_work import ConditionalWork
+from cotenant.tracing.training.later_branches import LaterBranches
 from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
 from cotenant.tracing.training.training_rounds import TrainingRounds
@@ -104,6 +105,7 @@ class TrainingProgress:
             epoch_ended=self.epoch_ended,
             names_in=self.conditional_work.names_in,
         )
+        self._later_branches = LaterBranches(self.conditional_work.was_entered, self.conditional_work.miss)
         self.draining = self.has_trained = False
         self.ending_epoch = False
         self.began_training = False
@@ -185,6 +187,7 @@ class TrainingProgress:
         self.draining = self.ending_epoch = False
         self.epoch_end = self._epoch_begin = None
         self._loop_exit.give_up()
+        self._later_branches.end()
         self.schedule.extend(self.log.steps)
 
     def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
@@ -215,6 +218,8 @@ class TrainingProgress:
         extra = self.conditional_work.extra_steps()
         if extra:
             self.schedule.continue_until(self.log.steps + extra)
+        if self.log.steps == self._steps_wanted() - 1:
+            self._later_branches.begin_last_step(optimizer)
         if self.log.steps >= self._steps_wanted():
             self.conditional_work.save_pending()
             if not self.loaders and self._traces_growth():
@@ -226,10 +231,14 @@ class TrainingProgress:
                 rounds_loop=self.rounds.loop(),
                 next_rounds=self.conditional_work.next_rounds(),
             )
-            if not self.loaders and not goes_on:
-                self._end()
-            self.draining = self.ending_epoch = self.has_trained = True
             self._batches_ahead = BATCHES_AHEAD
+            if not self._loop_exit.resumes:
+                if not self.loaders and not goes_on:
+                    if not self._later_branches.expected():
+                        self._end()
+                    self._batches_ahead = 0
+                self._later_branches.begin()
+            self.draining = self.ending_epoch = self.has_trained = True
 
     def _traces_growth(self) -> bool:
         """Whether to trace one more step: each leaves more than the one before, or the last one was the first not to.
@@ -299,4 +308,5 @@ class TrainingProgress:
         self._loop_exit.warn_unreached()
         later_training.warn_later_training(self.log, self._trained, by_calls=not self.schedule.has_optimizer)
         self._warn_untraced_rounds()
+        self._later_branches.end()
         self._finish()

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.training.loop_exit import _Behind  # noqa: E402
+from cotenant.tracing.training.statements_behind import Behind  # noqa: E402
 
 gpu, cpu, name = torch.device("cuda", 0), torch.device("cpu"), "cuda:0"
 
 
 def goes_on_to(source):
     (statement,) = ast.parse(source).body
-    behind = _Behind(sys._getframe(), __file__, statement, frozenset())  # the frame sees this module's names
+    behind = Behind(sys._getframe(), __file__, statement, frozenset())  # the frame sees this module's names
     return behind.runs_model()
 
 

@@ -1,0 +1,323 @@
+"""Lets a script enter branches that it would come to only in a later iteration, such as a validation every 500 steps.
+
+After the traced steps the script runs to the end of its iteration, and of its epoch. Where it comes to an `if` whose
+condition is false now and will be true, its body runs, as if the counter were there already: by setting the line at
+which the frame goes on. So is passed what leaves a function or an iteration early: `if epoch % 5: return`. Only
+branches are entered that run a model and did not so far, and of which is known, or likely, that their time comes:
+
+- by the counters of the loops that go on (`loop_counters`), also where the loop cannot go on at that iteration;
+- by a remainder, `step % every == 0`, or the time, `time.time() - last > 600`, of what may change.
+
+Not those that a loop is known never to come to, and those inside a model's forward.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training import later_training, source_bodies
+from cotenant.tracing.training.line_watch import LINES
+from cotenant.tracing.training.loop_counters import assigned_in, becomes_true, may_be_true
+from cotenant.tracing.training.loop_levels import levels
+from cotenant.tracing.training.model_calls import called_in, computes_matrices, infers, puts_on_gpu, runs_model
+from cotenant.tracing.training.named_conditions import NamedConditions
+from cotenant.tracing.training.source_loops import LOOPS, contains
+from cotenant.tracing.training.statements_behind import places
+
+_MAX_ENTERED = 16
+_CLOCKS = frozenset({"time", "perf_counter", "monotonic", "process_time", "now", "utcnow"})
+_EXITS = frozenset({"exit", "quit", "_exit", "abort"})
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_MODULE_CALL = inspect.unwrap(torch.nn.Module._call_impl).__code__
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Statements that run if `test` is true."""
+
+    test: ast.expr
+    body: list[ast.stmt]
+
+    @property
+    def lines(self) -> range:
+        return range(self.body[0].lineno, (self.body[-1].end_lineno or self.body[-1].lineno) + 1)
+
+
+class LaterBranches:
+    """Enters the later branches of one script; a watcher of lines."""
+
+    def __init__(self, was_entered: Callable[[str, range], bool], miss: Callable[[str, range], object]) -> None:
+        """`was_entered`: whether lines of a file have run a model, as they would in a later step.
+
+        `miss`: called with lines of a file which may run then, and cannot be entered now.
+        """
+        self._was_entered = was_entered
+        self._miss = miss
+        self._entered: set[tuple[str, int]] = set()
+        self._models_around = 0
+        self._does_work: Callable[[list[ast.stmt], Mapping[str, Any]], bool] = _runs_any_model
+        self._training: tuple[FrameType, ast.AST] | None = None  # the outermost loop around it, and its frame
+
+    def begin_last_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Enter branches that compute with matrices, in the loops that go on and in the script's own optimizer.
+
+        What an earlier round left is beside their results then, as in every later one.
+        """
+        step = inspect.unwrap(getattr(type(optimizer), "step", _recurring))
+        codes = [frame.f_code for frame in later_training.script_frames()]
+        codes += [step.__code__] if isinstance(step, FunctionType) else []
+        if any(map(_branches_of, codes)):
+            self._begin(computes_matrices)
+
+    def begin(self) -> None:
+        """Enter branches that run models from now on, until the loops around the training are over."""
+        self._begin(_runs_any_model)
+
+    def _begin(self, does_work: Callable[[list[ast.stmt], Mapping[str, Any]], bool]) -> None:
+        LINES.remove(self)
+        frames = list(later_training.script_frames())
+        if not frames:
+            return
+        self._does_work = does_work
+        self._models_around = _running_models(frames[0])
+        loops = [(loop.frame, loop.node) for loop, _inside, _innermost in levels()]
+        around, loop = loops[-1] if loops else (frames[-1], _statement(frames[-1]))
+        self._training = around, loop
+        LINES.add(self, [frame for frame in frames if _branches_of(frame.f_code) or frame is around])
+
+    def end(self) -> None:
+        """Enter no more."""
+        self._training = None
+        LINES.remove(self)
+
+    def expected(self) -> bool:
+        """Whether there are such branches in the functions that run now; some may come to them in this iteration."""
+        self._does_work = _runs_any_model
+        for frame in list(later_training.script_frames()):
+            branches = _branches_of(frame.f_code)
+            names = script_location.visible_names(frame) if branches else {}
+            coming = (branch for there in branches.values() for branch in there if frame.f_lineno not in branch.lines)
+            if any(self._is_due(frame, names, branch) for branch in coming):
+                return True
+        return False
+
+    def follows(self, frame: FrameType) -> bool:
+        return bool(_branches_of(frame.f_code))
+
+    def returns(self, frame: FrameType) -> None:
+        """A frame ends: maybe that of the training."""
+        if self._training is not None and frame is self._training[0]:
+            self.end()
+
+    def line_runs(self, frame: FrameType) -> None:
+        """Go on in a branch of the present line that is due."""
+        if (
+            self._training is not None
+            and frame is self._training[0]
+            and not contains(self._training[1], frame.f_lineno)
+        ):
+            self.end()
+            return
+        for branch in _branches_of(frame.f_code).get(frame.f_lineno, ()):
+            names = {**frame.f_globals, **frame.f_locals}  # not `visible_names`: this is in a trace function
+            if self._is_due(frame, names, branch) and _running_models(frame) <= self._models_around:
+                path = frame.f_code.co_filename
+                self._entered.add((path, branch.lines.start))
+                if _enter(frame, branch):
+                    return
+                self._miss(path, branch.lines)
+
+    def _is_due(self, frame: FrameType, names: Mapping[str, Any], branch: _Branch) -> bool:
+        path = frame.f_code.co_filename
+        if len(self._entered) >= _MAX_ENTERED or (path, branch.lines.start) in self._entered:
+            return False
+        if self._was_entered(path, branch.lines):
+            return False
+        return self._does_work(branch.body, names) and _comes(frame, names, branch.test)
+
+
+def _runs_any_model(body: list[ast.stmt], names: Mapping[str, Any]) -> bool:
+    return runs_model(body, names) or infers(body, names) or puts_on_gpu(body, names)
+
+
+def _statement(frame: FrameType) -> ast.stmt:
+    """The innermost statement that a frame is in."""
+    running = list(places(source_bodies.function_body(frame), frame.f_lineno))
+    return running[-1][0][running[-1][1]] if running else ast.Pass()
+
+
+def _enter(frame: FrameType, branch: _Branch) -> bool:
+    """Go on in a branch; False where there is no way, as where its body is in the line of its condition."""
+    if branch.lines.start <= (branch.test.end_lineno or 0):
+        return False
+    try:
+        frame.f_lineno = branch.lines.start  # type: ignore[misc]  # trace functions may
+    except ValueError:  # Python finds none
+        return False
+    return True
+
+
+def _comes(frame: FrameType, names: Mapping[str, Any], test: ast.expr) -> bool:
+    """Whether a condition of a frame will be true in a later iteration of some loop."""
+    known = [
+        becomes_true(test, inside[0].counters_of(loop, inside), names)
+        for loop, inside, _innermost in levels(frame, names)
+        if any(level.frame is frame for level in inside)
+    ]
+    if any(found is not None for found in known):
+        return any(known)
+    changing = frozenset(_recurring(test, frame.f_code, names))
+    return bool(changing) and may_be_true(test, changing, names)
+
+
+def _running_models(frame: FrameType | None) -> int:
+    """How many calls of modules are under way."""
+    found = 0
+    while frame is not None:
+        found += frame.f_code is _MODULE_CALL
+        frame = frame.f_back
+    return found
+
+
+# -- conditions ---------------------------------------------------------------------------------------------------
+
+
+def _recurring(test: ast.expr, code: CodeType, names: Mapping[str, Any]) -> Iterator[str]:
+    """Source texts of what makes a condition true from time to time: what a remainder is taken of, or compared times.
+
+    So does a function of the script that returns such a condition.
+    """
+    for node in ast.walk(test):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            yield from (text for text in _names_in(node.left) if _may_change(text, code))
+        elif isinstance(node, ast.Compare) and any(_asks_time(part, code) for part in ast.walk(node)):
+            yield from _names_in(node)
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            function = inspect.unwrap(called_in(node, names) or _recurring)
+            function = getattr(function, "__func__", function)
+            if isinstance(function, FunctionType) and _returns_recurring(function.__code__):
+                yield ast.unparse(node)
+
+
+def _names_in(node: ast.expr) -> Iterator[str]:
+    numbers = (ast.Name, ast.Attribute, ast.Subscript)
+    return (ast.unparse(part) for part in ast.walk(node) if isinstance(part, numbers))
+
+
+@functools.cache
+def _returns_recurring(code: CodeType) -> bool:
+    if not script_location.is_user_file(code.co_filename):
+        return False
+    results = (part.value for part in ast.walk(source_bodies.function_node(code)) if isinstance(part, ast.Return))
+    return any(value is not None and any(_recurring(value, code, {})) for value in results)
+
+
+def _asks_time(node: ast.AST, code: CodeType) -> bool:
+    """Whether it is a call of a clock, or a name for the difference of its times."""
+    if isinstance(node, ast.Name):
+        return node.id in _times(code)
+    name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return name in _CLOCKS and isinstance(node, ast.Call) and not node.args
+
+
+@functools.cache
+def _times(code: CodeType) -> frozenset[str]:
+    """Names that a function gives to differences with the present time."""
+    return frozenset(
+        ast.unparse(node.targets[0])
+        for node in ast.walk(source_bodies.function_node(code))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and any(isinstance(part, ast.Call) and _asks_time(part, code) for part in ast.walk(node.value))
+    )
+
+
+def _may_change(text: str, code: CodeType) -> bool:
+    """Whether a number may have another value when its function runs again, or the loop that it is used in.
+
+    Not a local name that the function sets outside of its loops; its arguments, attributes and entries may.
+    """
+    own = code.co_varnames if code.co_name != "<module>" else code.co_names
+    if (
+        "." in text
+        or "[" in text
+        or text not in own
+        or text in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    ):
+        return text not in _modules(code)
+    return text in _set_in_loops(code)
+
+
+@functools.cache
+def _modules(code: CodeType) -> frozenset[str]:
+    return frozenset(
+        alias.asname or alias.name
+        for node in ast.walk(source_bodies.function_node(code))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    )
+
+
+@functools.cache
+def _set_in_loops(code: CodeType) -> frozenset[str]:
+    loops = (node for node in ast.walk(source_bodies.function_node(code)) if isinstance(node, LOOPS))
+    return frozenset().union(*map(assigned_in, loops))
+
+
+# -- branches -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _branches_of(code: CodeType) -> Mapping[int, list[_Branch]]:
+    """The branches of a function of the script, by the lines of their conditions."""
+    if not script_location.is_user_file(code.co_filename):
+        return {}
+    function = source_bodies.function_node(code)
+    named, found = NamedConditions(function), dict[int, list[_Branch]]()
+    for block, index in _conditions(function.body):
+        condition = block[index]
+        assert isinstance(condition, ast.If)
+        test = named.in_place(condition.test)
+        otherwise, behind = condition.orelse, block[index + 1 :]
+        if isinstance(condition.body[-1], (ast.Continue, ast.Return)) and not otherwise:
+            otherwise = behind
+        is_chain = len(otherwise) == 1 and isinstance(otherwise[0], ast.If)  # it has a condition of its own
+        negated = ast.UnaryOp(op=ast.Not(), operand=test)
+        branches = [_Branch(test, condition.body)]
+        branches += [_Branch(negated, otherwise)] if otherwise and not (is_chain and condition.orelse) else []
+        usable = [branch for branch in branches if not _ends_script(branch.body)]
+        if usable:
+            found[condition.lineno] = usable
+    return found
+
+
+def _conditions(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:
+    """The places of all conditions in a block, also of those in loops and other statements of it."""
+    for index, statement in enumerate(block):
+        if isinstance(statement, ast.If):
+            yield block, index
+        if not isinstance(statement, _DEFINITIONS):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _conditions(getattr(statement, name, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _conditions(handler.body)
+
+
+def _ends_script(body: list[ast.stmt]) -> bool:
+    """Whether it raises an error or exits, in any case."""
+    for statement in body:
+        value = statement.value if isinstance(statement, ast.Expr) else None
+        is_exit = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in _EXITS
+        if is_exit or isinstance(statement, (ast.Raise, ast.Assert)):
+            return True
+    return False

@@ -1,0 +1,180 @@
+"""Branches that a script comes to only later are entered after the traced steps, whatever their condition counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import BIG, RARE, STEP, allocations, peak, traced
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = "import itertools, time, torch\nfrom torch import nn\n"
+CALLBACKS = """
+class Every:
+    def __init__(self, count): self.count = count
+    def on_epoch_end(self, trainer):
+        if trainer.epoch % self.count == 0:
+            evaluate(model, 64)
+class Trainer:
+    def __init__(self, callbacks): self.callbacks, self.epoch = callbacks, 0
+    def fit(self):
+        for _ in range(50):
+            for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+            self.epoch += 1
+            for callback in self.callbacks: callback.on_epoch_end(self)
+Trainer([Every(5)]).fit()
+"""
+IF_DUE = "% self.count == 0:\n            evaluate"
+RETURNS_EARLY = CALLBACKS.replace(IF_DUE, "% self.count:\n            return\n        evaluate")
+WHILE = """
+step = 0
+while step < 20000:
+    STEP
+    step += 1
+    if step % 500 == 0:
+        with torch.no_grad():
+            print(step, evaluate(model, 64))
+"""
+CYCLE = """
+for i, x in enumerate(itertools.cycle([torch.ones(4, 64)])):
+    train(x.cuda())
+    if i % 1000 == 0 and i > 0:
+        evaluate(model, 64)
+    if i > 20000:
+        break
+"""
+TIME = """
+last = time.time()
+for i in range(999):
+    STEP
+    elapsed = time.time() - last
+    if elapsed > 600:
+        evaluate(model, 64)
+        last = time.time()
+"""
+OF_A_FUNCTION = """
+class Meter:
+    def __init__(self): self.seen = 0
+    def tick(self):
+        self.seen += 1
+        return self.seen % 200 == 0
+meter = Meter()
+for i in range(999):
+    STEP
+    if meter.tick():
+        evaluate(model, 64)
+"""
+BEFORE_THE_STEP = """
+step = 0
+while True:
+    if (step + 1) % 2000 == 0:
+        evaluate(model, 64)
+    STEP
+    step += 1
+"""
+DEFINED_LATER = """
+def phase():
+    for epoch in range(5):
+        for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+phase()
+def final():
+    evaluate(model, 64)
+final()
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(CALLBACKS, id="of a callback in a list"),
+        pytest.param(RETURNS_EARLY, id="behind a return"),
+        pytest.param(WHILE, id="of a while loop"),
+        pytest.param(CYCLE, id="of a cycle"),
+        pytest.param(TIME, id="by the time"),
+        pytest.param(OF_A_FUNCTION, id="by a function"),
+        pytest.param(BEFORE_THE_STEP, id="before the step"),
+        pytest.param(DEFINED_LATER, id="in a function defined behind the loop"),
+    ],
+)
+def test_the_work_of_a_later_iteration_is_traced(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
+    assert (BIG in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
+    assert trace.header.steps <= 4
+
+
+LAYERS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.index = nn.Linear(64, 64).cuda(), 1
+    def forward(self, x):
+        if self.index % 2 == 0:
+            self.inner(torch.ones(5000, 64, device="cuda"))
+        return self.inner(x)
+model = Net()
+for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+"""
+FAILS = """
+for i in itertools.count():
+    STEP
+    if i % 900 == 800:
+        evaluate(model, 64)
+        raise OSError
+"""
+SWITCHED_OFF = FAILS.replace("== 800", "== 800 and args.sample").replace("        raise OSError\n", "")
+SHORT = """
+for i in range(99):
+    for x in DataLoader(torch.ones(40, 64), 4): train(x.cuda())
+    if i % 200 == 150:
+        evaluate(model, 64)
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(LAYERS, id="inside a model"),
+        pytest.param(FAILS, id="that ends the script"),
+        pytest.param("args.sample = False\n" + SWITCHED_OFF, id="that an option switches off"),
+        pytest.param(SHORT, id="that the loop never comes to"),
+    ],
+)
+def test_other_branches_are_not_entered(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
+    assert (BIG in allocations(trace, "forward"), trace.partial) == (False, False)
+
+
+def test_work_in_the_line_of_its_condition_is_named(tmp_path):
+    loop = TIME.replace("600:\n        evaluate(model, 64)\n        last = time.time()", "600: evaluate(model, 64)")
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
+    assert trace.warnings == (
+        "the work at train.py, line 21, runs only after the traced steps; its memory is not included",
+    )
+
+
+OF_THE_LOOP = """
+for i, x in enumerate(DataLoader(torch.ones(400, 64), 4)):
+    train(x.cuda())
+    if i % 40 == 0:
+        inverse = torch.ones(1500, 4, device="cuda") @ torch.ones(4, 1500, device="cuda")
+"""
+OF_THE_OPTIMIZER = """
+class Preconditioned(torch.optim.SGD):
+    def step(self):
+        state = self.state[model.weight]
+        state["step"] = state.get("step", -1) + 1
+        if state["step"] % 40 == 0:
+            self.update(state)
+        super().step()
+    def update(self, state):
+        state["inverse"] = torch.ones(1500, 4, device="cuda").matmul(torch.ones(4, 1500, device="cuda"))
+optimizer = Preconditioned(model.parameters(), lr=0.1)
+for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+"""
+
+
+@pytest.mark.parametrize("loop", [OF_THE_LOOP, OF_THE_OPTIMIZER], ids=["of the loop", "of the optimizer"])
+def test_matrices_are_computed_again_beside_those_before(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    matrix = 4 * 1500 * 1500
+    assert (allocations(trace).count(matrix), peak(trace) > 2 * matrix) == (2, True)
