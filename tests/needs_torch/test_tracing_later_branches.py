@@ -64,6 +64,29 @@ for i in range(999):
     if meter.tick():
         evaluate(model, 64)
 """
+OF_AN_OBJECT = """
+class Interval:
+    def __init__(self, length): self.length, self.last = length, 0
+    def __call__(self, step):
+        if step - self.last < self.length:
+            return False
+        self.last = step
+        return True
+is_due = Interval(500)
+for step, x in enumerate(DataLoader(torch.ones(4000, 64), 4)):
+    train(x.cuda())
+    if is_due(step):
+        evaluate(model, 64)
+"""
+NEXT = """
+step, next_one = 0, 1000
+while step < 100000:
+    STEP
+    step += 1
+    if step >= next_one:
+        evaluate(model, 64)
+        next_one += 1000
+"""
 BEFORE_THE_STEP = """
 step = 0
 while True:
@@ -92,6 +115,8 @@ final()
         pytest.param(CYCLE, id="of a cycle"),
         pytest.param(TIME, id="by the time"),
         pytest.param(OF_A_FUNCTION, id="by a function"),
+        pytest.param(OF_AN_OBJECT, id="by an object"),
+        pytest.param(NEXT, id="by a number that grows"),
         pytest.param(BEFORE_THE_STEP, id="before the step"),
         pytest.param(DEFINED_LATER, id="in a function defined behind the loop"),
     ],
@@ -112,7 +137,9 @@ class Net(nn.Module):
             self.inner(torch.ones(5000, 64, device="cuda"))
         return self.inner(x)
 model = Net()
-for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+for epoch in range(3):
+    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+    model(torch.ones(4, 64, device="cuda"))
 """
 FAILS = """
 for i in itertools.count():
@@ -142,6 +169,13 @@ for i in range(99):
 def test_other_branches_are_not_entered(tmp_path, loop):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
     assert (BIG in allocations(trace, "forward"), trace.partial) == (False, False)
+
+
+def test_a_branch_that_has_run_is_not_entered_again(tmp_path):
+    loop = f"for i in range(3):\n    {STEP}\n    if i % 3 == 1:\n        evaluate(model, 64)"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("range(3)", "range(99)")))
+    once = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert allocations(trace, "forward").count(BIG) == allocations(once, "forward").count(BIG) > 0
 
 
 def test_work_in_the_line_of_its_condition_is_named(tmp_path):

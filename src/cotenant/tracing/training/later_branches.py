@@ -6,7 +6,8 @@ which the frame goes on. So is passed what leaves a function or an iteration ear
 branches are entered that run a model and did not so far, and of which is known, or likely, that their time comes:
 
 - by the counters of the loops that go on (`loop_counters`), also where the loop cannot go on at that iteration;
-- by a remainder, `step % every == 0`, or the time, `time.time() - last > 600`, of what may change.
+- by a remainder, `step % every == 0`, or the time, `time.time() - last > 600`, of what may change, or by a counter that
+  is compared with what is not known, `step >= next_step`.
 
 Not those that a loop is known never to come to, and those inside a model's forward.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -35,6 +36,7 @@ from cotenant.tracing.training.statements_behind import places
 
 _MAX_ENTERED = 16
 _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "process_time", "now", "utcnow"})
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _EXITS = frozenset({"exit", "quit", "_exit", "abort"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MODULE_CALL = inspect.unwrap(torch.nn.Module._call_impl).__code__
@@ -168,14 +170,15 @@ def _enter(frame: FrameType, branch: _Branch) -> bool:
 
 def _comes(frame: FrameType, names: Mapping[str, Any], test: ast.expr) -> bool:
     """Whether a condition of a frame will be true in a later iteration of some loop."""
-    known = [
-        becomes_true(test, inside[0].counters_of(loop, inside), names)
-        for loop, inside, _innermost in levels(frame, names)
-        if any(level.frame is frame for level in inside)
-    ]
+    known: list[bool | None] = []
+    counted: set[str] = set()
+    for loop, inside, _innermost in levels(frame, names):
+        counters = inside[0].counters_of(loop, inside)
+        counted.update(counters.strides)
+        known.append(becomes_true(test, counters, names))
     if any(found is not None for found in known):
         return any(known)
-    changing = frozenset(_recurring(test, frame.f_code, names))
+    changing = frozenset(_recurring(test, frame.f_code, names, counted))
     return bool(changing) and may_be_true(test, changing, names)
 
 
@@ -191,10 +194,13 @@ def _running_models(frame: FrameType | None) -> int:
 # -- conditions ---------------------------------------------------------------------------------------------------
 
 
-def _recurring(test: ast.expr, code: CodeType, names: Mapping[str, Any]) -> Iterator[str]:
+def _recurring(
+    test: ast.expr, code: CodeType, names: Mapping[str, Any], counted: Collection[str] | None = None
+) -> Iterator[str]:
     """Source texts of what makes a condition true from time to time: what a remainder is taken of, or compared times.
 
-    So does a function of the script that returns such a condition.
+    So do a number that is `counted` and compared with what is not known, `step >= next_step`, and a function of the
+    script that returns such a condition; there any number may be counted.
     """
     for node in ast.walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -202,9 +208,15 @@ def _recurring(test: ast.expr, code: CodeType, names: Mapping[str, Any]) -> Iter
         elif isinstance(node, ast.Compare) and any(_asks_time(part, code) for part in ast.walk(node)):
             yield from _names_in(node)
             yield ast.unparse(node)
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS):
+            texts = list(_names_in(node))
+            if counted is None or any(text in counted for text in texts):
+                yield from texts
         elif isinstance(node, ast.Call):
-            function = inspect.unwrap(called_in(node, names) or _recurring)
-            function = getattr(function, "__func__", function)
+            called = called_in(node, names)
+            method = inspect.getattr_static(type(called), "__call__", None)
+            function = method if isinstance(method, FunctionType) else getattr(called, "__func__", called)
+            function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
             if isinstance(function, FunctionType) and _returns_recurring(function.__code__):
                 yield ast.unparse(node)
 
@@ -218,8 +230,11 @@ def _names_in(node: ast.expr) -> Iterator[str]:
 def _returns_recurring(code: CodeType) -> bool:
     if not script_location.is_user_file(code.co_filename):
         return False
-    results = (part.value for part in ast.walk(source_bodies.function_node(code)) if isinstance(part, ast.Return))
-    return any(value is not None and any(_recurring(value, code, {})) for value in results)
+    parts = list(ast.walk(source_bodies.function_node(code)))
+    tests = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
+    conditions = (part for part in parts if isinstance(part, ast.If))
+    tests += [part.test for part in conditions if any(isinstance(inner, ast.Return) for inner in part.body)]
+    return any(any(_recurring(test, code, {})) for test in tests)
 
 
 def _asks_time(node: ast.AST, code: CodeType) -> bool:
