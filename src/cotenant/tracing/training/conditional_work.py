@@ -34,9 +34,10 @@ from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
-from cotenant.tracing.training.growing_sizes import growing_sizes, indexed, larger_size, unfreezes
-from cotenant.tracing.training.loop_counters import Counters, largest_by_index, size_of, when_true
+from cotenant.tracing.training.growing_sizes import computed, growing_sizes, indexed, larger_size, unfreezes
+from cotenant.tracing.training.loop_counters import Counters, when_true
 from cotenant.tracing.training.loop_levels import Level, levels
+from cotenant.tracing.training.loop_sizes import largest_size, size_of
 from cotenant.tracing.training.model_calls import runs_model
 from cotenant.tracing.training.named_conditions import NamedConditions
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
@@ -129,7 +130,7 @@ class ConditionalWork:
         if self._memory is not None:
             self._memory.step_ends()
         for frame, loop, names, _ in _loops():
-            for node, _source in indexed(loop):
+            for node, _source in (*indexed(loop), *computed(loop)):
                 place = frame.f_code.co_filename, node.lineno
                 self._largest[place] = max(self._largest.get(place, 0), size_of(node.targets[0], names))
 
@@ -262,8 +263,8 @@ def _on_state(loop: Level, inside: Sequence[Level]) -> Iterator[PendingBranch]:
 def _largest_sizes(loop: Level, innermost: bool) -> Iterator[PendingBranch]:
     """Where a loop takes sizes from a list by its counter: the round that has the largest one."""
     frame, path = loop.frame, loop.frame.f_code.co_filename
-    for node, source in indexed(loop.node):
-        largest = largest_by_index(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
+    for node, source in (*indexed(loop.node), *computed(loop.node)):
+        largest = largest_size(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
         if largest is not None:
             text, size = ast.unparse(node.targets[0]), math.prod(largest.size)
             now, most = size_of(node.targets[0], loop.names), "x".join(map(str, largest.size))

@@ -1,10 +1,10 @@
 """Sizes that grow later in a training: grids that are refined, points that are split, progressively larger patches.
 
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
-method with a name such as `upsample_volume_grid` or `densify_and_prune`; and a size that is taken from a list by an
-index, as in `patch = patch_sizes[stage]`, where the list has larger ones. What they need then is not known: a warning.
-Parameters that such an `if` unfreezes are known when it has run, and a size when the loop has come to it, if its
-counter decides the index: `conditional_work` seeks both.
+method with a name such as `upsample_volume_grid` or `densify_and_prune`; a size that is taken from a list by an index,
+as in `patch = patch_sizes[stage]`, where the list has larger ones; and one that is computed from the counter. What they
+need then is not known: a warning. Parameters that such an `if` unfreezes are known when it has run, and a size when the
+loop has come to it, if its counter decides the size: `conditional_work` seeks both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, largest_by_index, when_true
+from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loop_sizes import largest_size
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 from cotenant.tracing.training.source_values import value_of
 
@@ -31,6 +32,7 @@ _GROWING = re.compile(
 )
 _UNFREEZING = re.compile(r"_*(?:un_?freeze|thaw)\w*", re.IGNORECASE)
 _ROUNDS_TRACED = 1  # that come after the present one: a second epoch with more parameters is traced
+_MADE = frozenset({"randn", "rand", "zeros", "ones", "empty", "full", "randint"})
 _SIZE = re.compile(
     r"(?:.*_)?(?:sizes?|resolutions?|res|crops?|patch(?:es)?|lengths?|batch(?:es)?"
     r"|sides?|scales?|heights?|widths?|shapes?)",
@@ -112,6 +114,39 @@ def indexed(loop: ast.AST) -> list[tuple[ast.Assign, ast.Subscript]]:
     ]
 
 
+@functools.cache
+def computed(loop: ast.AST) -> list[tuple[ast.Assign, ast.expr]]:
+    """Sizes that a loop computes by `min`, `max`, `//` or a condition: `length = min(512, 64 + step // 100 * 64)`.
+
+    A size by its name, or by what the loop does with it.
+    """
+    sizes = {text for node in ast.walk(loop) for text in _uses(node)}
+    return [
+        (node, node.value)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], (ast.Name, ast.Attribute))
+        and any(_bounds(part) for part in ast.walk(node.value))
+        and (any(map(_SIZE.fullmatch, _names(node.targets[0]))) or ast.unparse(node.targets[0]) in sizes)
+    ]
+
+
+def _bounds(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
+    return isinstance(node, ast.IfExp) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv))
+
+
+def _uses(node: ast.AST) -> Iterator[str]:
+    """Source texts of the numbers that end a slice from the first element on, or that a new tensor's shape has."""
+    found: list[ast.expr | None] = []
+    if isinstance(node, ast.Slice) and node.lower is None:
+        found = [node.upper]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).removeprefix("torch.") in _MADE:
+        found = [*node.args]
+    return (ast.unparse(part) for part in found if isinstance(part, (ast.Name, ast.Attribute)))
+
+
 def _names(*parts: ast.expr) -> Iterator[str]:
     for part in parts:
         for one in part.elts if isinstance(part, ast.Tuple) else [part]:
@@ -120,7 +155,7 @@ def _names(*parts: ast.expr) -> Iterator[str]:
 
 def _larger_sizes(frame: FrameType, loop: ast.stmt, counters: Counters, names: Mapping[str, Any]) -> Iterator[str]:
     for node, source in indexed(loop):
-        if largest_by_index(source, counters, names) is not None:
+        if largest_size(source, counters, names) is not None:
             continue
         sizes, now = value_of(source.value, names), value_of(node.targets[0], names)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes) or not sizes:

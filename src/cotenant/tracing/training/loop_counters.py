@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 from cotenant.tracing.training.source_values import number_of, value_of
 
-_MAX_ROUNDS = 10_000  # of the loop, to look ahead
+MAX_ROUNDS = 10_000  # of the loop, to look ahead
 _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -37,6 +36,7 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
+_ROUNDINGS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "int": int, "round": round, "abs": abs}
 _OPTIONS = (argparse.Namespace, SimpleNamespace)  # objects whose attributes stay as they are
 _FutureValue = Callable[[int], Any]  # an expression's value after so many rounds
 
@@ -87,14 +87,6 @@ class Counters:
         """The same, for conditions at line `place` of the loop, while the script is at `line`."""
         first, last, change = (line, place, 1) if place > line else (place, line, -1)
         return replace(self, ahead={name: change for name, at in self.changed_at.items() if first < at < last})
-
-
-@dataclass(frozen=True, slots=True)
-class Largest:
-    """A size, and after how many rounds a loop comes to it."""
-
-    size: tuple[int, ...]
-    rounds: int
 
 
 @functools.cache  # of each loop once, and not at each step
@@ -188,10 +180,10 @@ def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, f
     Unknown operands of `and` and `or` are ignored.
     """
     used: set[str] = set()
-    value = _future_value(test, counters, names, used)
+    value = future_value(test, counters, names, used)
     if value is None or not used:
         return None
-    last = _MAX_ROUNDS
+    last = MAX_ROUNDS
     if counters.rounds_left is not None and used <= counters.of_loop:
         last = min(last, counters.rounds_left)
     try:
@@ -203,7 +195,7 @@ def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, f
 def becomes_true(test: ast.expr, counters: Counters, names: Mapping[str, Any]) -> bool | None:
     """Whether `test` is false in the present round and true in a later one; None where the counters do not say."""
     used: set[str] = set()
-    if _future_value(test, counters, names, used) is None or not used:
+    if future_value(test, counters, names, used) is None or not used:
         return None
     if (rounds := when_true(test, counters, names, first=0)) is not None:
         return rounds > 0
@@ -213,52 +205,11 @@ def becomes_true(test: ast.expr, counters: Counters, names: Mapping[str, Any]) -
 def may_be_true(test: ast.expr, changing: frozenset[str], names: Mapping[str, Any]) -> bool:
     """Whether `test` is true now, or depends on what is `changing`: source texts of names and attributes."""
     counters = replace(NO_COUNTERS, not_known=changing, assigned=changing)
-    value = _future_value(test, counters, names, set())
+    value = future_value(test, counters, names, set())
     try:
         return value is None or bool(value(0))
     except (ArithmeticError, TypeError):
         return True
-
-
-def largest_by_index(node: ast.Subscript, counters: Counters, names: Mapping[str, Any]) -> Largest | None:
-    """The largest size that a list gives in the present round or a later one, by an index that a counter decides.
-
-    Sizes are integers, or tuples of them. None where the index or the list is not known.
-    """
-    used: set[str] = set()
-    sizes, index = _sizes_in(node.value, names), _future_value(node.slice, counters, names, used)
-    if not sizes or index is None or not used:
-        return None
-    last = counters.rounds_left if counters.rounds_left is not None and used <= counters.of_loop else _MAX_ROUNDS
-    found: Largest | None = None
-    try:
-        for rounds in range(min(last, _MAX_ROUNDS) + 1):
-            size = sizes[index(rounds)]
-            if found is None or math.prod(size) > math.prod(found.size):
-                found = Largest(size, rounds)
-    except (ArithmeticError, TypeError, IndexError):  # what came before the end of the list counts
-        return found
-    return found
-
-
-def size_of(target: ast.expr, names: Mapping[str, Any]) -> int:
-    """The number that a target has now, or the product of its numbers, as in `height, width = sizes[0]`; 0: none."""
-    value = value_of(target, names)
-    if isinstance(target, ast.Tuple):
-        value = tuple(number_of(part, names) for part in target.elts)
-    parts = value if isinstance(value, tuple) else (value,)
-    return math.prod(parts) if parts and all(type(part) is int for part in parts) else 0
-
-
-def _sizes_in(node: ast.expr, names: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """Sizes in a list or tuple that an expression is or names; none if it has anything else."""
-    try:
-        found = ast.literal_eval(node) if isinstance(node, (ast.List, ast.Tuple)) else value_of(node, names)
-    except ValueError:
-        return []
-    sizes = [size if isinstance(size, tuple) else (size,) for size in (found if type(found) in (list, tuple) else ())]
-    is_known = all(type(part) is int and part > 0 for size in sizes for part in size)
-    return sizes if is_known else []
 
 
 def settled(
@@ -278,7 +229,7 @@ def settled(
     known = [part for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))]
     may_change = {ast.unparse(part) for part in known if not _stays(part, assigned, names, is_own)}
     counters = replace(NO_COUNTERS, not_known=frozenset(may_change), assigned=assigned)
-    value = _future_value(test, counters, names, set())
+    value = future_value(test, counters, names, set())
     try:
         return None if value is None else bool(value(0))
     except (ArithmeticError, TypeError):
@@ -295,16 +246,25 @@ def _stays(node: ast.expr, assigned: frozenset[str], names: Mapping[str, Any], i
     return isinstance(node, ast.Name) and is_own(node.id)
 
 
-def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _FutureValue | None:
+def future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _FutureValue | None:
+    """An expression's value after so many rounds; None: not known. The counters that it has are added to `used`."""
     if isinstance(node, ast.BoolOp):
-        operands = [value for part in node.values if (value := _future_value(part, counters, names, used)) is not None]
+        operands = [value for part in node.values if (value := future_value(part, counters, names, used)) is not None]
         join = all if isinstance(node.op, ast.And) else any
         return (lambda rounds: join(value(rounds) for value in operands)) if operands else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = _future_value(node.operand, counters, names, used)
+        inner = future_value(node.operand, counters, names, used)
         return None if inner is None else lambda rounds: not inner(rounds)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         return _combined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
+    if isinstance(node, ast.Call):
+        return _future_call(node, counters, names, used)
+    if isinstance(node, ast.IfExp):
+        parts = [future_value(part, counters, names, used) for part in (node.test, node.body, node.orelse)]
+        test, body, otherwise = parts
+        if test is None or body is None or otherwise is None:
+            return None
+        return lambda rounds: body(rounds) if test(rounds) else otherwise(rounds)
     if isinstance(node, ast.Compare):
         pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)  # of `1 <= step < 9`, two
         found = [_compared(*pair, counters, names, used) for pair in pairs]
@@ -323,6 +283,16 @@ def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], 
     return lambda rounds: known + stride * (rounds + ahead)
 
 
+def _future_call(node: ast.Call, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _FutureValue | None:
+    """Of `min`, `max` and the like, with arguments that are known."""
+    name = node.func.id if isinstance(node.func, ast.Name) and node.func.id not in names else ""
+    arguments = [future_value(part, counters, names, used) for part in node.args]
+    known = [argument for argument in arguments if argument is not None]
+    if name not in _ROUNDINGS or len(known) != len(node.args) or not known or node.keywords:
+        return None
+    return lambda rounds: _ROUNDINGS[name](*(argument(rounds) for argument in known))
+
+
 def _compared(
     left: ast.expr,
     comparison: ast.cmpop,
@@ -333,7 +303,7 @@ def _compared(
 ) -> _FutureValue | None:
     if type(comparison) in _COMPARISONS:
         return _combined(_COMPARISONS[type(comparison)], left, right, counters, names, used)
-    member, among = _future_value(left, counters, names, used), _elements(right, names)
+    member, among = future_value(left, counters, names, used), _elements(right, names)
     if member is None or among is None:
         return None
     return lambda rounds: (member(rounds) in among) == isinstance(comparison, ast.In)
@@ -347,7 +317,7 @@ def _combined(
     names: Mapping[str, Any],
     used: set[str],
 ) -> _FutureValue | None:
-    first, second = (_future_value(node, counters, names, used) for node in (left, right))
+    first, second = (future_value(node, counters, names, used) for node in (left, right))
     if first is None or second is None:
         return None
     return lambda rounds: operation(first(rounds), second(rounds))

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.training.growing_sizes import indexed, unfreezes
+from cotenant.tracing.training.growing_sizes import computed, indexed, unfreezes
 
 
 def branch(body):
@@ -64,3 +64,19 @@ def test_another_branch_is_not(body):
 )
 def test_a_size_is_known_by_its_name_or_that_of_its_list(statement, is_size):
     assert bool(indexed(ast.parse(f"for i in range(9):\n    {statement}").body[0])) is is_size
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        pytest.param("seq_length = min(512, 64 + step // 100 * 64)", ["seq_length"], id="by its name"),
+        pytest.param("n = max(16, step // 2)\n    x = torch.randn(n, 4)", ["n"], id="of a tensor's shape"),
+        pytest.param("n = 16 if step < 50 else 32\n    x = data[:n]", ["n"], id="of a slice"),
+        pytest.param("end = min(step + 64, 1000)\n    x = data[step:end]", [], id="the end of a part"),
+        pytest.param("k = step // 100\n    print(k)", [], id="another number"),
+        pytest.param("batch_size = step", [], id="no formula"),
+    ],
+)
+def test_sizes_that_a_loop_computes(body, names):
+    loop = ast.parse(f"for step in range(99):\n    {body}").body[0]
+    assert [ast.unparse(node.targets[0]) for node, _ in computed(loop)] == names

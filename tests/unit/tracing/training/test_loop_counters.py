@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cotenant.tracing.training.loop_counters import Counters, largest_by_index, settled, size_of, when_true
+from cotenant.tracing.training.loop_counters import Counters, settled, when_true
+from cotenant.tracing.training.loop_sizes import largest_size, size_of
 
 
 class EasyDict(dict):
@@ -118,11 +119,15 @@ def test_a_counter_is_seen_as_it_will_be_at_the_condition(line, place, test, rou
         pytest.param("for i in range(9): pass", "[64, n * 2][i % 2]", None, id="a sum among them"),
         pytest.param("for i in range(9): pass", "s[i]", None, id="a letter"),
         pytest.param("for i in range(9): pass", "milestones[unknown]", None, id="by what is not known"),
+        pytest.param("for i in range(99): pass", "min(48, 16 + i // 10 * 8)", ((48,), 38), id="by a formula"),
+        pytest.param("for i in range(99): pass", "64 if i < 50 else 128", ((128,), 48), id="by a condition"),
+        pytest.param("for i in range(99): pass", "min(0.5, i / 10)", None, id="no whole number"),
+        pytest.param("for i in range(99): pass", "min(48, unknown)", None, id="by a formula that is not known"),
     ],
 )
 def test_the_largest_size_of_a_list_and_its_round(loop, source, largest):
     counters = Counters.of(ast.parse(loop).body[0], NAMES)
-    found = largest_by_index(ast.parse(source, mode="eval").body, counters, NAMES)
+    found = largest_size(ast.parse(source, mode="eval").body, counters, NAMES)
     assert (None if found is None else (found.size, found.rounds)) == largest
 
 

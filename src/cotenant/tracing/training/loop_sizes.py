@@ -1,0 +1,72 @@
+"""Sizes that a loop takes from a list, or computes, by its counter: how large they will be."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.tracing.training.loop_counters import MAX_ROUNDS, Counters, future_value
+from cotenant.tracing.training.source_values import number_of, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """A size, and after how many rounds a loop comes to it."""
+
+    size: tuple[int, ...]
+    rounds: int
+
+
+def largest_size(node: ast.expr, counters: Counters, names: Mapping[str, Any]) -> Largest | None:
+    """The largest size that an expression has in the present round or a later one, by what a counter decides.
+
+    It is an index into a list, or a formula. Sizes are integers, or tuples of them. None where one part is not known.
+    """
+    used: set[str] = set()
+    size_then = _size_then(node, counters, names, used)
+    if size_then is None or not used:
+        return None
+    last = counters.rounds_left if counters.rounds_left is not None and used <= counters.of_loop else MAX_ROUNDS
+    found: Largest | None = None
+    try:
+        for rounds in range(min(last, MAX_ROUNDS) + 1):
+            size = size_then(rounds)
+            if found is None or math.prod(size) > math.prod(found.size):
+                found = Largest(size, rounds)
+    except (ArithmeticError, TypeError, IndexError):  # what came before the end of the list counts
+        return found
+    return found
+
+
+def _size_then(
+    node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]
+) -> Callable[[int], tuple[int, ...]] | None:
+    if not isinstance(node, ast.Subscript):
+        value = future_value(node, counters, names, used)
+        return None if value is None else lambda rounds: (operator.index(value(rounds)),)
+    sizes, index = _sizes_in(node.value, names), future_value(node.slice, counters, names, used)
+    return None if index is None or not sizes else lambda rounds: sizes[index(rounds)]
+
+
+def size_of(target: ast.expr, names: Mapping[str, Any]) -> int:
+    """The number that a target has now, or the product of its numbers, as in `height, width = sizes[0]`; 0: none."""
+    value = value_of(target, names)
+    if isinstance(target, ast.Tuple):
+        value = tuple(number_of(part, names) for part in target.elts)
+    parts = value if isinstance(value, tuple) else (value,)
+    return math.prod(parts) if parts and all(type(part) is int for part in parts) else 0
+
+
+def _sizes_in(node: ast.expr, names: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Sizes in a list or tuple that an expression is or names; none if it has anything else."""
+    try:
+        found = ast.literal_eval(node) if isinstance(node, (ast.List, ast.Tuple)) else value_of(node, names)
+    except ValueError:
+        return []
+    sizes = [size if isinstance(size, tuple) else (size,) for size in (found if type(found) in (list, tuple) else ())]
+    is_known = all(type(part) is int and part > 0 for size in sizes for part in size)
+    return sizes if is_known else []
