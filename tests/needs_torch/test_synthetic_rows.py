@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="tracing needs torch")
 pytest.importorskip("numpy")
 
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_recordings import _SyntheticRows
+from cotenant.tracing.data.files.synthetic_recordings import _SyntheticRows
 
 
 def test_a_group_has_rows_by_name():

@@ -13,8 +13,11 @@ from traced_scripts import allocations, failing, traced, trained
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing.data import class_folders, length_histogram, sample_lengths, synthetic_torchvision  # noqa: E402
+from cotenant.tracing.data import length_histogram  # noqa: E402
 from cotenant.tracing.data.data_options import DTYPES, parse_sample  # noqa: E402
+from cotenant.tracing.data.images import synthetic_torchvision  # noqa: E402
+from cotenant.tracing.data.loaders import sample_lengths  # noqa: E402
+from cotenant.tracing.data.static_analysis import class_folders  # noqa: E402
 
 TRAIN = """
 import torch

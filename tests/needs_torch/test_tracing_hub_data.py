@@ -9,11 +9,12 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import missing_downloads, synthetic_hf_datasets
-from cotenant.tracing.data.column_options import columns_of_options
-from cotenant.tracing.data.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_columns import _decoded
+from cotenant.tracing.data.files import missing_downloads
+from cotenant.tracing.data.tables import synthetic_hf_datasets
+from cotenant.tracing.data.tables.column_options import columns_of_options
+from cotenant.tracing.data.tables.column_values import ColumnMaker, kind_of
+from cotenant.tracing.data.tables.synthetic_columns import _decoded
 from traced_scripts import traced
 
 IMAGES = SyntheticSample(shape=(3, 8, 16), classes=7)

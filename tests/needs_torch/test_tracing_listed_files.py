@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import image_names, listed_suffixes
 from cotenant.tracing.data.sample_paths import is_of_masks
+from cotenant.tracing.data.static_analysis import image_names, listed_suffixes
 from traced_scripts import trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")

@@ -12,8 +12,8 @@ pytest.importorskip("torch", reason="tracing needs torch")
 
 import torch
 
-from cotenant.tracing.data import synthetic_videos
 from cotenant.tracing.data.data_options import parse_sample
+from cotenant.tracing.data.images import synthetic_videos
 from traced_scripts import trained
 
 IMAGES = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs Pillow")

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.estimators.further_iterations import repeated_iteration
-from cotenant.tracing.data import synthetic_records
-from cotenant.tracing.data.memory_growth import MemoryGrowth
+from cotenant.tracing.data.loaders.memory_growth import MemoryGrowth
+from cotenant.tracing.data.tables import synthetic_records
 from traced_scripts import traced
 
 HEAD = """

@@ -10,8 +10,8 @@ from traced_scripts import allocations, failing, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import synthetic_hf_datasets  # noqa: E402 - torch may be absent
 from cotenant.tracing.data.data_options import parse_sample  # noqa: E402
+from cotenant.tracing.data.tables import synthetic_hf_datasets  # noqa: E402 - torch may be absent
 
 VISION = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 TRAIN = """

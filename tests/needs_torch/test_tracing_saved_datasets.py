@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import saved_datasets
-from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.synthetic_hf_datasets import LoadedTables
+from cotenant.tracing.data.tables import saved_datasets
+from cotenant.tracing.data.tables.column_values import ColumnMaker
+from cotenant.tracing.data.tables.synthetic_hf_datasets import LoadedTables
 
 SAMPLES = [SyntheticSample(shape=(8,), dtype="int64", classes=30000)]
 MAKER = ColumnMaker.of(SAMPLES)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data.sentencepiece_files import _model
+from cotenant.tracing.data.text.sentencepiece_files import _model
 from traced_scripts import by_category, traced
 
 SCRIPT = """

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import synthetic_columns, synthetic_hf_datasets, synthetic_tables
-from cotenant.tracing.data.column_values import ColumnMaker
 from cotenant.tracing.data.data_options import parse_sample
+from cotenant.tracing.data.tables import synthetic_columns, synthetic_hf_datasets, synthetic_tables
+from cotenant.tracing.data.tables.column_values import ColumnMaker
 from traced_scripts import traced
 
 LIBRARY = """

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.data import text_contents
+from cotenant.tracing.data.text import text_contents
 
 
 def by_line():

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.word_vectors import WordVectors
+from cotenant.tracing.data.text.word_vectors import WordVectors
 from cotenant.tracing.sandbox.overlay import Overlay
 
 TEXT = SyntheticSample(shape=(8,), dtype="int64", classes=60)

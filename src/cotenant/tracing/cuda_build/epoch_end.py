@@ -1,7 +1,7 @@
 """Ends the epoch behind the wanted steps on a null GPU, so that a validation that follows it runs, too.
 
-Data loaders read what they read on a GPU, but for the last batch of an epoch, which comes early (`data.loader_epoch`),
-and run dry after the wanted steps.
+Data loaders read what they read on a GPU, but for the last batch of an epoch, which comes early
+(`data.loaders.loader_epoch`), and run dry after the wanted steps.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from cotenant.tracing.data.ending_loaders import ending_patches
-from cotenant.tracing.data.loader_epoch import LoaderEpoch, counts
+from cotenant.tracing.data.loaders.ending_loaders import ending_patches
+from cotenant.tracing.data.loaders.loader_epoch import LoaderEpoch, counts
 from cotenant.tracing.patches.registry import Entry, Patch, Phase
 from cotenant.tracing.training.training_progress import TrainingProgress
 

@@ -11,13 +11,10 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import (
-    empty_listings,
-    image_files,
-    synthetic_graphs,
-    synthetic_records,
-    synthetic_torchvision,
-)
+from cotenant.tracing.data import empty_listings
+from cotenant.tracing.data.graphs import synthetic_graphs
+from cotenant.tracing.data.images import image_files, synthetic_torchvision
+from cotenant.tracing.data.tables import synthetic_records
 from cotenant.tracing.patches import missing_weights
 
 _MISSING_FILE = (FileNotFoundError, NotADirectoryError)

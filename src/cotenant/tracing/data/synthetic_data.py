@@ -22,31 +22,31 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import (
-    class_folders,
-    empty_listings,
-    file_questions,
-    json_rows,
-    missing_downloads,
-    placeholders,
-    reward_columns,
-    saved_datasets,
-    synthetic_archives,
-    synthetic_columns,
-    synthetic_graphs,
-    synthetic_keras,
-    synthetic_recordings,
-    synthetic_records,
-    synthetic_tables,
-    synthetic_timm,
-    synthetic_videos,
-    token_files,
-)
-from cotenant.tracing.data.column_values import ColumnMaker
+from cotenant.tracing.data import empty_listings, placeholders, synthetic_keras
 from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
+from cotenant.tracing.data.files import file_questions, missing_downloads, synthetic_archives, synthetic_recordings
+from cotenant.tracing.data.files.unpacked_files import loaded_tensors, unpacked_tensors
+from cotenant.tracing.data.graphs import synthetic_graphs
+from cotenant.tracing.data.images import synthetic_timm, synthetic_videos
+from cotenant.tracing.data.images.synthetic_torchvision import (
+    blank_image,
+    coco_patches,
+    dataset_patches,
+    synthetic_tensor,
+)
 from cotenant.tracing.data.made_up_warnings import made_up
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
-from cotenant.tracing.data.synthetic_hf_datasets import (
+from cotenant.tracing.data.static_analysis import class_folders
+from cotenant.tracing.data.tables import (
+    json_rows,
+    reward_columns,
+    saved_datasets,
+    synthetic_columns,
+    synthetic_records,
+    synthetic_tables,
+)
+from cotenant.tracing.data.tables.column_values import ColumnMaker
+from cotenant.tracing.data.tables.synthetic_hf_datasets import (
     LoadedTables,
     existing_at_hub,
     image_sample,
@@ -56,8 +56,7 @@ from cotenant.tracing.data.synthetic_hf_datasets import (
     templating_texts,
     without_hashing,
 )
-from cotenant.tracing.data.synthetic_torchvision import blank_image, coco_patches, dataset_patches, synthetic_tensor
-from cotenant.tracing.data.unpacked_files import loaded_tensors, unpacked_tensors
+from cotenant.tracing.data.text import token_files
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data import class_folders
+from cotenant.tracing.data.static_analysis import class_folders
 from cotenant.tracing.patches import offline_downloads
 from cotenant.tracing.patches.registry import AbsenceContext, Patch, Phase
 

@@ -1,7 +1,7 @@
 """GPU memory that grows with each optimizer step of a script without data loaders: losses with their graphs, in a sum.
 
 Few steps are traced, so the growth is extrapolated from the last two, if it is alike in both, and a warning reports it.
-Loops over data loaders: see `data.memory_growth`.
+Loops over data loaders: see `data.loaders.memory_growth`.
 """
 
 from __future__ import annotations

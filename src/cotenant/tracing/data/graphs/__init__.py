@@ -1,0 +1,1 @@
+"""Graphs of PyTorch Geometric and OGB that are not on this machine."""

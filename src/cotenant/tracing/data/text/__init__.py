@@ -1,0 +1,1 @@
+"""Texts, tokens and vocabularies that are not on this machine."""
