@@ -76,7 +76,7 @@ _PROVIDERS = (
     "patches.terminal",
     "distributed.child_programs",
     "sandbox.torch_save",
-    "data.dataloader",
+    "data.loaders.dataloader",
     "data.synthetic_data",
 )
 """Modules below `cotenant.tracing` with a function `patches(context)`. The session applies those of
