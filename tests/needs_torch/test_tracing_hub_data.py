@@ -116,6 +116,28 @@ def test_another_file_of_the_hub_stays_missing(download, name, kind):
 
 
 @pytest.mark.parametrize(
+    ("args", "named", "fetched"),
+    [
+        pytest.param(("https://a.org/b.zip", "b.zip"), {}, "`https://a.org/b.zip`", id="by position"),
+        pytest.param((), {"id": "1a2b", "output": "b.zip"}, "`1a2b`", id="an identity"),
+        pytest.param(("https://a.org/b.zip",), {"output": "b.zip"}, "`https://a.org/b.zip`", id="to a name"),
+    ],
+)
+def test_a_download_gives_the_file_that_it_was_to_write(monkeypatch, args, named, fetched):
+    def absent(*args, **kwargs):
+        raise OSError
+
+    warned = []
+    (patch,) = (found for found in missing_downloads.patches([], warned.append) if found.target == "gdown:download")
+    fetch = patch.replacement(absent)
+    assert fetch(*args, **named) == "b.zip"
+    assert warned == [fetched]
+    monkeypatch.setattr(missing_downloads.script_location, "is_called_by_user", lambda: False)
+    with pytest.raises(OSError):
+        fetch(*args, **named)
+
+
+@pytest.mark.parametrize(
     ("part", "columns"),
     [("corpus", ["_id", "text"]), ("queries", ["_id", "text"]), ("qrels", ["query-id", "corpus-id"])],
 )

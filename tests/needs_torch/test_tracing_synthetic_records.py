@@ -207,11 +207,16 @@ def test_what_has_no_known_form_is_still_missing(tmp_path, reading, words):
 @IMAGES
 def test_what_a_script_downloads_and_unpacks_is_made(tmp_path):
     source = """
-    import tarfile, urllib.request
+    import codecs, glob, tarfile, urllib.request
     from PIL import Image
-    urllib.request.urlretrieve("https://example.org/things.tgz", "data/things.tgz")
-    with tarfile.open("data/things.tgz", "r:gz") as archive:
+    urllib.request.urlretrieve(url="https://example.org/things.tgz", filename="data/things.tgz")
+    with tarfile.open(name="data/things.tgz", mode="r:gz") as archive:
+        assert not [*archive]
         archive.extractall("data")
+    with codecs.open(filename=__file__) as file:
+        assert "codecs" in file.read()
+    assert glob.glob(pathname="*.py") == ["train.py"] and [*os.walk(top=".")]
+    assert Image.open(fp="data/images/3.png").size == torch.load(f="data/3.pt").shape[:0:-1] == (16, 8)
     names = [line.strip() for line in open("data/things/train_list.txt")]
     assert Image.open(os.path.join("data/things", names[3])).size == (16, 8)
     """

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cotenant.tracing.loaded_modules import loaded_with_prefix
 from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.keyword_names import with_names_of
 
 if TYPE_CHECKING:
     from cotenant.core.ports import TraceOptions
@@ -151,6 +152,8 @@ class Patch(Entry):
         # change.
         present = getattr(owner, name, None)
         new = self.replacement(present) if self.wraps else self.replacement
+        if not name.startswith("__") or name == "__init__":  # operators, which call the others, give no names
+            new = with_names_of(present, new)
         table.set(owner, name, new)
         table.register_builtin(present, new)
         if self.also_in:

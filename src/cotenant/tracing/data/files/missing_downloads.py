@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from cotenant.tracing.patches.registry import Patch, Phase
 
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _CLASS_LIST = "id2label.json"
+_SOURCES = ("url", "id", "from_path")
+"""Names of what is fetched or unpacked: gdown takes the `id` of a file in place of its URL."""
 _FUNCTIONS = (
     ("urllib.request:urlretrieve", "Lib/urllib/request.py, `urlretrieve`"),
     ("torch.hub:download_url_to_file", "torch/hub.py, `download_url_to_file`"),
@@ -70,13 +72,15 @@ def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> 
 
 def _fetching(warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
-    def fetch(url: Any, *args: Any, **kwargs: Any) -> Any:
+    def fetch(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(url, *args, **kwargs)
+            return original(*args, **kwargs)
         except OSError:
             if not script_location.is_called_by_user():
                 raise
-            given = [value for value in (*args, *kwargs.values()) if isinstance(value, (str, os.PathLike))]
+            url = args[0] if args else next((kwargs[name] for name in _SOURCES if name in kwargs), "")
+            targets = (*args[1:], *(value for name, value in kwargs.items() if name not in _SOURCES))
+            given = [value for value in targets if isinstance(value, (str, os.PathLike))]
             warn(f"`{getattr(url, 'full_url', url)}`")
             return (given[0], None) if original.__name__ == "urlretrieve" and given else given[0] if given else None
 
@@ -91,6 +95,9 @@ class _EmptyArchive:
 
     def __exit__(self, *args: object) -> None:
         return
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
