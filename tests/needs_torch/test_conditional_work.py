@@ -76,3 +76,22 @@ def test_work_by_a_counter_of_an_object_is_named():
     assert work.names_in(__file__, range(in_loop, in_loop + 1))
     in_function = Counting.train.__code__.co_firstlineno + 4
     assert work.names_in(__file__, range(in_function, in_function + 1))
+
+
+def test_what_a_called_function_counts_before_its_condition_is_one_ahead_there():
+    from cotenant.tracing.training.conditional_work import ConditionalWork
+
+    work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
+    counting = Counting(work)
+    found = []
+
+    def train(self):
+        found.append(work.extra_steps())
+        self.step += 1
+        if self.step % 8 == 0:
+            self.model(torch.ones(1))
+
+    for _ in range(20):
+        train(counting)
+        break
+    assert found == [8]

@@ -91,6 +91,15 @@ def test_a_gang_shares_no_gpu_until_its_activity_is_known():
     assert decided(placer("marginal-gain", gpu(0), gpu(1)), gang) == {1: ("GPU-0", "GPU-1")}
 
 
+@pytest.mark.parametrize(("smact", "joins"), [(0.1, True), (0.9, False)])
+def test_a_job_that_was_just_placed_counts_with_the_activity_of_its_estimate(smact, joins):
+    work = placer("marginal-gain", gpu(0), smact_sum=1.2, warmup_s=0.0)
+    first = replace(a_job(1, name="first"), estimate=an_estimate(8, smact=smact))
+    assert decided(work, first) == {1: ("GPU-0",)}
+    second = replace(a_job(2, name="second"), estimate=an_estimate(8, smact=0.5))
+    assert decided(work, second) == ({2: ("GPU-0",)} if joins else {})
+
+
 @pytest.mark.parametrize(("gpus", "smact", "starts"), [(1, None, True), (2, None, False), (2, 0.1, True)])
 def test_no_job_joins_a_gang_of_unknown_activity(gpus, smact, starts):
     resident = a_resident(1, placed_at_s=0.0, first_active_at_s=0.0, workload="w", smact=smact, gpus=gpus)

@@ -109,3 +109,10 @@ def test_names_wait_in_a_module_that_another_one_imports(metric, tmp_path, monke
     assert "slow_library" not in sys.modules
     assert sys.modules.pop("inner_metric").Model.from_pretrained("a name")[1] == module.load()[1] == "a name"
     undo()
+
+
+def test_the_real_module_is_behind_all_stand_ins(metric, tmp_path, monkeypatch):
+    for importer in ("outer_metric", "inner_metric"):
+        stand_in = late_names._ModuleForOne("slow_library", importer)
+        monkeypatch.setitem(sys.modules, "slow_library", stand_in)
+    assert type(stand_in.load()) is type(sys)
