@@ -16,12 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-import torch
-
 from cotenant.tracing import script_location
+from cotenant.tracing.torch_location import TORCH_DIR
 from cotenant.tracing.training import source_bodies
 
-_TORCH = str(Path(torch.__file__).parent)
 _BOTH = 2  # bounds of a slice
 _READS = frozenset({"item", "tolist", "int"})
 _MAKERS = frozenset(
@@ -44,7 +42,9 @@ def size_warning() -> str | None:
 
 def _reading_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((script_location.PACKAGE_DIR, _TORCH, "<frozen")):
+    while frame is not None and frame.f_code.co_filename.startswith(
+        (script_location.PACKAGE_DIR, TORCH_DIR, "<frozen")
+    ):
         frame = frame.f_back
     return frame
 

@@ -29,6 +29,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.assumptions.assertions import asserted_number, asserted_truth
 from cotenant.tracing.assumptions.selections import is_selecting
+from cotenant.tracing.torch_location import TORCH_DIR
 
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import TraceRecorder
@@ -41,20 +42,13 @@ ASSUMED_NUMBER, ASSUMED_NUMBER_IN_LOOP = 1.0, 0.5
 _LOOP_ENDING_NUMBERS = (1e-12, 1e12)  # in turn: one of them ends the loop, whatever it compares
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_TORCH_DIR = str(Path(torch.__file__).parent) + "/"
 _TORCH_WRAPPERS = frozenset(
-    {
-        _TORCH_DIR + "_compile.py",
-        _TORCH_DIR + "_dynamo/eval_frame.py",
-        _TORCH_DIR + "_ops.py",
-        _TORCH_DIR + "_tensor.py",
-        _TORCH_DIR + "overrides.py",
-        _TORCH_DIR + "utils/_contextlib.py",
-        _TORCH_DIR + "utils/_device.py",
-        _TORCH_DIR + "utils/_python_dispatch.py",
-        _TORCH_DIR + "utils/_stats.py",
-    }
-)
+    TORCH_DIR + name
+    for name in (
+        "_compile.py", "_dynamo/eval_frame.py", "_ops.py", "_tensor.py", "overrides.py", "utils/_contextlib.py",
+        "utils/_device.py", "utils/_python_dispatch.py", "utils/_stats.py",
+    )
+)  # fmt: skip
 """Files of PyTorch whose frames may lie between a script's call and the dispatch mode."""
 
 
@@ -249,7 +243,7 @@ def script_frame(*, through: str = "") -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (_is_internal(frame.f_code.co_filename) or frame.f_code.co_filename == through):
         frame = frame.f_back
-    return None if frame is None or frame.f_code.co_filename.startswith(_TORCH_DIR) else frame
+    return None if frame is None or frame.f_code.co_filename.startswith(TORCH_DIR) else frame
 
 
 @functools.cache

@@ -16,12 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType, MappingProxyType
 
-import torch
-
 from cotenant.tracing import script_location
+from cotenant.tracing.torch_location import TORCH_DIR
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_jump import (
@@ -35,8 +33,6 @@ from cotenant.tracing.training.loop_jump import (
 )
 from cotenant.tracing.training.source_loops import LOOPS, contains, end_of_try
 from cotenant.tracing.training.statements_behind import Behind, Work, places
-
-_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(slots=True)
@@ -270,7 +266,7 @@ def _frames() -> Iterator[FrameType]:
         path = frame.f_code.co_filename
         if frame is script[0]:
             yield script.pop(0)
-        elif not path.startswith((script_location.PACKAGE_DIR, _TORCH, "<")) and "-packages" in path:
+        elif not path.startswith((script_location.PACKAGE_DIR, TORCH_DIR, "<")) and "-packages" in path:
             yield frame
         frame = frame.f_back
 
