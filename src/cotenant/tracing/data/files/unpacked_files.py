@@ -18,8 +18,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.images.synthetic_torchvision import synthetic_tensor
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
-from cotenant.tracing.data.static_analysis.format_nodes import called_name, spans
+from cotenant.tracing.data.static_analysis.source_tree import called_name, parsed_source, spans
 
 _LABELS = re.compile(r"(?:.*_)?(?:labels?|targets?|class(?:es)?|y)(?:_.*)?", re.IGNORECASE)
 _ROWS, _MIN_ROWS, _NUMBERS = 2000, 128, 2**26

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data.static_analysis.source_tree import FUNCTIONS, called_name, innermost, parsed_source, spans
 
 _LISTING = frozenset({"listdir", "scandir", "walk", "glob", "iglob", "rglob", "iterdir"})
 _TESTING = frozenset({"isdir", "is_dir"})
@@ -23,7 +23,6 @@ _ABSENCE = frozenset({"OSError", "IOError", "EnvironmentError", "FileNotFoundErr
 _EXITS = frozenset({"exit", "_exit", "quit", "abort"})
 _DOWNLOADING = re.compile(r"download|wget|curl|urlretrieve|gdown", re.IGNORECASE)
 _RUNNERS = frozenset({"system", "run", "call", "check_call", "check_output", "Popen"})
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
@@ -63,15 +62,15 @@ def caller_ends_at_absence() -> bool:
 
 @functools.cache
 def _ends_at_absence(path: str, line: int) -> bool:
-    loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.While) and _spans(node, line))
+    loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.While) and spans(node, line))
     return any(isinstance(loop.test, ast.Constant) and loop.test.value for loop in loops)
 
 
 @functools.cache
 def _has_values(path: str, line: int) -> bool:
     tree = parsed_source(path)
-    function = _innermost(tree, line, _FUNCTIONS) or tree
-    statement = _innermost(function, line, (ast.stmt,))
+    function = innermost(tree, line, FUNCTIONS) or tree
+    statement = innermost(function, line, (ast.stmt,))
     targets = statement.targets if isinstance(statement, ast.Assign) else ()
     names = {name for target in targets for name in _stored(target)}
     return bool(names) and any(names.isdisjoint(_stored(handler)) for handler in _handlers_of_absence(function, line))
@@ -85,7 +84,7 @@ def _stored(tree: ast.AST) -> set[str]:
 
 @functools.cache
 def _downloads(path: str, line: int) -> bool:
-    choices = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.If) and _spans(node.test, line))
+    choices = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.If) and spans(node.test, line))
     return any(_is_negated(node.test) and _has_download(node.body) for node in choices)
 
 
@@ -99,21 +98,20 @@ def _has_download(statements: Iterable[ast.stmt]) -> bool:
     """Whether statements call a function for downloads, or run a command for them."""
     calls = [node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call)]
     return any(
-        _DOWNLOADING.search(ast.unparse(node) if _called_name(node) in _RUNNERS else _called_name(node))
-        for node in calls
+        _DOWNLOADING.search(ast.unparse(node) if called_name(node) in _RUNNERS else called_name(node)) for node in calls
     )
 
 
 @functools.cache
 def _handles_absence(path: str, line: int) -> bool:
     tree = parsed_source(path)
-    return any(_handlers_of_absence(_innermost(tree, line, _FUNCTIONS) or tree, line))
+    return any(_handlers_of_absence(innermost(tree, line, FUNCTIONS) or tree, line))
 
 
 def _handlers_of_absence(function: Any, line: int) -> Iterator[ast.ExceptHandler]:
     """Handlers of the `try` statements around a line that go on without what is missing."""
     tries = (node for node in ast.walk(function) if isinstance(node, ast.Try))
-    around = (node for node in tries if any(_spans(statement, line) for statement in node.body))
+    around = (node for node in tries if any(spans(statement, line) for statement in node.body))
     yield from (handler for node in around for handler in node.handlers if _goes_on(handler))
 
 
@@ -121,40 +119,20 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
     """Whether a handler is for missing folders, and neither raises nor exits."""
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(handler.type or ast.Pass())}
     nodes = [node for statement in handler.body for node in ast.walk(statement)]
-    ends = any(isinstance(node, ast.Raise) or _called_name(node) in _EXITS for node in nodes)
+    ends = any(isinstance(node, ast.Raise) or called_name(node) in _EXITS for node in nodes)
     return (handler.type is None or not names.isdisjoint(_ABSENCE)) and not ends
-
-
-@functools.cache
-def parsed_source(path: str) -> ast.Module:
-    """The syntax tree of a file; an empty one if it has none."""
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
 
 
 @functools.cache
 def _expects_folders(path: str, line: int) -> bool:
     tree = parsed_source(path)
-    function = _innermost(tree, line, _FUNCTIONS) or tree
-    statement = _innermost(function, line, (ast.stmt,))
+    function = innermost(tree, line, FUNCTIONS) or tree
+    statement = innermost(function, line, (ast.stmt,))
     listed = {name.id for name in _targets(statement)}
-    calls = [node for node in ast.walk(function) if _called_name(node) in _LISTING and _spans(node, line)]
+    calls = [node for node in ast.walk(function) if called_name(node) in _LISTING and spans(node, line)]
     folders = {folder for call in calls for folder in _folders_of(call)}
     loops = (loop for node in ast.walk(function) for loop in _loops(node, listed, folders))
     return any(_goes_into(names, body) for names, body in loops)
-
-
-def _innermost(tree: Any, line: int, kinds: tuple[type[ast.AST], ...]) -> Any:
-    """The node of some kinds below `tree` that spans a line and begins last; None without one."""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, kinds) and node is not tree)
-    found: list[Any] = [node for node in nodes if _spans(node, line)]
-    return max(found, key=lambda node: node.lineno, default=None)
-
-
-def _spans(node: Any, line: int) -> bool:
-    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
 
 
 def _targets(statement: Any) -> Iterator[ast.Name]:
@@ -175,7 +153,7 @@ def _loops(node: Any, listed: set[str], folders: set[str]) -> Iterator[tuple[set
         parts = [(part, [*part.ifs, *inner, *values]) for part in node.generators]
     for loop, body in parts:
         for part in ast.walk(loop.iter):
-            is_listing = _called_name(part) in _LISTING and not folders.isdisjoint(_folders_of(part))
+            is_listing = called_name(part) in _LISTING and not folders.isdisjoint(_folders_of(part))
             if is_listing or (isinstance(part, ast.Name) and part.id in listed):
                 yield {name.id for name in ast.walk(loop.target) if isinstance(name, ast.Name)}, body
                 break
@@ -200,7 +178,7 @@ def _goes_into(names: set[str], body: list[Any]) -> bool:
         if isinstance(node, ast.If) and (wanted := _is_folder_test(node.test, names)) is not None:
             skips = isinstance(node.body[0], ast.Continue)
             return not node.orelse and wanted != skips
-        if _called_name(node) in _LISTING and _uses(node, names):
+        if called_name(node) in _LISTING and _uses(node, names):
             return True
     return False
 
@@ -208,18 +186,10 @@ def _goes_into(names: set[str], body: list[Any]) -> bool:
 def _is_folder_test(expression: ast.AST, names: set[str]) -> bool | None:
     """Whether an expression is true for folders, or, where it is negated, for others; None for another expression."""
     parts = list(ast.walk(expression))
-    if not any(_called_name(part) in _TESTING and _uses(part, names) for part in parts):
+    if not any(called_name(part) in _TESTING and _uses(part, names) for part in parts):
         return None
     return not any(isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts)
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:
     return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
-
-
-def _called_name(node: ast.AST) -> str:
-    """The name of the function or method that a node calls; empty for other nodes."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""

@@ -15,9 +15,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
 from cotenant.tracing.data.static_analysis.format_expressions import ExpressionReader
-from cotenant.tracing.data.static_analysis.format_nodes import FUNCTIONS, Format, called_name, spans
+from cotenant.tracing.data.static_analysis.format_nodes import Format
+from cotenant.tracing.data.static_analysis.source_tree import FUNCTIONS, called_name, parsed_source, spans
 
 _PASSES = 2  # over a function and its class: an attribute may be used above the line that sets it
 

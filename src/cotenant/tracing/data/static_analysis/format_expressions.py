@@ -21,8 +21,6 @@ from cotenant.tracing.data.static_analysis.format_nodes import (
     FormatNode,
     Parts,
     Seq,
-    called_name,
-    constant,
     counted_parts,
     defaults,
     dtype_of,
@@ -30,8 +28,8 @@ from cotenant.tracing.data.static_analysis.format_nodes import (
     let_escape,
     name_of,
     nodes_in,
-    spans,
 )
+from cotenant.tracing.data.static_analysis.source_tree import called_name, constant, last_name, spans
 
 
 class ExpressionReader:
@@ -341,7 +339,7 @@ class ExpressionReader:
         if name in ("append", "extend") and isinstance(value, Seq):
             return None
         if name == "astype":
-            self._convert(value, called_name(call.args[0]) if call.args else "")
+            self._convert(value, last_name(call.args[0]) if call.args else "")
         if name == "join" and not isinstance(value, FormatNode):
             for node in nodes_in(values):
                 node.uses.add("path")
@@ -372,7 +370,7 @@ class ExpressionReader:
         return Seq(self._lines(), is_rows=True)
 
     def _mapped(self, function: ast.expr, value: Any) -> Any:
-        name = called_name(function)
+        name = last_name(function)
         if name in NUMBERS:
             self._convert(value, name)
         elif isinstance(function, ast.Lambda) and function.args.args:

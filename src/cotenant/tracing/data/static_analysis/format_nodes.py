@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+from cotenant.tracing.data.static_analysis.source_tree import called_name, constant, last_name
+
 FILE, WHOLE = "file", "whole text"
 """Values of an expression: an open file, and all of its text."""
 NUMBERS = {"int": "int", "int32": "int", "int64": "int", "long": "int", "float": "float", "float32": "float"}
@@ -148,14 +149,6 @@ def nodes_in(value: Any) -> list[FormatNode]:
     return [node for item in value for node in nodes_in(item)] if isinstance(value, list) else []
 
 
-def constant(expression: Any) -> Any:
-    """The value of a constant, negative numbers too."""
-    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.USub):
-        inner = constant(expression.operand)
-        return -inner if isinstance(inner, (int, float)) else None
-    return expression.value if isinstance(expression, ast.Constant) else None
-
-
 def name_of(expression: ast.expr) -> str | None:
     """`x`, or `self.x`."""
     if isinstance(expression, ast.Name):
@@ -163,17 +156,6 @@ def name_of(expression: ast.expr) -> str | None:
     if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
         return f"{expression.value.id}.{expression.attr}" if expression.value.id == "self" else None
     return None
-
-
-def called_name(expression: Any) -> str:
-    """The last name of a function, or of the one that a call calls."""
-    function = expression.func if isinstance(expression, ast.Call) else expression
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def spans(node: Any, line: int) -> bool:
-    """Whether a node of a syntax tree has a line."""
-    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
 
 
 def defaults(scope: Any) -> Iterator[tuple[str, Any]]:
@@ -201,4 +183,4 @@ def is_none(expression: ast.expr) -> bool:
 def dtype_of(call: ast.Call) -> str:
     """The last name of the `dtype` that a call gives; empty without one."""
     given = next((word.value for word in call.keywords if word.arg == "dtype"), None)
-    return called_name(given) if given is not None else ""
+    return last_name(given)

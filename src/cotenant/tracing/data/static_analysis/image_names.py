@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
+from cotenant.tracing.data.static_analysis.source_tree import FUNCTIONS, innermost, parsed_source
 
 try:
     from re import _constants as op  # type: ignore[attr-defined]
@@ -58,13 +57,8 @@ def _reads_numbers(path: str) -> bool:
 @functools.cache
 def _patterns(path: str, line: int) -> Sequence[str]:
     """Regular expressions in the function that a line belongs to."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ()
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    around = [node for node in functions if node.lineno <= line <= (node.end_lineno or node.lineno)]
-    return tuple(_patterns_in(max(around, key=lambda node: node.lineno, default=tree)))
+    tree = parsed_source(path)
+    return tuple(_patterns_in(innermost(tree, line, FUNCTIONS) or tree))
 
 
 def _patterns_in(tree: ast.AST) -> Iterator[str]:

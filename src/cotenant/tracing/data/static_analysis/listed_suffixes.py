@@ -19,8 +19,7 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
-from cotenant.tracing.data.static_analysis.format_nodes import FUNCTIONS, called_name, constant, spans
+from cotenant.tracing.data.static_analysis.source_tree import FUNCTIONS, called_name, constant, innermost, parsed_source
 
 _CALLERS = 4  # a class that lists folders may be in another module than the one that reads the files
 _SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
@@ -146,8 +145,8 @@ def _tests_of_module(path: str) -> tuple[ast.expr, ...]:
 def _nodes(path: str, line: int) -> tuple[ast.AST, ...]:
     """The statement of a line, and loops of its function over what it assigns."""
     tree = parsed_source(path)
-    function = _innermost(tree, line, FUNCTIONS) or tree
-    statement = _innermost(function, line, (ast.stmt,))
+    function = innermost(tree, line, FUNCTIONS) or tree
+    statement = innermost(function, line, (ast.stmt,))
     if statement is None:
         return ()
     targets = statement.targets if isinstance(statement, ast.Assign) else ()
@@ -158,13 +157,8 @@ def _nodes(path: str, line: int) -> tuple[ast.AST, ...]:
 @functools.cache
 def _tests_of(path: str, line: int) -> tuple[_NameTest, ...]:
     """Those of the function that begins in a line."""
-    found = _innermost(parsed_source(path), line, FUNCTIONS)
+    found = innermost(parsed_source(path), line, FUNCTIONS)
     return tuple(_tests(found)) if found is not None else ()
-
-
-def _innermost(tree: Any, line: int, kinds: tuple[type[ast.AST], ...]) -> Any:
-    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, kinds) and node is not tree]
-    return max((node for node in nodes if spans(node, line)), key=lambda node: node.lineno, default=None)
 
 
 def _is_over(node: Any, names: set[str]) -> bool:

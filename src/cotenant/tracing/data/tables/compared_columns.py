@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
+from cotenant.tracing.data.static_analysis.source_tree import parsed_source
 
 _OTHER = "other"
 

@@ -18,8 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
-from cotenant.tracing.data.static_analysis.format_nodes import spans
+from cotenant.tracing.data.static_analysis.source_tree import parsed_source, spans
 from cotenant.tracing.data.tables.column_values import ColumnMaker, kind_of
 from cotenant.tracing.data.tables.synthetic_columns import GrowingRow
 from cotenant.tracing.patches.registry import Patch, Phase

@@ -25,7 +25,7 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.images import image_files
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
+from cotenant.tracing.data.static_analysis.source_tree import parsed_source
 from cotenant.tracing.data.tables.column_values import TIME_STEPS, ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.tables.compared_columns import compared_texts
 from cotenant.tracing.data.tables.synthetic_hf_datasets import MIN_AUDIO_SAMPLES

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from cotenant.tracing.data.static_analysis.class_folders import parsed_source
+from cotenant.tracing.data.static_analysis.source_tree import parsed_source
 
 _FIRST_DATE, _ISO = "2016-01-01", "%Y-%m-%d %H:%M:%S"
 _OF_TEXT = ("read_csv", "read_table")  # a sheet, a pickle and others have types
