@@ -104,6 +104,11 @@ class Overlay:
         """Whether something is at `full` outside the scratch folder."""
         return _exists(full)
 
+    def absent(self, path: Any) -> str | None:
+        """The absolute path that a script means, if a file that is missing there may be made for it; else None."""
+        full = self.path_of(path)
+        return None if full is None or not self.captures_all or self.exists(full) else full
+
     def captures(self, full: str) -> bool:
         """Whether a change of `full` happens in the scratch folder."""
         return self.captures_all or _exists(self.above(full))
@@ -117,6 +122,12 @@ class Overlay:
             raise _error(errno.ENOENT, full)
         real_makedirs(self.above(folder), exist_ok=True)
         return self.above(full)
+
+    def new_file(self, full: str) -> Path:
+        """The place in the scratch folder of a file that is made for the script, with its folders."""
+        above = Path(self.above(full))
+        real_makedirs(above.parent, exist_ok=True)
+        return above
 
     def for_writing(self, path: Any, *, fresh: bool) -> Any:
         """The file to write to, with its present content unless `fresh`."""

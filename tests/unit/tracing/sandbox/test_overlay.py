@@ -49,6 +49,36 @@ def test_a_changed_file_is_copied_first_and_the_original_stays(overlay, folder):
     assert (folder / "old.txt").read_text() == "before"
 
 
+@pytest.mark.parametrize(
+    ("path", "is_absent"),
+    [
+        pytest.param("gone/new.txt", True, id="below a folder that is missing, too"),
+        pytest.param("old.txt", False, id="there"),
+        pytest.param("data", False, id="a folder"),
+        pytest.param("", False, id="no path"),
+        pytest.param("/dev/gone", False, id="not redirected"),
+    ],
+)
+def test_what_is_missing_may_be_made(overlay, folder, path, is_absent):
+    full = overlay.absent(path)
+    assert full == (str(folder / path) if is_absent else None)
+    if full is not None:
+        overlay.new_file(full).write_text("made")
+        assert content(overlay, path) == "made"
+        assert overlay.absent(path) is None
+        assert not (folder / "gone").exists()
+
+
+def test_a_removed_file_may_be_made(overlay, folder):
+    overlay.remove(str(folder / "old.txt"))
+    assert overlay.absent("old.txt") == str(folder / "old.txt")
+
+
+def test_nothing_is_made_where_changes_are_real(folder, tmp_path):
+    make_scratch(tmp_path / "scratch")
+    assert Overlay(str(tmp_path / "scratch"), captures_all=False).absent("gone.txt") is None
+
+
 def test_a_file_opened_afresh_is_not_copied(overlay, folder):
     with Path(overlay.for_writing("old.txt", fresh=True)).open("a") as file:
         file.write("new")

@@ -219,7 +219,7 @@ class FileMaker:
         if not (self.is_data(path) or (is_wanted and self._overlay.captures_all)) or self._overlay.exists(full):
             return False
         vocabulary = self._text.classes if self._text is not None else CLASSES
-        target, reader = Path(self._overlay.above(full)), script_location.opening_frame()
+        target, reader = self._overlay.new_file(full), script_location.opening_frame()
         text_contents.write(target, path, vocabulary, columns, reader)
         self._texts.add(full)
         made_up.append(path)
@@ -266,7 +266,9 @@ class FileMaker:
 
     def make_dataset(self, path: str) -> bool:
         """Make a data set of YOLO, VOC or NeRF, a list of boxes, faces or CelebA: a path is of its list or folder."""
-        full = self._overlay.path_of(path)
+        full = self._overlay.absent(path)
+        if full is None or self._image is None:
+            return False
         makers = (
             (voc_lists.is_voc_list, voc_lists.make),
             (self.is_yolo, yolo_lists.make),
@@ -276,11 +278,7 @@ class FileMaker:
             (lambda path: self.is_data(path) and box_lists.is_box_list(path), box_lists.make),
         )
         make = next((make for is_kind, make in makers if is_kind(path)), None)
-        if full is None or self._image is None or make is None:
-            return False
-        if not self._overlay.captures_all or self._overlay.exists(full):
-            return False
-        return make(full, self._overlay, self._image, self._make_images)
+        return make is not None and make(full, self._overlay, self._image, self._make_images)
 
     def _make_annotations(self, folder: str) -> bool:
         """Make PASCAL VOC where a script lists its annotations, and not one of its lists."""

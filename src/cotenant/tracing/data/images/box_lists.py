@@ -57,7 +57,5 @@ def make(
             for at in range(_OBJECTS)
         ]
         lines.append(" ".join([f"{folder}/{name}.jpg", *boxes]))
-    above = Path(overlay.above(full))
-    above.parent.mkdir(parents=True, exist_ok=True)
-    above.write_text("\n".join(lines) + "\n")
+    overlay.new_file(full).write_text("\n".join(lines) + "\n")
     return True

@@ -41,9 +41,8 @@ def make(
     full: str, overlay: Overlay, image: SyntheticSample, make_images: Callable[[str, str, Sequence[str]], bool]
 ) -> bool:
     """Make the list `full` in the overlay."""
-    above, is_csv = Path(overlay.above(full)), full.endswith(".csv")
-    above.parent.mkdir(parents=True, exist_ok=True)
-    above.write_text("\n".join(_lines(Path(full).stem, is_csv=is_csv)) + "\n")
+    lines = _lines(Path(full).stem, is_csv=full.endswith(".csv"))
+    overlay.new_file(full).write_text("\n".join(lines) + "\n")
     return True
 
 

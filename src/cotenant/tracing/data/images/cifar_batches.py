@@ -64,16 +64,12 @@ class CifarBatches:
 
     def make(self, path: str) -> bool:
         """Make the file `path` that is missing; whether it was made."""
-        full, file = self._overlay.path_of(path), _FILES.get(_key(path))
-        if full is None or file is None or not self._has_image:
-            return False
-        if not self._overlay.captures_all or self._overlay.exists(full) or _is_of_torchvision():
+        full, file = self._overlay.absent(path), _FILES.get(_key(path))
+        if full is None or file is None or not self._has_image or _is_of_torchvision():
             return False
         content = _content(_key(path), file)
         self._published[hashlib.md5(content, usedforsecurity=False).hexdigest()] = file.md5
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        self._overlay.new_file(full).write_bytes(content)
         self._warn(f"`{path}`, a file of CIFAR,")
         return True
 

@@ -38,18 +38,16 @@ class IdxFiles:
 
     def make(self, path: str) -> bool:
         """Make the file `path` that is missing; whether it was made."""
-        full, named = self._overlay.path_of(path), _NAME.fullmatch(Path(path).name)
+        full, named = self._overlay.absent(path), _NAME.fullmatch(Path(path).name)
         sample = sample_at(path, self._samples, self._sample)
         if full is None or named is None or sample is None:
-            return False
-        if not self._overlay.captures_all or self._overlay.exists(full):
             return False
         count = _TRAIN if named["set"] == "train" else _TEST
         height, width = _size(sample) or _SIZE
         content = _images(count, height, width) if "images" in named["kind"] else _labels(count, sample.classes)
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(gzip.compress(content, compresslevel=1) if path.endswith(".gz") else content)
+        self._overlay.new_file(full).write_bytes(
+            gzip.compress(content, compresslevel=1) if path.endswith(".gz") else content
+        )
         self._warn(f"`{path}`, a file of MNIST,")
         return True
 

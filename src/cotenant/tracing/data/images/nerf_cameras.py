@@ -57,9 +57,9 @@ def make(
         {"file_path": f"./{folder}/{name}{suffix}", "rotation": 0.0126, "transform_matrix": _pose(at / len(names))}
         for at, name in enumerate(names)
     ]
-    above = Path(overlay.above(full))
-    above.parent.mkdir(parents=True, exist_ok=True)
-    above.write_text(json.dumps({"camera_angle_x": _ANGLE, **({} if part else size), "frames": frames}))
+    overlay.new_file(full).write_text(
+        json.dumps({"camera_angle_x": _ANGLE, **({} if part else size), "frames": frames})
+    )
     return True
 
 

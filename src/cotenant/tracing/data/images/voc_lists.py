@@ -47,9 +47,7 @@ def make(
         text = annotation(*image_size(image)[1:])
         for name in names:
             Path(annotations, f"{name}.xml").write_text(text)
-    above = Path(overlay.above(full))
-    above.parent.mkdir(parents=True, exist_ok=True)
-    above.write_text(_lines(full, names))
+    overlay.new_file(full).write_text(_lines(full, names))
     return True
 
 

@@ -51,7 +51,5 @@ def make(
             left, top = face * width // 8, face * height // 8
             point = f"{left + width // 4} {top + height // 4} 0.0"
             lines.append(" ".join([f"{left} {top} {width // 2} {height // 2}", *[point] * _POINTS, "0.5"]))
-    above = Path(overlay.above(full))
-    above.parent.mkdir(parents=True, exist_ok=True)
-    above.write_text("\n".join(lines) + "\n")
+    overlay.new_file(full).write_text("\n".join(lines) + "\n")
     return True

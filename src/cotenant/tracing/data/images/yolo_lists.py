@@ -68,9 +68,8 @@ def make_text_of_image(overlay: Overlay, image: SyntheticSample | None, path: st
     shown = Path(*above.parts[:at], _IMAGES, *above.parts[at + 1 :])
     if not any(shown.with_suffix(suffix).exists() for suffix in image_files.IMAGES):
         return False
-    above.parent.mkdir(parents=True, exist_ok=True)
     first = zlib.crc32(name.stem.encode()) * BOXES_OF_IMAGE  # an image has the same ones each time
-    above.write_text(
+    overlay.new_file(full).write_text(
         "".join(f"{index % image.classes} {_place(index)}\n" for index in range(first, first + BOXES_OF_IMAGE))
     )
     return True

@@ -86,9 +86,7 @@ class RecordMaker:
         content = self.content(form, path)
         if content is None:
             return False
-        above = Path(self._overlay.above(full))
-        above.parent.mkdir(parents=True, exist_ok=True)
-        above.write_text(content)
+        self._overlay.new_file(full).write_text(content)
         self._warn(f"`{path}`")
         made_up.append(path)
         return True

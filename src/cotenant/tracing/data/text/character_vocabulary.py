@@ -31,8 +31,8 @@ class CharacterVocabulary:
 
     def make(self, path: str) -> bool:
         """Make the file `path` if it is such a vocabulary, of tokens that are missing, too; whether it was made."""
-        full = self._overlay.path_of(path)
-        if full is None or Path(full).name != _NAME or not self._overlay.captures_all or self._overlay.exists(full):
+        full = self._overlay.absent(path)
+        if full is None or Path(full).name != _NAME:
             return False
         folder = str(Path(full).parent)
         has_tokens = self._overlay.exists(folder) and any(
@@ -41,9 +41,7 @@ class CharacterVocabulary:
         # The default says nothing of a text; with real tokens, the vocabulary would be there if there were one.
         if has_tokens or self._size == CLASSES or not 0 < self._size <= _MAX_CHARACTERS:
             return False
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(pickle.dumps(_vocabulary(self._size)))
+        self._overlay.new_file(full).write_bytes(pickle.dumps(_vocabulary(self._size)))
         self._warn(f"`{path}`, a vocabulary of {self._size} characters,")
         return True
 

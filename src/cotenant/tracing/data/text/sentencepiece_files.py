@@ -62,12 +62,10 @@ class SentencePieceFiles:
         return load
 
     def _make(self, path: str) -> bool:
-        full = self._overlay.path_of(path)
-        if full is None or not self._size or not self._overlay.captures_all or self._overlay.exists(full):
+        full = self._overlay.absent(path)
+        if full is None or not self._size:
             return False
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_model(self._size))
+        self._overlay.new_file(full).write_bytes(_model(self._size))
         self._warn(f"`{path}`, a model of {self._size} pieces,")
         return True
 

@@ -49,7 +49,6 @@ def write(target: Path, path: str, vocabulary: int, columns: int, reader: FrameT
 
     `reader`: the frame that opens it, whose code says how it is parsed.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     name = path.removesuffix(_PACKED)
     if name.endswith(_TOKENS):
         with target.open("wb") as file:

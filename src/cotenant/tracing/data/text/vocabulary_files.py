@@ -40,17 +40,13 @@ class VocabularyFiles:
 
     def make(self, path: str) -> bool:
         """Make the vocabulary `path` that is missing; whether it was made."""
-        full = self._overlay.path_of(path)
+        full = self._overlay.absent(path)
         if full is None or not self._size or not _NAME.fullmatch(Path(full).name):
-            return False
-        if not self._overlay.captures_all or self._overlay.exists(full):
             return False
         source = reader_source(script_location.opening_frame())
         separator = next((sign for pattern, sign in _COLUMNS if pattern.search(source)), "")
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
         lines = (f"{token}{separator}{index if separator else ''}\n" for index, token in enumerate(tokens(self._size)))
-        target.write_text("".join(lines), encoding="utf-8")
+        self._overlay.new_file(full).write_text("".join(lines), encoding="utf-8")
         self._warn(f"`{path}`, a vocabulary of {self._size} tokens,")
         return True
 

@@ -38,17 +38,13 @@ class WordVectors:
 
     def make(self, path: str) -> bool:
         """Make the vectors `path` that are missing; whether they were made."""
-        full, name = self._overlay.path_of(path), Path(path).name
+        full, name = self._overlay.absent(path), Path(path).name
         if full is None or not self._count or not _NAME.fullmatch(name) or name.endswith(_PACKED):
-            return False
-        if not self._overlay.captures_all or self._overlay.exists(full):
             return False
         found = _NUMBERS.search(name)
         numbers = int(found[1]) if found else _USUAL
         vector = " 0.1" * numbers
-        target = Path(self._overlay.above(full))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("w", encoding="utf-8") as file:
+        with self._overlay.new_file(full).open("w", encoding="utf-8") as file:
             if _HEADED.search(name):
                 file.write(f"{self._count} {numbers}\n")
             file.writelines(f"{token}{vector}\n" for token in tokens(self._count))
