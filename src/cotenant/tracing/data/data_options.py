@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cotenant.core.errors import UsageError
@@ -34,6 +34,35 @@ class SyntheticSample:
     dtype: str = "float32"
     classes: int = CLASSES
     path_part: str = ""
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it has the three dimensions of an image."""
+        return len(self.shape) == 3
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a line of tokens: of whole numbers."""
+        return len(self.shape) == 1 and not self._is_floating
+
+    @property
+    def is_recording_or_row(self) -> bool:
+        """Whether it is a line of numbers: a recording, or a row of a table."""
+        return len(self.shape) == 1 and self._is_floating
+
+    @property
+    def _is_floating(self) -> bool:
+        return self.dtype.startswith(("float", "bfloat"))
+
+
+def first_image(samples: Iterable[SyntheticSample]) -> SyntheticSample | None:
+    """The first sample that is an image; None without one."""
+    return next((sample for sample in samples if sample.is_image), None)
+
+
+def first_text(samples: Iterable[SyntheticSample]) -> SyntheticSample | None:
+    """The first sample of tokens; None without one."""
+    return next((sample for sample in samples if sample.is_text), None)
 
 
 def image_size(sample: SyntheticSample) -> tuple[int, int, int]:

@@ -14,10 +14,10 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data import empty_listings
 from cotenant.tracing.data.graphs import synthetic_graphs
 from cotenant.tracing.data.images import image_files, synthetic_torchvision
+from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.data.tables import synthetic_records
 from cotenant.tracing.patches import missing_weights
 
-_MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _MISSING_WORDS = (
     "not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist", "out of reach",
     "path.exists(", "path.isdir(", "path.isfile(", "does not exist", "num_samples=0", "no images", "is empty",
@@ -85,7 +85,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
             "`--allow-network`, or name a folder of this machine that has it"
         )
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
-    is_missing = isinstance(error, (*_MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
+    is_missing = isinstance(error, (*MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
     if not is_missing or isinstance(error, NotImplementedError):
         return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error, synthetic_data)
     other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)

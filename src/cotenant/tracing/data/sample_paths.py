@@ -19,6 +19,8 @@ from typing import overload
 
 from cotenant.tracing.data.data_options import SyntheticSample
 
+MISSING_FILE = (FileNotFoundError, NotADirectoryError)
+"""What it raises to open a file that is missing."""
 _MASK = re.compile(
     r"(?<![a-z])masks?(?=/|\.|$)|(?-i:(?<=[a-z])Masks?)(?=/|\.|$)|SegmentationClass|SegmentationObject|gtFine|labelIds"
     r"|_segmentation\.\w+$|(?<![a-z])(?:annotations?|labels?)/.*\.png$|[a-z]annot/[^/]*\.\w+$"
@@ -65,7 +67,7 @@ def _sample_at(
     path: str, samples: tuple[SyntheticSample, ...], default: SyntheticSample | None
 ) -> SyntheticSample | None:
     named = next((sample for sample in samples if sample.path_part and sample.path_part in path), None)
-    if named is not None or default is None or len(default.shape) != 3:
+    if named is not None or default is None or not default.is_image:
         return named or default
     channels, height, width = default.shape
     reduced = _REDUCED.search(path)

@@ -35,7 +35,7 @@ from cotenant.tracing.data.images.synthetic_torchvision import (
     synthetic_tensor,
 )
 from cotenant.tracing.data.made_up_warnings import made_up
-from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.sample_paths import MISSING_FILE, sample_at, samples_for_all
 from cotenant.tracing.data.static_analysis import class_folders
 from cotenant.tracing.data.tables import (
     json_rows,
@@ -60,7 +60,6 @@ from cotenant.tracing.data.text import token_files
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 
-_MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the data are missing."
 _VOXEL_DISTANCE = 7
 _ONE_DISTANCE = 17  # a prime, so that most columns have a 1
@@ -298,7 +297,7 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
             return missing_weights.MissingStateDict()
         try:
             return original(file, *args, **kwargs)
-        except _MISSING_FILE:
+        except MISSING_FILE:
             if missing_weights.is_checkpoint(str(file)):
                 missing_weights.warn_missing(recorder, str(file))
                 return missing_weights.MissingStateDict()
@@ -326,7 +325,7 @@ def _replacing_missing_files(make: Callable[[Any], Any], warn: Callable[[str], N
     def wrap(original: Any) -> Any:
         def load(file: Any, *args: Any, **kwargs: Any) -> Any:
             if not placeholders.is_placeholder(file):
-                with contextlib.suppress(*_MISSING_FILE):
+                with contextlib.suppress(*MISSING_FILE):
                     return original(file, *args, **kwargs)
             made = make(file)
             warn(f"`{file}`")

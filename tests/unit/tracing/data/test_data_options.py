@@ -23,6 +23,28 @@ def test_a_synthetic_data_option_sets_shape_dtype_and_classes(text, shape, dtype
 
 
 @pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        pytest.param("3x8x16", ["is_image"], id="an image"),
+        pytest.param("3x8", [], id="of two dimensions"),
+        pytest.param("8:int64", ["is_text"], id="tokens"),
+        pytest.param("8:uint8", ["is_text"], id="tokens in bytes"),
+        pytest.param("8:float16", ["is_recording_or_row"], id="a row"),
+        pytest.param("8:bfloat16", ["is_recording_or_row"], id="a row in half precision"),
+    ],
+)
+def test_a_sample_is_of_one_kind(text, kinds):
+    sample = data_options.parse_sample(text)
+    assert [kind for kind in ("is_image", "is_text", "is_recording_or_row") if getattr(sample, kind)] == kinds
+
+
+def test_the_first_sample_of_a_kind_is_taken():
+    samples = [data_options.parse_sample(text) for text in ("8", "4:int64", "3x8x16", "5:int64", "1x8x16")]
+    assert (data_options.first_image(samples), data_options.first_text(samples)) == (samples[2], samples[1])
+    assert data_options.first_image(samples[:2]) is data_options.first_text(samples[:1]) is None
+
+
+@pytest.mark.parametrize(
     "text", ["", "3x", "-3", "0", "3x0x2", "3x4:what8", "3x4:float32:many", "3x4:int64:0", "3x4:load"]
 )
 def test_an_invalid_synthetic_data_option_is_refused(text):

@@ -10,7 +10,7 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import empty_listings
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, first_image
 from cotenant.tracing.data.files import opened_files
 from cotenant.tracing.data.files.synthetic_files import FileMaker, is_empty_folder_file
 from cotenant.tracing.data.images import yolo_lists
@@ -38,7 +38,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     vocabularies = VocabularyFiles(samples, overlay, warn)
     pieces = SentencePieceFiles(samples, overlay, warn)
     vectors = WordVectors(samples, overlay, warn)
-    image = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
+    image = first_image(samples_for_all(samples))
     digits = IdxFiles(samples, overlay, warn)
     batches = CifarBatches(samples, overlay, warn)
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "The files are missing."}

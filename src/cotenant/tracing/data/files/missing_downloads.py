@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
+from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.data.text import text_contents
 from cotenant.tracing.patches.registry import Patch, Phase
 
@@ -43,16 +42,14 @@ def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> 
     common: dict[str, Any] = {
         "phase": Phase.DATA, "wraps": True, "stacks": True, "reason": "A trace has no network.",
     }  # fmt: skip
-    lines = [sample for sample in samples if len(sample.shape) == 1]
-    text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
+    text = first_text(samples)
     texts = [
         Patch(
             target="requests:get", replacement=functools.partial(_getting, text, warn),
             source="requests/api.py, `get`", **common,
         )
     ] if text is not None else []  # fmt: skip
-    images = [sample for sample in samples if len(sample.shape) == 3]
-    classes = (images or samples)[0].classes if samples else CLASSES
+    classes = (first_image(samples) or samples[0]).classes if samples else CLASSES
     return [
         *texts,
         Patch(
@@ -110,7 +107,7 @@ def _opening_archive(original: Any) -> Any:
     def open_(name: Any = None, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         try:
             return original(name, mode, *args, **kwargs)
-        except (FileNotFoundError, NotADirectoryError):
+        except MISSING_FILE:
             is_archive = isinstance(name, (str, os.PathLike)) and Path(name).suffix.lower() in _ARCHIVES
             if not is_archive or not mode.startswith("r"):
                 raise

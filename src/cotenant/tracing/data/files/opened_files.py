@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import SyntheticSample, image_size
+from cotenant.tracing.data.data_options import SyntheticSample, first_image, image_size
 from cotenant.tracing.data.images.synthetic_torchvision import synthetic_tensor
-from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.sample_paths import MISSING_FILE, sample_at, samples_for_all
 from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.builtin_function import as_builtin
 from cotenant.tracing.sandbox.overlay import Overlay
-
-_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def patches(
@@ -95,7 +93,7 @@ def _opening(makers: Sequence[Callable[[str], bool]], wrap: Callable[[Any, Any],
     def open_(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, *args, **kwargs)
-        except _MISSING:
+        except MISSING_FILE:
             is_path = isinstance(file, (str, bytes, os.PathLike))
             mode = args[0] if args else kwargs.get("mode", "r")
             is_read = isinstance(mode, str) and not set(mode) & set("wax")  # else its folder is missing
@@ -122,7 +120,7 @@ def _reading_numbers(
     def read(file: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, dtype, *args, **kwargs)
-        except _MISSING:
+        except MISSING_FILE:
             import numpy
 
             sample = sample_at(file, samples, table)
@@ -152,7 +150,7 @@ def _loading_lists(make_dataset: Callable[[str], bool], original: Any) -> Any:
 
 def _reading_image(samples: Sequence[SyntheticSample], overlay: Overlay, original: Any) -> Any:
     """OpenCV reads files without Python, so it sees none of the overlay."""
-    common = next((sample for sample in samples_for_all(samples) if len(sample.shape) == 3), None)
+    common = first_image(samples_for_all(samples))
 
     def imread(path: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(overlay.visible(path), *args, **kwargs)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, first_image
 from cotenant.tracing.data.images.synthetic_torchvision import image_bytes
+from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.patches.registry import Patch, Phase
 
 IMAGES_OF_ZIP = IMAGES_OF_LMDB = 2000
@@ -32,13 +33,12 @@ _CAPTION = "word " * 16
 _COUNT_KEY = re.compile(rb"len|num|count|size|total", re.IGNORECASE)
 _SIZE_KEY = re.compile(rb"(\d{1,4})-\d+$")
 """The resolution and the number of an image. Source: rosinality/stylegan2-pytorch, prepare_data.py."""
-_MISSING = (FileNotFoundError, NotADirectoryError)
 _REASON = "It raises where the file is missing."
 
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
     """What opens archives; none without images."""
-    image = next((sample for sample in samples if len(sample.shape) == 3), None)
+    image = first_image(samples)
     if image is None:
         return []
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "reason": _REASON}
@@ -70,7 +70,7 @@ def _opening_zip(sample: SyntheticSample, warn: Callable[[str], None], original:
         try:
             original(self, file, mode, *args, **kwargs)
             return
-        except _MISSING:
+        except MISSING_FILE:
             is_data = isinstance(file, (str, os.PathLike)) and os.fspath(file).lower().endswith(".zip")
             if mode != "r" or not is_data or not script_location.is_called_by_user():
                 raise
@@ -98,7 +98,7 @@ def _opening_shard(sample: SyntheticSample, warn: Callable[[str], None], origina
     def gopen(url: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(url, *args, **kwargs)
-        except _MISSING:
+        except MISSING_FILE:
             warn("a shard that the script reads")
         return io.BytesIO(_shard_bytes(sample))
 

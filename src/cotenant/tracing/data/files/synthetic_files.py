@@ -16,11 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from cotenant.tracing import script_location
 from cotenant.tracing.data import missing_folders, placeholders
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
 from cotenant.tracing.data.images import (
     box_lists,
     celeba_lists,
@@ -81,11 +79,9 @@ class FileMaker:
 
     def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
         common = samples_for_all(samples)
-        lines = [sample for sample in common if len(sample.shape) == 1]
         self._samples = samples
-        self._image = next((sample for sample in common if len(sample.shape) == 3), None)
-        self._text = next((line for line in lines if not getattr(torch, line.dtype).is_floating_point), None)
-        numbers = [line for line in lines if getattr(torch, line.dtype).is_floating_point]
+        self._image, self._text = first_image(common), first_text(common)
+        numbers = [sample for sample in common if sample.is_recording_or_row]
         self._has_recording = bool(numbers)
         self._classes = next((sample.classes for sample in (self._image, *numbers) if sample is not None), 0)
         self._videos = placeholders.VIDEOS if self._image is not None else frozenset()
@@ -354,7 +350,7 @@ class FileMaker:
         image = sample_at(
             f"{full}/{stems[0]}{suffix}", self._samples, self._samples[0] if is_placeholder else self._image
         )
-        if image is None or (len(image.shape) != 3 and suffix != image_files.ARRAY and not is_placeholder):
+        if image is None or (not image.is_image and suffix != image_files.ARRAY and not is_placeholder):
             return False
         above = Path(self._overlay.above(full))
         try:

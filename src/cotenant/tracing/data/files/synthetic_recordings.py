@@ -50,8 +50,7 @@ _REASON = "It raises where the file is missing."
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch | ImportPatch]:
     """Readers of recordings, if a sample is one, and of HDF5 files."""
-    lines = (sample for sample in samples_for_all(samples) if len(sample.shape) == 1)
-    line = next((line for line in lines if getattr(torch, line.dtype).is_floating_point), None)
+    line = next((sample for sample in samples_for_all(samples) if sample.is_recording_or_row), None)
     hdf5 = ImportPatch(
         target="h5py", phase=Phase.DATA, reason=_REASON, source="h5py/_hl/files.py, `File`",
         expand=lambda module: [_hdf5_patch(module, samples, warn)],
@@ -227,7 +226,7 @@ def _synthetic_file(module: Any) -> type:
             is_label = isinstance(name, str) and _LABELS.fullmatch(name.rpartition("/")[2])
             of_labels = first.shape if has_own_file and _is_without_channels(first) else (1,)
             default = replace(first, shape=of_labels, dtype="int64") if is_label else first
-            is_stream = name in _STREAMS and len(first.shape) == 1 and not getattr(torch, first.dtype).is_floating_point
+            is_stream = name in _STREAMS and first.is_text
             if is_stream:  # of a whole corpus
                 default = replace(first, shape=())
             sample = sample_at(f"{self.synthetic_name}/{name}", self.synthetic_samples, default)
@@ -304,7 +303,7 @@ def _is_without_channels(sample: SyntheticSample) -> bool:
 
 
 def _is_scan(sample: SyntheticSample) -> bool:
-    return len(sample.shape) == 3 and _is_without_channels(sample) and math.prod(sample.shape) > _MIN_VOXELS
+    return sample.is_image and _is_without_channels(sample) and math.prod(sample.shape) > _MIN_VOXELS
 
 
 class _SyntheticRows:

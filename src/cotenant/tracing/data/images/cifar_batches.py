@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, first_image
 from cotenant.tracing.data.images.synthetic_torchvision import blank_image
 from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.patches.registry import Patch, Phase
@@ -57,7 +57,7 @@ class CifarBatches:
     """Makes such files. `warn`: is called with their names."""
 
     def __init__(self, samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> None:
-        self._has_image = any(len(sample.shape) == 3 for sample in samples_for_all(samples))
+        self._has_image = first_image(samples_for_all(samples)) is not None
         self._overlay = overlay
         self._warn = warn
         self._published: dict[str, str] = {}

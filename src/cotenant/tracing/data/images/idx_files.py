@@ -54,7 +54,7 @@ class IdxFiles:
 
 def _size(sample: SyntheticSample) -> tuple[int, int] | None:
     """Height and width of a gray image; None: the sample is none."""
-    return (sample.shape[1], sample.shape[2]) if len(sample.shape) == 3 and sample.shape[0] == 1 else None
+    return (sample.shape[1], sample.shape[2]) if sample.is_image and sample.shape[0] == 1 else None
 
 
 def _images(count: int, height: int, width: int) -> bytes:

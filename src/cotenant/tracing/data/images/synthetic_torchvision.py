@@ -22,6 +22,7 @@ import torch
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, image_size
 from cotenant.tracing.data.images.synthetic_clips import clip_attributes, has_clips, reading_clips
 from cotenant.tracing.data.images.synthetic_targets import has_masks, synthetic_target
+from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.patches.registry import Patch, Phase
 
 SYNTHETIC_SAMPLES = 50_000
@@ -287,7 +288,7 @@ def coco_patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[P
         def init(self: Any, annotation_file: Any = None) -> None:
             try:
                 original(self, annotation_file)
-            except (FileNotFoundError, NotADirectoryError):
+            except MISSING_FILE:
                 warn(f"`{annotation_file}`")
                 original(self)
                 self.dataset = _annotations(sample)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotenant.tracing.data import placeholders
-from cotenant.tracing.data.data_options import SyntheticSample, image_size
+from cotenant.tracing.data.data_options import SyntheticSample, first_image, image_size
 from cotenant.tracing.data.sample_paths import sample_at
 from cotenant.tracing.patches.registry import Patch, Phase
 
@@ -25,7 +25,7 @@ _COUNT, _WIDTH, _HEIGHT, _FPS, _POSITION = 7, 3, 4, 5, 1
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
     """Readers of videos; none without images."""
-    image = next((sample for sample in samples if len(sample.shape) == 3), None)
+    image = first_image(samples)
     if image is None:
         return []
     return [

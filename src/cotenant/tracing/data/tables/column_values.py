@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
 from cotenant.tracing.data.images.synthetic_torchvision import blank_image
 from cotenant.tracing.script_location import calling_frame
 
@@ -63,12 +63,8 @@ class ColumnMaker:
     @classmethod
     def of(cls, samples: Sequence[SyntheticSample]) -> ColumnMaker:
         """The first sample that suits each kind of data."""
-        lines = [sample for sample in samples if len(sample.shape) == 1]
-        integers = [sample for sample in lines if not getattr(torch, sample.dtype).is_floating_point]
-        floats = [sample for sample in lines if getattr(torch, sample.dtype).is_floating_point]
-        images = [sample for sample in samples if len(sample.shape) == 3]
-        first = [found[0] if found else None for found in (images, integers, floats)]
-        return cls(*first)
+        audio = next((sample for sample in samples if sample.is_recording_or_row), None)
+        return cls(first_image(samples), first_text(samples), audio)
 
     def value(self, name: str, row: int = 0) -> Any:
         """The value of the column `name` in a row."""
@@ -105,7 +101,7 @@ class ColumnMaker:
         """A column of so many values; labels count up to the number of classes."""
         kind = self._kind(name)
         if kind == "label":
-            classes = (self.image or self.text or SyntheticSample(shape=(1,))).classes if self.image else CLASSES
+            classes = self.image.classes if self.image is not None else CLASSES
             return [row % classes for row in range(rows)]
         if kind in ("text", "chat", "turns", "words"):
             return [self.value(name, row) for row in range(rows)]

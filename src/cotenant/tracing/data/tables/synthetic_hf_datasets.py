@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, first_image, first_text
 from cotenant.tracing.data.images.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image, encoded_once
 from cotenant.tracing.data.tables.column_options import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.tables.column_values import ColumnMaker, kind_of, number_columns, words_of_row
@@ -136,13 +134,7 @@ def number_of_batches(tables: LoadedTables, original: Any) -> Any:
 
 def image_sample(known: Sequence[SyntheticSample]) -> SyntheticSample:
     """The sample for images."""
-    return next((sample for sample in known if len(sample.shape) == 3), known[0])
-
-
-def text_sample(known: Sequence[SyntheticSample]) -> SyntheticSample | None:
-    """The sample for tokens; None if there is none."""
-    one_dimensional = (sample for sample in known if len(sample.shape) == 1)
-    return next((sample for sample in one_dimensional if not getattr(torch, sample.dtype).is_floating_point), None)
+    return first_image(known) or known[0]
 
 
 def synthesizing_load(
@@ -330,13 +322,13 @@ def _trainer_name(arguments: Sequence[str]) -> str:
 
 def _usual_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
     maker = ColumnMaker.of(known)
-    if len(image_sample(known).shape) == 3:
+    if image_sample(known).is_image:
         return _image_columns(maker, image_sample(known), name)
-    if text_sample(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
+    if first_text(known) is None and maker.audio is not None and maker.audio.shape[0] >= MIN_AUDIO_SAMPLES:
         rows = max(_MIN_RECORDINGS, min(ROWS, _RECORDED_NUMBERS // maker.audio.shape[0]))
         audio = {column: maker.column(column, rows) for column in ("audio", "text", "sentence")}
         return {**audio, "label": _label_column(maker.audio.classes)[:rows]}, maker.audio.classes
-    tokens = text_sample(known)
+    tokens = first_text(known)
     if tokens is None and maker.audio is not None:
         return number_columns(maker.audio.shape[0]), 0
     length = (tokens or known[0]).shape[0]

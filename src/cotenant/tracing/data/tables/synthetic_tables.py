@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import URLError
 
-import torch
-
 from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.images import image_files
+from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.data.static_analysis.source_tree import parsed_source
 from cotenant.tracing.data.tables.column_values import TIME_STEPS, ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.tables.compared_columns import compared_texts
@@ -68,8 +67,7 @@ _Dates: TypeAlias = Callable[[], Any]
 
 def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable[[str], None]) -> list[Patch]:
     """Readers of pandas. Without a sample that is a row, a table has those columns alone that the script reads."""
-    lines = (sample for sample in samples if len(sample.shape) == 1)
-    row = next((line for line in lines if _is_row(line)), None)
+    row = next((sample for sample in samples if _is_row(sample)), None)
     columns = 0 if row is None else row.shape[0]
     records = RecordMaker(samples, overlay, warn, lambda path: True, lambda path: True)
     return [
@@ -86,8 +84,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
 
 
 def _is_row(sample: SyntheticSample) -> bool:
-    """Whether a sample of one dimension is a row of numbers, and no recording."""
-    return getattr(torch, sample.dtype).is_floating_point and sample.shape[0] < MIN_AUDIO_SAMPLES
+    """Whether a sample is a row of numbers, and no recording."""
+    return sample.is_recording_or_row and sample.shape[0] < MIN_AUDIO_SAMPLES
 
 
 def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Callable[[str], None], original: Any) -> Any:
@@ -95,7 +93,7 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, *args, **kwargs)
-        except (FileNotFoundError, NotADirectoryError, URLError):  # a file, or one of the network
+        except (*MISSING_FILE, URLError):  # a file, or one of the network
             warn(f"`{file}`")
             made_up.append(str(file))
         reader = script_location.calling_file()

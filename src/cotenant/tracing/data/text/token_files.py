@@ -15,11 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cotenant.tracing import script_location
-from cotenant.tracing.data.data_options import SyntheticSample
-from cotenant.tracing.data.sample_paths import samples_for_all
+from cotenant.tracing.data.data_options import SyntheticSample, first_text
+from cotenant.tracing.data.sample_paths import MISSING_FILE, samples_for_all
 from cotenant.tracing.patches.registry import Patch, Phase
 
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", ".text")
@@ -29,7 +27,6 @@ _WORDS_OF_LINE = 20
 _SIGNS = string.punctuation + string.digits
 _SUFFIX = ".bin"
 _MAGIC, _VERSION, _HEADER_INTEGERS = 20240520, 1, 256
-_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def patches(warn: Callable[[str], None]) -> list[Patch]:
@@ -58,7 +55,7 @@ def _mapping_zeros(warn: Callable[[str], None], original: Any) -> Any:
     def new(subtype: Any, filename: Any, dtype: Any = "uint8", mode: str = "r+", *args: Any, **kwargs: Any) -> Any:
         try:
             return original(subtype, filename, dtype, mode, *args, **kwargs)
-        except _MISSING:
+        except MISSING_FILE:
             if "w" in mode:
                 raise
         warn(f"`{filename}`")
@@ -75,7 +72,7 @@ def _reading_zeros(warn: Callable[[str], None], original: Any) -> Any:
     def fromfile(file: Any, dtype: Any = float, count: int = -1, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(file, dtype, count, *args, **kwargs)
-        except _MISSING:
+        except MISSING_FILE:
             warn(f"`{file}`")
         import numpy
 
@@ -136,12 +133,8 @@ def synthetic_text(vocabulary: int) -> str:
 
 def token_count(samples: Sequence[SyntheticSample]) -> int:
     """How many tokens differ in the synthetic texts; 0 without any."""
-    texts = (
-        sample
-        for sample in samples_for_all(samples)
-        if len(sample.shape) == 1 and not getattr(torch, sample.dtype).is_floating_point
-    )
-    return next((sample.classes for sample in texts), 0)
+    text = first_text(samples_for_all(samples))
+    return 0 if text is None else text.classes
 
 
 def synthetic_words(vocabulary: int, first: int, count: int) -> list[str]:
