@@ -12,7 +12,7 @@ import io
 import os
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +28,8 @@ _DATA_LIBRARIES = ("datasets", "evaluate")
 _CHECKPOINT_SUFFIXES = (".pth", ".tar", ".ckpt", ".bin", ".t7")
 _TORCH_SUFFIXES = (".pth", ".pth.tar", ".ckpt", ".pt")
 _CHECKPOINT_NAME = re.compile(r"weight|ckpt|checkpoint|pretrain|model|best|last|state_dict", re.IGNORECASE)
+_SOURCES = ("url", "id", "from_path")
+"""Names of what is downloaded or unpacked: gdown takes the `id` of a file in place of its URL."""
 _MISSING_PART = "cotenant_missing_part"
 """Attribute of an error."""
 _COUNTER = re.compile(r"epoch|iter|step|best|loss|acc|score", re.IGNORECASE)
@@ -199,19 +201,31 @@ def _with_missing_download(recorder: Any, original: Any) -> Any:
 
 def _with_missing_file(recorder: Any, original: Any) -> Any:
     @functools.wraps(original)
-    def fetch(url: Any, *args: Any, **kwargs: Any) -> Any:
+    def fetch(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(url, *args, **kwargs)
+            return original(*args, **kwargs)
         except OSError:
-            given = [value for value in (*args, *kwargs.values()) if isinstance(value, (str, os.PathLike))]
-            files = [os.path.realpath(value) for value in given if os.fspath(value).endswith(_TORCH_SUFFIXES)]
+            _, targets = source_and_targets(args, kwargs)
+            files = [os.path.realpath(path) for path in targets if path.endswith(_TORCH_SUFFIXES)]
             if not files:
                 raise
         MissingStateDict.files.update(files)
         warn_missing(recorder, os.path.basename(files[0]))  # noqa: PTH119 - of a text
-        return files[0], None  # as `urlretrieve`; scripts do not read what the others return
+        return download_result(original, files[0])
 
     return fetch
+
+
+def source_and_targets(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """What a function is to download or unpack, and the paths that it was given to write to."""
+    source = args[0] if args else next((kwargs[name] for name in _SOURCES if name in kwargs), "")
+    others = (*args[1:], *(value for name, value in kwargs.items() if name not in _SOURCES))
+    return source, [os.fspath(value) for value in others if isinstance(value, (str, os.PathLike))]
+
+
+def download_result(function: Any, path: str) -> Any:
+    """What a function returns that has downloaded to `path`: `urlretrieve` also the headers of the answer."""
+    return (path, None) if function.__name__ == "urlretrieve" else path
 
 
 def _asking_for_weights(recorder: Any, original: Any) -> Any:
@@ -239,7 +253,8 @@ def _loading_downloads(original: Any) -> Any:
         try:
             return original(file, *args, **kwargs)
         except FileNotFoundError:
-            if os.path.realpath(file) not in MissingStateDict.files:
+            is_path = isinstance(file, (str, os.PathLike))
+            if not is_path or os.path.realpath(file) not in MissingStateDict.files:
                 raise
             return MissingStateDict()
 

@@ -19,12 +19,11 @@ from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
 from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.data.text import text_contents
+from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import Patch, Phase
 
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _CLASS_LIST = "id2label.json"
-_SOURCES = ("url", "id", "from_path")
-"""Names of what is fetched or unpacked: gdown takes the `id` of a file in place of its URL."""
 _FUNCTIONS = (
     ("urllib.request:urlretrieve", "Lib/urllib/request.py, `urlretrieve`"),
     ("torch.hub:download_url_to_file", "torch/hub.py, `download_url_to_file`"),
@@ -75,11 +74,9 @@ def _fetching(warn: Callable[[str], None], original: Any) -> Any:
         except OSError:
             if not script_location.is_called_by_user():
                 raise
-            url = args[0] if args else next((kwargs[name] for name in _SOURCES if name in kwargs), "")
-            targets = (*args[1:], *(value for name, value in kwargs.items() if name not in _SOURCES))
-            given = [value for value in targets if isinstance(value, (str, os.PathLike))]
+            url, targets = missing_weights.source_and_targets(args, kwargs)
             warn(f"`{getattr(url, 'full_url', url)}`")
-            return (given[0], None) if original.__name__ == "urlretrieve" and given else given[0] if given else None
+            return missing_weights.download_result(original, targets[0]) if targets else None
 
     return fetch
 
