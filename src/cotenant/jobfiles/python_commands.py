@@ -17,6 +17,8 @@ from cotenant.jobfiles import shell_conditions, shell_functions, shell_lines, sh
 from cotenant.jobfiles.shell_variables import ShellVariables
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh"))
+_SHELL_FILES = frozenset(("--rcfile", "--init-file"))
+"""Options of a shell with a value, beside those whose last letter is `o` or `O`: `-euo pipefail`."""
 """Programs that run batch scripts. The runner, which imports the standard library only, has a copy."""
 
 _BRANCHES = frozenset(("if", "then", "elif", "else", "fi"))
@@ -78,6 +80,23 @@ def find_python_commands(
     if not reader.found:
         reader.read_functions()
     return reader.found
+
+
+def place_of_script(words: Sequence[str]) -> int | None:
+    """Which of the words of a command is the shell script that it runs; None: it runs none, or commands (`bash -c`)."""
+    if not words or words[0].rpartition("/")[2] not in SHELLS:
+        return 0 if words and words[0].endswith(".sh") else None
+    place = 1
+    while place < len(words) and words[place][:1] in ("-", "+"):
+        word = words[place]
+        if word == "--":
+            place += 1
+            break
+        is_long = word.startswith("--")
+        if not is_long and "c" in word:
+            return None
+        place += 2 if word in _SHELL_FILES or (not is_long and word[-1] in "oO") else 1
+    return place if place < len(words) else None
 
 
 class _ScriptReader:
@@ -298,13 +317,10 @@ class _ScriptReader:
 
     def _run_script(self, number: int, words: Sequence[str], env: Mapping[str, str]) -> None:
         """Find the Python commands of a shell script that a line runs."""
-        if words and words[0].rpartition("/")[2] in SHELLS:
-            place = next((place for place, word in enumerate(words[1:], start=1) if not word.startswith("-")), None)
-            if place is None or any("c" in word for word in words[1:place]):
-                return
-            words = words[place:]
-        elif not words or not words[0].endswith(".sh"):
+        place = place_of_script(words)
+        if place is None:
             return
+        words = words[place:]
         text = self._script(words[0])
         if text is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.jobfiles.python_commands import find_python_commands
+from cotenant.jobfiles.python_commands import find_python_commands, place_of_script
 
 
 def words(script, env=None, arguments=()):
@@ -294,3 +294,30 @@ def test_a_variable_in_quotes_is_one_word(word, words):
     (found,) = find_python_commands(text, {}, ["an argument"])
     assert found.words == ("python", "t.py", "--from", *words, "--to", "1")
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("bash train.sh 8", 1),
+        ("/bin/sh -e train.sh -c x", 2),
+        ("bash -euo pipefail train.sh", 3),
+        ("bash +O extglob train.sh", 3),
+        ("bash --norc --rcfile rc train.sh", 4),
+        ("bash -e -- -train", 3),
+        ("bash -c train.sh", None),
+        ("bash -lc 'train.sh'", None),
+        ("bash -e", None),
+        ("bash", None),
+        ("scripts/train.sh 8", 0),
+        ("python train.py", None),
+        ("", None),
+    ],
+)
+def test_the_script_of_a_shell_stands_behind_its_options(command, place):
+    assert place_of_script(command.split()) == place
+
+
+def test_a_script_that_another_one_runs_with_options_is_read():
+    found = find_python_commands("bash -o pipefail inner.sh", {}, read={"inner.sh": "python train.py"}.get)
+    assert [command.words for command in found] == [("python", "train.py")]

@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes
 from cotenant.jobfiles.checkpoint_habits import MAX_SCRIPT_BYTES
-from cotenant.jobfiles.python_commands import SHELLS, PythonCommand, find_python_commands
+from cotenant.jobfiles.python_commands import PythonCommand, find_python_commands, place_of_script
 from cotenant.jobfiles.shell_runners import without_runners
 from cotenant.osutil.regular_files import read_regular_file
 
@@ -95,13 +95,8 @@ def _in_environment(
 
 def _script_of(words: Sequence[str], workdir: str) -> tuple[str, str, Sequence[str]] | None:
     """(name, text, arguments) of the shell script that a command runs; None if it runs none."""
-    if words and Path(words[0]).name in SHELLS:
-        place = next((place for place, word in enumerate(words[1:], start=1) if not word.startswith("-")), None)
-        if place is None or any("c" in word for word in words[1:place]):  # `bash -c`, `bash -lc`
-            return None
-    elif words and words[0].endswith(".sh"):
-        place = 0
-    else:
+    place = place_of_script(words)
+    if place is None:
         return None
     content = read_regular_file(Path(workdir, words[place]), max_bytes=MAX_SCRIPT_BYTES)
     if content is None:
