@@ -40,6 +40,27 @@ def test_the_hint_says_what_synthetic_data_cannot_make():
     assert missing_data_hint(ValueError("shapes differ"), []) is None
 
 
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        pytest.param("fonts/Arial.TTF", "a font", id="a font"),
+        pytest.param("default_font.bin", "a font", id="a font by its name"),
+        pytest.param("data/fontaine/7.bin", None, id="a name that begins like a font"),
+        pytest.param("libs/libgomp.so.1", "a library", id="a library"),
+        pytest.param("data/train.source", None, id="a suffix that begins like a library's"),
+        pytest.param("merges.txt", "a part of the model", id="a part of a tokenizer"),
+        pytest.param("configs/train.yaml", "a configuration", id="a configuration"),
+        pytest.param("data/train.tomls", None, id="a suffix that begins like a configuration's"),
+    ],
+)
+def test_what_is_missing_may_be_no_data(path, what):
+    hint = missing_data_hint(FileNotFoundError(2, "No such file or directory", path), ())
+    if what is None:
+        assert "are data missing" in hint
+    else:
+        assert hint == f"{what} is not on this machine: install it, or fetch it as for the job"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 def test_the_hint_has_the_size_of_a_known_data_set(tmp_path):
     with pytest.raises(TraceError) as caught:

@@ -25,10 +25,10 @@ _MISSING_WORDS = (
 )  # fmt: skip
 """Parts of messages, and of failed assertions, that say that data are missing."""
 _OTHER_FILES = (
-    ("a font", (".ttf", ".otf", "truetype", "font")),
-    ("a library", (".so", "libmpi", "cannot open shared object", "shared library")),
-    ("a part of the model", ("vocab", "tokenizer", "merges.txt", ".bpe", "spiece", "sentencepiece")),
-    ("a configuration", (".yaml", ".yml", ".toml", "config.json")),
+    ("a font", re.compile(r"\.[to]tf\b|truetype|(?<![a-z])fonts?(?![a-z])")),
+    ("a library", re.compile(r"\.so\b|libmpi|shared (?:object|library)")),
+    ("a part of the model", re.compile(r"vocab|tokenizer|merges\.txt|\.bpe\b|spiece|sentencepiece")),
+    ("a configuration", re.compile(r"\.ya?ml\b|\.toml\b|config\.json")),
 )
 """What is missing, by words of the message, where it is not data."""
 _NAMES_DATA = re.compile(r"\bdata ?set '")
@@ -88,7 +88,7 @@ def missing_data_hint(error: BaseException, synthetic_data: Sequence[str]) -> st
     is_missing = isinstance(error, (*MISSING_FILE, ConnectionError)) or any(part in words for part in _MISSING_WORDS)
     if not is_missing or isinstance(error, NotImplementedError):
         return _made_up_hint(error) or _absent_path_hint(error) or _listing_hint(error, synthetic_data)
-    other = next((what for what, parts in _OTHER_FILES if any(part in words for part in parts)), None)
+    other = next((what for what, pattern in _OTHER_FILES if pattern.search(words)), None)
     if other is not None and not _NAMES_DATA.search(words):
         return f"{other} is not on this machine: install it, or fetch it as for the job"
     if synthetic_data and synthetic_records.made_up and _NOTHING_KEPT in words:

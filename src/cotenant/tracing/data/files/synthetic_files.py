@@ -94,9 +94,7 @@ class FileMaker:
         self._wanted: list[str] = []
         self._listed: set[str] = set()
         self._links = 0
-        self._series: Counter[str] = (
-            Counter()
-        )  # patterns of loops that end where nothing matches, without their numbers
+        self._series = Counter[str]()  # patterns, without their numbers, of loops that end where nothing matches
         self._roots: set[tuple[str | None, str]] = set()  # folders, and beginnings of names that were made in them
 
     def make_matching(self, pattern: str) -> bool:
