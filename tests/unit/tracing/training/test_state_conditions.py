@@ -21,6 +21,13 @@ for task in tasks:
 """
 
 
+class Off:
+    """A class of a script, whose methods are not called to look at it."""
+
+    def __bool__(self):
+        return False
+
+
 def later(condition, behind, **names):
     outer = ast.parse(SCRIPT.format(condition=condition, behind=behind)).body[0]
     inner = outer.body[0]
@@ -56,7 +63,8 @@ def test_a_condition_that_the_rest_of_the_loop_makes_true_is_found(condition, be
         pytest.param("made or ready", "made = 1", None, id="either of two"),
         pytest.param("made == 3", "made = 3", None, id="compared with something"),
         pytest.param("made", "made.remove(1)", [], id="a method that does not fill it"),
-        pytest.param("made", "made = 1", SimpleNamespace(), id="an object with a truth of its own"),
+        pytest.param("made is not other", "made = 1", None, id="compared with another object"),
+        pytest.param("made", "made = 1", Off(), id="an object with a truth of its own"),
     ],
 )
 def test_other_conditions_are_not(condition, behind, value):
