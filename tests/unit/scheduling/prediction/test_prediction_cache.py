@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from cotenant.scheduling.prediction import prediction_cache
@@ -36,3 +38,18 @@ def test_nothing_is_cached_without_limit(monkeypatch):
     for key in "abc":
         cache.put(key, 1.0, ())
     assert [cache.get(key) for key in "abc"] == [None, None, 1.0]
+
+
+def test_what_holds_as_of_a_version_is_not_asked_for_again():
+    asked = []
+
+    def learned_at(workloads):
+        asked.append(workloads)
+        return 1
+
+    predictor = SimpleNamespace(version=1, learned_at=learned_at)
+    cache = PredictionCache(predictor)
+    cache.put("key", 1.5, ("a",))
+    predictor.version = 2
+    assert [cache.get("key") for _ in range(3)] == [1.5, 1.5, 1.5]
+    assert asked == [("a",)]

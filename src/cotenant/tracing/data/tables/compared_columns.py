@@ -19,7 +19,7 @@ def compared_texts(path: str, name: str) -> tuple[str, ...]:
     """The texts that the file `path` compares the column `name` with, in the order of the file."""
     found: list[str] = []
     for node in ast.walk(parsed_source(path)):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
             sides = (node.left, node.comparators[0])
             if any(_is_column(side, name) for side in sides):
                 found += [text for side in sides for text in _texts(side)]
