@@ -34,6 +34,7 @@ from typing import Any
 from benchmarks._lib.results import add_write_option, today, version, write_result
 from benchmarks.scheduler.quality_limits import AsTheGoalWasSet, fitted_law, least_makespan
 from cotenant.core.units import MiB
+from cotenant.scheduling.placement.pairing import rounded_smact_by_memory
 from cotenant.scheduling.prediction import interference as policy_law
 from cotenant.scheduling.prediction.attribution import attribute_activity
 from cotenant.scheduling.prediction.interference import (
@@ -326,13 +327,19 @@ def refitted(half: int, count: int) -> Iterator[tuple[list[Trace], str]]:
     drawn, law, note = held_out(half, count)
     line = line_without(half)
     policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line
-    attribute_activity.cache_clear()
+    forget_laws()
     note += f" SMACT of unknown work: {line[0]:.2f} + {line[1]:.3f} log2 MiB"
     try:
         yield drawn, f"{note} (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
     finally:
         policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSIVENESS_WITH_MEMORY, EXPECTED_SMACT
-        attribute_activity.cache_clear()
+        forget_laws()
+
+
+def forget_laws() -> None:
+    """Clear what the policies cache of the laws of interference and of unknown activity."""
+    attribute_activity.cache_clear()
+    rounded_smact_by_memory.cache_clear()
 
 
 def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, float], str]:

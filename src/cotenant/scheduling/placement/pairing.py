@@ -141,8 +141,8 @@ def expected_co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
 
 
 @lru_cache(maxsize=10_000)
-def _smact_by_memory(needed_bytes: int | None) -> tuple[float, float]:
-    """Expectation and upper end by memory alone, rounded."""
+def rounded_smact_by_memory(needed_bytes: int | None) -> tuple[float, float]:
+    """Expectation and upper end by memory alone, rounded. Cached: clear the cache where the law is replaced."""
     found = smact_interval_by_memory(needed_bytes)
     return _round_smact(found.expected), _round_smact(found.high)
 
@@ -237,7 +237,7 @@ def _as_co_runner(resident: Resident | NewResident, gpu_memory_bytes: int) -> Co
     elif expected is not None:
         smact, high = _round_smact(expected.expected), _round_smact(expected.high)
     else:
-        smact, high = _smact_by_memory(held)
+        smact, high = rounded_smact_by_memory(held)
     return CoRunner(
         resident.workload or "",
         smact,
