@@ -720,3 +720,43 @@ def test_the_end_of_an_epoch_without_a_loader_is_where_its_loop_begins_again(tmp
     assert before.count(SAMPLED) == 2 * (2 if "last loop" in name else 1)  # input and output
     assert SAMPLED not in after
     assert after[0] == 4 * 64 * (24 if "part" in name else 4)  # a batch
+
+
+PREFETCHED = """
+class Prefetcher:
+    def __init__(self, data):
+        self.loader = DataLoader(data, batch_size=4)
+    def reset(self):
+        self.batches = iter(self.loader)
+        self.ahead = next(self.batches)
+    def next(self):
+        batch, self.ahead = self.ahead, next(self.batches, None)
+        return batch
+def fit(batches):
+    batches.reset()
+    batch = batches.next()
+    while batch is not None:
+        train_on(batch)
+        batch = batches.next()
+batches = Prefetcher(torch.ones(400, 64))
+for epoch in range(9):
+    fit(batches)
+    sample()
+"""
+
+
+def test_the_work_behind_a_loop_that_ends_with_its_loader_is_not_named(tmp_path):
+    trace = traced(tmp_path, HEAD + PREFETCHED)
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings) == (True, ())
+
+
+@pytest.mark.parametrize("scales", [2, 3])
+def test_an_epoch_ends_where_each_of_its_batches_has_several_steps(tmp_path, scales):
+    rest = f"""
+for epoch in range(9):
+    for x in DataLoader(torch.ones(400, 64), batch_size=4):
+        for scale in range({scales}): train_on(x)
+    sample()
+"""
+    trace = traced(tmp_path, HEAD + rest)
+    assert (SAMPLED in allocations(trace, "forward"), trace.warnings) == (True, ())

@@ -87,6 +87,7 @@ class ConditionalWork:
         self._recorder = recorder
         self._memory = memory
         self._ran_in: dict[tuple[str, int], int] = {}  # the last step in which a line ran; 0 if that is not known
+        self._calls: Counter[tuple[str, int]] = Counter()  # of models, by the lines that led to them
         self._largest: dict[tuple[str, int], int] = {}  # of the sizes so far, by where they are taken from a list
         self._coming: set[tuple[str, int]] = set()  # lines that run before the next backward pass
         self._waits = 0
@@ -119,6 +120,11 @@ class ConditionalWork:
         if self._memory is not None and lines and torch.is_grad_enabled():
             self._memory.training_begins()
         self._ran_in.update(dict.fromkeys(lines, self._memory.number if self._memory is not None else 0))
+        self._calls.update(lines)
+
+    def calls_in(self, path: str, lines: range) -> int:
+        """How often models were called from these lines so far."""
+        return sum(self._calls[path, line] for line in lines)
 
     def step_begins(self) -> None:
         """An optimizer is about to step."""

@@ -86,21 +86,24 @@ class LoopExit:
         resume: Callable[[], object],
         epoch_ended: Callable[[], object],
         names_in: Callable[[str, range], bool],
+        calls: Callable[[str, range], int],
     ) -> None:
         """`resume`: called when a loop goes on at a later iteration, in which the script trains.
 
         `epoch_ended`: called when the first loop around the innermost one is left, which would have gone on, or when
             the innermost one begins again.
         `names_in`: whether another warning names work in these lines of a file.
+        `calls`: how often models were called from these lines of a file.
         """
         self._warn = warn
         self._names_in = names_in
+        self._calls = calls
         self._trained = trained
         self._resume = resume
         self._epoch_ended = epoch_ended
         self.resumes = False  # a loop goes on at a later iteration
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
-        self._unreached: list[tuple[int, Work]] = []  # work behind loops that are not left, with their depths
+        self._unreached: list[tuple[int, Work, int]] = []  # work behind loops that are not left: depth, calls so far
 
     def leave(
         self,
@@ -145,7 +148,8 @@ class LoopExit:
                 self._warn_of(works)
                 return False
             elif rounds_loop is None:
-                self._unreached.extend((depth, work) for work in works[depth:wanted] if work)
+                coming = [work for work in works[depth:wanted] if work]
+                self._unreached.extend((depth, work, self._calls(work.path, work.lines)) for work in coming)
         if jumps:
             depths = {id(way): depth for depth, way in jumps.items()}  # by no object that holds a frame
             ways = [jumps[depth] for depth in sorted(jumps)]
@@ -169,10 +173,10 @@ class LoopExit:
 
     def warn_unreached(self) -> None:
         """Name the work behind a loop that was not left, and has not ended by itself: the script trains again."""
-        self._warn_of(work for _, work in self._unreached)
+        self._warn_of(work for _, work, calls in self._unreached if self._calls(work.path, work.lines) == calls)
 
     def _left(self, depth: int, way: Jump, of_epochs: int | None) -> None:
-        self._unreached = [(inner, work) for inner, work in self._unreached if inner > depth]
+        self._unreached = [unreached for unreached in self._unreached if unreached[0] > depth]
         if way.rounds:
             self._resume()
         elif depth == of_epochs:
@@ -180,7 +184,7 @@ class LoopExit:
 
     def _warn_of(self, works: Iterable[Work | None]) -> None:
         first = next((work for work in works if work and not work.trains), None)
-        if first is not None and not self._names_in(first.path, range(first.line, first.last_line + 1)):
+        if first is not None and not self._names_in(first.path, first.lines):
             self._warn(first.sentence())
 
     def _works(self, loops: list[_Loop]) -> Iterator[Work | None]:

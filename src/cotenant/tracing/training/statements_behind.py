@@ -29,12 +29,11 @@ class Work:
     """A statement that runs a model, from its first to its last line."""
 
     path: str
-    line: int
-    last_line: int
+    lines: range
     trains: bool
 
     def sentence(self) -> str:
-        return later_training.work_is_later(f"{Path(self.path).name}, line {self.line}")
+        return later_training.work_is_later(f"{Path(self.path).name}, line {self.lines[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class Behind:
     def work(self, *, trains: bool) -> Work:
         """The statement by its place."""
         first = self.statement.lineno
-        return Work(self.path, first, self.statement.end_lineno or first, trains)
+        return Work(self.path, range(first, (self.statement.end_lineno or first) + 1), trains)
 
     def has_trained(self, trained: later_training.TrainedLines) -> bool:
         """Whether a backward pass ran in it."""

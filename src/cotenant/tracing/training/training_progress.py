@@ -104,6 +104,7 @@ class TrainingProgress:
             resume=self._trace_more,
             epoch_ended=self.epoch_ended,
             names_in=self.conditional_work.names_in,
+            calls=self.conditional_work.calls_in,
         )
         self._later_branches = LaterBranches(self.conditional_work.was_entered, self.conditional_work.miss)
         self.draining = self.has_trained = False
@@ -117,6 +118,7 @@ class TrainingProgress:
         self._warmup_loops = 0  # that were traced to their end
         self._growing_steps, self._is_growing = 0, False  # that were traced beyond those wanted; whether the last grew
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
+        self._steps_of_batch = self._max_steps_of_batch = 0  # since a loader gave the last batch; of each before it
 
     @property
     def last_step(self) -> bool:
@@ -196,7 +198,7 @@ class TrainingProgress:
         if not self.draining:
             return
         if not self.schedule.is_new_training(optimizer) and not self._trained.begins_stage():
-            if self.rounds.is_short_epoch:
+            if self.rounds.is_short_epoch or 0 < self._steps_of_batch < self._max_steps_of_batch:
                 return
             if self._batches_ahead:
                 self._batches_ahead -= 1
@@ -209,6 +211,7 @@ class TrainingProgress:
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """A step was taken: count it, and end the epoch after the last one that is wanted."""
         self.log.steps += 1
+        self._steps_of_batch += 1
         self.rounds.stepped()
         self.schedule.stepped(optimizer, self.log.steps)
         self._growth.step_ends()
@@ -263,6 +266,11 @@ class TrainingProgress:
         if self.rounds.epoch_begins(epoch) and self.draining:
             self.rounds.begin()
             self._trace_more()
+
+    def batch_given(self) -> None:
+        """A loader gave a batch. A script may take several steps with it: one for each of some scales."""
+        self._max_steps_of_batch = max(self._max_steps_of_batch, self._steps_of_batch)
+        self._steps_of_batch = 0
 
     def epoch_ended(self) -> None:
         """The traced epoch ends, and another one would follow."""

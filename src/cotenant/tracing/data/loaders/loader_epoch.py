@@ -83,6 +83,7 @@ class LoaderEpoch:
     def end_batch(self, batch: Any) -> None:
         """A batch is given."""
         self._position += 1
+        self._progress.batch_given()
         tensors = (leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
         self._progress.rounds.batch_read(self._epoch, sum(tensor.numel() for tensor in tensors))
 
