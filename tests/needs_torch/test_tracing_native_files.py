@@ -86,3 +86,19 @@ def test_what_compiled_code_writes_is_read_again(tmp_path, library):
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "beside.h5").exists()
     assert (tmp_path / "there.db").read_bytes() == before
+
+
+def test_a_folder_that_is_missing_for_a_log_is_named(tmp_path):
+    source = """
+import logging
+import torch
+logging.getLogger("mine").addHandler(logging.FileHandler("logs/train.log"))
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    trace = traced(tmp_path, source)
+    sentence = "the folder `logs` does not exist, and the script writes to it: make it before the job starts"
+    assert (trace.partial, trace.warnings, (tmp_path / "logs").exists()) == (False, (sentence,), False)

@@ -197,6 +197,8 @@ class CudaBuildSession:
     def _trace(self, *, partial: bool) -> MemoryTrace:
         self.observer.name_modules()
         self.observer.progress.conditional_work.warn()
+        for sentence in self.overlay.warnings():
+            self.warn(sentence)
         reserved = torch.cuda.max_memory_reserved()
         history = torch.cuda.memory._snapshot()["device_traces"][0]
         has_oom = any(entry["action"] == "oom" for entry in history)

@@ -287,6 +287,8 @@ class TracingSession:
         header = replace(self.recorder.header, libraries=library_versions(), epoch_end=progress.epoch_end)
         self.recorder.header = with_provenance(header)
         progress.conditional_work.warn()
+        for sentence in self.overlay.warnings():
+            self.recorder.warn(sentence)
         gc.disable()  # nothing of the trace is garbage, and collections would take half of the time
         answer_trace(self.answer, self.recorder.trace(partial=partial))
 

@@ -44,6 +44,7 @@ class Overlay:
         upper: the folder whose tree lies over the file system.
         captures_all: whether all changes go there; else only files that `write` made.
         cwd: the working folder, as the script sees it.
+        assumed_folders: folders that did not exist when the script wrote a file to them, and that were made.
     """
 
     def __init__(self, folder: str, *, captures_all: bool = True, free: tuple[str, ...] = ()) -> None:
@@ -52,6 +53,7 @@ class Overlay:
         self.captures_all = captures_all
         self.removed: set[str] = set()
         self.cwd = real_getcwd()
+        self.assumed_folders: list[str] = []
         self._free = frozenset((*_NEVER_REDIRECTED, *free, self.root, *cache_folders(os.environ)))
         self._below_free = tuple(path + "/" for path in self._free)
 
@@ -134,6 +136,7 @@ class Overlay:
         full = self.path_of(path)
         if full is None or not self.captures(full):
             return path
+        self._assume_folder(full)
         above = self.upper_path(full)
         hidden = self._is_removed(full)
         if os.path.islink(above):
@@ -143,6 +146,28 @@ class Overlay:
         elif os.path.isdir(self.visible(full)):
             raise _error(errno.EISDIR, full)
         return above
+
+    def _assume_folder(self, full: str) -> None:
+        """Make the folder of a file that the script writes: a README may ask for `mkdir logs` beforehand."""
+        folder = os.path.dirname(full)
+        if not self.captures_all or self.exists(folder):
+            return
+        parent = next(path for path in self._folders_above(folder) if self.exists(path))
+        if os.path.isdir(self.visible(parent)):
+            real_makedirs(self.above(folder), exist_ok=True)
+            self.assumed_folders.append(folder)
+
+    @staticmethod
+    def _folders_above(path: str) -> Iterator[str]:
+        while path != "/":
+            path = os.path.dirname(path)
+            yield path
+
+    def warnings(self) -> list[str]:
+        """Sentences about folders that the script's own run will lack."""
+        names = [path.removeprefix(self.cwd + "/") for path in self.assumed_folders]
+        what = "does not exist, and the script writes to it: make it before the job starts"
+        return [f"the folder `{name}` {what}" for name in names]
 
     def _copy(self, source: str, target: str) -> None:
         if os.path.islink(target):
@@ -154,6 +179,8 @@ class Overlay:
     def write(self, path: Any, content: bytes) -> None:
         """Write a whole new file, in the scratch folder even where that does not capture all changes."""
         full = self.path_of(path)
+        if full is not None:
+            self._assume_folder(full)
         target = os.fspath(path) if full is None else self.upper_path(full)
         with os.fdopen(real_open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)

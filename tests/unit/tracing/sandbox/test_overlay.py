@@ -169,7 +169,8 @@ def test_a_folder_with_files_is_not_removed(overlay, folder):
         pytest.param(lambda o, f: o.move(f + "/data", f + "/data/in"), errno.EINVAL, id="move a folder into itself"),
         pytest.param(lambda o, f: o.move(f + "/old.txt", f + "/data"), errno.EISDIR, id="move a file onto a folder"),
         pytest.param(lambda o, f: o.make_folder(f + "/data"), errno.EEXIST, id="make a folder again"),
-        pytest.param(lambda o, f: o.for_writing(f + "/none/x", fresh=True), errno.ENOENT, id="write below no folder"),
+        pytest.param(lambda o, f: o.make_folder(f + "/none/x"), errno.ENOENT, id="make a folder below no folder"),
+        pytest.param(lambda o, f: o.for_writing(f + "/old.txt/x", fresh=True), errno.ENOENT, id="write below a file"),
         pytest.param(lambda o, f: o.for_writing(f + "/data", fresh=True), errno.EISDIR, id="write to a folder"),
         pytest.param(lambda o, f: o.change_folder(f + "/none"), errno.ENOENT, id="change to no folder"),
     ],
@@ -220,3 +221,22 @@ def test_raw_files_are_written_in_the_scratch_folder(overlay, folder):
 def test_an_empty_path_is_no_folder(overlay):
     assert overlay.path_of("") is None
     assert overlay.visible("") == ""
+
+
+def test_a_folder_that_a_script_writes_to_is_made_and_named(overlay, folder):
+    for path in ("logs/old/train.log", "logs/old/test.log", "data/new"):
+        Path(overlay.for_writing(path, fresh=True)).write_text("x")
+    overlay.write(f"{folder.parent}/saved/model.pt", b"x")
+    assert content(overlay, "logs/old/train.log") == content(overlay, f"{folder.parent}/saved/model.pt") == "x"
+    assert (folder / "logs").exists() is False
+    assert [sentence.partition(",")[0] for sentence in overlay.warnings()] == [
+        "the folder `logs/old` does not exist",
+        f"the folder `{folder.parent}/saved` does not exist",
+    ]
+
+
+def test_without_capture_no_folder_is_made_for_a_script(folder, tmp_path):
+    overlay = Overlay(str(tmp_path / "scratch"), captures_all=False)
+    with refused_with(errno.ENOENT):
+        overlay.write("logs/model.pt", b"x")
+    assert overlay.warnings() == []
