@@ -241,6 +241,24 @@ def test_the_text_of_a_made_up_image_has_its_boxes_where_a_script_asks_for_it(tm
 
 
 @IMAGES
+def test_a_list_whose_paths_of_images_become_those_of_labels_has_both(tmp_path):
+    source = """
+    from PIL import Image
+    images, boxes = [], []
+    for line in open("../data/coco/trainvalno5k.txt", "r"):
+        label = line.replace("images", "labels").replace(".jpg", ".txt").strip()
+        if os.path.isfile(label):
+            images.append(line.strip())
+            boxes += [row.split() for row in Path(label).read_text().splitlines()]
+    assert len(images) == 1000 and Image.open(images[0]).size == (16, 8)
+    assert len(boxes) == 7000 and {len(box) for box in boxes} == {5}
+    assert {int(box[0]) for box in boxes} == set(range(80))
+    assert len(set(map(tuple, boxes[:7]))) == 7
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"])
+
+
+@IMAGES
 def test_a_list_of_images_is_absent_without_a_reader_of_yolo(tmp_path):
     source = "assert not Path('datasets/coco/train2017.txt').exists()"
     assert not trained(tmp_path, source, synthetic_data=["3x8x16:uint8:80"]).warnings

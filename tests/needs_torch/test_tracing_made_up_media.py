@@ -157,3 +157,23 @@ def test_a_missing_video_is_read_as_a_tensor(reading, shape):
     image = parse_sample("3x8x16:uint8")
     read_video = functools.partial(synthetic_videos._read_video, [image], image)
     assert eval(reading, {"read_video": read_video, "path": "data/clip.mp4"}).shape == shape
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("sample", "line", "mode"),
+    [
+        pytest.param("3x8x16:uint8:2", 'label = Image.open(os.path.join("data/OUT", "7.png"))', "L", id="label"),
+        pytest.param("3x8x16:uint8:2", 'label = Image.open("data/OUT/7.png").convert("RGB")', "RGB", id="converted"),
+        pytest.param("3x8x16:uint8", 'label = Image.open("data/OUT/7.png")', "RGB", id="an image to restore"),
+        pytest.param("3x8x16:uint8", 'a_mask = Image.open("data/OUT/7.png")', "L", id="mask"),
+        pytest.param("3x8x16:uint8:2", 'image = Image.open("data/OUT/7.png")', "RGB", id="image"),
+    ],
+)
+def test_an_image_that_is_opened_as_a_label_has_one_channel(tmp_path, sample, line, mode):
+    source = f"""
+    from PIL import Image
+    {line}
+    assert {line.partition(" = ")[0]}.mode == {mode!r}
+    """
+    trained(tmp_path, source, synthetic_data=[sample])

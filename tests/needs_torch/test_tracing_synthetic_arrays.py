@@ -90,6 +90,58 @@ def test_a_missing_archive_of_numpy_has_arrays_by_name(tmp_path):
     trained(tmp_path, source, synthetic_data=["4x3:float32", "train.npz/y=4:int64"])
 
 
+MATLAB = """
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    from scipy.io import loadmat
+    data = loadmat("data/IndianPine.mat")
+    assert (data["input"].shape, data["TR"].shape, int(data["TR"].max())) == ((5, 4, 20), (5, 4), 16)
+"""
+
+
+@pytest.fixture
+def scipy(tmp_path):
+    """A package that reads as SciPy does: from a file that is opened."""
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy/__init__.py").touch()
+    (tmp_path / "scipy/io.py").write_text("def loadmat(path):\n    return open(path)\n")
+
+
+def test_a_missing_file_of_matlab_has_the_arrays_that_are_described(tmp_path, scipy):
+    trained(tmp_path, MATLAB, synthetic_data=["IndianPine.mat/input=5x4x20", "TR=5x4:uint8:17"])
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        pytest.param(["5x4x20"], "FileNotFoundError", id="none for a name"),
+        pytest.param(["5x4x20", "input=5x4x20"], "KeyError: 'TR'", id="not this one"),
+    ],
+)
+def test_a_file_of_matlab_has_no_other_arrays(tmp_path, scipy, samples, message):
+    with failing("raised", message):
+        trained(tmp_path, MATLAB, synthetic_data=samples)
+
+
+@pytest.mark.parametrize("path", ["pretrained_models/stylegan.pt", "out/model.pt"])
+def test_a_file_in_a_folder_of_checkpoints_has_weights(tmp_path, path):
+    trace = trained(tmp_path, f"model.load_state_dict(torch.load({path!r})['g_ema'])", synthetic_data=["4x3:float32"])
+    assert trace.warnings[0] == f"the weights `{path}` are not on this machine: the model keeps its initial ones"
+
+
+def test_entries_that_are_copied_from_missing_weights_are_the_initial_ones(tmp_path):
+    source = """
+    layer = torch.nn.Linear(3, 3)
+    saved, own = torch.load("best.pth.tar")["state_dict"], layer.state_dict()
+    for name in own:
+        own[name] = saved[name]
+    own["weight"] = torch.full((3, 3), 7.0)
+    before = layer.bias.clone()
+    layer.load_state_dict(own)
+    assert (layer.weight == 7).all() and (layer.bias == before).all()
+    """
+    trained(tmp_path, source, synthetic_data=["4x3:float32"])
+
+
 def test_a_missing_file_of_an_array_that_torch_saved_is_one(tmp_path):
     source = """
     series = torch.load("data/series.pt")

@@ -59,6 +59,7 @@ _PATH = re.compile(r"(?:~|\.{0,2})/[\w./+-]+|[\w.+-]+(?:/[\w.+-]+){2,}/?|[\w.+-]
 _SAYS_MISSING = re.compile(r"\b(?:no|not|missing|empty|without|cannot|could)\b", re.IGNORECASE)
 """Of a message: `No trajectories detected at buffers/CIFAR100`."""
 _ARRAYS = (".npy", ".pt", ".pth")
+_ARCHIVES = (".npz", ".mat")
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
@@ -145,7 +146,7 @@ def _made_up_hint(error: BaseException) -> str | None:
         return hint
     if not synthetic_records.made_up or not (isinstance(error, kinds) or is_of_shapes):
         return None
-    archive = next((path for path in synthetic_records.made_up if path.endswith(".npz")), None)
+    archive = next((path for path in synthetic_records.made_up if path.endswith(_ARCHIVES)), None)
     if archive is not None and isinstance(error, LookupError):
         name = error.args[0] if isinstance(error, KeyError) and error.args else "NAME"
         return (

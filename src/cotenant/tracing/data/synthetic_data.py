@@ -17,13 +17,14 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import empty_listings, placeholders, synthetic_keras
-from cotenant.tracing.data.data_options import SyntheticSample, parse_sample
+from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, parse_sample
 from cotenant.tracing.data.files import file_questions, missing_downloads, synthetic_archives, synthetic_recordings
 from cotenant.tracing.data.files.unpacked_files import loaded_tensors, unpacked_tensors
 from cotenant.tracing.data.graphs import synthetic_graphs
@@ -65,6 +66,11 @@ _VOXEL_DISTANCE = 7
 _ONE_DISTANCE = 17  # a prime, so that most columns have a 1
 _OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
 _CAMERA = re.compile(r"(?:world|scale|camera)_mat(?:_inv)?_\d+")
+_MASK, _LABEL_MAP = (
+    re.compile(rf"\w*(?:{words})\w*\s*=\s*(?:\w+\.)*open\((?!.*\.convert\().*\)$", re.IGNORECASE)
+    for words in ("mask|annot", "mask|annot|label|lbl")
+)
+"""Lines that open an image and give it one of these names, without a conversion."""
 _WEIGHTS = re.compile(r"checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.IGNORECASE)
 
 
@@ -95,6 +101,14 @@ def patches(context: AbsenceContext) -> list[Entry]:
         Patch(
             target="numpy:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
             replacement=_replacing_missing_files(functools.partial(_numpy_file, every, samples[0]), warn),
+        ),
+        *(
+            Patch(
+                target=target, phase=Phase.DATA, wraps=True, reason=_REASON,
+                source="scipy/io/matlab/_mio.py, `loadmat`",
+                replacement=_replacing_missing_files(functools.partial(_matlab_file, every), warn),
+            )
+            for target in ("scipy.io:loadmat", "scipy.io.matlab:loadmat")
         ),
         Patch(
             target="torch:load", phase=Phase.DATA, wraps=True, reason=_REASON, stacks=True,
@@ -190,7 +204,7 @@ def _image_patches(
         Patch(
             target="PIL.Image:open", phase=Phase.DATA, wraps=True, reason=_REASON,
             replacement=_replacing_missing_files(
-                lambda file: blank_image(sample_at(file, every, image)), warn_of_image
+                functools.partial(_opened_image, every, image), warn_of_image
             ),
         ),
         *(
@@ -220,10 +234,22 @@ def _numpy_file(samples: Sequence[SyntheticSample], default: SyntheticSample, fi
     is_object = _OBJECT.search(script_location.calling_text())
     if is_path and (is_object or _WEIGHTS.search(os.fspath(file))):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
-    if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".npz"):
-        return _MissingNpz(os.fspath(file), samples, default)
+    if is_path and os.fspath(file).endswith(".npz"):
+        return _MissingArrays(os.fspath(file), samples, default)
     made = unpacked_tensors(sample_at(file, samples, default))
     return tuple(map(_array, made)) if isinstance(made, tuple) else _array(made)
+
+
+def _matlab_file(samples: Sequence[SyntheticSample], file: Any) -> Any:
+    """What `scipy.io.loadmat` makes of a file that is missing.
+
+    Raises:
+        FileNotFoundError: no sample is for a name. Others than arrays, such as lists of files, are often in such files.
+    """
+    named = [sample for sample in samples if sample.path_part]
+    if not isinstance(file, (str, os.PathLike)) or not named:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+    return _MissingArrays(os.fspath(file), samples, None)
 
 
 def _array(made: torch.Tensor) -> Any:
@@ -234,13 +260,15 @@ def _array(made: torch.Tensor) -> Any:
     return array
 
 
-class _MissingNpz(Mapping[str, Any]):
+class _MissingArrays(Mapping[str, Any]):
     """Arrays by name: `data.npz/x=12x207x2:float32` describes one, `.npz` or a sample without a path every one.
+
+    Without a default, of a file of MATLAB, only those that are described are there.
 
     Matrices of cameras, as `world_mat_7`, are those of the identity. Source: lioryariv/idr, DATA_CONVENTION.md.
     """
 
-    def __init__(self, path: str, samples: Sequence[SyntheticSample], default: SyntheticSample) -> None:
+    def __init__(self, path: str, samples: Sequence[SyntheticSample], default: SyntheticSample | None) -> None:
         self._path, self._samples, self._default = path, samples, default
         parts = [sample.path_part.rpartition("/") for sample in samples]
         named = [name for file, _, name in parts if file and file in path]
@@ -251,7 +279,10 @@ class _MissingNpz(Mapping[str, Any]):
         is_described = any(sample.path_part and sample.path_part in path for sample in self._samples)
         if _CAMERA.fullmatch(name) and not is_described:
             return importlib.import_module("numpy").eye(4, dtype="float32")
-        return _array(synthetic_tensor(sample_at(path, self._samples, self._default)))
+        sample = sample_at(path, self._samples, self._default)
+        if sample is None:
+            raise KeyError(name)
+        return _array(synthetic_tensor(sample))
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -262,7 +293,7 @@ class _MissingNpz(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __enter__(self) -> _MissingNpz:
+    def __enter__(self) -> _MissingArrays:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -282,6 +313,17 @@ def _scan(samples: Sequence[SyntheticSample], default: SyntheticSample, file: ob
     voxels = numpy.zeros(shape[1:] if len(shape) > 3 and shape[0] == 1 else shape, numpy.float32)
     voxels.reshape(-1)[::_VOXEL_DISTANCE] = 1
     return importlib.import_module("nibabel").Nifti1Image(voxels, numpy.eye(4))
+
+
+def _opened_image(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:
+    """A blank image, of one channel where the script calls what it opens a mask, or a label of one of several classes.
+
+    What the others call a label may be the image that a network is to restore.
+    """
+    found = sample_at(file, samples, image)
+    pattern = _LABEL_MAP if found.classes != CLASSES else _MASK
+    is_map = not found.path_part and pattern.match(script_location.calling_text())
+    return blank_image(replace(found, shape=(1, *found.shape[1:])) if is_map else found)
 
 
 def _image_array(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:

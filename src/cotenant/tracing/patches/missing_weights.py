@@ -27,7 +27,11 @@ _MODEL_FETCHERS = ("huggingface_hub", "torch.hub")
 _DATA_LIBRARIES = ("datasets", "evaluate")
 _CHECKPOINT_SUFFIXES = (".pth", ".tar", ".ckpt", ".bin", ".t7")
 _TORCH_SUFFIXES = (".pth", ".pth.tar", ".ckpt", ".pt")
-_CHECKPOINT_NAME = re.compile(r"weight|ckpt|checkpoint|pretrain|model|best|last|state_dict", re.IGNORECASE)
+_CHECKPOINT_NAME = re.compile(
+    r"(?:weight|ckpt|checkpoint|pretrain|model|best|last|state_dict)[^/]*$|(?:pretrained|checkpoint|ckpt)[^/]*/[^/]*$",
+    re.IGNORECASE,
+)
+"""Of a file, or of its folder: `pretrained_models/stylegan2.pt`."""
 _SOURCES = ("url", "id", "from_path")
 """Names of what is downloaded or unpacked: gdown takes the `id` of a file in place of its URL."""
 _MISSING_PART = "cotenant_missing_part"
@@ -117,8 +121,7 @@ def is_checkpoint_file(path: str, mode: str) -> bool:
 
 def is_checkpoint(path: str) -> bool:
     """Whether a file that `torch.load` reads holds weights rather than data, by its name."""
-    name = os.path.basename(path)  # noqa: PTH119 - of a text
-    return name.endswith(_CHECKPOINT_SUFFIXES) or bool(_CHECKPOINT_NAME.search(name))
+    return path.endswith(_CHECKPOINT_SUFFIXES) or bool(_CHECKPOINT_NAME.search(path))
 
 
 def patches(context: AbsenceContext) -> list[Patch]:
@@ -266,6 +269,8 @@ def _keeping_initial_weights(original: Any) -> Any:
     def load_state_dict(self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_missing(state_dict):
             state_dict = self.state_dict()
+        elif MissingStateDict.made and isinstance(state_dict, Mapping):
+            state_dict = _without_missing(self, state_dict)
         return original(self, state_dict, *args, **kwargs)
 
     return load_state_dict
@@ -277,6 +282,15 @@ def _keeping_initial_state(original: Any) -> Any:
         return None if _is_missing(state_dict) else original(self, state_dict, *args, **kwargs)
 
     return load_state_dict
+
+
+def _without_missing(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries, of which those that a script copied one by one from a missing checkpoint are the module's own."""
+    missing = [name for name, value in state_dict.items() if isinstance(value, MissingStateDict)]
+    if not missing:
+        return state_dict
+    own = module.state_dict()
+    return {**state_dict, **{name: own[name] for name in missing if name in own}}
 
 
 def _is_missing(state_dict: Any) -> bool:

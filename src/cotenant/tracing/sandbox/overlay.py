@@ -136,7 +136,7 @@ class Overlay:
         full = self.path_of(path)
         if full is None or not self.captures(full):
             return path
-        self._assume_folder(full)
+        self.assume_folder_of(full)
         above = self.upper_path(full)
         hidden = self._is_removed(full)
         if os.path.islink(above):
@@ -147,8 +147,8 @@ class Overlay:
             raise _error(errno.EISDIR, full)
         return above
 
-    def _assume_folder(self, full: str) -> None:
-        """Make the folder of a file that the script writes: a README may ask for `mkdir logs` beforehand."""
+    def assume_folder_of(self, full: str) -> None:
+        """Make the folder in which the script makes a file or a folder: a README may ask for `mkdir logs` before."""
         folder = os.path.dirname(full)
         if not self.captures_all or self.exists(folder):
             return
@@ -180,7 +180,7 @@ class Overlay:
         """Write a whole new file, in the scratch folder even where that does not capture all changes."""
         full = self.path_of(path)
         if full is not None:
-            self._assume_folder(full)
+            self.assume_folder_of(full)
         target = os.fspath(path) if full is None else self.upper_path(full)
         with os.fdopen(real_open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from cotenant.tracing import script_location
 from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_attributes
 from cotenant.tracing.sandbox import bytecode_cache
 from cotenant.tracing.sandbox.builtin_function import as_builtin
@@ -156,6 +157,12 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
 
         return call
 
+    def make_folder(full: str, *_: Any, **__: Any) -> None:
+        makes_parents = script_location.local_value(script_location.calling_frame(), "parents") is True
+        if not makes_parents:  # else `pathlib.Path.mkdir` makes them itself, after an error
+            overlay.assume_folder_of(full)
+        overlay.make_folder(full)
+
     def truncate(full: str, length: int) -> None:
         descriptor = os.open(full, os.O_RDWR)
         try:
@@ -168,7 +175,7 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
 
     changes: dict[str, Callable[..., Any]] = {
-        "mkdir": lambda full, *_, **__: overlay.make_folder(full),
+        "mkdir": make_folder,
         "rmdir": lambda full, **__: overlay.remove_folder(full),
         "unlink": lambda full, **__: overlay.remove(full),
         "remove": lambda full, **__: overlay.remove(full),

@@ -240,3 +240,14 @@ def test_without_capture_no_folder_is_made_for_a_script(folder, tmp_path):
     with refused_with(errno.ENOENT):
         overlay.write("logs/model.pt", b"x")
     assert overlay.warnings() == []
+
+
+def test_a_folder_is_made_below_one_that_is_missing(overlay, folder, monkeypatch):
+    monkeypatch.setattr(os, "mkdir", overlay_hooks._changing_functions(overlay)["mkdir"])
+    Path("weights/of/320").mkdir()
+    assert overlay.names(str(folder / "weights/of")) == ["320"]
+    Path("more/inside").mkdir(parents=True)
+    assert overlay.exists(str(folder / "more/inside"))
+    assert [sentence.partition(",")[0] for sentence in overlay.warnings()] == ["the folder `weights/of` does not exist"]
+    assert not (folder / "weights").exists()
+    assert not (folder / "more").exists()

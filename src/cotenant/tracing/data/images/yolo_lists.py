@@ -1,21 +1,25 @@
 """Data sets of YOLO that are not on this machine: a list of images, or a folder of them, and a text of boxes for each.
 
 `data/coco.yaml` names lists such as `datasets/coco/train2017.txt`. The text of `images/train2017/7.jpg` is
-`labels/train2017/7.txt`; each line is a class and the corners of an outline, as ratios, as in COCO's. Only readers
-that have the function `img2label_paths` are meant: those of YOLOv3, v5, v7, v9 and of the package ultralytics.
-Other readers ask for the text of an image that was made up: its lines have a class, a center and a size, which is what
-they check.
+`labels/train2017/7.txt`; each line is a class and the corners of an outline, as ratios, as in COCO's, for readers that
+have the function `img2label_paths`: those of YOLOv3, v5, v7, v9 and of the package ultralytics. Other readers replace
+`images` by `labels` in the paths of a list, or ask for the text of an image that was made up: its lines have a class, a
+center and a size, which is what they check.
 A module of its own: the layout of one kind of data set, as `voc_lists` is of another.
 Source: ultralytics/yolov5, utils/dataloaders.py, `LoadImagesAndLabels` and `verify_image_label`.
 """
 
 from __future__ import annotations
 
+import functools
+import linecache
+import re
 import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cotenant.tracing import script_location
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.images import image_files
 from cotenant.tracing.sandbox.overlay import Overlay
@@ -26,6 +30,7 @@ _HALF = 0.1  # of the side of an object
 _READER = "img2label_paths"
 _LIST_SUFFIX = ".txt"
 _IMAGES, _LABELS = "images", "labels"
+_REPLACES = re.compile(r"""\.replace\(\s*["']/?images/?["'],\s*["']/?labels/?["']""")
 
 
 def is_yolo_data(path: str) -> bool:
@@ -33,8 +38,18 @@ def is_yolo_data(path: str) -> bool:
     name = Path(path)
     is_list = name.suffix == _LIST_SUFFIX and any(word in name.stem for word in ("train", "val", "test"))
     is_folder = not name.suffix and _IMAGES in name.parts
+    return (is_list and _replaces_images(script_location.calling_file())) or ((is_list or is_folder) and _has_reader())
+
+
+def _has_reader() -> bool:
     # Not `hasattr`: `torch.ops` has a namespace of any name.
-    return (is_list or is_folder) and any(_READER in vars(module) for module in list(sys.modules.values()))
+    return any(_READER in vars(module) for module in list(sys.modules.values()))
+
+
+@functools.cache
+def _replaces_images(path: str) -> bool:
+    """Whether a source file makes the paths of labels from those of images."""
+    return _REPLACES.search("".join(linecache.getlines(path))) is not None
 
 
 def make(
@@ -50,8 +65,9 @@ def make(
     above = Path(overlay.above(str(folder)))
     labels = Path(*(_LABELS if part == _IMAGES else part for part in above.parts))
     labels.mkdir(parents=True, exist_ok=True)
+    form = _box if _has_reader() else _line
     for index, stem in enumerate(stems):
-        boxes = (_box(index * BOXES_OF_IMAGE + box, image.classes) for box in range(BOXES_OF_IMAGE))
+        boxes = (form(index * BOXES_OF_IMAGE + box, image.classes) for box in range(BOXES_OF_IMAGE))
         Path(labels, f"{stem}.txt").write_text("".join(boxes))
     if is_list:
         Path(overlay.above(full)).write_text("".join(f"{folder}/{stem}.jpg\n" for stem in stems))
@@ -70,14 +86,14 @@ def make_text_of_image(overlay: Overlay, image: SyntheticSample | None, path: st
         return False
     first = zlib.crc32(name.stem.encode()) * BOXES_OF_IMAGE  # an image has the same ones each time
     overlay.new_file(full).write_text(
-        "".join(f"{index % image.classes} {_place(index)}\n" for index in range(first, first + BOXES_OF_IMAGE))
+        "".join(_line(index, image.classes) for index in range(first, first + BOXES_OF_IMAGE))
     )
     return True
 
 
-def _place(index: int) -> str:
-    """Center and size of a box, as ratios."""
-    return f"{_center(index):.3f} {_center(index):.3f} {2 * _HALF:.3f} {2 * _HALF:.3f}"
+def _line(index: int, classes: int) -> str:
+    """An object by its class, and the center and the size of its box, as ratios."""
+    return f"{index % classes} {_center(index):.3f} {_center(index):.3f} {2 * _HALF:.3f} {2 * _HALF:.3f}\n"
 
 
 def _center(index: int) -> float:
