@@ -24,6 +24,7 @@ _NEVER_REDIRECTED = ("/dev", "/proc", "/sys")
 
 # Taken before `overlay_hooks` replaces them in `os`.
 real_stat, real_lstat, real_open, real_listdir = os.stat, os.lstat, os.open, os.listdir
+real_isdir, real_isfile = os.path.isdir, os.path.isfile  # a script's questions are answered with made-up files
 real_getcwd, real_chdir, real_makedirs, real_unlink = os.getcwd, os.chdir, os.makedirs, os.unlink
 real_symlink = os.symlink
 
@@ -100,7 +101,7 @@ class Overlay:
     def _is_folder(self, full: str) -> bool:
         """Whether the script sees a folder at `full`; a link to one is none."""
         path = self.visible(full)
-        return os.path.isdir(path) and not os.path.islink(path)
+        return real_isdir(path) and not os.path.islink(path)
 
     def is_real(self, full: str) -> bool:
         """Whether something is at `full` outside the scratch folder."""
@@ -120,7 +121,7 @@ class Overlay:
     def upper_path(self, full: str) -> str:
         """The place in the scratch folder at which to make `full`; the script must see its folder."""
         folder = os.path.dirname(full)
-        if not os.path.isdir(self.visible(folder)):
+        if not real_isdir(self.visible(folder)):
             raise _error(errno.ENOENT, full)
         real_makedirs(self.above(folder), exist_ok=True)
         return self.above(full)
@@ -141,9 +142,9 @@ class Overlay:
         hidden = self._is_removed(full)
         if os.path.islink(above):
             self._copy(os.path.realpath(above), above)
-        elif not fresh and not _exists(above) and not hidden and os.path.isfile(full):
+        elif not fresh and not _exists(above) and not hidden and real_isfile(full):
             self._copy(full, above)
-        elif os.path.isdir(self.visible(full)):
+        elif real_isdir(self.visible(full)):
             raise _error(errno.EISDIR, full)
         return above
 
@@ -153,7 +154,7 @@ class Overlay:
         if not self.captures_all or self.exists(folder):
             return
         parent = next(path for path in self._folders_above(folder) if self.exists(path))
-        if os.path.isdir(self.visible(parent)):
+        if real_isdir(self.visible(parent)):
             real_makedirs(self.above(folder), exist_ok=True)
             self.assumed_folders.append(folder)
 
@@ -250,7 +251,7 @@ class Overlay:
     def names(self, full: str) -> list[str]:
         """Names in a folder, sorted."""
         above = self.above(full)
-        found = set(real_listdir(above)) if os.path.isdir(above) else set()
+        found = set(real_listdir(above)) if real_isdir(above) else set()
         if not self._is_removed(full):
             try:
                 below = real_listdir(full)
@@ -258,9 +259,9 @@ class Overlay:
                     below = [name for name in below if os.path.join(full, name) not in self.removed]
                 found.update(below)
             except FileNotFoundError:
-                if not os.path.isdir(above):
+                if not real_isdir(above):
                     raise
-        elif not os.path.isdir(above):
+        elif not real_isdir(above):
             raise _error(errno.ENOENT, full)
         return sorted(found)
 
