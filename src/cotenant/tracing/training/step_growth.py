@@ -58,6 +58,11 @@ class StepGrowth:
         """An optimizer has stepped."""
         self._live.append(sum(self._allocated.live_bytes.values()))
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether the last step left more than the one before."""
+        return len(self._live) > 1 and self._live[-1] > self._live[-2]
+
     def warning(self) -> str | None:
         """What to say of the rounds that come; call it within the last step that is traced."""
         growths = [after - before for before, after in zip(self._live, self._live[1:], strict=False)][-2:]

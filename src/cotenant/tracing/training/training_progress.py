@@ -21,6 +21,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, step_growth
 from cotenant.tracing.training.conditional_work import ConditionalWork
+from cotenant.tracing.training.filling_deques import filling_deques
 from cotenant.tracing.training.later_branches import LaterBranches
 from cotenant.tracing.training.loop_exit import LoopExit
 from cotenant.tracing.training.optimizer_schedule import BATCHES_AHEAD, CAPTURE_WARMUP_STEPS, OptimizerSchedule
@@ -119,6 +120,7 @@ class TrainingProgress:
         self._growing_steps, self._is_growing = 0, False  # that were traced beyond those wanted; whether the last grew
         self._batches_ahead = 0  # that a loader may have read before its epoch was ended
         self._steps_of_batch = self._max_steps_of_batch = 0  # since a loader gave the last batch; of each before it
+        self._filling_deques: str | None = None  # what a warning says of them; None: not sought yet
 
     @property
     def last_step(self) -> bool:
@@ -229,6 +231,7 @@ class TrainingProgress:
                 return
             if not self.loaders and self._goes_on():
                 return
+            self._names_filling_deques()
             goes_on = self._loop_exit.leave(
                 with_loaders=bool(self.loaders),
                 rounds_loop=self.rounds.loop(),
@@ -256,8 +259,17 @@ class TrainingProgress:
             self._growing_steps += 1
             self._is_growing = True
             return True
-        self.log.warn(sentence)
+        if not self._names_filling_deques():
+            self.log.warn(sentence)
         return False
+
+    def _names_filling_deques(self) -> bool:
+        """Whether a warning names deques that fill with GPU tensors; they are sought once."""
+        if self._filling_deques is None and self._growth.has_grown:
+            self._filling_deques = filling_deques(self.log) or ""
+            if self._filling_deques:
+                self.log.warn(self._filling_deques)
+        return bool(self._filling_deques)
 
     def epoch_begins(self, epoch: tuple[object, ...]) -> None:
         """A loader is about to give its first batch: those of the epoch before are used up."""
