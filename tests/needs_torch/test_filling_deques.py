@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="tracing needs torch")
+pytest.importorskip("torch", reason="tracing needs torch")
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cotenant.tracing.training.filling_deques import filling_deques

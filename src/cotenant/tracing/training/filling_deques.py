@@ -35,7 +35,7 @@ def filling_deques(allocated: AllocatedBytes, objects: Iterable[Any] | None = No
         if sizes:
             lengths.append(each.maxlen)
             missing_bytes += sum(sizes.values()) * (each.maxlen - len(each)) // len(each)
-    if not lengths :
+    if not lengths or not is_large(missing_bytes, allocated):
         return None
     deques = "a deque" if len(lengths) == 1 else f"{len(lengths)} deques"
     return (
