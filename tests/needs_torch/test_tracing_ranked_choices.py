@@ -47,6 +47,11 @@ def test_periods_of_the_strongest_frequencies_are_no_zeros(tmp_path):
         pytest.param("series.topk(3, dim=0)[1][1:, 2].cpu().tolist()", "[2, 3]", id="a part"),
         pytest.param("series.mean(0).argsort()[:4].tolist()", "[0, 1, 2, 3]", id="argsort"),
         pytest.param("series.mean(0).sort(descending=True)[1].cpu()[:2].tolist()", "[0, 1]", id="sort"),
+        pytest.param(
+            "torch.rand(128, 40_943, device='cuda').argsort(1).cpu()[5, -2:].tolist()",
+            "[40941, 40942]",
+            id="of many entities",
+        ),
     ],
 )
 def test_ranks_are_distinct(tmp_path, read, found):

@@ -28,7 +28,10 @@ RANKED = "which elements rank first depends on values that are not computed; ass
 """The warning of it: what a script makes of the indices in Python is unknown, sizes included."""
 
 _CHOICES_ATTRIBUTE = "_cotenant_ranked"
-_MAX_READ = 1 << 16  # more indices are not read one by one
+_MAX_RANKED = 1 << 23
+"""Rankings of all entities of a knowledge graph, one for each sample of a batch, have millions of indices, in which the
+script looks up the right one. More take too much of this machine's memory."""
+_MAX_DRAWN = 1 << 16  # more are not read one by one
 
 
 @operators.assumption_for("aten::topk", "aten::sort", "aten::sort.stable")
@@ -47,7 +50,7 @@ def _mark(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
 def _draw(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Draws without replacement: each row has distinct elements."""
     count, replaced = args[1], args[2] if len(args) > 2 else kwargs.get("replacement", False)
-    if count > 1 and not replaced and out.numel() <= _MAX_READ and not has_known_values(out):
+    if count > 1 and not replaced and out.numel() <= _MAX_DRAWN and not has_known_values(out):
         ctx.known_values.assume(out, torch.arange(count).expand(out.shape), RANDOM_CHOICE)
 
 
@@ -56,7 +59,7 @@ def assumed_indices(tensor: Any) -> torch.Tensor | None:
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided or tensor.dtype is not torch.int64:
         return None
     shape, dim, choices, first = getattr(tensor.untyped_storage(), _CHOICES_ATTRIBUTE, (None, 0, 0, 0))
-    if shape is None or shape.numel() > _MAX_READ:
+    if shape is None or shape.numel() > _MAX_RANKED:
         return None
     ranks = (first + torch.arange(shape[dim])) % choices
     full = ranks.reshape([-1 if index == dim else 1 for index in range(len(shape))]).expand(shape).contiguous()
