@@ -8,7 +8,11 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.training.library_validations import validating_after_short_epochs, validation_patches
+from cotenant.tracing.training.library_validations import (
+    synthetic_data_patches,
+    validating_after_short_epochs,
+    validation_patches,
+)
 
 
 def evaluates(step, *, max_steps=1000, eval_steps=500, strategy="steps", delay=0, draining=True):
@@ -37,6 +41,31 @@ def test_a_trainer_evaluates_after_the_last_traced_step(max_steps):
 )
 def test_a_trainer_evaluates_only_where_it_would_later(options):
     assert not evaluates(3, **options)
+
+
+@pytest.mark.parametrize(
+    ("interval", "every_epoch", "validates_at"),
+    [
+        pytest.param(10_000, 1, 40, id="longer than an epoch"),
+        pytest.param(10, 1, 10, id="shorter"),
+        pytest.param(10_000, None, 10_000, id="over epochs"),
+        pytest.param(0.5, 1, 20, id="a part of an epoch"),
+    ],
+)
+def test_lightning_validates_within_an_epoch_of_made_up_data(interval, every_epoch, validates_at):
+    def setup_data(loop):
+        trainer = loop.trainer
+        if isinstance(trainer.val_check_interval, int):
+            if trainer.val_check_interval > loop.max_batches and trainer.check_val_every_n_epoch is not None:
+                raise ValueError
+            trainer.val_check_batch = trainer.val_check_interval
+        else:
+            trainer.val_check_batch = int(loop.max_batches * trainer.val_check_interval)
+
+    patch, _ = synthetic_data_patches()
+    trainer = SimpleNamespace(val_check_interval=interval, check_val_every_n_epoch=every_epoch)
+    patch.replacement(setup_data)(SimpleNamespace(trainer=trainer, max_batches=40))
+    assert (trainer.val_check_batch, trainer.val_check_interval) == (validates_at, interval)
 
 
 def lightning_loop(

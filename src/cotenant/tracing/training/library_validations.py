@@ -22,7 +22,22 @@ _Callback = Callable[..., Any]
 
 def patches(context: PatchContext) -> list[Entry]:
     """Those of a trace."""
-    return validation_patches(context.observer.progress)
+    entries = validation_patches(context.observer.progress)
+    return entries + synthetic_data_patches() if context.options.synthetic_data else entries
+
+
+def synthetic_data_patches() -> list[Entry]:
+    """Lightning's limits on validations, which count batches of the user's own data."""
+    return [
+        Patch(
+            target=f"{name}.loops.fit_loop:_FitLoop.setup_data", phase=Phase.LIBRARIES, wraps=True,
+            replacement=_validating_within_an_epoch,
+            reason="Lightning refuses a `val_check_interval` beyond the batches of an epoch, and made-up data have few.",
+            source="lightning/pytorch/loops/fit_loop.py, `_FitLoop.setup_data`",
+            missing="Lightning before 2.0",
+        )
+        for name in ("lightning.pytorch", "pytorch_lightning")
+    ]  # fmt: skip
 
 
 def validation_patches(progress: TrainingProgress) -> list[Entry]:
@@ -137,6 +152,26 @@ def validating_after_short_epochs(progress: TrainingProgress, original: _Callbac
             self.trainer.training = True
 
     return run
+
+
+def _validating_within_an_epoch(original: _Callback) -> _Callback:
+    """`setup_data`, where an epoch that is too short for an interval of so many batches ends with a validation."""
+
+    @functools.wraps(original)
+    def setup_data(self: Any) -> None:
+        trainer = self.trainer
+        interval = trainer.val_check_interval
+        if not isinstance(interval, int) or trainer.check_val_every_n_epoch is None:
+            original(self)
+            return
+        trainer.val_check_interval = 1.0
+        try:
+            original(self)
+        finally:
+            trainer.val_check_interval = interval
+        trainer.val_check_batch = min(interval, self.max_batches)
+
+    return setup_data
 
 
 def _validates_later(trainer: Any) -> bool:
