@@ -99,6 +99,7 @@ def python_of(cell: str) -> str:
     """The Python source of a cell, line for line; what is neither Python nor IPython's stays."""
     lines = cell.split("\n")
     first = next((place for place, line in enumerate(lines) if line.strip()), 0)
+    lines = _without_indent(lines, lines[first])
     if lines[first].startswith("%%"):
         name, _, rest = lines[first][2:].strip().partition(" ")
         if name in _TIMERS:
@@ -119,6 +120,12 @@ def python_of(cell: str) -> str:
             return "\n".join(lines)
         else:
             return "\n".join(lines)
+
+
+def _without_indent(lines: list[str], first: str) -> list[str]:
+    """Lines of a cell as `leading_indent` leaves them: a method that was split off its class is a function."""
+    indent = first[: len(first) - len(first.lstrip(" \t"))]
+    return [line.removeprefix(indent) for line in lines]
 
 
 def _rewrite(lines: list[str], place: int) -> bool:

@@ -65,6 +65,20 @@ def saved(folder, **fields):
     return path
 
 
+@pytest.mark.parametrize(
+    ("cell", "python"),
+    [
+        pytest.param("  def f(self):\n    return 1", "def f(self):\n  return 1", id="a method"),
+        pytest.param("\n\tx = 1\n\ty = 2", "\nx = 1\ny = 2", id="behind an empty line"),
+        pytest.param("  x = 1\ny = 2", "x = 1\ny = 2", id="of some lines"),
+        pytest.param("if x:\n  y = 1", "if x:\n  y = 1", id="below the first line"),
+        pytest.param("", "", id="empty"),
+    ],
+)
+def test_the_indent_of_the_first_line_is_none_of_a_cell(cell, python):
+    assert python_of(cell) == python
+
+
 def test_code_cells_are_read_with_their_tags(tmp_path):
     cells = [
         {"cell_type": "markdown", "source": "# x"},
