@@ -32,7 +32,7 @@ def synthetic_data_patches() -> list[Entry]:
         Patch(
             target=f"{name}.loops.fit_loop:_FitLoop.setup_data", phase=Phase.LIBRARIES, wraps=True,
             replacement=_validating_within_an_epoch,
-            reason="Lightning refuses a `val_check_interval` beyond the batches of an epoch, and made-up data have few.",
+            reason="Lightning refuses a `val_check_interval` beyond the batches of an epoch; made-up data have few.",
             source="lightning/pytorch/loops/fit_loop.py, `_FitLoop.setup_data`",
             missing="Lightning before 2.0",
         )
