@@ -95,3 +95,41 @@ def test_what_a_called_function_counts_before_its_condition_is_one_ahead_there()
         train(counting)
         break
     assert found == [8]
+
+
+class Scores(torch.nn.Module):
+    """Computes with its parameters alone, as models of entities and relations do."""
+
+    def __init__(self):
+        super().__init__()
+        self.entities = torch.nn.Parameter(torch.ones(3, 2))
+
+    def forward(self, first, second):
+        return (self.entities[first] * self.entities[second]).sum()
+
+    def rename(self, name):
+        self.name = name
+
+
+def test_the_forward_of_a_model_that_calls_no_module_is_work():
+    from cotenant.tracing.training.conditional_work import ConditionalWork
+
+    model = Scores()
+    work = ConditionalWork(SimpleNamespace(warn=print, steps=1, event_count=1))
+
+    def evaluate(model):
+        model.forward(0, 1)
+
+    def train():
+        for epoch in range(1, 20):
+            work.save_pending()
+            if not epoch % 5:
+                evaluate(model)
+            if not epoch % 5:
+                model.rename("best")
+            break
+
+    train()
+    first = train.__code__.co_firstlineno
+    assert work.names_in(__file__, range(first + 4, first + 5))
+    assert not work.names_in(__file__, range(first + 6, first + 7))

@@ -136,9 +136,16 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
     if word == "deepcopy":
         return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
     called = called_in(call, names)
-    if isinstance(called, torch.nn.Module):
+    if isinstance(called, torch.nn.Module) or _is_forward(called):
         return True
     return depth < _MAX_CALL_DEPTH and called is not None and _function_runs(called, call, names, depth)
+
+
+def _is_forward(called: Any) -> bool:
+    """Whether it is `model.forward`: its body may compute with parameters alone, and call no module."""
+    return (
+        isinstance(called, MethodType) and called.__name__ == "forward" and isinstance(called.__self__, torch.nn.Module)
+    )
 
 
 def _receiver(called: ast.expr) -> ast.expr:
