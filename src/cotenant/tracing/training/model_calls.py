@@ -143,9 +143,8 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
 
 def _is_forward(called: Any) -> bool:
     """Whether it is `model.forward`: its body may compute with parameters alone, and call no module."""
-    return (
-        isinstance(called, MethodType) and called.__name__ == "forward" and isinstance(called.__self__, torch.nn.Module)
-    )
+    is_of_module = isinstance(called, MethodType) and isinstance(called.__self__, torch.nn.Module)
+    return is_of_module and called.__name__ == "forward"
 
 
 def _receiver(called: ast.expr) -> ast.expr:
