@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cotenant.core.units import format_bytes
-from cotenant.tracing.training.step_growth import AllocatedBytes
+from cotenant.tracing.training.step_growth import AllocatedBytes, is_large
 
 _MAX_DEPTH = 3  # of containers in an entry: a list of transitions, each of which holds a dict of observations
 

@@ -214,8 +214,7 @@ def _recurring(
                 yield from texts
         elif isinstance(node, ast.Call):
             called = called_in(node, names)
-            method = inspect.getattr_static(type(called), "__call__", None)
-            function = method if isinstance(method, FunctionType) else getattr(called, "__func__", called)
+            function = getattr(called, "__func__", called)
             function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
             if isinstance(function, FunctionType) and _returns_recurring(function.__code__):
                 yield ast.unparse(node)

@@ -13,6 +13,13 @@ from torch.utils import _contextlib
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import source_bodies
+from cotenant.tracing.training.later_objects import (
+    class_of,
+    later_value,
+    method_of,
+    receiver,
+    with_later_objects,
+)
 from cotenant.tracing.training.source_values import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
@@ -24,7 +31,6 @@ _MATRIX_WORK = frozenset(
     {"inverse", "inv", "pinverse", "pinv", "cholesky", "cholesky_inverse", "eigh", "svd", "svd_lowrank", "qr", "solve",
      "solve_triangular", "matmul", "mm", "bmm", "einsum"}
 )  # fmt: skip
-_RETURN_SELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module
 
 
 def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
@@ -32,6 +38,7 @@ def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: 
 
     So do methods such as `evaluate` of libraries that use torch.
     """
+    names = with_later_objects(statements, names)
     return any(_runs(call, names, depth) for statement in statements for call in _calls(statement))
 
 
@@ -45,6 +52,7 @@ def infers(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int 
     withs = (item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items)
     if any(isinstance(part, ast.Attribute) and part.attr in _WITHOUT_GRAD for item in withs for part in ast.walk(item)):
         return True
+    names = with_later_objects(statements, names)
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if depth and any(_ends_training(call, names) for call in calls):
         return True
@@ -108,10 +116,12 @@ def _function_infers(called: Any, call: ast.Call, names: Mapping[str, Any], dept
 
 def called_in(call: ast.Call, names: Mapping[str, Any]) -> Any:
     """What is called, without running code of the script; None where it is not known."""
-    called = value_of(_receiver(call.func), names)
+    called = later_value(receiver(call.func), names)
     if called is None and isinstance(call.func, ast.Attribute):
-        return _method(value_of(call.func.value, names), call.func.attr)
-    return called
+        return method_of(later_value(receiver(call.func.value), names), call.func.attr)
+    if isinstance(called, (FunctionType, MethodType, type)) or _is_module(called):
+        return called
+    return method_of(called, "__call__") or called
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -136,28 +146,19 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
     if word == "deepcopy":
         return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
     called = called_in(call, names)
-    if isinstance(called, torch.nn.Module) or _is_forward(called):
+    if _is_module(called) or _is_forward(called):
         return True
     return depth < _MAX_CALL_DEPTH and called is not None and _function_runs(called, call, names, depth)
 
 
+def _is_module(value: Any) -> bool:
+    """Whether it is a module, or will be one when the script makes it."""
+    return issubclass(class_of(value), torch.nn.Module)
+
+
 def _is_forward(called: Any) -> bool:
     """Whether it is `model.forward`: its body may compute with parameters alone, and call no module."""
-    is_of_module = isinstance(called, MethodType) and isinstance(called.__self__, torch.nn.Module)
-    return is_of_module and called.__name__ == "forward"
-
-
-def _receiver(called: ast.expr) -> ast.expr:
-    """`model` of `model.eval()`."""
-    while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _RETURN_SELF:
-        called = called.func.value
-    return called
-
-
-def _method(owner: Any, name: str) -> Any:
-    """A method, looked up in the class without running code of the script."""
-    found = inspect.getattr_static(type(owner), name, None) if owner is not None else None
-    return MethodType(found, owner) if isinstance(found, FunctionType) else None
+    return isinstance(called, MethodType) and called.__name__ == "forward" and _is_module(called.__self__)
 
 
 def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
@@ -173,7 +174,7 @@ def _body_and_names(
     called: Any, call: ast.Call, names: Mapping[str, Any]
 ) -> tuple[list[ast.stmt], dict[str, Any]] | None:
     """The statements of a function of the script, and the names that they see; None for anything else."""
-    arguments = [value_of(node, names) for node in call.args]
+    arguments = [later_value(node, names) for node in call.args]
     if isinstance(called, MethodType):
         arguments.insert(0, called.__self__)
         called = called.__func__
@@ -188,5 +189,5 @@ def _body_and_names(
         except ValueError:  # not filled yet
             continue
     known.update(zip(code.co_varnames[: code.co_argcount], arguments, strict=False))
-    known.update({keyword.arg: value_of(keyword.value, names) for keyword in call.keywords if keyword.arg})
+    known.update({keyword.arg: later_value(keyword.value, names) for keyword in call.keywords if keyword.arg})
     return source_bodies.code_body(code), known

@@ -13,6 +13,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
+from cotenant.tracing.training.later_objects import with_later_objects
 from cotenant.tracing.training.loop_counters import assigned_in, settled
 from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import contains
@@ -116,7 +117,8 @@ class Behind:
         return _decided(self.statement, lambda test: settled(test, assigned, self._names(), is_own))
 
     def _names(self) -> Mapping[str, Any]:
-        return script_location.visible_names(self.frame)
+        names = script_location.visible_names(self.frame)
+        return with_later_objects(source_bodies.function_body(self.frame), names)
 
     def work(self, *, trains: bool) -> Work:
         """The statement by its place."""
