@@ -132,3 +132,26 @@ judge.run()
 """
     sizes = [event.bytes for event in traced(tmp_path, script).events if event.action == "alloc"]
     assert sizes.count(100_003 * 8 * 4) == 2
+
+
+def test_a_training_by_an_object_made_behind_the_first_is_traced(tmp_path):
+    from traced_scripts import traced
+
+    script = """
+import torch
+class Trainer:
+    def __init__(self, width):
+        self.model = torch.nn.Linear(8, width).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def train(self):
+        for step in range(500):
+            self.optimizer.zero_grad()
+            self.model(torch.zeros(10, 8).cuda()).sum().backward()
+            self.optimizer.step()
+first = Trainer(8)
+first.train()
+second = Trainer(100_003)
+second.train()
+"""
+    sizes = [event.bytes for event in traced(tmp_path, script).events if event.action == "alloc"]
+    assert sizes.count(100_003 * 8 * 4) >= 3  # weights, and gradients of at least two steps
