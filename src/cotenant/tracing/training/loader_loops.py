@@ -2,7 +2,7 @@
 
 Found in the source of the frames that read the loader: in an iteration of a `for` loop a loader is assigned, or a loop
 begins, from an expression with the loop's target, with a name that the loop counts up, or with one assigned from these,
-also behind a call that passes them on.
+also behind a call that passes them on. A loop over phases, as `for phase in ("train", "val")`, makes none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def loader_loop(frames: Iterable[FrameType]) -> tuple[FrameType, ast.For] | None
         if not script_location.is_user_file(frame.f_code.co_filename):
             continue
         for loop in reversed(list(loops_around(function_body(frame), frame.f_lineno))):
-            if isinstance(loop, ast.For) and _makes_loader(frame, loop, inner):
+            if isinstance(loop, ast.For) and not _is_over_phases(loop) and _makes_loader(frame, loop, inner):
                 return frame, loop
         inner.append(frame)
     return None
@@ -46,6 +46,28 @@ def _counted(loop: ast.For) -> set[str]:
     """The names of the loop's target, and those that its body counts up."""
     counters = (part.target for part in loop.body if isinstance(part, ast.AugAssign))
     return {node.id for part in (loop.target, *counters) for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def _is_over_phases(loop: ast.For) -> bool:
+    """Whether the loop trains in some iterations only, by its target: `if phase == "train": loss.backward()`.
+
+    Its other iterations are a validation, and the loop around it comes back to the same loaders.
+    """
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    return _trains(loop.body, set()) and not _trains(loop.body, names)
+
+
+def _trains(nodes: Iterable[ast.AST], names: set[str]) -> bool:
+    """Whether a backward pass is in the source, in both branches of conditions that mention `names`."""
+    for node in nodes:
+        if isinstance(node, ast.If) and _mentions(node.test, names):
+            if _trains(node.body, names) and _trains(node.orelse, names):
+                return True
+        elif isinstance(node, ast.Attribute) and node.attr == "backward":
+            return True
+        elif _trains(ast.iter_child_nodes(node), names):
+            return True
+    return False
 
 
 def _makes_loader(frame: FrameType, loop: ast.For, inner: list[FrameType]) -> bool:
