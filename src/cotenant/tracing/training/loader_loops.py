@@ -61,11 +61,11 @@ def _trains(nodes: Iterable[ast.AST], names: set[str]) -> bool:
     """Whether a backward pass is in the source, in both branches of conditions that mention `names`."""
     for node in nodes:
         if isinstance(node, ast.If) and _mentions(node.test, names):
-            if _trains(node.body, names) and _trains(node.orelse, names):
-                return True
-        elif isinstance(node, ast.Attribute) and node.attr == "backward":
-            return True
-        elif _trains(ast.iter_child_nodes(node), names):
+            found = _trains(node.body, names) and _trains(node.orelse, names)
+        else:
+            is_pass = isinstance(node, ast.Attribute) and node.attr == "backward"
+            found = is_pass or _trains(ast.iter_child_nodes(node), names)
+        if found:
             return True
     return False
 
