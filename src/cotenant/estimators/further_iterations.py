@@ -104,18 +104,17 @@ def repeated_iteration(events: Sequence[MemoryEvent]) -> RepeatedSpan | None:
     """
     ends = list(_step_ends(events))
     freed_at = _freed_at(events)
+    requested = list(itertools.accumulate((event.bytes for event in events), initial=0))
     for steps in range(1, _MAX_STEPS + 1):
-        best: RepeatedSpan | None = None
-        most_bytes = 0
         befores = [0] * steps + ends
-        for before, start, at, end in zip(befores, ends, ends[steps:], ends[2 * steps :], strict=False):
-            requested = sum(event.bytes for event in itertools.islice(events, start, at))
-            if requested >= most_bytes:
-                found = _as_repeated(events, before, start, at, end, freed_at)
-                if found is not None:
-                    best, most_bytes = found.span, requested
-        if best is not None:
-            return best
+        iterations = zip(befores, ends, ends[steps:], ends[2 * steps :], strict=False)
+        # The latest of alike ones; most scripts have only these, so the first is found to repeat.
+        for before, start, at, end in sorted(
+            iterations, key=lambda marks: (requested[marks[2]] - requested[marks[1]], marks[1]), reverse=True
+        ):
+            found = _as_repeated(events, before, start, at, end, freed_at)
+            if found is not None:
+                return found.span
     return None
 
 

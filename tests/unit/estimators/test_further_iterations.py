@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.core.trace import MemoryEvent
 from cotenant.core.units import MiB
+from cotenant.estimators import further_iterations
 from cotenant.estimators.further_iterations import (
     iteration_before_last,
     repeated_iteration,
@@ -241,3 +242,13 @@ def test_the_iteration_that_requests_most_is_repeated():
     second = [event._replace(storage_id=numbers.get(event.storage_id, -1)) for event in small.events]
     for events in ([*first.events, *second], [*second, *first.events]):
         assert max(event.bytes for event in repeated(a_trace(events)).events) == 24 * MiB
+
+
+def test_of_many_alike_iterations_the_latest_alone_is_compared(monkeypatch):
+    compared = []
+    compare = further_iterations._as_repeated
+    monkeypatch.setattr(further_iterations, "_as_repeated", lambda *given: compared.append(given[3]) or compare(*given))
+    trace = looped(30)
+    span = repeated(trace)
+    assert compared == [span.at]
+    assert sum(event.phase == "step" and event.action == "phase" for event in trace.events[span.at :]) == 1
