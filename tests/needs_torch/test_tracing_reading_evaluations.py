@@ -57,6 +57,14 @@ def test_long_evaluations_of_experts_are_not_traced_to_their_end(tmp_path):
     assert max(allocations(long)) == max(allocations(short))
 
 
+def test_values_that_a_call_assumes_do_not_tell_it_from_the_next_one(tmp_path):
+    source = SCRIPT.replace("torch.full((8, 16), {token}).cuda()", "torch.randn(8, 16, 65, device='cuda').argmax(-1)")
+    first = "nn.functional.one_hot(tokens, 65)"
+    short, long = (traced(tmp_path, source.format(turns=turns, first=first)) for turns in (4, 60))
+    assert len(long.events) < 2 * len(short.events)
+    assert max(allocations(long)) == max(allocations(short))
+
+
 @pytest.mark.parametrize(
     "token",
     [

@@ -194,6 +194,7 @@ class RepeatedCalls:
             return known.repeat(inputs) if is_like else original(module, *args, **kwargs)
         before, reads = self._recorder.position(), self._values.reads
         live = dict(self._recorder.live_bytes)
+        values = self._values_of(inputs)  # before the call: what it reads of unknown ones is assumed, and then known
         result, log = self._logged(original, module, args, kwargs, is_part=is_part)
         if self._recorder.is_paused:  # a batch of gradient accumulation was replaced, whose backward pass follows
             return result
@@ -202,7 +203,7 @@ class RepeatedCalls:
         is_usable = self._values.reads == reads or may_read
         is_usable = is_usable and (not is_part or len(events or ()) >= _MIN_EVENTS_INSIDE)
         if log or known.reads:
-            known.note_reads(log, self._values_of(inputs))
+            known.note_reads(log, values)
         wanted = _MIN_ALIKE_ELSEWHERE if is_part or module.training else _MIN_ALIKE
         if place is not None and known.count + 1 >= wanted:
             is_usable = is_usable and self._batches.is_usable(module)
