@@ -161,6 +161,7 @@ class AttemptExit:
         detail: a sentence for people, e.g. why it could not start.
         mps_fault: its MPS server had failed, which ends all clients, whichever of them caused it.
         stopping_s: from the first signal of a stop to its end; None if it was not stopped, or that is not known.
+        elapsed_s: from its start to its end, by a clock that nobody can set; None if that is not known.
     """
 
     exit_code: int | None
@@ -170,6 +171,7 @@ class AttemptExit:
     oom: OomEvidence = field(default_factory=OomEvidence)
     mps_fault: bool = False
     stopping_s: float | None = None
+    elapsed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,8 @@ class EvidenceCollector:
         """`report` on the daemon's clock, with what services and telemetry know of an exit.
 
         A runner stamps its reports with the wall clock, which may have been set since the daemon started: a start that
-        seemed a day old would exceed any time limit, and an end that seemed to precede its start would cost nothing.
+        seemed a day old would exceed any time limit. The clock may also have been set between the start and the end, so
+        an attempt ends as long after its start as its runner measured.
         """
         job = self._manager.jobs.get(report.job_id)
         attempt = None if job is None else job.last_attempt
@@ -60,6 +61,8 @@ class EvidenceCollector:
             since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
             now_s = self._now()
             at_s = report.at_s + now_s - self._wall()
+            if isinstance(report, AttemptExited) and report.exit.elapsed_s is not None:
+                at_s = since_s + report.exit.elapsed_s
             report = dataclasses.replace(report, at_s=min(max(at_s, since_s), max(now_s, since_s)))
             if isinstance(report, AttemptExited):
                 report = self._services.ended(job, attempt, report, self._running_jobs)

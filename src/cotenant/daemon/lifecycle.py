@@ -27,7 +27,7 @@ from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.tokens import TokenStore
 from cotenant.daemon.auth.unix_socket import ListeningSocket
-from cotenant.daemon.clock import Clock
+from cotenant.daemon.clock import restored_clock
 from cotenant.daemon.config.interference_file import read_interference
 from cotenant.daemon.config.schema import Config, IdleSection, MigSection
 from cotenant.daemon.control_loop import ControlLoop
@@ -124,7 +124,7 @@ class Daemon:
         self._telemetry = TelemetryFile(resources.state_dir / TELEMETRY_FILE)
         self._telemetry.restore(self._manager)
         self._gpu_history = GpuTimeSeries(resources.state_dir / GPU_HISTORY_FILE)
-        self._now = Clock(not_before_s=self._manager.last_at_s)
+        self._now = restored_clock(resources.state_dir, self._manager)
         self._services = AttemptServices(resources.services.all)
         self._inbox = Inbox()
         self._monitor = Monitor(

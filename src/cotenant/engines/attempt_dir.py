@@ -190,7 +190,7 @@ def _attempt_exit(result: Mapping[str, Any]) -> AttemptExit | None:
     if not (code is None or _is_int(code, 255)) or not (number is None or _is_int(number, 255)):
         return None
     detail = detail[:MAX_DETAIL_CHARS].encode(errors="replace").decode()  # JSON may hold lone surrogates
-    stopping_s = result.get("stopping_s")
+    stopping_s, elapsed_s = result.get("stopping_s"), result.get("elapsed_s")
     return AttemptExit(
         exit_code=code,
         signal=number,
@@ -198,6 +198,7 @@ def _attempt_exit(result: Mapping[str, Any]) -> AttemptExit | None:
         detail=detail,
         oom=_oom_evidence(oom),
         stopping_s=float(stopping_s) if _is_time(stopping_s) else None,
+        elapsed_s=float(elapsed_s) if _is_time(elapsed_s) else None,
     )
 
 

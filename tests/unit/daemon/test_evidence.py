@@ -37,6 +37,12 @@ class TestWallClock:
         )
         assert completed(report, wall_ahead_s=wall_ahead_s, started_at_s=1010.0).at_s == 1090.0
 
+    def test_nor_does_it_if_the_clock_was_set_while_it_ran(self, wall_ahead_s):
+        report = AttemptExited(
+            at_s=1090.0, cause="t", job_id=1, attempt=1, exit=replace(END, elapsed_s=80.0), peak_observed_bytes={}
+        )
+        assert completed(report, wall_ahead_s=wall_ahead_s, started_at_s=1010.0).at_s == 1090.0
+
     def test_a_start_is_when_it_was(self, wall_ahead_s):
         process = ProcessId(pid=1, start_ticks=1, boot_id="b")
         report = AttemptStarted(at_s=1010.0 + wall_ahead_s, cause="t", job_id=1, attempt=1, process=process)

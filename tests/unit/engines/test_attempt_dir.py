@@ -34,6 +34,7 @@ RESULT = {
     "detail": "",
     "oom": {"exception": True, "tried_bytes": 2**30, "in_use_bytes": 2**31},
     "ended_at_s": 1.7e9,
+    "elapsed_s": 60,
 }
 STARTED = {"runner": {"pid": 77, "start_ticks": 1, "boot_id": "b"}, "started_at_s": 1.7e9}
 FORGED = [None, True, "x", "\ud800", "9" * 400, -1, 10**400, 1e308, float("nan"), float("inf"), [], {}, [[]], 2**63]
@@ -48,7 +49,8 @@ def attempt_dir(tmp_path):
 
 def test_a_result_is_an_exit(attempt_dir):
     attempt_dir.write("result.json", RESULT, durable=False)
-    assert attempt_dir.exited("test").exit.oom.in_use_bytes == 2**31
+    exited = attempt_dir.exited("test")
+    assert (exited.exit.oom.in_use_bytes, exited.exit.elapsed_s) == (2**31, 60.0)
 
 
 @pytest.mark.parametrize(
