@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from cotenant import gpus
 from cotenant.core import codec
-from cotenant.core.errors import BackendError, CotenantError
+from cotenant.core.errors import BackendError, CotenantError, DiskFullError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, JobSpec
 from cotenant.core.placement import Placement
@@ -33,6 +33,8 @@ from cotenant.hosts.messages import MAX_LINE_BYTES, VERSION, MalformedMessage, l
 
 END_ENV = "SLURM_JOB_END_TIME"
 """When the allocation around an agent ends, in seconds since the epoch, by sbatch(1); Slurm 22.05 does not set it."""
+RETRY_S = 5.0
+"""How often an attempt is tried for which the disk has no room."""
 SIM_SERVER_ENV = "COTENANT_SIM_SERVER"
 """Folder of a simulated server, whose GPUs the agent then reads and its jobs use."""
 
@@ -64,6 +66,9 @@ class Agent:
         self._orders, self._output = orders, output
         self._tick_s = tick_s
         self._lock = threading.Lock()
+        self._launching = threading.RLock()  # held while attempts of `_without_room` are started or given up
+        self._without_room: dict[AttemptRef, Mapping[str, Any]] = {}  # the orders, until the disk has room for them
+        self._retry_due_s = 0.0
         self._closing = threading.Event()
 
     def run(self) -> None:
@@ -83,6 +88,7 @@ class Agent:
 
     def _sample(self) -> None:
         while not self._closing.wait(self._tick_s):
+            self._retry()
             try:
                 self._send({"say": "sample", **self._reading()})
             except CotenantError as error:  # the daemon sees that no sample comes
@@ -107,8 +113,7 @@ class Agent:
             for ref in [ref_of(value) for value in order["refs"]]:
                 self._recover(ref)
         elif what == "stop":
-            reason, grace_s, checkpoint = order["reason"], order["grace_s"], order["checkpoint"]
-            self._engine.stop(ref_of(order["ref"]), reason=reason, grace_s=grace_s, checkpoint=checkpoint)
+            self._stop(ref_of(order["ref"]), order)
         elif what == "pause":
             self._engine.pause(ref_of(order["ref"]))
         elif what == "resume":
@@ -121,14 +126,38 @@ class Agent:
             raise MalformedMessage(f"found the order `{str(what)[:40]}`, which this version does not know")
 
     def _launch(self, order: Mapping[str, Any]) -> None:
+        """Start an attempt; one that finds no room on the disk is not to blame, and waits for it."""
         spec: JobSpec = codec.decode(JobSpec, order["spec"])
         placement: Placement = codec.decode(Placement, order["placement"])
-        try:
-            self._engine.launch(spec, order["attempt"], placement, {**order["env"], **self._env})
-        except BackendError as error:
-            self._report_end(
-                AttemptRef(job_id=placement.job_id, attempt=order["attempt"]), "not-started", detail=error.message
-            )
+        ref = AttemptRef(job_id=placement.job_id, attempt=order["attempt"])
+        with self._launching:
+            try:
+                self._engine.launch(spec, ref.attempt, placement, {**order["env"], **self._env})
+            except DiskFullError as error:
+                if ref not in self._without_room:
+                    print(f"job {ref.job_id} waits for room on the disk: {error.message}", file=sys.stderr)
+                self._without_room[ref] = order
+                return
+            except BackendError as error:
+                self._report_end(ref, "not-started", detail=error.message)
+            self._without_room.pop(ref, None)
+
+    def _retry(self) -> None:
+        """Try the attempts that found no room."""
+        if not self._without_room or time.monotonic() < self._retry_due_s:
+            return
+        self._retry_due_s = time.monotonic() + RETRY_S
+        with self._launching:
+            for order in list(self._without_room.values()):
+                self._launch(order)
+
+    def _stop(self, ref: AttemptRef, order: Mapping[str, Any]) -> None:
+        with self._launching:
+            is_waiting = self._without_room.pop(ref, None) is not None
+        if is_waiting:
+            self._report_end(ref, "stopped", detail=order["reason"])
+            return
+        self._engine.stop(ref, reason=order["reason"], grace_s=order["grace_s"], checkpoint=order["checkpoint"])
 
     def _recover(self, ref: AttemptRef) -> None:
         (found,) = self._engine.recover([ref])

@@ -22,7 +22,7 @@ from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt, SignalTarget
-from cotenant.engines.attempt_dir import AttemptDir, process_id_of
+from cotenant.engines.attempt_dir import AttemptDir, launch_error, process_id_of
 from cotenant.hosts.attempt_ends import as_loss, is_doubtful, last_end
 from cotenant.hosts.gpu_listing import HostGpus
 from cotenant.hosts.link import HostLink, note_node
@@ -180,6 +180,7 @@ class HostsEngine:
         """Order the agent of the host with the placement's GPUs to start an attempt; a silent one gets it later.
 
         Raises:
+            DiskFullError: the disk of the shared files is full.
             BackendError: the GPUs are of no host or of several, or the order cannot be written.
         """
         ref = AttemptRef(job_id=placement.job_id, attempt=attempt)
@@ -199,7 +200,7 @@ class HostsEngine:
             # Durable, and before the order: the next daemon must know which host has the attempt.
             atomic.write_bytes(str(note), host.encode(), durable=True)
         except OSError as error:
-            raise BackendError(f"cannot write `{note}`: {error.strerror}") from error
+            raise launch_error(f"cannot write `{note}`", error) from error
         with self._lock:
             self._open[ref] = OpenAttempt(host=host, order=order, since_s=time.time())
             link = None if host in self._retired else self._links.get(host)
