@@ -45,7 +45,7 @@ DEPENDENCIES = ("after", "after_any", "after_failed", "singleton")
     "words",
     nargs=-1,
     type=click.UNPROCESSED,
-    metavar="[FILE | -a INDICES SCRIPT [ARGS]...]",
+    metavar="[FILE | -a INDICES SCRIPT [ARGS]... | --wrap COMMAND]",
     help="A file with one job a line; without one it is read from stdin.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON value instead of text.")
@@ -56,6 +56,7 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, wants_help:
 
     Each line of the file is what follows `cotenant submit`: a script or a command, after options such as --gpu-mem 8G.
     Empty lines and lines that begin with # are skipped. With -a, the words after the options are one job, an array.
+    --wrap is one job as well, or with -a an array, of a command for the shell.
 
     Where Slurm is installed, pack submits one job to it, with the sbatch options given here (default: --gres=gpu:1).
     Inside an allocation (sbatch, srun, salloc), with --here, or without Slurm, the jobs start at once, under a daemon
@@ -91,7 +92,7 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, wants_help:
     own = {setting.option.name: setting.value for setting in settings if setting.option.name in OWN}
     options = [setting for setting in settings if setting.option.name not in OWN]
     text, name = _list_of(options, words[end:])
-    options = [setting for setting in options if setting.option.name != "array"]
+    options = [setting for setting in options if setting.option.name not in ("array", "wrap")]
     folder = Path(own.get("folder") or f"{name}.pack").absolute()
     jobs = read_jobs(text, folder)
     json = json or "json" in own
@@ -107,11 +108,16 @@ def command(ctx: click.Context, words: Sequence[str], *, json: bool, wants_help:
 
 def _list_of(options: Sequence[Setting], words: Sequence[str]) -> tuple[str, str]:
     """The list of jobs as text, and its name."""
-    arrays = [setting.value for setting in options if setting.option.name == "array"]
-    if arrays:
+    given = {setting.option.name: str(setting.value) for setting in options}
+    array = ["--array", given["array"]] if "array" in given else []
+    if "wrap" in given:
+        if words:
+            raise UsageError("script arguments are not permitted with --wrap")
+        return shlex.join([*array, "--wrap", given["wrap"]]) + "\n", "wrap"
+    if array:
         if not words:
             raise UsageError("`--array` needs a script or a command", hint="cotenant pack -a 1-10 train.py")
-        return shlex.join(["--array", str(arrays[-1]), *words]) + "\n", Path(words[0]).stem
+        return shlex.join([*array, *words]) + "\n", Path(words[0]).stem
     if len(words) > 1:
         raise UsageError(
             f"one list of jobs is taken, found `{words[1]}` after it", hint="options stand before the file"
