@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.slurm.installation import SEPARATOR, SlurmInstallation, split_marked_rows, split_rows
+from cotenant.slurm.installation import SEPARATOR, SlurmInstallation, split_marked_rows
 from cotenant.slurm.job_records import JobRecords
 
 _QUEUE = {
@@ -35,6 +35,11 @@ _ACCOUNTING = {
     "allocated": "AllocTRES",
     "name": "JobName",
 }
+UNENDED = (
+    *("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING"),
+    *("RUNNING", "SIGNALING", "SPECIAL_EXIT", "STOPPED", "SUSPENDED"),
+)
+"""States of squeue(1) of jobs that run, or will run (again)."""
 RECORD_FIELDS = ("promised_bytes", "seen_bytes", "energy_j", "resubmitted_as", "resubmission_of")
 
 
@@ -46,8 +51,7 @@ def joined_queue(
     Raises:
         BackendError: squeue fails.
     """
-    # A name may hold lines, which could look like rows of other people's jobs: the mark is new with each call.
-    mark = f"{SEPARATOR}{secrets.token_hex(8)}{SEPARATOR}"
+    mark = _mark()
     text = slurm.output("squeue", *words, "-h", "-O", ",".join(f"{field}:{mark}" for field in _QUEUE.values()))
     rows = [_joined(row, records) for row in split_marked_rows(text, list(_QUEUE), mark)]
     for row in rows:
@@ -65,15 +69,24 @@ def joined_accounting(slurm: SlurmInstallation, records: JobRecords, words: Sequ
     Raises:
         BackendError: sacct fails, e.g. because this Slurm stores no accounting.
     """
-    layout = ("-X", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_ACCOUNTING.values()))
+    mark = _mark()
+    layout = ("-X", "-n", "-p", f"--delimiter={mark}", "-o", ",".join(_ACCOUNTING.values()))
     text = slurm.output("sacct", *words, *layout)
-    return [_joined(row, records) for row in split_rows(text, list(_ACCOUNTING))]
+    return [_joined(row, records) for row in split_marked_rows(text, list(_ACCOUNTING), mark)]
+
+
+def _mark() -> str:
+    """What Slurm prints after each column. A name may hold lines that look like rows of other people's jobs, so it is
+    new with each call.
+    """
+    return f"{SEPARATOR}{secrets.token_hex(8)}{SEPARATOR}"
 
 
 def _joined(row: dict[str, str], records: JobRecords) -> dict[str, Any]:
     record = records.read(row["raw_id"]) or records.read(row.get("array_id") or row["job_id"].partition("_")[0])
     joined: dict[str, Any] = {**row, **{field: record.get(field) for field in RECORD_FIELDS}}
-    joined.setdefault("exit_code", _exit_code(record))
+    # A job that Slurm has requeued has the record of its run before.
+    joined.setdefault("exit_code", "" if row["state"] in UNENDED else _exit_code(record))
     if record.get("oom") and joined["state"] == "FAILED":
         joined |= {"state": "OUT_OF_MEMORY", "state_short": "OOM"}  # Slurm's own OOM is that of the host's memory
     return joined

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import secrets
 import subprocess
 import sys
 import time
@@ -63,12 +63,20 @@ class AdminComment:
         if self._name is None:
             return False
         if self._is_free is None:
-            found = _run("scontrol", "show", "job", self._name)
-            lines = [] if found is None else re.findall(r"^\s*AdminComment=(.*)$", found, re.MULTILINE)
-            self._is_free = None if found is None else all(line.startswith(OURS) for line in lines)
+            self._is_free = _is_free(self._name)
         if self._is_free:
             return _run("scontrol", "update", f"JobId={self._name}", f"AdminComment={text}") is not None
         return self._is_free is False
+
+
+def _is_free(name: str) -> bool | None:
+    """Whether the field of a job is empty or ours; None: not known.
+
+    By squeue, which prints nothing besides: in what scontrol prints, a job's name may look like the field.
+    """
+    mark = f"|{secrets.token_hex(8)}|"
+    text, *end = (_run("squeue", "-h", "-j", name, "-O", f"admin_comment:{mark}") or "").split(mark)
+    return text.strip() in ("", "N/A", "(null)") or text.startswith(OURS) if end else None
 
 
 def name_of(job_id: str) -> str | None:

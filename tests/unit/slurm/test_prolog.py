@@ -146,11 +146,17 @@ def test_a_record_that_slurmctld_did_not_take_is_written_again(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("shown", "updated", "expected"),
-    [(None, "", False), ("AdminComment=site", "", True), ("", None, False), ("", "", True)],
+    [(None, "", False), ("site", "", True), ("", None, False), ("", "", True), ("cotenant:peak=0M", None, False)],
 )
 def test_a_write_says_whether_it_is_to_be_repeated(monkeypatch, shown, updated, expected):
-    answers = {"-h": "17|17|N/A\n", "show": shown, "update": updated}
-    monkeypatch.setattr(usage_watcher, "_run", lambda _, what, *words: answers[what])
+    def run(program, *words):
+        if program == "scontrol":
+            return updated
+        if words[-1] == "%A|%F|%K":
+            return "17|17|N/A\n"
+        return None if shown is None else shown + words[-1].partition(":")[2] + "\n"
+
+    monkeypatch.setattr(usage_watcher, "_run", run)
     assert usage_watcher.AdminComment("17").write("cotenant:peak=1M") is expected
 
 
@@ -169,13 +175,15 @@ def test_a_record_is_of_one_task_of_an_array(monkeypatch, listed, expected):
 
     def run(*words):
         called.append(words)
+        if words[-1].startswith("admin_comment:"):
+            return words[-1].partition(":")[2]
         return listed if words[0] == "squeue" else ""
 
     monkeypatch.setattr(usage_watcher, "_run", run)
     assert usage_watcher.AdminComment("26").write("cotenant:peak=1M") is (expected is not None)
     update = [("scontrol", "update", f"JobId={expected}", "AdminComment=cotenant:peak=1M")]
     assert called[2:] == ([] if expected is None else update)
-    assert called[1:2] == ([] if expected is None else [("scontrol", "show", "job", expected)])
+    assert [words[3] for words in called[1:2]] == ([] if expected is None else [expected])
 
 
 def test_growth_is_written_every_ten_seconds(tmp_path, monkeypatch):
