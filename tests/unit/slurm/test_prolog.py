@@ -146,7 +146,7 @@ def test_a_record_that_slurmctld_did_not_take_is_written_again(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("shown", "updated", "expected"),
-    [(None, "", False), ("site", "", True), ("", None, False), ("", "", True), ("cotenant:peak=0M", None, False)],
+    [(None, "", False), ("site", None, True), ("", None, False), ("", "", True), ("cotenant:peak=0M", None, False)],
 )
 def test_a_write_says_whether_it_is_to_be_repeated(monkeypatch, shown, updated, expected):
     def run(program, *words):

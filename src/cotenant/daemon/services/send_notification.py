@@ -24,12 +24,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def main() -> int:
     """Send the request on stdin; returns the exit code, and prints why it failed to stderr."""
     task = json.load(sys.stdin)
-    request = urllib.request.Request(  # noqa: S310 (the scheme was checked at submission)
-        task["url"],
-        data=json.dumps(task["message"]).encode(),
-        headers={"content-type": "application/json", "user-agent": "cotenant"},
-    )
     try:
+        request = urllib.request.Request(  # noqa: S310 (the scheme was checked at submission)
+            task["url"],
+            data=json.dumps(task["message"]).encode(),
+            headers={"content-type": "application/json", "user-agent": "cotenant"},
+        )
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=task["timeout_s"]) as response:
             response.read(1024)
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -37,9 +37,16 @@ def main() -> int:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         code = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""
         words = " ".join(str(reason).split()) or type(error).__name__
-        print(f"{urllib.parse.urlsplit(task['url']).hostname}: {code}{words}"[:300], file=sys.stderr)
+        print(f"{_host_of(task['url'])}: {code}{words}"[:300], file=sys.stderr)
         return 1
     return 0
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urllib.parse.urlsplit(url).hostname
+    except ValueError:  # as `http://[::1`
+        return None
 
 
 if __name__ == "__main__":
