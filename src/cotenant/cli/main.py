@@ -133,6 +133,8 @@ def _hint(error: click.ClickException, context: click.Context) -> str:
     if not isinstance(error, click.NoSuchOption):
         return f"see `{where} --help`"
     takes_script_arguments = any(parameter.metavar == "[-- ARGS]" for parameter in context.command.params)
+    if takes_script_arguments and error.option_name == "-m":
+        return f"a module follows its launcher: `{where} -- python -m package.train`"
     if takes_script_arguments:
         return f"options of the script follow `--`: `{where} train.py -- {error.option_name}`; see `{where} --help`"
     # click suggests at a ratio of 0.6, where `--polcy` becomes `--hold`.

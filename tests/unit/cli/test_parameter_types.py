@@ -85,6 +85,12 @@ def test_an_option_of_the_script_without_dashes_has_a_hint(capsys):
     assert hint.startswith("hint: options of the script follow `--`: `cotenant estimate train.py -- --lr`")
 
 
+def test_a_module_without_its_launcher_has_a_hint(capsys):
+    assert main.main(["estimate", "-m", "package.train"]) == 2
+    hint = capsys.readouterr().err.splitlines()[1]
+    assert hint == "hint: a module follows its launcher: `cotenant estimate -- python -m package.train`"
+
+
 def test_an_option_of_summaries_is_refused_for_a_script(capsys):
     assert main.main(["estimate", "train.py", "--batch-size", "64"]) == 2
     error, hint = capsys.readouterr().err.splitlines()
