@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "27"
+    version = "28"
 
     def __init__(
         self,
