@@ -27,14 +27,14 @@ def filling_deques(allocated: AllocatedBytes, objects: Iterable[Any] | None = No
     """
     lengths: list[int] = []
     missing_bytes = 0
-    for each in gc.get_objects() if objects is None else objects:
+    for queue in gc.get_objects() if objects is None else objects:
         # A class, not `isinstance`, which would ask lazy objects for theirs.
-        if not issubclass(type(each), deque) or not each.maxlen or not 0 < len(each) < each.maxlen:
+        if not issubclass(type(queue), deque) or not queue.maxlen or not 0 < len(queue) < queue.maxlen:
             continue
-        sizes = {storage._cdata: storage.nbytes() for storage in _gpu_storages(each, _MAX_DEPTH + 1)}
+        sizes = {storage._cdata: storage.nbytes() for storage in _gpu_storages(queue, _MAX_DEPTH + 1)}
         if sizes:
-            lengths.append(each.maxlen)
-            missing_bytes += sum(sizes.values()) * (each.maxlen - len(each)) // len(each)
+            lengths.append(queue.maxlen)
+            missing_bytes += sum(sizes.values()) * (queue.maxlen - len(queue)) // len(queue)
     if not lengths or not is_large(missing_bytes, allocated):
         return None
     deques = "a deque" if len(lengths) == 1 else f"{len(lengths)} deques"

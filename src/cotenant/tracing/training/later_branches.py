@@ -75,9 +75,11 @@ class LaterBranches:
         What an earlier round left is beside their results then, as in every later one.
         """
         step = inspect.unwrap(getattr(type(optimizer), "step", _recurring))
-        codes = [frame.f_code for frame in later_training.script_frames()]
-        codes += [step.__code__] if isinstance(step, FunctionType) else []
-        if any(map(_branches_of, codes)):
+        seen = [(frame.f_code, script_location.visible_names(frame)) for frame in later_training.script_frames()]
+        if isinstance(step, FunctionType):
+            seen.append((step.__code__, {**step.__globals__, "self": optimizer}))
+        branches = ((branch, names) for code, names in seen for of in _branches_of(code).values() for branch in of)
+        if any(computes_matrices(branch.body, names) for branch, names in branches):
             self._begin(computes_matrices)
 
     def begin(self) -> None:
@@ -112,8 +114,8 @@ class LaterBranches:
                 return True
         return False
 
-    def follows(self, frame: FrameType) -> bool:
-        return bool(_branches_of(frame.f_code))
+    def follows(self, code: CodeType) -> bool:
+        return bool(_branches_of(code))
 
     def returns(self, frame: FrameType) -> None:
         """A frame ends: maybe that of the training."""
@@ -262,24 +264,8 @@ def _may_change(text: str, code: CodeType) -> bool:
     Not a local name that the function sets outside of its loops; its arguments, attributes and entries may.
     """
     own = code.co_varnames if code.co_name != "<module>" else code.co_names
-    if (
-        "." in text
-        or "[" in text
-        or text not in own
-        or text in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    ):
-        return text not in _modules(code)
-    return text in _set_in_loops(code)
-
-
-@functools.cache
-def _modules(code: CodeType) -> frozenset[str]:
-    return frozenset(
-        alias.asname or alias.name
-        for node in ast.walk(source_bodies.function_node(code))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    )
+    is_argument = text in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return text not in own or is_argument or text in _set_in_loops(code)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from cotenant.tracing import script_location
@@ -16,8 +16,8 @@ from cotenant.tracing import script_location
 class Watcher(Protocol):
     """What is called for frames of the script."""
 
-    def follows(self, frame: FrameType) -> bool:
-        """Whether to watch a frame that begins."""
+    def follows(self, code: CodeType) -> bool | None:
+        """Whether to watch a frame that begins, by its code; None: not now, and maybe later."""
 
     def line_runs(self, frame: FrameType) -> None:
         """A line of a watched frame, maybe of another watcher's, is about to run."""
@@ -34,10 +34,12 @@ class LineWatch:
         self._frames: list[FrameType] = []
         self._before: Any = None
         self._is_set = self._is_called = False
+        self._not_followed: dict[int, CodeType] = {}  # by `id`: the hash of a code object takes a microsecond
 
     def add(self, watcher: Watcher, frames: Iterable[FrameType]) -> None:
         """Call a watcher for these frames, and for those that it follows."""
         self._watchers.append(watcher)
+        self._not_followed.clear()
         for frame in frames:
             if not any(frame is other for other in self._frames):
                 self._frames.append(frame)
@@ -54,11 +56,26 @@ class LineWatch:
         if not self._watchers and not self._is_called:
             self._end()
 
+    def pause(self) -> None:
+        """Watch nothing until `resume`, as while a model runs: calls of functions are slower with a trace function."""
+        if self._is_set:
+            sys.settrace(None)
+
+    def resume(self) -> None:
+        """Watch on."""
+        if self._is_set:
+            sys.settrace(self._enter if self._watchers else self._end)
+
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
-        for watcher in self._watchers:
-            if watcher.follows(frame):
-                self._frames.append(frame)
-                return self._call
+        code = frame.f_code
+        if id(code) in self._not_followed:
+            return None
+        followed = [watcher.follows(code) for watcher in self._watchers]
+        if True in followed:
+            self._frames.append(frame)
+            return self._call
+        if None not in followed:
+            self._not_followed[id(code)] = code
         return None
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:

@@ -162,9 +162,9 @@ class NextEpoch:
         """The loop is left in `frame`."""
         self.waits, self._left_in = True, frame
 
-    def is_watched(self, frame: FrameType) -> bool:
-        """Whether it may begin again in `frame`, as where the function with the loop is called for each epoch."""
-        return self.waits and frame.f_code is self._code
+    def is_of(self, code: CodeType) -> bool:
+        """Whether it may begin again in a frame with this code: the function with the loop is called for each epoch."""
+        return code is self._code
 
     def returns(self, frame: FrameType) -> None:
         """A frame ends, and with it what its variables hold."""
@@ -187,8 +187,10 @@ class _Leaving:
         self._pending, self._left, self._epoch = list(jumps), left, epoch
         self._first = id(jumps[0])  # it holds a frame
 
-    def follows(self, frame: FrameType) -> bool:
-        return self._epoch is not None and self._epoch.is_watched(frame)
+    def follows(self, code: CodeType) -> bool | None:
+        if self._epoch is None or not self._epoch.is_of(code):
+            return False
+        return self._epoch.waits or None
 
     def returns(self, frame: FrameType) -> None:
         of_frame = [at for at, taken in enumerate(self._pending) if taken.frame is frame]
@@ -200,7 +202,7 @@ class _Leaving:
 
     def line_runs(self, frame: FrameType) -> None:
         epoch, line = self._epoch, frame.f_lineno
-        if epoch is not None and epoch.is_watched(frame):
+        if epoch is not None and epoch.waits and epoch.is_of(frame.f_code):
             epoch.line_runs(frame)
         pending = enumerate(self._pending)
         at = next((at for at, taken in pending if taken.frame is frame and line in taken.first_lines), None)

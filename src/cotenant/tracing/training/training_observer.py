@@ -16,6 +16,7 @@ from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchCont
 from cotenant.tracing.recorder import TraceRecorder
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training.layer_log import LayerLog
+from cotenant.tracing.training.line_watch import LINES
 from cotenant.tracing.training.repeated_batches import RepeatedBatches
 from cotenant.tracing.training.training_progress import TrainingProgress
 from cotenant.tracing.training.written_views import WrittenViews
@@ -93,11 +94,14 @@ class TrainingObserver:
             self.recorder.enter_phase("forward")
         if self.recorder.modules.is_empty:
             self.progress.model_called()
+            LINES.pause()
         self.written_views.add_hooks()
         self.recorder.modules.enter(module)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self.recorder.modules.leave()
+        if self.recorder.modules.is_empty:
+            LINES.resume()
         self.written_views.add_hooks()
         self.layer_log.record(module, output)
 
