@@ -137,9 +137,12 @@ class Net(nn.Module):
             self.inner(torch.ones(5000, 64, device="cuda"))
         return self.inner(x)
 model = Net()
-for epoch in range(3):
-    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
-    model(torch.ones(4, 64, device="cuda"))
+class Trainer(nn.Module):
+    def forward(self):
+        for epoch in range(3):
+            for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+            model(torch.ones(4, 64, device="cuda"))
+Trainer()()
 """
 FAILS = """
 for i in itertools.count():
@@ -149,6 +152,12 @@ for i in itertools.count():
         raise OSError
 """
 SWITCHED_OFF = FAILS.replace("== 800", "== 800 and args.sample").replace("        raise OSError\n", "")
+OF_A_NUMBER = """
+for x in DataLoader(torch.ones(400, 64), 4):
+    train(x.cuda())
+    if {}:
+        evaluate(model, 64)
+"""
 SHORT = """
 for i in range(99):
     for x in DataLoader(torch.ones(40, 64), 4): train(x.cuda())
@@ -164,6 +173,8 @@ for i in range(99):
         pytest.param(FAILS, id="that ends the script"),
         pytest.param("args.sample = False\n" + SWITCHED_OFF, id="that an option switches off"),
         pytest.param(SHORT, id="that the loop never comes to"),
+        pytest.param("count = 8\n" + OF_A_NUMBER.format("count % 5 == 1"), id="of a number that stays"),
+        pytest.param(OF_A_NUMBER.format("len(args.__dict__) > 5"), id="that nothing counts"),
     ],
 )
 def test_other_branches_are_not_entered(tmp_path, loop):
@@ -176,6 +187,35 @@ def test_a_branch_that_has_run_is_not_entered_again(tmp_path):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("range(3)", "range(99)")))
     once = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert allocations(trace, "forward").count(BIG) == allocations(once, "forward").count(BIG) > 0
+
+
+CHECKPOINT = """
+best = 1.0
+for epoch in range(9):
+    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+    loss = model(torch.ones(4, 64, device="cuda")).sum().item() + 2.0
+    if loss < best - 0.01:
+        best = loss
+        torch.save(model.state_dict(), "best.pt")
+model.load_state_dict(torch.load("best.pt"))
+evaluate(model, 64)
+"""
+
+
+def test_a_checkpoint_of_the_best_epoch_is_there_for_the_work_that_loads_it(tmp_path):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=CHECKPOINT))
+    assert (BIG in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["    found = evaluate(model, 64) if epoch % 5 == 4 else None", "    epoch % 5 == 4 and evaluate(model, 64)"],
+    ids=["of a choice", "of `and`"],
+)
+def test_work_of_an_expression_is_named(tmp_path, call):
+    loop = f"for epoch in range(99):\n    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())\n{call}"
+    (warning,) = traced(tmp_path, HEAD + RARE.format(loop=loop)).warnings
+    assert warning == "the work at train.py, line 18, runs only after the traced steps; its memory is not included"
 
 
 def test_work_in_the_line_of_its_condition_is_named(tmp_path):

@@ -9,7 +9,8 @@ branches are entered that run a model and did not so far, and of which is known,
 - by a remainder, `step % every == 0`, or the time, `time.time() - last > 600`, of what may change, or by a counter that
   is compared with what is not known, `step >= next_step`.
 
-Not those that a loop is known never to come to, and those inside a model's forward.
+And those that note an improvement, `if loss < best: best = loss`: the checkpoint that they save may be read later. Not
+those that a loop is known never to come to, and those inside a model's forward.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ _MODULE_CALL = inspect.unwrap(torch.nn.Module._call_impl).__code__
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Statements that run if `test` is true."""
+    """Statements that run if `test` is true.
+
+    Attributes:
+        improves: they note that a number is the best so far, `best = loss`: it is in most trainings, from time to time.
+    """
 
     test: ast.expr
     body: list[ast.stmt]
+    improves: bool = False
 
     @property
     def lines(self) -> range:
@@ -146,6 +152,8 @@ class LaterBranches:
             return False
         if self._was_entered(path, branch.lines):
             return False
+        if branch.improves and self._does_work is _runs_any_model:
+            return may_be_true(branch.test, frozenset(_names_in(branch.test)), names)
         return self._does_work(branch.body, names) and _comes(frame, names, branch.test)
 
 
@@ -293,12 +301,39 @@ def _branches_of(code: CodeType) -> Mapping[int, list[_Branch]]:
             otherwise = behind
         is_chain = len(otherwise) == 1 and isinstance(otherwise[0], ast.If)  # it has a condition of its own
         negated = ast.UnaryOp(op=ast.Not(), operand=test)
-        branches = [_Branch(test, condition.body)]
+        branches = [_Branch(test, condition.body, improves=_improves(test, condition.body))]
         branches += [_Branch(negated, otherwise)] if otherwise and not (is_chain and condition.orelse) else []
         usable = [branch for branch in branches if not _ends_script(branch.body)]
         if usable:
             found[condition.lineno] = usable
+    for test, value in _conditional_values(function):
+        found.setdefault(value.lineno, []).append(
+            _Branch(named.in_place(test), [ast.copy_location(ast.Expr(value), value)])
+        )
     return found
+
+
+def _conditional_values(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Calls in expressions that decide whether they are made: `evaluate() if due else None`, `due and evaluate()`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.IfExp):
+            choices = [(node.test, node.body)]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.BoolOp) and isinstance(node.value.op, ast.And):
+            choices = [(node.value.values[0], node.value.values[-1])]
+        else:
+            continue
+        yield from (choice for choice in choices if isinstance(choice[1], ast.Call))
+
+
+def _improves(test: ast.expr, body: list[ast.stmt]) -> bool:
+    """Whether a branch sets one side of its comparison to the other one: `if loss < best: best = loss`."""
+    compared = [node for node in ast.walk(test) if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS)]
+    sides = [(set(_names_in(node.left)), set(_names_in(node.comparators[0]))) for node in compared]
+    sides += [(right, left) for left, right in sides]
+    assigned = [
+        (ast.unparse(part.targets[0]), ast.unparse(part.value)) for part in body if isinstance(part, ast.Assign)
+    ]
+    return any(best in left and new in right for left, right in sides for best, new in assigned)
 
 
 def _conditions(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:

@@ -16,8 +16,8 @@ from cotenant.tracing import script_location
 class Watcher(Protocol):
     """What is called for frames of the script."""
 
-    def follows(self, code: CodeType) -> bool | None:
-        """Whether to watch a frame that begins, by its code; None: not now, and maybe later."""
+    def follows(self, code: CodeType) -> bool:
+        """Whether to watch frames of this code that begin; the same each time."""
 
     def line_runs(self, frame: FrameType) -> None:
         """A line of a watched frame, maybe of another watcher's, is about to run."""
@@ -70,12 +70,10 @@ class LineWatch:
         code = frame.f_code
         if id(code) in self._not_followed:
             return None
-        followed = [watcher.follows(code) for watcher in self._watchers]
-        if True in followed:
+        if any(watcher.follows(code) for watcher in self._watchers):
             self._frames.append(frame)
             return self._call
-        if None not in followed:
-            self._not_followed[id(code)] = code
+        self._not_followed[id(code)] = code
         return None
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:

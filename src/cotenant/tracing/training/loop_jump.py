@@ -187,10 +187,8 @@ class _Leaving:
         self._pending, self._left, self._epoch = list(jumps), left, epoch
         self._first = id(jumps[0])  # it holds a frame
 
-    def follows(self, code: CodeType) -> bool | None:
-        if self._epoch is None or not self._epoch.is_of(code):
-            return False
-        return self._epoch.waits or None
+    def follows(self, code: CodeType) -> bool:
+        return self._epoch is not None and self._epoch.is_of(code)
 
     def returns(self, frame: FrameType) -> None:
         of_frame = [at for at, taken in enumerate(self._pending) if taken.frame is frame]
