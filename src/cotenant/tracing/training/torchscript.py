@@ -12,7 +12,6 @@ import contextlib
 import copy
 import functools
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,7 +128,7 @@ class _Files:
 
 def _run_eagerly(recorder: Any, files: _Files, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if not script_location.is_user_file(sys._getframe(1).f_code.co_filename):
+        if not script_location.is_called_by_user():
             # A library's own, such as PyTorch's differentiation rules. Names are looked up in the caller's frame.
             if original.__name__ == "script":
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
