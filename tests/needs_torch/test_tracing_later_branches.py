@@ -252,3 +252,38 @@ def test_matrices_are_computed_again_beside_those_before(tmp_path, loop):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     matrix = 4 * 1500 * 1500
     assert (allocations(trace).count(matrix), peak(trace) > 2 * matrix) == (2, True)
+
+
+DROPPED = """
+def main():
+    epoch = 0
+    while epoch < 9:
+        for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())
+        found = torch.ones(10**6, device="cuda")
+        if {}:
+            del found
+            evaluate(model, 64)
+        epoch += 1
+main()
+"""
+
+
+@pytest.mark.parametrize("test", ["epoch % 5 == 4", "epoch % 5 == 0"], ids=["entered", "natural"])
+def test_what_a_branch_drops_is_freed(tmp_path, test):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=DROPPED.format(test)))
+    assert (BIG in allocations(trace, "forward"), peak(trace) < 4 * 10**6 + BIG) == (True, True)
+
+
+def test_work_of_an_earlier_stage_is_named_behind_a_later_one(tmp_path):
+    loop = f"""
+for i, _ in enumerate(range(9999)):
+    if i % 1000 == 999: evaluate(model, 64)
+    {STEP}
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(9):
+    model(torch.ones(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    warnings = traced(tmp_path, HEAD + RARE.format(loop=loop)).warnings
+    assert "the work at train.py, line 18, runs only after the traced steps; its memory is not included" in warnings
