@@ -22,6 +22,8 @@ _CACHES = (
 )  # fmt: skip
 _NEVER_REDIRECTED = ("/dev", "/proc", "/sys")
 
+_MAX_FOLDERS_NAMED = 3  # in warnings
+
 # Taken before `overlay_hooks` replaces them in `os`.
 real_stat, real_lstat, real_open, real_listdir = os.stat, os.lstat, os.open, os.listdir
 real_isdir, real_isfile = os.path.isdir, os.path.isfile  # a script's questions are answered with made-up files
@@ -168,7 +170,9 @@ class Overlay:
         """Sentences about folders that the script's own run will lack."""
         names = [path.removeprefix(self.cwd + "/") for path in self.assumed_folders]
         what = "does not exist, and the script writes to it: make it before the job starts"
-        return [f"the folder `{name}` {what}" for name in names]
+        found = [f"the folder `{name}` {what}" for name in names[:_MAX_FOLDERS_NAMED]]
+        left = len(names) - len(found)
+        return [*found, f"{left:,} more folders do not exist that the script writes to"] if left > 0 else found
 
     def _copy(self, source: str, target: str) -> None:
         if os.path.islink(target):

@@ -251,3 +251,10 @@ def test_a_folder_is_made_below_one_that_is_missing(overlay, folder, monkeypatch
     assert [sentence.partition(",")[0] for sentence in overlay.warnings()] == ["the folder `weights/of` does not exist"]
     assert not (folder / "weights").exists()
     assert not (folder / "more").exists()
+
+
+def test_of_many_folders_that_a_script_writes_to_three_are_named(overlay):
+    for number in range(1200):
+        overlay.write(f"parts/{number}/x.txt", b"x")
+    *named, rest = overlay.warnings()
+    assert (len(named), rest) == (3, "1,197 more folders do not exist that the script writes to")
