@@ -6,6 +6,7 @@ A watcher may set `frame.f_lineno` then, at which the frame goes on. Source: Pyt
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -27,13 +28,14 @@ class Watcher(Protocol):
 
 
 class LineWatch:
-    """The trace function of the main thread, while there are watchers; the one before it is set again then."""
+    """The trace function of the thread that adds watchers, while there are any; then the one before it is set again."""
 
     def __init__(self) -> None:
         self._watchers: list[Watcher] = []
         self._frames: list[FrameType] = []
         self._before: Any = None
         self._is_set = self._is_called = False
+        self._thread = 0  # that it is the trace function of
         self._not_followed: dict[int, CodeType] = {}  # by `id`: the hash of a code object takes a microsecond
 
     def add(self, watcher: Watcher, frames: Iterable[FrameType]) -> None:
@@ -45,7 +47,7 @@ class LineWatch:
                 self._frames.append(frame)
             frame.f_trace = self._call
         if not self._is_set:
-            self._before, self._is_set = sys.gettrace(), True
+            self._before, self._is_set, self._thread = sys.gettrace(), True, threading.get_ident()
         sys.settrace(self._enter)
 
     def remove(self, watcher: Watcher) -> None:
@@ -58,12 +60,12 @@ class LineWatch:
 
     def pause(self) -> None:
         """Watch nothing until `resume`, as while a model runs: calls of functions are slower with a trace function."""
-        if self._is_set:
+        if self._is_set and threading.get_ident() == self._thread:  # others run models, too
             sys.settrace(None)
 
     def resume(self) -> None:
         """Watch on."""
-        if self._is_set:
+        if self._is_set and threading.get_ident() == self._thread:
             sys.settrace(self._enter if self._watchers else self._end)
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
