@@ -207,23 +207,139 @@ def test_a_checkpoint_of_the_best_epoch_is_there_for_the_work_that_loads_it(tmp_
     assert (BIG in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
 
 
+EPOCHS = "for epoch in range(99):\n    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())\n"
+IN_ONE_LINE = TIME.replace("600:\n        evaluate(model, 64)\n        last = time.time()", "600: evaluate(model, 64)")
+IN_A_FUNCTION = """
+def run(net, seen=0):
+    best = [0.0]
+    for x in itertools.repeat(torch.ones(4, 64)):
+        train(x.cuda())
+        seen += 1
+        if seen % 500 == 0: best = [evaluate(net, width) for width in (64,)]; continue
+        if seen > 3000: return best
+run(model)
+"""
+CALLED = """
+def maybe(count):
+    if count % 500 == 0:
+        evaluate(model, 64)
+for step in range(1, 20000):
+    STEP
+    maybe(step)
+"""
+METHOD = """
+class Trainer:
+    step = 0
+    def after_step(self): self.evaluate_sometimes()
+    def evaluate_sometimes(self):
+        if self.step % 500 == 0:
+            evaluate(model, 64)
+    def fit(self):
+        while self.step < 20000:
+            STEP
+            self.step += 1
+            self.after_step()
+Trainer().fit()
+"""
+LAMBDA = """
+hooks = [lambda count: evaluate(model, 64) if count % 500 == 0 else None,
+         lambda count: None]
+seen = 0
+while seen < 3000:
+    STEP
+    seen += 1
+    for hook in hooks: hook(seen)
+"""
+MATCH = """
+seen = 0
+while seen < 3000:
+    STEP
+    seen += 1
+    match seen % 500, seen:
+        case [0, 7]: pass
+    match seen % 500:
+        case 100 | 0:
+            evaluate(model, 64)
+"""
+GUARD = MATCH.replace("match seen % 500:", "match seen:").replace("case 100 | 0", "case count if count % 500 == 9")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(EPOCHS + "    found = evaluate(model, 64) if epoch % 5 == 4 else None", id="of a choice"),
+        pytest.param(EPOCHS + "    found = None if epoch % 5 != 4 else evaluate(model, 64)", id="of its other side"),
+        pytest.param(EPOCHS + "    epoch % 5 == 4 and evaluate(model, 64)", id="of `and`"),
+        pytest.param(IN_ONE_LINE, id="in the line of its condition"),
+        pytest.param(IN_A_FUNCTION, id="in such a line of a function"),
+        pytest.param(CALLED, id="of a function that the loop calls"),
+        pytest.param(METHOD, id="of a method that such a one calls"),
+        pytest.param(LAMBDA, id="of a lambda in a list"),
+        pytest.param(MATCH, id="of a case"),
+        pytest.param(GUARD, id="of a case with a guard"),
+    ],
+)
+def test_work_without_lines_of_its_own_is_traced(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
+    assert (BIG in allocations(trace, "forward"), trace.warnings, trace.partial) == (True, (), False)
+
+
+def test_names_that_a_line_assigns_are_those_of_its_function(tmp_path):
+    source = """
+def run(seen=0):
+    def note(): nonlocal noted; noted = True
+    result, noted = "none", False
+    while seen < 3000:
+        STEP
+        seen += 1
+        if seen % 500 == 0: result = evaluate(model, 64) or "some"; note()
+        if noted: torch.ones({"some": 777, "none": 555}[result], device="cuda")
+run()
+"""
+    trace = traced(tmp_path, HEAD + RARE.format(loop=source.replace("STEP", STEP)))
+    assert (4 * 777 in allocations(trace), trace.warnings) == (True, ())
+
+
+@pytest.mark.parametrize("work", ["evaluate(missing, 64)", "(yield evaluate(model, 64))"], ids=["fails", "yields"])
+def test_work_in_the_line_of_its_condition_that_cannot_run_is_named(tmp_path, work):
+    loop = f"""
+def run():
+    global model
+    for seen in itertools.count():
+        {STEP}
+        if seen % 500 == 499 and seen * seen > 500: model.eval(), {work}
+        if seen > 3000: yield seen
+list(run())
+"""
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (trace.warnings, trace.partial) == (
+        ("the work at train.py, line 21, runs only after the traced steps; its memory is not included",), False,
+    )  # fmt: skip
+
+
+IN_A_CHAIN = """
+class Estimator:
+    def fit(self, data):
+        for epoch in range(50):
+            for x in DataLoader(data, 4): train(x.cuda())
+        return self
+    def predict(self, width):
+        return evaluate(model, width)
+{}
+"""
+
+
 @pytest.mark.parametrize(
     "call",
-    ["    found = evaluate(model, 64) if epoch % 5 == 4 else None", "    epoch % 5 == 4 and evaluate(model, 64)"],
-    ids=["of a choice", "of `and`"],
+    [
+        "Estimator().fit(torch.ones(400, 64)).predict(64)",
+        "print(Estimator().fit(torch.ones(400, 64)).predict(64))",
+        "def main(): return Estimator().fit(torch.ones(400, 64)).predict(64)\nmain()",
+    ],
 )
-def test_work_of_an_expression_is_named(tmp_path, call):
-    loop = f"for epoch in range(99):\n    for x in DataLoader(torch.ones(400, 64), 4): train(x.cuda())\n{call}"
-    (warning,) = traced(tmp_path, HEAD + RARE.format(loop=loop)).warnings
-    assert warning == "the work at train.py, line 18, runs only after the traced steps; its memory is not included"
-
-
-def test_work_in_the_line_of_its_condition_is_named(tmp_path):
-    loop = TIME.replace("600:\n        evaluate(model, 64)\n        last = time.time()", "600: evaluate(model, 64)")
-    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.replace("STEP", STEP)))
-    assert trace.warnings == (
-        "the work at train.py, line 21, runs only after the traced steps; its memory is not included",
-    )
+def test_what_follows_a_training_in_its_own_statement_is_traced(tmp_path, call):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=IN_A_CHAIN.format(call)))
+    assert (BIG in allocations(trace, "forward"), trace.warnings, trace.header.steps) == (True, (), 3)
 
 
 OF_THE_LOOP = """

@@ -309,7 +309,7 @@ def _branches(loop: Level, inside: Sequence[Level], innermost: bool) -> Iterator
 @functools.cache
 def _tests_and_bodies(node: ast.AST) -> list[tuple[int, ast.expr, list[ast.expr], list[ast.stmt]]]:
     """The branches of the conditions in a loop: line, what makes it run, what it stands in; of each loop once."""
-    named, found = NamedConditions(node), []
+    named, found = NamedConditions.of(node), []
     for condition, around in guarded_conditions(node):
         guards = [named.in_place(guard) for guard in around]
         test = named.in_place(condition.test)

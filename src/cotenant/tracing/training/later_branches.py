@@ -2,8 +2,9 @@
 
 After the traced steps the script runs to the end of its iteration, and of its epoch. Where it comes to an `if` whose
 condition is false now and will be true, its body runs, as if the counter were there already: by setting the line at
-which the frame goes on. So is passed what leaves a function or an iteration early: `if epoch % 5: return`. Only
-branches are entered that run a model and did not so far, and of which is known, or likely, that their time comes:
+which the frame goes on, or, where the body stands in the line of its condition, before that line. So is passed what
+leaves a function or an iteration early: `if epoch % 5: return`. Only branches are entered that run a model and did not
+so far, and of which is known, or likely, that their time comes:
 
 - by the counters of the loops that go on (`loop_counters`), also where the loop cannot go on at that iteration;
 - by a remainder, `step % every == 0`, or the time, `time.time() - last > 600`, of what may change, or by a counter that
@@ -19,7 +20,6 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -30,34 +30,22 @@ from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.line_watch import LINES
 from cotenant.tracing.training.loop_counters import assigned_in, becomes_true, may_be_true
 from cotenant.tracing.training.loop_levels import levels
-from cotenant.tracing.training.model_calls import called_in, computes_matrices, infers, puts_on_gpu, runs_model
-from cotenant.tracing.training.named_conditions import NamedConditions
-from cotenant.tracing.training.source_loops import LOOPS, contains
+from cotenant.tracing.training.model_calls import (
+    called_in,
+    computes_matrices,
+    functions_called,
+    infers,
+    puts_on_gpu,
+    runs_model,
+)
+from cotenant.tracing.training.run_in_place import run_in_place
+from cotenant.tracing.training.source_branches import ORDERS, Branch, branches_of, names_in
+from cotenant.tracing.training.source_loops import LOOPS, contains, loops_around
 from cotenant.tracing.training.statements_behind import places
 
 _MAX_ENTERED = 16
 _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "process_time", "now", "utcnow"})
-_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_EXITS = frozenset({"exit", "quit", "_exit", "abort"})
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MODULE_CALL = inspect.unwrap(torch.nn.Module._call_impl).__code__
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """Statements that run if `test` is true.
-
-    Attributes:
-        improves: they note that a number is the best so far, `best = loss`: it is in most trainings, from time to time.
-    """
-
-    test: ast.expr
-    body: list[ast.stmt]
-    improves: bool = False
-
-    @property
-    def lines(self) -> range:
-        return range(self.body[0].lineno, (self.body[-1].end_lineno or self.body[-1].lineno) + 1)
 
 
 class LaterBranches:
@@ -84,7 +72,7 @@ class LaterBranches:
         seen = [(frame.f_code, script_location.visible_names(frame)) for frame in later_training.script_frames()]
         if isinstance(step, FunctionType):
             seen.append((step.__code__, {**step.__globals__, "self": optimizer}))
-        branches = ((branch, names) for code, names in seen for of in _branches_of(code).values() for branch in of)
+        branches = ((branch, names) for code, names in seen for of in branches_of(code).values() for branch in of)
         if any(computes_matrices(branch.body, names) for branch, names in branches):
             self._begin(computes_matrices)
 
@@ -102,7 +90,7 @@ class LaterBranches:
         loops = [(loop.frame, loop.node) for loop, _inside, _innermost in levels()]
         around, loop = loops[-1] if loops else (frames[-1], _statement(frames[-1]))
         self._training = around, loop
-        LINES.add(self, [frame for frame in frames if _branches_of(frame.f_code) or frame is around])
+        LINES.add(self, [frame for frame in frames if branches_of(frame.f_code) or frame is around])
 
     def end(self) -> None:
         """Enter no more."""
@@ -110,18 +98,30 @@ class LaterBranches:
         LINES.remove(self)
 
     def expected(self) -> bool:
-        """Whether there are such branches in the functions that run now; some may come to them in this iteration."""
+        """Whether the functions that run now have such branches, or those that they call in their innermost loops.
+
+        This iteration, or the next one, may come to them.
+        """
         self._does_work = _runs_any_model
         for frame in list(later_training.script_frames()):
-            branches = _branches_of(frame.f_code)
-            names = script_location.visible_names(frame) if branches else {}
-            coming = (branch for there in branches.values() for branch in there if frame.f_lineno not in branch.lines)
-            if any(self._is_due(frame, names, branch) for branch in coming):
+            names = script_location.visible_names(frame)
+            branches = (branch for there in branches_of(frame.f_code).values() for branch in there)
+            if any(self._is_due(frame, names, branch) for branch in branches if frame.f_lineno not in branch.lines):
                 return True
+            for code, names_there in functions_called(_repeated(frame), names):
+                branches = (branch for there in branches_of(code).values() for branch in there)
+                if any(self._may_be_due(code, names_there, branch) for branch in branches):
+                    return True
         return False
 
+    def _may_be_due(self, code: CodeType, names: Mapping[str, Any], branch: Branch) -> bool:
+        """As `_is_due`, for a function that does not run now."""
+        is_new = not self._was_entered(code.co_filename, branch.lines) and self._does_work(branch.body, names)
+        changing = frozenset(_recurring(branch.test, code, names)) if is_new else frozenset()
+        return bool(changing) and may_be_true(branch.test, changing, names)
+
     def follows(self, code: CodeType) -> bool:
-        return bool(_branches_of(code))
+        return bool(branches_of(code))
 
     def returns(self, frame: FrameType) -> None:
         """A frame ends: maybe that of the training."""
@@ -137,7 +137,7 @@ class LaterBranches:
         ):
             self.end()
             return
-        for branch in _branches_of(frame.f_code).get(frame.f_lineno, ()):
+        for branch in branches_of(frame.f_code).get(frame.f_lineno, ()):
             names = {**frame.f_globals, **frame.f_locals}  # not `visible_names`: this is in a trace function
             if self._is_due(frame, names, branch) and _running_models(frame) <= self._models_around:
                 path = frame.f_code.co_filename
@@ -146,19 +146,25 @@ class LaterBranches:
                     return
                 self._miss(path, branch.lines)
 
-    def _is_due(self, frame: FrameType, names: Mapping[str, Any], branch: _Branch) -> bool:
+    def _is_due(self, frame: FrameType, names: Mapping[str, Any], branch: Branch) -> bool:
         path = frame.f_code.co_filename
         if len(self._entered) >= _MAX_ENTERED or (path, branch.lines.start) in self._entered:
             return False
         if self._was_entered(path, branch.lines):
             return False
         if branch.improves and self._does_work is _runs_any_model:
-            return may_be_true(branch.test, frozenset(_names_in(branch.test)), names)
+            return may_be_true(branch.test, frozenset(names_in(branch.test)), names)
         return self._does_work(branch.body, names) and _comes(frame, names, branch.test)
 
 
 def _runs_any_model(body: list[ast.stmt], names: Mapping[str, Any]) -> bool:
     return runs_model(body, names) or infers(body, names) or puts_on_gpu(body, names)
+
+
+def _repeated(frame: FrameType) -> list[ast.stmt]:
+    """The innermost loop of a frame; without one, all of its function, which the loop of a caller repeats."""
+    body = source_bodies.function_body(frame)
+    return list(loops_around(body, frame.f_lineno))[-1:] or ([] if frame.f_code.co_name == "<module>" else body)
 
 
 def _statement(frame: FrameType) -> ast.stmt:
@@ -167,10 +173,10 @@ def _statement(frame: FrameType) -> ast.stmt:
     return running[-1][0][running[-1][1]] if running else ast.Pass()
 
 
-def _enter(frame: FrameType, branch: _Branch) -> bool:
-    """Go on in a branch; False where there is no way, as where its body is in the line of its condition."""
-    if branch.lines.start <= (branch.test.end_lineno or 0):
-        return False
+def _enter(frame: FrameType, branch: Branch) -> bool:
+    """Go on in a branch, or run it here where there is no line to go on at; False where neither is possible."""
+    if not branch.has_own_lines:
+        return run_in_place(frame, branch.body)
     try:
         frame.f_lineno = branch.lines.start  # type: ignore[misc]  # trace functions may
     except ValueError:  # Python finds none
@@ -214,12 +220,12 @@ def _recurring(
     """
     for node in ast.walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            yield from (text for text in _names_in(node.left) if _may_change(text, code))
+            yield from (text for text in names_in(node.left) if _may_change(text, code))
         elif isinstance(node, ast.Compare) and any(_asks_time(part, code) for part in ast.walk(node)):
-            yield from _names_in(node)
+            yield from names_in(node)
             yield ast.unparse(node)
-        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS):
-            texts = list(_names_in(node))
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDERS):
+            texts = list(names_in(node))
             if counted is None or any(text in counted for text in texts):
                 yield from texts
         elif isinstance(node, ast.Call):
@@ -228,11 +234,6 @@ def _recurring(
             function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
             if isinstance(function, FunctionType) and _returns_recurring(function.__code__):
                 yield ast.unparse(node)
-
-
-def _names_in(node: ast.expr) -> Iterator[str]:
-    numbers = (ast.Name, ast.Attribute, ast.Subscript)
-    return (ast.unparse(part) for part in ast.walk(node) if isinstance(part, numbers))
 
 
 @functools.cache
@@ -280,79 +281,3 @@ def _may_change(text: str, code: CodeType) -> bool:
 def _set_in_loops(code: CodeType) -> frozenset[str]:
     loops = (node for node in ast.walk(source_bodies.function_node(code)) if isinstance(node, LOOPS))
     return frozenset().union(*map(assigned_in, loops))
-
-
-# -- branches -----------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _branches_of(code: CodeType) -> Mapping[int, list[_Branch]]:
-    """The branches of a function of the script, by the lines of their conditions."""
-    if not script_location.is_user_file(code.co_filename):
-        return {}
-    function = source_bodies.function_node(code)
-    named, found = NamedConditions(function), dict[int, list[_Branch]]()
-    for block, index in _conditions(function.body):
-        condition = block[index]
-        assert isinstance(condition, ast.If)
-        test = named.in_place(condition.test)
-        otherwise, behind = condition.orelse, block[index + 1 :]
-        if isinstance(condition.body[-1], (ast.Continue, ast.Return)) and not otherwise:
-            otherwise = behind
-        is_chain = len(otherwise) == 1 and isinstance(otherwise[0], ast.If)  # it has a condition of its own
-        negated = ast.UnaryOp(op=ast.Not(), operand=test)
-        branches = [_Branch(test, condition.body, improves=_improves(test, condition.body))]
-        branches += [_Branch(negated, otherwise)] if otherwise and not (is_chain and condition.orelse) else []
-        usable = [branch for branch in branches if not _ends_script(branch.body)]
-        if usable:
-            found[condition.lineno] = usable
-    for test, value in _conditional_values(function):
-        found.setdefault(value.lineno, []).append(
-            _Branch(named.in_place(test), [ast.copy_location(ast.Expr(value), value)])
-        )
-    return found
-
-
-def _conditional_values(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Calls in expressions that decide whether they are made: `evaluate() if due else None`, `due and evaluate()`."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.IfExp):
-            choices = [(node.test, node.body)]
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.BoolOp) and isinstance(node.value.op, ast.And):
-            choices = [(node.value.values[0], node.value.values[-1])]
-        else:
-            continue
-        yield from (choice for choice in choices if isinstance(choice[1], ast.Call))
-
-
-def _improves(test: ast.expr, body: list[ast.stmt]) -> bool:
-    """Whether a branch sets one side of its comparison to the other one: `if loss < best: best = loss`."""
-    compared = [node for node in ast.walk(test) if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS)]
-    sides = [(set(_names_in(node.left)), set(_names_in(node.comparators[0]))) for node in compared]
-    sides += [(right, left) for left, right in sides]
-    assigned = [
-        (ast.unparse(part.targets[0]), ast.unparse(part.value)) for part in body if isinstance(part, ast.Assign)
-    ]
-    return any(best in left and new in right for left, right in sides for best, new in assigned)
-
-
-def _conditions(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:
-    """The places of all conditions in a block, also of those in loops and other statements of it."""
-    for index, statement in enumerate(block):
-        if isinstance(statement, ast.If):
-            yield block, index
-        if not isinstance(statement, _DEFINITIONS):
-            for name in ("body", "orelse", "finalbody"):
-                yield from _conditions(getattr(statement, name, []))
-            for handler in getattr(statement, "handlers", []):
-                yield from _conditions(handler.body)
-
-
-def _ends_script(body: list[ast.stmt]) -> bool:
-    """Whether it raises an error or exits, in any case."""
-    for statement in body:
-        value = statement.value if isinstance(statement, ast.Expr) else None
-        is_exit = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in _EXITS
-        if is_exit or isinstance(statement, (ast.Raise, ast.Assert)):
-            return True
-    return False

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from torch.utils.data import DataLoader
 
 from cotenant.tracing import script_location
-from cotenant.tracing.training.source_bodies import function_body
+from cotenant.tracing.training.source_bodies import function_body, inner_blocks
 from cotenant.tracing.training.source_loops import LOOPS, contains, loops_around
 from cotenant.tracing.training.source_values import value_of
 
@@ -118,8 +118,8 @@ def _until(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
         yield statement
         if isinstance(statement, LOOPS) and not contains(statement, line):
             continue
-        for name in ("body", "orelse", "finalbody"):
-            yield from _until(getattr(statement, name, []), line)
+        for block in inner_blocks(statement):
+            yield from _until(block, line)
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:

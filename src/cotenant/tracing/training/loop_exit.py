@@ -32,7 +32,7 @@ from cotenant.tracing.training.loop_jump import (
     takes_parts,
 )
 from cotenant.tracing.training.source_loops import LOOPS, contains, end_of_try
-from cotenant.tracing.training.statements_behind import Behind, Work, places
+from cotenant.tracing.training.statements_behind import Behind, Work, calls_around, places
 
 
 @dataclass(slots=True)
@@ -227,14 +227,19 @@ def _loops(rounds_loop: tuple[FrameType, ast.stmt] | None) -> Iterator[_Loop]:
     inner_names: set[str] = set()
     before: list[Behind] = []
     loop: _Loop | None = None
-    called_of_library = ""
+    called = called_of_library = ""
     for frame in list(_frames()):
         is_library = not script_location.is_user_file(frame.f_code.co_filename)
         if called_of_library and not is_library:
             inner_names.add(called_of_library)
         called_of_library = frame.f_code.co_name if is_library else ""
         inside: list[ast.stmt] | None = None
-        for block, index in reversed(list(places(source_bodies.function_body(frame), frame.f_lineno))):
+        running = list(places(source_bodies.function_body(frame), frame.f_lineno))
+        if loop is not None and running and not is_library:
+            waiting = list(calls_around(running[-1][0][running[-1][1]], called))
+            loop.behind.extend(_behind(frame, frame.f_code.co_filename, waiting, inner_names))
+        called = frame.f_code.co_name
+        for block, index in reversed(running):
             statement = block[index]
             if isinstance(statement, LOOPS) and (loop or is_library or later_training.trains(statement, inner_names)):
                 if loop is not None:

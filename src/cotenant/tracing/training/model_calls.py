@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from cotenant.tracing.training.later_objects import (
 from cotenant.tracing.training.source_values import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
+_MAX_ITEMS = 64  # of a list of functions or objects
 _LIBRARY_WORK = frozenset(
     {"generate", "sample", "predict", "evaluate", "validate", "test", "val", "encode", "get_preds", "predict_proba"}
 )  # methods that run a model in Transformers, Lightning, Keras, Ultralytics, fastai and others
@@ -81,6 +82,29 @@ def computes_matrices(statements: Sequence[ast.stmt], names: Mapping[str, Any], 
         if found is not None and computes_matrices(*found, depth + 1):
             return True
     return False
+
+
+def functions_called(
+    statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0
+) -> Iterator[tuple[CodeType, Mapping[str, Any]]]:
+    """The script's own functions that they call, also through others, and the names that those see.
+
+    In `for hook in hooks: hook(step)` they are those of all hooks.
+    """
+    nodes = [node for statement in statements for node in _nodes(statement)]
+    loops = {ast.unparse(node.target): value_of(node.iter, names) for node in nodes if isinstance(node, ast.For)}
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        owner = receiver(call.func.value) if isinstance(call.func, ast.Attribute) else call.func
+        name = owner.id if isinstance(owner, ast.Name) else ""
+        items = loops.get(name)
+        for item in items[:_MAX_ITEMS] if isinstance(items, (list, tuple)) else [names.get(name)]:
+            called = called_in(call, {**names, name: item})
+            function = inspect.unwrap(getattr(called, "__func__", called)) if callable(called) else None
+            found = _body_and_names(called, call, names) if isinstance(function, FunctionType) else None
+            if found is not None and isinstance(function, FunctionType):
+                yield function.__code__, found[1]
+                if depth < _MAX_CALL_DEPTH:
+                    yield from functions_called(*found, depth + 1)
 
 
 def _ends_training(call: ast.Call, names: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import linecache
 import tokenize
+from collections.abc import Iterator
 from types import CodeType, FrameType
 
 _cells_behind: dict[str, list[str]] = {}  # by the file names of a notebook's cells
@@ -35,6 +36,8 @@ def code_body(code: CodeType) -> list[ast.stmt]:
     """The same for a code object; the same nodes each time."""
     if code.co_name == "<module>":
         return file_body(code.co_filename)
+    if code.co_name == "<lambda>":
+        return _lambda_body(code)
     if code.co_name.startswith("<"):
         return []
     # Not the whole file: that of a library's trainer takes half a second to parse.
@@ -64,6 +67,21 @@ def file_body(path: str) -> list[ast.stmt]:
         return ast.parse("".join(linecache.getlines(path))).body
     except (SyntaxError, ValueError, RecursionError):
         return []
+
+
+def inner_blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a compound statement, also those of `except` and `case`."""
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+    for part in (*getattr(statement, "handlers", []), *getattr(statement, "cases", [])):
+        yield part.body
+
+
+def _lambda_body(code: CodeType) -> list[ast.stmt]:
+    """The expression of a `lambda`, as a statement; none where its line has several."""
+    nodes = (node for statement in file_body(code.co_filename) for node in ast.walk(statement))
+    found = [node.body for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    return [ast.copy_location(ast.Expr(body), body) for body in found] if len(found) == 1 else []
 
 
 def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

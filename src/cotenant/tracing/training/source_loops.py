@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from cotenant.tracing.training.source_bodies import inner_blocks
+
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -23,8 +25,8 @@ def loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
         if contains(statement, line):
             if isinstance(statement, LOOPS):
                 yield statement
-            for name in ("body", "orelse", "finalbody"):
-                yield from loops_around(getattr(statement, name, []), line)
+            for block in inner_blocks(statement):
+                yield from loops_around(block, line)
 
 
 def conditions_in(node: ast.AST) -> Iterator[ast.If]:

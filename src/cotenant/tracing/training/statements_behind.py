@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu
 from cotenant.tracing.training.source_loops import contains
 from cotenant.tracing.training.source_values import value_of
 
+RESULT = "_"
+"""The name of what the running call of a statement will return, in what waits for it."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Place = tuple[list[ast.stmt], int]
@@ -102,7 +105,7 @@ class Behind:
         """Names that get the result of what runs now, such as a trainer that the script's own function returns."""
         running = list(places(source_bodies.function_body(self.frame), self.frame.f_lineno))
         block, index = running[-1] if running else ([], 0)
-        return assigned_in(block[index]) if block else frozenset()
+        return assigned_in(block[index]) | {RESULT} if block else frozenset()
 
     def _parts(self) -> list[ast.stmt]:
         """The statement; of a condition that is decided already, the branch that it decides for."""
@@ -136,8 +139,23 @@ def places(body: list[ast.stmt], line: int) -> Iterator[Place]:
     for index, statement in enumerate(body):
         if contains(statement, line):
             yield body, index
-            for name in ("body", "orelse", "finalbody"):
-                yield from places(getattr(statement, name, []), line)
+            for block in source_bodies.inner_blocks(statement):
+                yield from places(block, line)
+
+
+def calls_around(statement: ast.stmt, function: str) -> Iterator[ast.stmt]:
+    """The calls of a statement that wait for the result of a function's: of `Model().fit(data)`, `_.predict(x)`.
+
+    That result has the name `RESULT` in them.
+    """
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    inner = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == function]
+    if len(inner) != 1:
+        return
+    for call in calls:
+        if call is not inner[0] and any(part is inner[0] for part in ast.walk(call)):
+            result = ast.copy_location(ast.Name(id=RESULT, ctx=ast.Load()), inner[0])
+            yield ast.copy_location(ast.Expr(copy.deepcopy(call, {id(inner[0]): result})), call)
 
 
 def _decided(statement: ast.stmt, outcome: Callable[[ast.expr], bool | None]) -> list[ast.stmt]:
