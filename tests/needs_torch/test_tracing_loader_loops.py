@@ -51,7 +51,7 @@ LOOPS = {
 }
 ALIKE = {
     "a loader of the same data": ("for epoch in range(9):\n    loader = loader_of(4)\n    epoch_of(loader)", 3),
-    "shuffled by a seed": ("for epoch in range(9):\n    loader = loader_of(4, seed=epoch)\n    epoch_of(loader)", 6),
+    "shuffled by a seed": ("for epoch in range(9):\n    loader = loader_of(4, seed=epoch)\n    epoch_of(loader)", 9),
     "an epoch that is passed on": ("for epoch in range(9):\n    train(4, shown=epoch)", 3),
     "an epoch that is shown": (
         (
@@ -86,12 +86,49 @@ def test_iterations_with_what_was_there_before_pass(tmp_path):
 
 
 def test_of_many_sizes_the_first_are_traced(tmp_path):
-    source = f"{HEAD}\nfor side in range(4, 40):\n    loader = loader_of(side)\n    epoch_of(loader)\n"
+    source = f"{HEAD}\nfor side in list(range(4, 40)):\n    loader = loader_of(side)\n    epoch_of(loader)\n"
     trace = traced(tmp_path, source)
     assert trace.header.steps == 8 * 3
     line = source[: source.index("for side")].count("\n") + 1
     assert trace.warnings == (
         f"every iteration of the loop at train.py, line {line}, makes a data loader; only the first 8 are included",
+    )
+
+
+LATER = {
+    "many sizes of a range": "for side in range(4, 41):\n    loader = loader_of(side)\n    epoch_of(loader)",
+    "a size that waits": (
+        "for epoch in range(30):\n    loader = loader_of(4 if epoch < 20 else 40)\n    epoch_of(loader)"
+    ),
+    "a branch": (
+        "loader = loader_of(4)\nfor epoch in range(30):\n    if epoch == 20: loader = loader_of(40)\n"
+        "    epoch_of(loader)"
+    ),
+    "a schedule": (
+        "sides = {0: 4, 10: 8, 20: 40}\nfor epoch in range(30):\n    if epoch in sides:\n"
+        "        loader = loader_of(sides[epoch])\n    epoch_of(loader)"
+    ),
+    "a function of the epoch": (
+        "SIDES = [(10, 4), (20, 8)]\ndef side_of(epoch, last=40):\n    'Pixels.'\n    for end, side in SIDES:\n"
+        "        if epoch < end: return side\n    return last\nfor epoch in range(30):\n    side = side_of(epoch)\n"
+        "    model(torch.ones(50, 1, side, side, device='cuda')).sum().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()"
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LATER.values(), ids=LATER.keys())
+def test_batches_that_grow_after_the_traced_steps_are_sought(tmp_path, loop):
+    trace = traced(tmp_path, f"{HEAD}\n{loop}\n")
+    assert max(event.bytes for event in trace.events if event.action == "alloc") == 4 * 50 * 4 * LAST**2
+    assert trace.warnings == ()
+
+
+def test_a_loader_of_an_epoch_that_cannot_be_reached_adds_a_warning(tmp_path):
+    loop = LATER["a branch"].replace("epoch in range(30)", "epoch, _ in enumerate(range(30))")
+    (warning,) = traced(tmp_path, f"{HEAD}\n{loop}\n").warnings
+    assert warning == (
+        "the data loader made at train.py, line 25, comes only after the traced steps; its batches may be larger"
     )
 
 

@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -36,10 +36,13 @@ from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
 from cotenant.tracing.training.growing_sizes import computed, growing_sizes, indexed, larger_size, unfreezes
-from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loader_loops import loader_loop
+from cotenant.tracing.training.loop_conditions import when_true
+from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.loop_levels import Level, levels
 from cotenant.tracing.training.loop_sizes import largest_size, size_of
-from cotenant.tracing.training.model_calls import runs_model
+from cotenant.tracing.training.model_calls import makes_loader, runs_model
 from cotenant.tracing.training.named_conditions import NamedConditions
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
 from cotenant.tracing.training.state_conditions import set_later
@@ -64,6 +67,7 @@ class PendingBranch:
         size: it is no branch, but the place where the loop comes to its largest size.
         sentence: for the user, if the loop does not come to that.
         is_on_state: its condition is on what an iteration leaves for the next one, and not on a counter.
+        makes_loader: it is pending for a data loader, and runs no model.
     """
 
     path: str
@@ -78,6 +82,11 @@ class PendingBranch:
     size: int = 0
     sentence: str = ""
     is_on_state: bool = False
+    makes_loader: bool = False
+
+    @property
+    def runs_model(self) -> bool:
+        return not (self.unfreezes or self.size or self.is_on_state or self.makes_loader)
 
 
 class ConditionalWork:
@@ -95,6 +104,8 @@ class ConditionalWork:
         self._missing: list[PendingBranch] = []
         self._missing_before: list[PendingBranch] = []  # at the end of an earlier stage
         self._sought: set[tuple[str, int]] = set()
+        self._seeking: dict[tuple[str, int], PendingBranch] = {}  # by the loops that may go on there
+        self._loaders_made: set[tuple[str, int]] = set()  # branches that were come to
 
     def record_backward(self) -> None:
         """A backward pass begins."""
@@ -158,8 +169,7 @@ class ConditionalWork:
 
     def save_pending(self) -> None:
         """Remember what is still to come after the last step that is traced, and warn of what will grow."""
-        later = (branch for branch in self._missing if not (branch.unfreezes or branch.size or branch.is_on_state))
-        self._missing_before.extend(later)
+        self._missing_before.extend(branch for branch in self._missing if branch.runs_model)
         self._missing = [branch for branch in self._pending() if self._memory is not None or branch.rounds]
         self._missing += _unfreezing()
         for sentence in itertools.chain(growing_sizes(), collected_copies(_loops(), self._recorder)):
@@ -174,7 +184,7 @@ class ConditionalWork:
     def next_rounds(self) -> dict[tuple[str, int], int]:
         """Rounds until a branch that is pending, by its loop (file and line), for those that were not sought before.
 
-        They are sought now: after so many rounds of its loop a branch runs, or a warning names it.
+        If the loop goes on there, `goes_on` is to be called. If not, a warning names the branch.
         """
         found: dict[tuple[str, int], PendingBranch] = {}
         if len(self._sought) >= _MAX_SOUGHT:
@@ -183,8 +193,15 @@ class ConditionalWork:
             if branch.rounds and (branch.path, branch.first_line) not in self._sought:
                 loop = branch.loop_path, branch.loop_line
                 found[loop] = min(found.get(loop, branch), branch, key=lambda one: one.rounds)
-        self._sought |= {(branch.path, branch.first_line) for branch in found.values()}
+        self._seeking = found
         return {loop: branch.rounds for loop, branch in found.items()}
+
+    def goes_on(self, loop: tuple[str, int]) -> None:
+        """A loop (file and line) goes on at the iteration that it was to be sought for."""
+        branch = self._seeking[loop]
+        self._sought.add((branch.path, branch.first_line))
+        if branch.makes_loader:
+            self._loaders_made.add((branch.path, branch.first_line))
 
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
@@ -210,6 +227,8 @@ class ConditionalWork:
             return self._largest.get((branch.path, branch.first_line), 0) >= branch.size
         if branch.is_on_state:  # its condition is false
             return False
+        if branch.makes_loader:
+            return (branch.path, branch.first_line) in self._loaders_made
         return self.was_entered(branch.path, range(branch.first_line, branch.last_line + 1))
 
     def _pending(self) -> Iterator[PendingBranch]:
@@ -221,6 +240,7 @@ class ConditionalWork:
             for branch in itertools.chain(*later):
                 if not self._was_entered(branch):
                     yield branch
+        yield from (last for last in _last_loader(later_training.script_frames()) if not self._was_entered(last))
 
 
 def _loops() -> Iterator[RunningLoop]:
@@ -298,12 +318,35 @@ def _branches(loop: Level, inside: Sequence[Level], innermost: bool) -> Iterator
             if rounds is not None and guards:
                 every = ast.BoolOp(op=ast.And(), values=[*guards, test])
                 rounds = when_true(every, there, level.names, first=rounds)
-            if rounds is not None and runs_model(body, level.names):
+            if rounds is None:
+                continue
+            runs, place = runs_model(body, level.names), f"{Path(frame.f_code.co_filename).name}, line {body[0].lineno}"
+            if runs or makes_loader(body, level.names):
                 last = body[-1].end_lineno or body[-1].lineno
+                if not runs:  # of several loaders, the last one is likely to have the largest batches
+                    rounds = when_true(test, there, level.names, first=rounds, latest=True) or rounds
                 yield PendingBranch(
                     frame.f_code.co_filename, body[0].lineno, last, rounds, after, innermost,
                     getattr(loop.node, "lineno", 0), loop.frame.f_code.co_filename,
+                    makes_loader=not runs, sentence="" if runs else _loader_is_later(place),
                 )  # fmt: skip
+
+
+def _last_loader(frames: Iterable[FrameType]) -> Iterator[PendingBranch]:
+    """The last round of a loop over a range that makes a loader in each from what it counts: batches may grow."""
+    frame, loop = loader_loop(frames) or (None, None)
+    if frame is None or loop is None or not counts(loop):
+        return
+    rounds, path = Counters.of(loop, script_location.visible_names(frame)).rounds_left, frame.f_code.co_filename
+    if rounds:
+        place = _loader_is_later(f"{Path(path).name}, line {loop.lineno}")
+        yield PendingBranch(
+            path, loop.lineno, loop.lineno, rounds, False, False, loop.lineno, path, makes_loader=True, sentence=place
+        )
+
+
+def _loader_is_later(place: str) -> str:
+    return f"the data loader made at {place}, comes only after the traced steps; its batches may be larger"
 
 
 @functools.cache

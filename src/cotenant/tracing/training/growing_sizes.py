@@ -19,7 +19,8 @@ from typing import Any
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
-from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loop_conditions import when_true
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_sizes import largest_size
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 from cotenant.tracing.training.source_values import value_of
@@ -116,7 +117,7 @@ def indexed(loop: ast.AST) -> list[tuple[ast.Assign, ast.Subscript]]:
 
 @functools.cache
 def computed(loop: ast.AST) -> list[tuple[ast.Assign, ast.expr]]:
-    """Sizes that a loop computes by `min`, `max`, `//` or a condition: `length = min(512, 64 + step // 100 * 64)`.
+    """Sizes that a loop computes by a function, `//` or a condition: `length = min(512, 64 + step // 100 * 64)`.
 
     A size by its name, or by what the loop does with it.
     """
@@ -133,7 +134,7 @@ def computed(loop: ast.AST) -> list[tuple[ast.Assign, ast.expr]]:
 
 def _bounds(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
+        return bool(node.args or node.keywords)
     return isinstance(node, ast.IfExp) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv))
 
 

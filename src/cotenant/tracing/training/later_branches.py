@@ -28,11 +28,13 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.line_watch import LINES
-from cotenant.tracing.training.loop_counters import assigned_in, becomes_true, may_be_true
+from cotenant.tracing.training.loop_conditions import becomes_true, may_be_true
+from cotenant.tracing.training.loop_counters import assigned_in
 from cotenant.tracing.training.loop_levels import levels
 from cotenant.tracing.training.model_calls import (
-    called_in,
+    all_called,
     computes_matrices,
+    function_code,
     functions_called,
     infers,
     puts_on_gpu,
@@ -41,6 +43,7 @@ from cotenant.tracing.training.model_calls import (
 from cotenant.tracing.training.run_in_place import run_in_place
 from cotenant.tracing.training.source_branches import ORDERS, Branch, branches_of, names_in
 from cotenant.tracing.training.source_loops import LOOPS, contains, loops_around
+from cotenant.tracing.training.source_values import value_of
 from cotenant.tracing.training.statements_behind import places
 
 _MAX_ENTERED = 16
@@ -228,12 +231,20 @@ def _recurring(
             texts = list(names_in(node))
             if counted is None or any(text in counted for text in texts):
                 yield from texts
-        elif isinstance(node, ast.Call):
-            called = called_in(node, names)
-            function = getattr(called, "__func__", called)
-            function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
-            if isinstance(function, FunctionType) and _returns_recurring(function.__code__):
-                yield ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and _is_recurring_property(node, names):
+            yield ast.unparse(node)
+    for called, call in all_called(ast.walk(test), names):
+        function = function_code(called)
+        if function is not None and _returns_recurring(function):
+            yield ast.unparse(call)
+
+
+def _is_recurring_property(node: ast.Attribute, names: Mapping[str, Any]) -> bool:
+    """Whether it is a property of the script that returns such a condition."""
+    owner = value_of(node.value, names)
+    found = None if owner is None else inspect.getattr_static(type(owner), node.attr, None)
+    code = function_code(found.fget) if isinstance(found, property) else None
+    return code is not None and _returns_recurring(code)
 
 
 @functools.cache

@@ -83,12 +83,12 @@ class LoopExit:
         self,
         warn: Callable[[str], object],
         trained: later_training.TrainedLines,
-        resume: Callable[[], object],
+        resume: Callable[[tuple[str, int]], object],
         epoch_ended: Callable[[], object],
         names_in: Callable[[str, range], bool],
         calls: Callable[[str, range], int],
     ) -> None:
-        """`resume`: called when a loop goes on at a later iteration, in which the script trains.
+        """`resume`: called with a loop (file and line) that goes on at a later iteration, in which the script trains.
 
         `epoch_ended`: called when the first loop around the innermost one is left, which would have gone on, or when
             the innermost one begins again.
@@ -102,6 +102,7 @@ class LoopExit:
         self._resume = resume
         self._epoch_ended = epoch_ended
         self.resumes = False  # a loop goes on at a later iteration
+        self._sought_loop = "", 0
         self.give_up: Callable[[], None] = _nothing  # for loops that are not left yet
         self._unreached: list[tuple[int, Work, int]] = []  # work behind loops that are not left: depth, calls so far
 
@@ -136,6 +137,8 @@ class LoopExit:
         jumps: dict[int, Jump] = {}
         if later is not None:
             wanted, jumps[later[0]] = later
+            goes_on = loops[later[0]]
+            self._sought_loop = goes_on.frame.f_code.co_filename, goes_on.statement.lineno
             self.resumes = True
         for depth, loop in enumerate(loops[:wanted]):
             may_end = (with_loaders or depth > 0) and not loop.repeats()
@@ -178,7 +181,7 @@ class LoopExit:
     def _left(self, depth: int, way: Jump, of_epochs: int | None) -> None:
         self._unreached = [unreached for unreached in self._unreached if unreached[0] > depth]
         if way.rounds:
-            self._resume()
+            self._resume(self._sought_loop)
         elif depth == of_epochs:
             self._epoch_ended()
 

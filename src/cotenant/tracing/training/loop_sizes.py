@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cotenant.tracing.training.loop_counters import MAX_ROUNDS, Counters, future_value
+from cotenant.tracing.training.future_values import future_value
+from cotenant.tracing.training.loop_conditions import MAX_ROUNDS
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.source_values import number_of, value_of
 
 

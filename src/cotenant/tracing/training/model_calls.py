@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch.utils import _contextlib
+from torch.utils.data import DataLoader
 
 from cotenant.tracing import script_location
 from cotenant.tracing.training import source_bodies
@@ -84,6 +85,18 @@ def computes_matrices(statements: Sequence[ast.stmt], names: Mapping[str, Any], 
     return False
 
 
+def makes_loader(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether they make a data loader, directly or through the script's own functions."""
+    for call in (call for statement in statements for call in _calls(statement)):
+        called = called_in(call, names)
+        if isinstance(called, type) and issubclass(called, DataLoader):
+            return True
+        found = _body_and_names(called, call, names) if depth < _MAX_CALL_DEPTH else None
+        if found is not None and makes_loader(*found, depth + 1):
+            return True
+    return False
+
+
 def functions_called(
     statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0
 ) -> Iterator[tuple[CodeType, Mapping[str, Any]]]:
@@ -92,19 +105,33 @@ def functions_called(
     In `for hook in hooks: hook(step)` they are those of all hooks.
     """
     nodes = [node for statement in statements for node in _nodes(statement)]
-    loops = {ast.unparse(node.target): value_of(node.iter, names) for node in nodes if isinstance(node, ast.For)}
+    for called, call in all_called(nodes, names):
+        code = function_code(called)
+        found = _body_and_names(called, call, names) if code is not None else None
+        if found is not None and code is not None:
+            yield code, found[1]
+            if depth < _MAX_CALL_DEPTH:
+                yield from functions_called(*found, depth + 1)
+
+
+def all_called(nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> Iterator[tuple[Any, ast.Call]]:
+    """What the calls among `nodes` call, by `called_in`; in a loop over a list, or `any(x() for x in xs)`, of all."""
+    nodes = list(nodes)
+    loops = [node for node in nodes if isinstance(node, (ast.For, ast.comprehension))]
+    over = {ast.unparse(loop.target): value_of(loop.iter, names) for loop in loops}
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         owner = receiver(call.func.value) if isinstance(call.func, ast.Attribute) else call.func
         name = owner.id if isinstance(owner, ast.Name) else ""
-        items = loops.get(name)
+        items = over.get(name)
         for item in items[:_MAX_ITEMS] if isinstance(items, (list, tuple)) else [names.get(name)]:
-            called = called_in(call, {**names, name: item})
-            function = inspect.unwrap(getattr(called, "__func__", called)) if callable(called) else None
-            found = _body_and_names(called, call, names) if isinstance(function, FunctionType) else None
-            if found is not None and isinstance(function, FunctionType):
-                yield function.__code__, found[1]
-                if depth < _MAX_CALL_DEPTH:
-                    yield from functions_called(*found, depth + 1)
+            yield called_in(call, {**names, name: item}), call
+
+
+def function_code(called: Any) -> CodeType | None:
+    """The code of a Python function or method, without its decorators; None of anything else."""
+    function = getattr(called, "__func__", called)
+    function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
+    return function.__code__ if isinstance(function, FunctionType) else None
 
 
 def _ends_training(call: ast.Call, names: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
@@ -49,9 +49,14 @@ def branches_of(code: CodeType) -> Mapping[int, list[Branch]]:
     named, found = NamedConditions.of(function), dict[int, list[Branch]]()
     for block, index in _places(function.body):
         statement = block[index]
-        branches = _of_condition(statement, block[index + 1 :], named) if isinstance(statement, ast.If) else ()
+        branches: Iterable[Branch] = ()
+        if isinstance(statement, ast.If):
+            branches = _of_condition(statement, block[index + 1 :], named)
         if isinstance(statement, ast.Match):
             branches = _of_cases(statement, named)
+        if isinstance(statement, ast.While):  # `while seen >= next_one:`
+            test = named.in_place(statement.test)
+            branches = [Branch(test, statement.body, has_own_lines=statement.body[0].lineno > statement.lineno)]
         if usable := [branch for branch in branches if not _ends_script(branch.body)]:
             found[statement.lineno] = usable
     for test, value in _conditional_values(function):
@@ -73,7 +78,10 @@ def _of_condition(
     test = named.in_place(condition.test)
     ends = condition.test.end_lineno or 0
     yield Branch(
-        _all_of(*given, test), condition.body, _improves(test, condition.body), condition.body[0].lineno > ends
+        _all_of(*given, test),
+        condition.body,
+        _improves(condition.test, condition.body),
+        condition.body[0].lineno > ends,
     )
     not_so = (*given, ast.UnaryOp(op=ast.Not(), operand=test))
     if len(condition.orelse) == 1 and isinstance(condition.orelse[0], ast.If):

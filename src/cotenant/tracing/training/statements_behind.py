@@ -15,7 +15,8 @@ import torch
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.later_objects import with_later_objects
-from cotenant.tracing.training.loop_counters import assigned_in, settled
+from cotenant.tracing.training.loop_conditions import settled
+from cotenant.tracing.training.loop_counters import assigned_in
 from cotenant.tracing.training.model_calls import evaluates, infers, puts_on_gpu, runs_model
 from cotenant.tracing.training.source_loops import contains
 from cotenant.tracing.training.source_values import value_of

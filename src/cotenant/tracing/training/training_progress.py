@@ -102,7 +102,7 @@ class TrainingProgress:
         self._loop_exit = LoopExit(
             log.warn,
             self._trained,
-            resume=self._trace_more,
+            resume=self._trace_later,
             epoch_ended=self.epoch_ended,
             names_in=self.conditional_work.names_in,
             calls=self.conditional_work.calls_in,
@@ -186,6 +186,11 @@ class TrainingProgress:
     def _kept_bytes(self) -> int:
         """Allocated beside what optimizers train and hold."""
         return sum(self.log.live_bytes.values()) - self.schedule.trained_bytes()
+
+    def _trace_later(self, loop: tuple[str, int]) -> None:
+        """A loop goes on at a later iteration."""
+        self.conditional_work.goes_on(loop)
+        self._trace_more()
 
     def _trace_more(self) -> None:
         self.draining = self.ending_epoch = False

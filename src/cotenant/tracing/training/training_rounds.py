@@ -33,7 +33,8 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training.empty_epochs import needs_a_batch
 from cotenant.tracing.training.later_training import TRACER
 from cotenant.tracing.training.loader_loops import counted_values, loader_loop
-from cotenant.tracing.training.loop_counters import Counters, when_true
+from cotenant.tracing.training.loop_conditions import when_true
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.source_bodies import function_body
 from cotenant.tracing.training.source_loops import loops_around

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from types import SimpleNamespace
 
 import pytest
 
-from cotenant.tracing.training.loop_counters import Counters, settled, when_true
+from cotenant.tracing.training.loop_conditions import settled, when_true
+from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_sizes import largest_size, size_of
 
 
@@ -160,3 +162,51 @@ def test_a_size_is_a_number_or_the_product_of_several(target, size):
 def test_a_condition_is_settled_if_nothing_can_change_it(test, is_true):
     condition = ast.parse(test, mode="eval").body
     assert settled(condition, frozenset({"i"}), NAMES, {"n", "i", "epoch"}.__contains__) is is_true
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "rounds"),
+    [
+        pytest.param("return i % 10 == 0", "f(i)", 8, id="returned"),
+        pytest.param("'Doc.'\n    late = i > 20\n    return late and i % 2 == 1", "f(i)", 19, id="a name"),
+        pytest.param("if i < 30: return False\n    return True", "f(i)", 28, id="a condition"),
+        pytest.param(
+            "if i < 9:\n        x = 0\n    elif i < 20: x = 1\n    else: x = 5\n    return x == 5",
+            "f(i)",
+            18,
+            id="branches",
+        ),
+        pytest.param(
+            "for end, on in ((9, False), (12, True)):\n        if i < end: return on\n    return False",
+            "f(i)",
+            7,
+            id="a loop",
+        ),
+        pytest.param("return i % every == 0", "f(i)", 10, id="a default"),
+        pytest.param("return i % every == 0", "f(i, every=9)", 7, id="a keyword"),
+        pytest.param("return g(i) and i > 5", "f(i)", 5, id="a function that it calls"),
+        pytest.param("return i == n", "f(i)", 14, id="a global number"),
+        pytest.param("while i < 30: i += 1\n    return True", "f(i)", None, id="a loop that counts"),
+        pytest.param("print(i)\n    return i == 9", "f(i)", None, id="another statement"),
+        pytest.param("if i > n: return True", "f(i)", None, id="no value"),
+        pytest.param("return i == 9", "f(*[i])", None, id="a star"),
+    ],
+)
+def test_what_a_function_returns_is_read(tmp_path, body, call, rounds):
+    path = tmp_path / "schedule.py"
+    path.write_text(f"n = 16\ndef g(j): return j % 7 == 0\ndef f(i, every=4 * 3):\n    {body}\n")
+    names = runpy.run_path(str(path)) | {"i": 2}
+    loop = ast.parse("for i in range(99): pass").body[0]
+    test = ast.parse(call, mode="eval").body
+    assert when_true(test, Counters.of(loop, names), names, first=1) == rounds
+
+
+def test_a_method_sees_what_the_loop_counts(tmp_path):
+    path = tmp_path / "trainer.py"
+    path.write_text("class T:\n    step = 0\n    def due(self, every): return self.step % every == 0\n")
+    trainer = runpy.run_path(str(path))["T"]()
+    trainer.step = 3
+    loop = ast.parse("while True: self.step += 1").body[0]
+    names = {"self": trainer}
+    test = ast.parse("self.due(10)", mode="eval").body
+    assert when_true(test, Counters.of(loop, names), names, first=1) == 7

@@ -63,7 +63,7 @@ def test_the_statements_of_functions_keep_their_lines(run):
     assert len(source_bodies.code_body(codes["<module>"])) == len(tree.body)
 
 
-@pytest.mark.parametrize("name", ["Outer", "<lambda>", "<listcomp>"])
+@pytest.mark.parametrize("name", ["Outer", "<listcomp>"])
 def test_what_is_no_function_has_no_statements(run, name):
     code = run(SOURCE).get(name)
     assert code is None or source_bodies.code_body(code) == []
@@ -82,3 +82,14 @@ def test_the_cells_behind_are_those_of_the_cell_itself(run):
     assert source_bodies.later_cells(codes["<module>"]) == ["cell 2", "cell 3"]
     assert source_bodies.later_cells(codes["plain"]) == []
     assert source_bodies.later_cells(run("x = 1", "other.py")["<module>"]) == []
+
+
+@pytest.mark.parametrize(("source", "body"), [(SOURCE, ["x + 1"]), ("kept = [lambda x: 1, lambda x: 2]\n", [])])
+def test_a_lambda_has_its_expression_unless_its_line_has_several(run, source, body):
+    assert list(map(ast.unparse, source_bodies.code_body(run(source)["<lambda>"]))) == body
+
+
+def test_blocks_of_a_statement_are_those_of_its_handlers_and_cases_too():
+    source = "try: a\nexcept E: b\nelse: c\nfinally: d\nmatch x:\n    case 1: e\n    case _: f"
+    blocks = [block for statement in ast.parse(source).body for block in source_bodies.inner_blocks(statement)]
+    assert [ast.unparse(block[0]) for block in blocks if block] == ["a", "c", "d", "b", "e", "f"]
