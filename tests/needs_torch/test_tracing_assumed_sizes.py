@@ -44,7 +44,7 @@ counted(); patch(); element(); printed(); given(int((where * 0).isnan().sum()))
 
 
 def test_each_size_that_is_not_computed_is_named(tmp_path):
-    warnings = [text for text in trained(tmp_path, SIZES).warnings if "reads a size" in text]
+    warnings = [text for text in trained(tmp_path, SIZES).warnings if "reads " in text]
     lines = {int(text.partition(", line ")[2].partition(",")[0]) for text in warnings}
     text = (tmp_path / "train.py").read_text().splitlines()
     names = ["def cut()", "return x[:, : n + 1]", "count = (where > 0.5)", "read_within", "count = int", "times ="]
@@ -53,3 +53,29 @@ def test_each_size_that_is_not_computed_is_named(tmp_path):
 
 def test_other_numbers_are_not(tmp_path):
     assert not [text for text in trained(tmp_path, OTHERS).warnings if "reads a size" in text]
+
+
+SELECTED = """
+x, where = torch.rand(64, 777, device="cuda"), torch.rand(9, device="cuda")
+few = torch.zeros(9, dtype=torch.bool, device="cuda")
+few[torch.randperm(9)[:2].cuda()] = True
+def selected(mask):
+    count = mask.sum().item()
+    return torch.cat([x[:9][mask], torch.ones(count, 777, device="cuda")])
+selected(where > 0.5)
+selected(few)
+times = (where > 0.5).sum().item()
+loops = [x * 2 for _ in range(times)]
+"""
+
+
+def test_as_many_elements_are_read_as_a_mask_selects(tmp_path):
+    trace = trained(tmp_path, SELECTED)
+    row = 4 * 777
+    made = [event.bytes // row for event in trace.events if event.action == "alloc" and event.bytes % row == 0]
+    assert {18, 4} <= set(made)
+    assert made.count(64) == 2  # x, and one round of the loop
+    assert [text.split(", ", 2)[2][:50] for text in trace.warnings if "reads" in text] == [
+        "reads how many elements a mask selects; not comput",
+        "reads a size that is not computed; assumed: 1, so ",
+    ]

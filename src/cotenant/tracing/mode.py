@@ -229,6 +229,7 @@ class TraceMode(TorchDispatchMode):
             mask_counts.propagate(func, args, out, self.known_values.peek)
         elif func._opname in booleans.COUNTS:
             booleans.propagate_count(args, out)
+            mask_counts.note_count(args, out)
 
     def _count_kernels(self, func: OpOverload, args: Args, out: Any, device: torch.device) -> None:
         recorder = self.recorder

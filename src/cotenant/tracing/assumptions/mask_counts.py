@@ -20,6 +20,7 @@ from cotenant.tracing.assumptions.booleans import AND_OPERATORS
 
 MASK_DTYPES = frozenset({torch.bool, torch.uint8})
 _MAX_TRUE_ATTRIBUTE = "_cotenant_max_true"
+_COUNTED_ATTRIBUTE = "_cotenant_counted"
 _WRITES_ATTRIBUTE = "_cotenant_mask_writes"
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero_"})
 _SAME_ELEMENTS = frozenset({"clone", "_to_copy", "detach", "alias"})
@@ -30,6 +31,20 @@ def max_true(tensor: Any) -> int | None:
     """The maximum number of true elements; None: not known, or the mask was written to by way of a view."""
     count, writes = getattr(tensor, _MAX_TRUE_ATTRIBUTE, (None, 0))
     return count if count is None or writes == _writes(tensor) else None
+
+
+def note_count(args: Any, out: FakeTensor) -> None:
+    """Note how many elements `out`, the number of true elements of a whole mask, stands for."""
+    mask = args[0]
+    if mask.dtype in MASK_DTYPES and out.dim() == 0:
+        most = max_true(mask)
+        setattr(out, _COUNTED_ATTRIBUTE, mask.numel() if most is None else most)
+
+
+def counted(tensor: Any) -> int | None:
+    """The number of elements that an unknown mask selects, if this is their count; selecting by it gives as many."""
+    found = getattr(tensor, _COUNTED_ATTRIBUTE, None)
+    return None if found is None else int(found)
 
 
 def _writes(tensor: Any) -> int:

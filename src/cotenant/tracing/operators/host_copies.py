@@ -14,8 +14,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions import booleans, equal_contents
-from cotenant.tracing.assumptions.assumed_sizes import size_warning
+from cotenant.tracing.assumptions import booleans, equal_contents, mask_counts
+from cotenant.tracing.assumptions.assumed_sizes import size_read_now
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
 from cotenant.tracing.assumptions.ranked_choices import RANKED, assumed_indices
 from cotenant.tracing.assumptions.shifted_positions import assumed_position
@@ -61,9 +61,11 @@ def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
     if dtype.is_floating_point:
         return ctx.loops.number()
     first = 1 - booleans.is_zero_count(args[0])
+    if first and (size := size_read_now()) is not None:
+        counted = None if size.repeats else mask_counts.counted(args[0])
+        ctx.recorder.warn(size.warning(counted=counted is not None))
+        first = first if counted is None else counted
     position = assumed_position(args[0], first)
-    if first and (sentence := size_warning()) is not None:
-        ctx.recorder.warn(sentence)
     return first if position is None else position
 
 
