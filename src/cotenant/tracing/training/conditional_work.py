@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -41,7 +41,7 @@ from cotenant.tracing.training.loop_conditions import when_true
 from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.loop_levels import Level, levels
-from cotenant.tracing.training.loop_sizes import largest_size, size_of
+from cotenant.tracing.training.loop_sizes import larger_sizes, size_of
 from cotenant.tracing.training.model_calls import makes_loader, runs_model
 from cotenant.tracing.training.named_conditions import NamedConditions
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
@@ -50,6 +50,7 @@ from cotenant.tracing.training.state_conditions import set_later
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
 _MAX_SOUGHT = 3  # branches for which the trace goes on at a later round
+_MAX_SIZES = 4  # of a loop, for each of which it does
 _MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
 
 
@@ -103,7 +104,7 @@ class ConditionalWork:
         self._waits = 0
         self._missing: list[PendingBranch] = []
         self._missing_before: list[PendingBranch] = []  # at the end of an earlier stage
-        self._sought: set[tuple[str, int]] = set()
+        self._sought: set[tuple[str, int, int]] = set()
         self._seeking: dict[tuple[str, int], PendingBranch] = {}  # by the loops that may go on there
         self._loaders_made: set[tuple[str, int]] = set()  # branches that were come to
 
@@ -187,10 +188,10 @@ class ConditionalWork:
         If the loop goes on there, `goes_on` is to be called. If not, a warning names the branch.
         """
         found: dict[tuple[str, int], PendingBranch] = {}
-        if len(self._sought) >= _MAX_SOUGHT:
+        if len(self._sought) >= _MAX_SOUGHT + _MAX_SIZES:
             return {}
         for branch in self._missing:
-            if branch.rounds and (branch.path, branch.first_line) not in self._sought:
+            if branch.rounds and (branch.path, branch.first_line, branch.size) not in self._sought:
                 loop = branch.loop_path, branch.loop_line
                 found[loop] = min(found.get(loop, branch), branch, key=lambda one: one.rounds)
         self._seeking = found
@@ -199,7 +200,7 @@ class ConditionalWork:
     def goes_on(self, loop: tuple[str, int]) -> None:
         """A loop (file and line) goes on at the iteration that it was to be sought for."""
         branch = self._seeking[loop]
-        self._sought.add((branch.path, branch.first_line))
+        self._sought.add((branch.path, branch.first_line, branch.size))
         if branch.makes_loader:
             self._loaders_made.add((branch.path, branch.first_line))
 
@@ -234,7 +235,7 @@ class ConditionalWork:
     def _pending(self) -> Iterator[PendingBranch]:
         for loop, inside, innermost in levels():
             later = (
-                _branches(loop, inside, innermost), _largest_sizes(loop, innermost),
+                _branches(loop, inside, innermost), _later_sizes(loop, innermost, self._largest),
                 () if innermost else _on_state(loop, inside[:-1]),
             )  # fmt: skip
             for branch in itertools.chain(*later):
@@ -287,16 +288,21 @@ def _on_state(loop: Level, inside: Sequence[Level]) -> Iterator[PendingBranch]:
             )  # fmt: skip
 
 
-def _largest_sizes(loop: Level, innermost: bool) -> Iterator[PendingBranch]:
-    """Where a loop takes sizes from a list by its counter: the round that has the largest one."""
+def _later_sizes(loop: Level, innermost: bool, traced: Mapping[tuple[str, int], int]) -> Iterator[PendingBranch]:
+    """Where a loop takes sizes from a list by its counter: the round that has the next larger one.
+
+    What each leaves in the caching allocator stays reserved. Of many it is the largest. `traced`: the largest so far.
+    """
     frame, path = loop.frame, loop.frame.f_code.co_filename
     for node, source in (*indexed(loop.node), *computed(loop.node)):
-        largest = largest_size(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
-        if largest is not None:
-            text, size = ast.unparse(node.targets[0]), math.prod(largest.size)
-            now, most = size_of(node.targets[0], loop.names), "x".join(map(str, largest.size))
+        sizes = larger_sizes(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
+        larger = [size for size in sizes if math.prod(size.size) > traced.get((path, node.lineno), 0)]
+        if larger:
+            coming = larger[0 if len(larger) <= _MAX_SIZES else -1]
+            text, size = ast.unparse(node.targets[0]), math.prod(coming.size)
+            now, most = size_of(node.targets[0], loop.names), "x".join(map(str, larger[-1].size))
             yield PendingBranch(
-                path, node.lineno, node.lineno, largest.rounds, node.lineno > frame.f_lineno, innermost,
+                path, node.lineno, node.lineno, coming.rounds, node.lineno > frame.f_lineno, innermost,
                 getattr(loop.node, "lineno", 0), path, size=size,
                 sentence=larger_size(text, f"{Path(path).name}, line {node.lineno}", now, most),
             )  # fmt: skip

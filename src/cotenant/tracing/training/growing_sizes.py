@@ -21,7 +21,7 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_conditions import when_true
 from cotenant.tracing.training.loop_counters import Counters
-from cotenant.tracing.training.loop_sizes import largest_size
+from cotenant.tracing.training.loop_sizes import larger_sizes
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 from cotenant.tracing.training.source_values import value_of
 
@@ -156,7 +156,7 @@ def _names(*parts: ast.expr) -> Iterator[str]:
 
 def _larger_sizes(frame: FrameType, loop: ast.stmt, counters: Counters, names: Mapping[str, Any]) -> Iterator[str]:
     for node, source in indexed(loop):
-        if largest_size(source, counters, names) is not None:
+        if larger_sizes(source, counters, names):
             continue
         sizes, now = value_of(source.value, names), value_of(node.targets[0], names)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes) or not sizes:

@@ -16,29 +16,30 @@ from cotenant.tracing.training.source_values import number_of, value_of
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LaterSize:
     """A size, and after how many rounds a loop comes to it."""
 
     size: tuple[int, ...]
     rounds: int
 
 
-def largest_size(node: ast.expr, counters: Counters, names: Mapping[str, Any]) -> Largest | None:
-    """The largest size that an expression has in the present round or a later one, by what a counter decides.
+def larger_sizes(node: ast.expr, counters: Counters, names: Mapping[str, Any]) -> list[LaterSize]:
+    """The size that an expression has in the present round, and those larger than all before in later rounds.
 
-    It is an index into a list, or a formula. Sizes are integers, or tuples of them. None where one part is not known.
+    A counter decides it: it is an index into a list, or a formula. Sizes are integers, or tuples of them. Empty where
+    one part is not known.
     """
     used: set[str] = set()
     size_then = _size_then(node, counters, names, used)
     if size_then is None or not used:
-        return None
+        return []
     last = counters.rounds_left if counters.rounds_left is not None and used <= counters.of_loop else MAX_ROUNDS
-    found: Largest | None = None
+    found: list[LaterSize] = []
     try:
         for rounds in range(min(last, MAX_ROUNDS) + 1):
             size = size_then(rounds)
-            if found is None or math.prod(size) > math.prod(found.size):
-                found = Largest(size, rounds)
+            if not found or math.prod(size) > math.prod(found[-1].size):
+                found.append(LaterSize(size, rounds))
     except (ArithmeticError, TypeError, IndexError):  # what came before the end of the list counts
         return found
     return found
@@ -47,6 +48,10 @@ def largest_size(node: ast.expr, counters: Counters, names: Mapping[str, Any]) -
 def _size_then(
     node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]
 ) -> Callable[[int], tuple[int, ...]] | None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        found, key = value_of(node.func.value, names), future_value(node.args[0], counters, names, used)
+        if type(found) is dict and key is not None:  # `size = sizes.get(epoch, size)`: it stays as it is otherwise
+            return lambda rounds: (operator.index(found.get(key(rounds), 0)),)
     if not isinstance(node, ast.Subscript):
         value = future_value(node, counters, names, used)
         return None if value is None else lambda rounds: (operator.index(value(rounds)),)

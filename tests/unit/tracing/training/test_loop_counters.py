@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.tracing.training.loop_conditions import settled, when_true
 from cotenant.tracing.training.loop_counters import Counters
-from cotenant.tracing.training.loop_sizes import largest_size, size_of
+from cotenant.tracing.training.loop_sizes import larger_sizes, size_of
 
 
 class EasyDict(dict):
@@ -29,6 +29,7 @@ NAMES = {
     "rank": 0,
     "s": "x",
     "milestones": [20, 40],
+    "sizes": {0: 16, 20: 32, 40: 64},
     "cfg": {"val": {"every": 10}},
     "easy": EasyDict(every=6),
     "hydra": SimpleNamespace(_content={"every": NODE(_val=9)}),
@@ -123,14 +124,21 @@ def test_a_counter_is_seen_as_it_will_be_at_the_condition(line, place, test, rou
         pytest.param("for i in range(9): pass", "milestones[unknown]", None, id="by what is not known"),
         pytest.param("for i in range(99): pass", "min(48, 16 + i // 10 * 8)", ((48,), 38), id="by a formula"),
         pytest.param("for i in range(99): pass", "64 if i < 50 else 128", ((128,), 48), id="by a condition"),
+        pytest.param("for i in range(99): pass", "sizes.get(i, size)", ((64,), 38), id="an entry of a dict"),
         pytest.param("for i in range(99): pass", "min(0.5, i / 10)", None, id="no whole number"),
         pytest.param("for i in range(99): pass", "min(48, unknown)", None, id="by a formula that is not known"),
     ],
 )
 def test_the_largest_size_of_a_list_and_its_round(loop, source, largest):
     counters = Counters.of(ast.parse(loop).body[0], NAMES)
-    found = largest_size(ast.parse(source, mode="eval").body, counters, NAMES)
-    assert (None if found is None else (found.size, found.rounds)) == largest
+    found = larger_sizes(ast.parse(source, mode="eval").body, counters, NAMES)
+    assert ((found[-1].size, found[-1].rounds) if found else None) == largest
+
+
+def test_all_sizes_on_the_way_to_the_largest_are_found():
+    counters = Counters.of(ast.parse("for i in range(99): pass").body[0], NAMES)
+    found = larger_sizes(ast.parse("[8, 16, 12, 32][(i - 2) // 5 % 4]", mode="eval").body, counters, NAMES)
+    assert [(size.size, size.rounds) for size in found] == [((8,), 0), ((16,), 5), ((32,), 15)]
 
 
 @pytest.mark.parametrize(
