@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "28"
+    version = "29"
 
     def __init__(
         self,
