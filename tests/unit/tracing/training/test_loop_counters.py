@@ -197,12 +197,26 @@ def test_a_condition_is_settled_if_nothing_can_change_it(test, is_true):
         pytest.param("while i < 30: i += 1\n    return True", "f(i)", None, id="a loop that counts"),
         pytest.param("print(i)\n    return i == 9", "f(i)", None, id="another statement"),
         pytest.param("if i > n: return True", "f(i)", None, id="no value"),
-        pytest.param("return i == 9", "f(*[i])", None, id="a star"),
+        pytest.param("return every % 10 == 0", "f(*[], i)", None, id="a star"),
+        pytest.param(
+            "for end, on in ENDS.items():\n        if i < end: return on\n    return False", "f(i)", 7, id="a dict"
+        ),
+        pytest.param(
+            "for end, on in ENDS.items():\n        if i < end: break\n    return on",
+            "f(i)",
+            None,
+            id="a loop that ends",
+        ),
+        pytest.param(
+            "x = 0\n" + "    if i > 1: x = x + 1\n" * 12 + "    return x == 12 and i > 9", "f(i)", None, id="many ways"
+        ),
     ],
 )
 def test_what_a_function_returns_is_read(tmp_path, body, call, rounds):
     path = tmp_path / "schedule.py"
-    path.write_text(f"n = 16\ndef g(j): return j % 7 == 0\ndef f(i, every=4 * 3):\n    {body}\n")
+    path.write_text(
+        f"n, ENDS = 16, {{9: False, 12: True}}\ndef g(j): return j % 7 == 0\ndef f(i, every=4 * 3):\n    {body}\n"
+    )
     names = runpy.run_path(str(path)) | {"i": 2}
     loop = ast.parse("for i in range(99): pass").body[0]
     test = ast.parse(call, mode="eval").body
@@ -218,3 +232,11 @@ def test_a_method_sees_what_the_loop_counts(tmp_path):
     names = {"self": trainer}
     test = ast.parse("self.due(10)", mode="eval").body
     assert when_true(test, Counters.of(loop, names), names, first=1) == 7
+
+
+def test_a_function_has_its_own_numbers(tmp_path):
+    path = tmp_path / "schedule.py"
+    path.write_text("n = 16\ndef f(): return n % 10 == 0\n")
+    names = {"f": runpy.run_path(str(path))["f"], "n": 2}
+    loop = ast.parse("for n in range(99): pass").body[0]
+    assert when_true(ast.parse("f()", mode="eval").body, Counters.of(loop, names), names, first=1) is None
