@@ -20,7 +20,7 @@ from cotenant.cli.jobs.job_builder import build_job
 from cotenant.cli.jobs.job_options import JobRequest, LaunchOptions
 from cotenant.cli.options import cli_argument, cli_command, parameters_of
 from cotenant.cli.output import emit_json, note, print_line
-from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.errors import EMPTY_HINT, CotenantError, UsageError
 from cotenant.core.units import counted, format_bytes, format_duration, format_energy, parse_duration
 from cotenant.jobfiles.sbatch import InvalidWord, SbatchOption, Setting, split_options
 
@@ -124,6 +124,8 @@ def _list_of(options: Sequence[Setting], words: Sequence[str]) -> tuple[str, str
         )
     if not words or words[0] == "-":
         return sys.stdin.read(), "stdin"
+    if not words[0]:
+        raise UsageError("the file of jobs has no name", hint=EMPTY_HINT)
     path = Path(words[0])
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape"), path.stem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from cotenant.core.errors import UnknownName, UsageError
+from cotenant.core.errors import EMPTY_HINT, UnknownName, UsageError
 from cotenant.core.units import shortened
 
 if TYPE_CHECKING:
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 else:
     Type = click.ParamType  # generic only in recent releases of click
 
-PATH = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; `Path("")` would be the folder that the command is called in."""
+        if value == "":
+            raise UsageError(f"`{spelling_of(param) if param else 'path'}` names no file or folder", hint=EMPTY_HINT)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
 """Any path, there or not; a command checks itself what it needs of it."""
 
 
@@ -117,4 +126,6 @@ def integer(*, minimum: int | None = None, maximum: int | None = None) -> Type:
 def spelling_of(parameter: click.Parameter) -> str:
     """The long spelling of an option; the metavar of an argument."""
     longest = max(parameter.opts, key=len)
-    return longest if isinstance(parameter, click.Option) else parameter.metavar or longest.upper()
+    if isinstance(parameter, click.Option):
+        return longest
+    return (parameter.metavar or longest.upper()).strip("[]")  # brackets say that it may be left out

@@ -81,20 +81,25 @@ class SummaryError(UsageError):
 _BEGINNING = 4  # letters of a name, as in `H200`
 
 
-class UnknownName(UsageError):
-    """A name that is not in a registry; lists what is known and the nearest spelling."""
+EMPTY_HINT = "it is empty: if a shell variable stands there, that is not set"
+"""For an argument that names something and is the empty text, as `"$SCRIPT"` is where `SCRIPT` is not set."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+
+class UnknownName(UsageError):
+    """A name that is not in a registry; lists what is known and the nearest spelling, unless a `hint` is given."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str | None = None) -> None:
         import difflib  # not at import: each command and each simulated job imports this module
 
         names = sorted(known)
         by_lower = {candidate.lower(): candidate for candidate in names}
         begins_alike = [candidate for candidate in by_lower if candidate.startswith(name.lower()[:_BEGINNING])]
         close = difflib.get_close_matches(name.lower(), by_lower, n=1) or begins_alike[:1]
-        super().__init__(
-            f"no {kind} named `{name}` (known: {', '.join(names)})",
-            hint=f"did you mean `{by_lower[close[0]]}`?" if close else None,
-        )
+        if not name:
+            hint = EMPTY_HINT
+        elif hint is None and close:
+            hint = f"did you mean `{by_lower[close[0]]}`?"
+        super().__init__(f"no {kind} named `{name}` (known: {', '.join(names)})", hint=hint)
 
 
 class DaemonUnreachable(CotenantError):

@@ -53,7 +53,13 @@ def gpu_spec(name: str) -> GpuSpec:
     for spec in all_gpu_specs():
         if wanted in {_key(known) for known in (spec.name, *spec.aliases, *spec.nvml_names)}:
             return spec.instance(mig_name) if colon else spec
-    raise UnknownName("GPU", name, [spec.name for spec in all_gpu_specs()])
+    names = [spec.name for spec in all_gpu_specs()]
+    size = re.fullmatch(r"(\d+)gi?b?", wanted)  # no spelling of a name: the nearest one has another size
+    if size is None:
+        raise UnknownName("GPU", name, names)
+    of_size = [known for known in names if known.endswith(f"-{size[1]}GB")]
+    hint = f"a GPU is named by its model; of {size[1]} GB: {', '.join(of_size)}" if of_size else None
+    raise UnknownName("GPU", name, names, hint=hint or "a GPU is named by its model")
 
 
 def sizes_of(name: str) -> tuple[str, ...]:

@@ -78,6 +78,24 @@ def test_invalid_command_lines_exit_with_code_2(words, message, capsys):
     assert capsys.readouterr().err.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["estimate", ""], "the script has no name"),
+        (["submit", ""], "the script or command has no name"),
+        (["pack", "--here", ""], "the file of jobs has no name"),
+        (["measure", ""], "`JOBS.toml` names no file or folder"),
+        (["estimate", "train.py", "--html", ""], "`--html` names no file or folder"),
+        (["estimate", "train.py", "--gpu", ""], "no GPU named ``"),
+    ],
+)
+def test_an_empty_argument_is_not_the_present_folder(words, message, capsys):
+    assert main.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.endswith("hint: it is empty: if a shell variable stands there, that is not set\n")
+
+
 def test_a_missing_file_not_named_on_the_command_line_exits_with_code_1(monkeypatch, capsys):
     def absent(*_):
         raise FileNotFoundError(2, "No such file or directory", "/gone/away")

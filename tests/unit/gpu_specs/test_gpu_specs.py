@@ -85,6 +85,20 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 @pytest.mark.parametrize(
+    ("size", "hint"),
+    [
+        ("40GB", "of 40 GB: A100-40GB"),
+        ("24 G", "of 24 GB: A10G-24GB, L4-24GB, RTX3090-24GB, RTX4090-24GB"),
+        ("17gib", "by its model"),
+    ],
+)
+def test_a_size_is_no_name_and_lists_the_gpus_of_that_size(size, hint):
+    with pytest.raises(UnknownName) as caught:
+        gpu_spec(size)
+    assert caught.value.hint.endswith(hint)
+
+
+@pytest.mark.parametrize(
     ("name", "wanted"),
     [
         ("A100", ("A100-40GB", "A100-80GB")),

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotenant.cli.jobs.job_options import RadEstimate
 from cotenant.cli.output import note
-from cotenant.core.errors import JobFileError, UsageError
+from cotenant.core.errors import EMPTY_HINT, JobFileError, UsageError
 from cotenant.jobfiles.rad import parse_rad
 
 
@@ -39,6 +39,8 @@ def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
         UsageError: there is no such file or program.
     """
     word, rest = words[0], list(words[1:])
+    if not word:
+        raise UsageError("the script or command has no name", hint=EMPTY_HINT)
     file = Path(word)
     shown = str(file.absolute()) if moved else word
     if file.suffix in (".py", ".sh"):

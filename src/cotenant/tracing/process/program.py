@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import EMPTY_HINT, UsageError
 from cotenant.jobfiles.shell_runners import flag_with_value
 from cotenant.tracing.process import launchers, notebook, notebook_commands
 
@@ -59,6 +59,8 @@ def find_program(
     if not command:
         raise UsageError("no command to estimate", hint="give a script: `cotenant estimate train.py`")
     first, rest = command[0], list(command[1:])
+    if not first:
+        raise UsageError("the script has no name", hint=EMPTY_HINT)
     if first.endswith(".py") and not _is_python(first):
         if os.sep not in first and not Path(workdir, first).exists():  # recipes of Kaldi's kind put them on the PATH
             first = shutil.which(first, path=env.get("PATH", os.defpath)) or first
@@ -84,7 +86,7 @@ def find_program(
         return Program(python=interpreter, kind="script", target=path, args=tuple(rest))
     if Path(workdir, first).is_dir():
         raise UsageError(
-            f"`{first or '.'}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
+            f"`{first}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
         )
     is_name = os.sep not in first and not first.startswith("-")
     if is_name and not Path(workdir, first).exists() and not shutil.which(first, path=env.get("PATH", os.defpath)):
