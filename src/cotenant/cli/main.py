@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import signal
 import sys
@@ -63,6 +64,12 @@ def _invoke(argv: list[str]) -> int:
 
 
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+_DISK_HINTS = {
+    errno.ENOSPC: "free some space there, or name a folder on another disk",
+    errno.EDQUOT: "your quota of that disk is used up: free some space there, or name a folder on another disk",
+    errno.EROFS: "name a folder on a disk that can be written to",
+}
+"""What to do where a disk takes no more."""
 
 
 def _from_os_error(error: OSError, argv: Sequence[str]) -> CotenantError:
@@ -70,7 +77,7 @@ def _from_os_error(error: OSError, argv: Sequence[str]) -> CotenantError:
     where = f": `{error.filename}`" if error.filename else ""
     message = f"{(error.strerror or type(error).__name__).lower()}{where}"
     if not (error.filename and isinstance(error, _PATH_ERRORS)):
-        return CotenantError(message)
+        return CotenantError(message, hint=_DISK_HINTS.get(error.errno or 0))
     path = os.path.abspath(os.fsdecode(error.filename))  # noqa: PTH100 - `..` and links stay as they were written
     words = [word for argument in argv for word in argument.split("=", 1)]  # of `--out=DIR` too
     for before, word in zip(["", *words], words, strict=False):

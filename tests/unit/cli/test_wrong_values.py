@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from cotenant.cli import main
@@ -94,6 +97,22 @@ def test_an_empty_argument_is_not_the_present_folder(words, message, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
     assert error.endswith("hint: it is empty: if a shell variable stands there, that is not set\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space there, or name a folder on another disk"),
+        (errno.EROFS, "name a folder on a disk that can be written to"),
+    ],
+)
+def test_a_disk_that_takes_no_more_has_a_hint(monkeypatch, capsys, number, hint):
+    def full(*_):
+        raise OSError(number, os.strerror(number), "/there/state")
+
+    monkeypatch.setattr("cotenant.cli.main._invoke", full)
+    assert main.main(["daemon"]) == 1
+    assert capsys.readouterr().err == f"error: {os.strerror(number).lower()}: `/there/state`\nhint: {hint}\n"
 
 
 def test_a_missing_file_not_named_on_the_command_line_exits_with_code_1(monkeypatch, capsys):

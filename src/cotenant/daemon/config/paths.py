@@ -66,7 +66,7 @@ def private_folder(path: Path, *, mode: int = 0o700) -> Path:
         NotPermitted: as `own_folder`.
     """
     own_folder(path, mode=mode)
-    if stat.S_IMODE(path.lstat().st_mode) & ~mode:
+    if stat.S_IMODE(path.stat().st_mode) & ~mode:
         path.chmod(mode)
     return path
 
@@ -75,16 +75,20 @@ def own_folder(path: Path, *, mode: int = 0o700) -> Path:
     """Create the folder `path` and its parents; one that exists stays as it is: another daemon may be using it.
 
     Raises:
-        NotPermitted: it exists and belongs to another user, or is a link. In /tmp another user could have made it, to
+        NotPermitted: it, or a link in its place, belongs to another user. In /tmp another user could have made it, to
             read what is written there. Or it is /tmp itself, or alike: root would take it from all users.
     """
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    found = path.lstat()
     hint = "remove it, or choose another with --socket and --state-dir"
-    if not stat.S_ISDIR(found.st_mode):
-        raise NotPermitted(f"`{path}` is not a folder", hint=hint)
-    if found.st_uid != os.getuid():
-        raise NotPermitted(f"`{path}` belongs to uid {found.st_uid}, not to you (uid {os.getuid()})", hint=hint)
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except FileExistsError:
+        if not path.is_symlink():
+            raise
+        raise NotPermitted(f"`{path}` is a link to `{path.readlink()}`, where no folder is", hint=hint) from None
+    made_by, found = path.lstat().st_uid, path.stat()
+    owner = found.st_uid if made_by in (os.getuid(), 0) else made_by  # a link of theirs leads to a larger disk
+    if owner != os.getuid():
+        raise NotPermitted(f"`{path}` belongs to uid {owner}, not to you (uid {os.getuid()})", hint=hint)
     if found.st_mode & stat.S_ISVTX:
         own = path / "cotenant"
         raise NotPermitted(

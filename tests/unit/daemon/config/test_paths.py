@@ -82,9 +82,24 @@ def test_a_private_folder_of_another_user_is_refused(tmp_path):
         paths.private_folder(other)
 
 
-def test_a_private_folder_that_is_a_symlink_is_refused(tmp_path):
+def test_a_link_of_the_users_own_leads_to_a_private_folder(tmp_path):
+    (tmp_path / "disk").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    paths.private_folder(tmp_path / "link")
+    assert stat.S_IMODE((tmp_path / "disk").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+def test_a_link_of_another_user_to_a_folder_of_ours_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(NotPermitted, match="is not a folder"):
+    os.chown(tmp_path / "link", 4242, 4242, follow_symlinks=False)
+    with pytest.raises(NotPermitted, match="belongs to uid 4242"):
+        paths.private_folder(tmp_path / "link")
+
+
+def test_a_link_that_leads_nowhere_is_named_with_where_it_leads(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(NotPermitted, match=r"`.*/link` is a link to `.*/gone`, where no folder is"):
         paths.private_folder(tmp_path / "link")
 
 
