@@ -165,7 +165,7 @@ def demand_of(
         return Demand(gpus, None, exclusive=True, exclusive_reason=reason, min_gpu_bytes=least)
     needed = _round_up(needed)
     if needed > capacity - MAX_IDLE_BYTES and never_fits(job, totals_bytes) is None:
-        reason = f"{format_bytes(needed)} predicted, {format_bytes(capacity)} is the largest"
+        reason = f"needs {format_bytes(needed)}, the largest GPU has {format_bytes(capacity)}"
         return Demand(gpus, None, exclusive=True, exclusive_reason=reason, min_gpu_bytes=capacity)
     if job.exclusive_retry:
         reason = "it ran out of memory among neighbors"

@@ -76,18 +76,21 @@ def explanation(
             return _deferral(job, (f"{outcome}: {reason}" if reason else outcome) + _charges_text(job))
 
 
+def gpus_text(gpu_uuids: Sequence[str], indices: Mapping[str, int]) -> str:
+    """`GPU 0`, `GPUs 0, 1`; a GPU that has no index now keeps its UUID."""
+    names = ", ".join(str(indices.get(uuid, uuid)) for uuid in gpu_uuids)
+    return f"{'GPU' if len(gpu_uuids) == 1 else 'GPUs'} {names}"
+
+
 def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     attempt = job.attempts[-1]
     place = attempt.placement
-    names = ", ".join(str(indices[uuid]) if uuid in indices else uuid for uuid in place.gpu_uuids)
     verb = "starts" if isinstance(job.state, Starting) else "runs"
-    noun = "GPU" if len(place.gpu_uuids) == 1 else "GPUs"
     again = f", attempt {attempt.number}" if attempt.number > 1 else ""
     over = f", exceeded: {format_bytes(peak_bytes)} observed" if peak_bytes > place.promised_bytes else ""
     stop = f", being stopped ({attempt.stop_reason})" if attempt.stop_reason else ""
-    return (
-        f"{verb} on {noun} {names} ({place.sharing}), {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"
-    )
+    where = f"{gpus_text(place.gpu_uuids, indices)} ({place.sharing})"
+    return f"{verb} on {where}, {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"
 
 
 def _idle_text(idle: IdleStatus | None) -> str:

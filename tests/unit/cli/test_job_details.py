@@ -21,6 +21,22 @@ def test_energy_of_mig_instances_is_marked_as_assumed(uuids, note):
     assert fields["energy"] == f"1.00 kWh, 1000 W on average, 25% of it idle power{note}"
 
 
+@pytest.mark.parametrize(("estimator", "shown"), [("traced", True), ("declared", False)])
+def test_what_was_declared_is_not_shown_as_an_estimate(estimator, shown):
+    estimate = {
+        "estimator": estimator,
+        "version": "1",
+        "gpu": "A100-40GB",
+        "partial": False,
+        "smact": None,
+        "warnings": (),
+        **dict.fromkeys(("bound_bytes", "peak_reserved_bytes", "context_bytes", "margin_bytes"), 2**30),
+    }
+    rest = dict.fromkeys(("estimate_error", "estimate_log_path", "min_memory_bytes", "exclusive_retry"))
+    fields = dict(job_details._estimate_fields({"estimate": estimate, **rest}))
+    assert ("estimate" in fields) == shown
+
+
 def an_attempt(gpu, *, moved=True, saved=True, stopping_s=31.0, startup_s=None, why="room for job 3, +1.00 of speed"):
     return {
         "gpu_indices": [gpu],

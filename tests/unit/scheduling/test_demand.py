@@ -87,3 +87,5 @@ def test_demand_has_memory_exclusivity_and_the_smallest_gpu(gib, changes, spec, 
     size = None if found.bytes is None else found.bytes / GiB
     assert (size, found.exclusive, found.min_gpu_bytes / GiB) == need
     assert bool(found.exclusive_reason) == found.exclusive
+    if gib == 79.5:
+        assert found.exclusive_reason == "needs 79.5 GiB, the largest GPU has 80.0 GiB"

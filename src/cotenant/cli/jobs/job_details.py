@@ -190,7 +190,7 @@ def _estimate_fields(view: Mapping[str, Any]) -> Fields:
     estimate = view["estimate"]
     if view["estimate_error"]:
         yield "estimate", f"none: {view['estimate_error']}"
-    if estimate is not None:
+    if estimate is not None and estimate["estimator"] != "declared":  # what was declared is in `requested`
         sums = [(estimate[f"{part}_bytes"], part) for part in ("peak_reserved", "context", "margin")]
         parts = " + ".join(f"{format_bytes(value)} {part.replace('_', ' ')}" for value, part in sums)
         yield "estimate", f"{format_bytes(estimate['bound_bytes'])} = {parts}"

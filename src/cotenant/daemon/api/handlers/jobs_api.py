@@ -137,7 +137,10 @@ class JobsApi(Handlers):
 
         def entries(manager: Manager) -> list[JobEvent]:
             return timeline(
-                events, lambda neighbor_ids: manager.redact_ids(job, neighbor_ids), job=manager.jobs.get(job.id)
+                events,
+                lambda neighbor_ids: manager.redact_ids(job, neighbor_ids),
+                indices={gpu.uuid: gpu.index for gpu in manager.gpus},
+                job=manager.jobs.get(job.id),
             )
 
         return json_response({"id": job.id, "events": await self._query(entries)})

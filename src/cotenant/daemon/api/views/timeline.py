@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from cotenant.core.events import (
@@ -28,27 +29,34 @@ from cotenant.core.units import counted, format_bytes, format_duration, format_e
 from cotenant.daemon.api.schemas.json_objects import JobEvent
 from cotenant.daemon.api.submission.job_fields import UPDATABLE_FIELDS, Unit
 from cotenant.daemon.api.views.job_words import rfc3339
+from cotenant.estimators.declared import DeclaredEstimator
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.explain import charge_text, name_neighbors
+from cotenant.scheduling.explain import charge_text, gpus_text, name_neighbors
 from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.overrun import overruns_text
 
 RedactIds = Callable[[Iterable[int]], Sequence[int | None]]
 
 
-def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, job: Job | None = None) -> list[JobEvent]:
+def timeline(
+    events: Iterable[Journaled],
+    neighbor_ids: RedactIds = tuple,
+    *,
+    indices: Mapping[str, int] = MappingProxyType({}),
+    job: Job | None = None,
+) -> list[JobEvent]:
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
     `state` is the state after the event, from the job's own events alone. If an event of another job changed the state
     of `job` since, e.g. a dependency failed, a last entry `JobState` says so. `NeighborCharged` is a neighbor that
     ran out of memory because the job exceeded its promise.
-    `mates` replaces the ids of jobs that the reader may not see by None.
+    `neighbor_ids` replaces the ids of jobs that the reader may not see by None; `indices`: of GPUs, by UUID.
     """
     table = JobTable(ManagerConfig(estimate=False))
     entries: list[JobEvent] = []
     spec: JobSpec | None = None
     for event in events:
-        text = _text(event, spec)
+        text = _text(event, spec, indices)
         if isinstance(event, AttemptExited):
             text += _measured(event, neighbor_ids) + _blamed(event, spec)
         if isinstance(event, (JobSubmitted, JobUpdated)):
@@ -110,17 +118,19 @@ def _state(job: Job) -> str:
     return type(job.state).__name__.lower()
 
 
-def _text(event: Journaled, spec: JobSpec | None) -> str:
+def _text(event: Journaled, spec: JobSpec | None, indices: Mapping[str, int]) -> str:
     match event:
         case JobSubmitted(spec=submitted):
             return f"submitted by {submitted.user}: {_demand(submitted)}"
         case EstimateReady(estimate=None, error=error):
             return f"no estimate: {error or 'no reason given'}"
+        case EstimateReady(estimate=estimate) if estimate is not None and estimate.estimator == DeclaredEstimator.name:
+            return f"{format_bytes(estimate.bound_bytes)} per GPU, as declared"
         case EstimateReady(estimate=estimate) if estimate is not None:
             partial = ", a lower bound" if estimate.partial else ""
             return f"estimated: {format_bytes(estimate.bound_bytes)} per GPU by {estimate.estimator}{partial}"
         case AttemptPlaced(attempt=number, placement=place, cause=cause):
-            gpus = ", ".join(place.gpu_uuids)
+            gpus = gpus_text(place.gpu_uuids, indices)
             promised = format_bytes(place.promised_bytes)
             return f"attempt {number} placed by {cause} on {gpus} ({place.sharing}), {promised} promised"
         case AttemptStarted(attempt=number, process=process):

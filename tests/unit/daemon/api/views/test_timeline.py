@@ -29,9 +29,10 @@ OOM = AttemptExit(
     oom=OomEvidence(exception=True, tried_bytes=GiB, in_use_bytes=8 * GiB),
 )
 SPEC = a_spec(after=(9,), declared_bytes=None)
+TRACED = replace(an_estimate(8, partial=True), estimator="traced")
 EVENTS = (
     JobSubmitted(at_s=0.0, cause="submit", job_id=1, spec=SPEC),
-    EstimateReady(at_s=1.0, cause="estimator traced", job_id=1, estimate=an_estimate(8, partial=True)),
+    EstimateReady(at_s=1.0, cause="estimator traced", job_id=1, estimate=TRACED),
     JobHeld(at_s=2.0, cause="hold by ann: lunch", job_id=1),
     JobUpdated(at_s=3.0, cause="update by ann", job_id=1, spec=a_spec(after=(9,), declared_bytes=None, priority=2)),
     JobReleased(at_s=4.0, cause="release by ann", job_id=1),
@@ -43,18 +44,27 @@ EVENTS = (
 
 
 def test_every_event_has_its_sentence_and_the_state_after_it():
-    assert [(entry["state"], entry["text"]) for entry in timeline(EVENTS)] == [
+    assert [(entry["state"], entry["text"]) for entry in timeline(EVENTS, indices={"GPU-0": 5})] == [
         ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
-        ("queued", "estimated: 8.0 GiB per GPU by declared, a lower bound"),
+        ("queued", "estimated: 8.0 GiB per GPU by traced, a lower bound"),
         ("held", "hold by ann: lunch"),
         ("held", "updated: priority 0 to 2"),
         ("queued", "release by ann"),
-        ("starting", "attempt 1 placed by policy best-fit on GPU-0 (time-sliced), 8.0 GiB promised"),
+        ("starting", "attempt 1 placed by policy best-fit on GPU 5 (time-sliced), 8.0 GiB promised"),
         ("running", "attempt 1 started, runner 44"),
         ("queued", "attempt 1 ended: exit code 1, out of GPU memory, 7.0 GiB seen at most"),
         ("done", "cancel by root"),
     ]
     assert timeline(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
+
+
+def test_what_was_declared_is_not_said_to_be_estimated():
+    declared = EstimateReady(at_s=1.0, cause="e", job_id=1, estimate=an_estimate(8))
+    assert timeline((EVENTS[0], declared))[1]["text"] == "8.0 GiB per GPU, as declared"
+
+
+def test_a_gpu_that_is_gone_keeps_its_uuid():
+    assert "on GPU GPU-0 (time-sliced)" in timeline(EVENTS)[5]["text"]
 
 
 OVERRUN = Overrun(job_id=7, attempt=1, uid=2000, gpu_uuid="GPU-0", promised_bytes=4 * GiB, observed_bytes=32 * GiB)
