@@ -116,7 +116,7 @@ class WebApplication:
 
     def _error(self, request: Request, error: CotenantError) -> Response:
         status, title = _status(error)
-        return self._site.page("error.html", request, status=status, error=error, title=title)
+        return self._site.page("error.html", request, status=status, error=error, title=title, is_there=status != 404)
 
 
 def _unknown_session(request: Request) -> Response:

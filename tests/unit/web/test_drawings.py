@@ -162,3 +162,5 @@ def test_memory_over_time_breaks_where_nothing_was_read():
     path = re.search(r'class="line s-t0" d="([^"]*)"', drawing)[1]
     assert re.findall("[ML]", path) == ["M", "L", "M", "L"]
     assert memory_history(gpus, since_s=5000.0, promised_bytes=GiB) is None
+    ended = memory_history(gpus, since_s=100.0, until_s=500.0, promised_bytes=6 * GiB)
+    assert len(re.findall("[ML]", re.search(r'class="line s-t0" d="([^"]*)"', ended)[1])) == 2

@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 
 import pytest
 
@@ -47,3 +48,24 @@ def test_templates_escape_and_write_unknown_values_as_a_dash():
 def test_times_before_today_have_a_date():
     assert moment("2020-01-02T03:04:05.678Z") == "2020-01-02 03:04 UTC"
     assert moment(None) == "-"
+
+
+@pytest.mark.parametrize(("is_there", "links"), [(True, ['"/here"', '"/"']), (False, ['"/"'])])
+def test_a_page_that_does_not_exist_is_not_tried_again(is_there, links):
+    names = ("csrf", "is_local", "read_only", "version")
+    template = make_environment().get_template("error.html")
+    error = {"message": "there is no such page", "hint": None}
+    text = template.render(
+        dict.fromkeys(names, ""), path="/here", title="t", error=error, is_there=is_there, is_logged_in=True
+    )
+    assert re.findall(r"href=(\S+)>(?:Try again|Now)</a>", text.partition("there is no such page")[2]) == links
+
+
+def test_a_job_that_waits_has_no_times_of_a_run():
+    times = ("started_at", "ended_at", "waited_s", "running_s", "time_limit_s")
+    others = ("exit_code", "usage", "gpu_indices", "priority", "user", "workdir", "reason")
+    job = dict.fromkeys((*times, *others)) | {"state": "PENDING", "submitted_at": "2020-01-02T03:04:05.678Z", "gpus": 1}
+    macros = make_environment().get_template("_job.html").module
+    assert re.findall(r"<dt>(\w+)</dt>", macros.overview(job, "true", ())) == ["user", "submitted", "GPUs", "priority"]
+    text = macros.overview(job | {"waited_s": 3.0}, "true", ())
+    assert "<dt>waited</dt><dd>3.0s</dd>" in text

@@ -30,7 +30,7 @@ def gpu_bar(gpu: Mapping[str, Any]) -> Markup:
     for resident in gpu["residents"]:
         promised, seen = resident["promised_bytes"], resident["observed_bytes"] or 0
         who = "another user's job" if resident["job_id"] is None else f"job {resident['job_id']}"
-        title = f"{who}: {format_bytes(seen)} seen of {format_bytes(promised)} promised"
+        title = f"{who}: {format_bytes(seen)} used of {format_bytes(promised)} promised"
         color = tone(resident["job_id"] or 0)
         parts.append(Part(f"seen {color}", min(seen, promised), title))
         if seen > promised:

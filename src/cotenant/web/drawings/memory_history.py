@@ -21,12 +21,15 @@ GAP_S = 180.0
 """A line is broken where nothing was read for so long."""
 
 
-def memory_history(gpus: Sequence[Mapping[str, Any]], *, since_s: float, promised_bytes: int) -> Markup | None:
-    """Lines of the memory in use by all processes, and the promise; None if nothing was read since."""
+def memory_history(
+    gpus: Sequence[Mapping[str, Any]], *, since_s: float, until_s: float | None = None, promised_bytes: int
+) -> Markup | None:
+    """Lines of the memory in use by all processes, and the promise; None if nothing was read in that time."""
+    last_s = math.inf if until_s is None else until_s
     series = [
         (
             gpu["index"],
-            [point for point in gpu["points"] if point["at_s"] >= since_s and point["max_bytes"] is not None],
+            [point for point in gpu["points"] if since_s <= point["at_s"] <= last_s and point["max_bytes"] is not None],
         )
         for gpu in gpus
     ]
@@ -40,7 +43,7 @@ def memory_history(gpus: Sequence[Mapping[str, Any]], *, since_s: float, promise
     parts = frame.axes(f"{unit} since the attempt started", "GiB")
     y = frame.y(promised_bytes / GiB)
     parts.append(f'<path class="front" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>')
-    parts.append(text(frame.left + 6, y - 5, f"promised {format_bytes(promised_bytes)}", tone="value"))
+    parts.append(text(frame.left + 6, y - 5, f"promised to this job: {format_bytes(promised_bytes)}", tone="value"))
     for place, (index, points) in enumerate(series):
         stride = -(-len(points) // MAX_POINTS)
         groups = [points[i : i + stride] for i in range(0, len(points), stride)]
@@ -49,7 +52,7 @@ def memory_history(gpus: Sequence[Mapping[str, Any]], *, since_s: float, promise
         parts.append(f'<path class="line s-{tone(place)}" d="{path}"><title>GPU {escape(str(index))}</title></path>')
         if len(series) > 1:
             parts.append(text(frame.right - 60, frame.top + 14 * (place + 1), f"GPU {index}", tone="label"))
-    return Markup(svg(WIDTH, HEIGHT, parts, "Memory in use over time, and the promise"))
+    return Markup(svg(WIDTH, HEIGHT, parts, "Memory in use by all jobs over time, and the promise of this one"))
 
 
 def _path(frame: Frame, points: Sequence[Mapping[str, Any]], since_s: float, scale: float) -> Iterator[str]:

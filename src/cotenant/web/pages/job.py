@@ -1,4 +1,4 @@
-"""A job: its state and story, promised against seen, why it waits on each GPU, attempts, and what may be done."""
+"""A job: its state and events, promised against seen, why it waits on each GPU, attempts, and what may be done."""
 
 from __future__ import annotations
 
@@ -150,19 +150,22 @@ def _memory_bar(job: Mapping[str, Any], attempt: Mapping[str, Any] | None) -> Ma
         return None
     promised = attempt["promised_bytes"]
     seen = max(attempt["peak_observed_bytes"].values(), default=job["observed_bytes"] or 0)
-    parts = [Part("seen t0", min(seen, promised), f"peak seen: {_gib(seen)}")]
+    parts = [Part("seen t0", min(seen, promised), f"peak: {_gib(seen)}")]
     if seen > promised:
         parts.append(Part("over", seen - promised, f"beyond the promise: {_gib(seen - promised)}"))
     else:
-        parts.append(Part("promise t0", promised - seen, f"promised, never seen: {_gib(promised - seen)}"))
-    return bar(parts, promised, f"{_gib(seen)} seen of {_gib(promised)} promised")
+        parts.append(Part("promise t0", promised - seen, f"promised, never used: {_gib(promised - seen)}"))
+    return bar(parts, promised, f"{_gib(seen)} used of {_gib(promised)} promised")
 
 
 def _history(reading: Reading, attempt: Mapping[str, Any] | None) -> Markup | None:
     since_s = None if attempt is None else seconds_of(attempt["started_at"])
     if attempt is None or since_s is None:
         return None
-    return memory_history(reading.value["history"], since_s=since_s, promised_bytes=attempt["promised_bytes"])
+    until_s = seconds_of(attempt["ended_at"])  # then other jobs use its GPUs
+    return memory_history(
+        reading.value["history"], since_s=since_s, until_s=until_s, promised_bytes=attempt["promised_bytes"]
+    )
 
 
 def _profile(profile: Mapping[str, Any] | None) -> tuple[Markup, dict[str, str]] | None:
