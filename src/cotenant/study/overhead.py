@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core import stats
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage
 from cotenant.measurement.campaign import open_table, utc_now
 from cotenant.measurement.result_table import write_samples
@@ -127,7 +127,7 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
 
     Raises:
         UsageError: the folder has results and `resume` is False, or a tool is not known.
-        CotenantError: the job cannot be started.
+        CotenantError: the job cannot be started, or fails in the run before the first repeat.
     """
     tools = {name: MONITORING_TOOLS.get(name) for name in study.order(study.jobs[0], 1)}
     with open_table(study.out / "overhead.csv", COLUMNS, resume=resume, same={"device": study.device}) as table:
@@ -149,7 +149,10 @@ def run_overhead(study: OverheadStudy, *, resume: bool, say: Callable[[str], Non
         began_s = time.monotonic()
         for job in dict.fromkeys(job for job, _, _ in waiting):
             say(f"{job.name}: one run to fill caches, then {sum(found is job for found, _, _ in waiting)} runs")
-            _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
+            first = _measure(job, NO_TOOL, tools[NO_TOOL], 0, study)
+            if first["outcome"] == "failed":
+                log = study.out / job.name / f"{NO_TOOL}-0" / "job.log"
+                raise CotenantError(f"`{job.name}` fails without a tool, {first['message']}", hint=f"see `{log}`")
         for number, (job, name, repeat) in enumerate(waiting):
             if study.limit_s is not None and time.monotonic() - began_s >= study.limit_s:
                 say(f"{len(waiting) - number} runs left at the time limit; continue with `--resume`")

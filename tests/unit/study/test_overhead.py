@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.gpus.gpu_sampler import GpuSampler
 from cotenant.measurement.result_table import read_rows
 from cotenant.osutil.procfs import all_stats
@@ -110,14 +110,26 @@ def test_the_job_starts_when_the_tool_is_ready(tmp_path, tools):
     tools["slow"] = MonitoringTool(
         title="slow", command=lambda _: ("sh", "-c", code), is_ready=lambda run: (run.folder / "tool.ready").exists()
     )
-    job = "import os\nos.stat(os.path.dirname(os.environ['COTENANT_STUDY_EPOCHS']) + '/tool.ready')"
+    job = "import os\nfolder = os.path.dirname(os.environ['COTENANT_STUDY_EPOCHS'])\n"
+    job += "if 'slow' in os.path.basename(folder): os.stat(folder + '/tool.ready')"
     rows = rows_of(study_of(tmp_path, job, ("slow",)))
-    assert {row["tool"]: row["outcome"] for row in rows} == {"none": "failed", "slow": "ok"}
+    assert {row["tool"]: row["outcome"] for row in rows} == {"none": "ok", "slow": "ok"}
 
 
 def test_a_job_that_fails_says_its_last_words(tmp_path):
-    rows = rows_of(study_of(tmp_path, "import sys\nprint('bad data')\nsys.exit(4)", ()))
-    assert [(row["outcome"], row["message"]) for row in rows] == [("failed", "exit code 4: bad data")]
+    began = tmp_path / "began"  # the second run fails
+    text = f"import pathlib, sys\nbegan = pathlib.Path({str(began)!r})\n"
+    text += "if began.exists(): sys.exit('bad data')\nbegan.touch()"
+    rows = rows_of(study_of(tmp_path, text, ()))
+    assert [(row["outcome"], row["message"]) for row in rows] == [("failed", "exit code 1: bad data")]
+
+
+def test_a_job_that_fails_at_once_ends_the_study(tmp_path):
+    study = study_of(tmp_path, "import sys\nprint('bad data')\nsys.exit(4)", ("ticker",), repeats=9)
+    with pytest.raises(CotenantError, match="`job` fails without a tool, exit code 4: bad data") as failure:
+        rows_of(study)
+    log = failure.value.hint.removeprefix("see `").removesuffix("`")
+    assert Path(log).read_text() == "bad data\n"
 
 
 def test_a_job_over_its_limit_is_killed_with_its_children(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,8 +83,7 @@ def overhead(
         limit_s=limit_s,
     )
     for row in run_overhead(study, resume=resume, say=note):
-        spent = row["message"] if row["epoch_s"] is None else f"{row['epoch_s']:.3f} s per epoch"
-        note(f"{row['job']} {row['tool']} {row['repeat']}: {row['outcome']} {spent}")
+        note(f"{row['job']} {row['tool']} {row['repeat']}: {_result(row)}")
     rows = read_rows(out / "overhead.csv")
     report = write_report(rows, out)
     if page is not None:
@@ -95,6 +94,12 @@ def overhead(
         return
     _print_costs(tool_costs(rows))
     note(f"report: {report}")
+
+
+def _result(row: Mapping[str, object]) -> str:
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['message']}"
+    return f"{row['epoch_s']:.3f} s per epoch"
 
 
 def _print_costs(costs: Sequence[ToolCost]) -> None:
