@@ -6,6 +6,24 @@ import pytest
 
 from cotenant.cli.jobs import job_output
 from cotenant.cli.jobs.job_output import wait_in_order
+from cotenant.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("attempts", "said"), [(0, "job 7 has not started: GPU 0: needs 9.0 GiB, 8.0 GiB available\n"), (1, "")]
+)
+def test_logs_of_a_job_that_waits_say_so(monkeypatch, capsys, attempts, said):
+    class Waiting:
+        def logs(self, *_, **__):
+            return iter(())
+
+        def job(self, job_id):
+            return {"label": job_id, "attempts": attempts, "reason": "GPU 0: needs 9.0 GiB, 8.0 GiB available"}
+
+    monkeypatch.setattr("cotenant.cli.common.Connection.client", lambda _: Waiting())
+    monkeypatch.setattr(job_output, "one_job", lambda _, job: int(job))
+    assert main(["logs", "7"]) == 0
+    assert capsys.readouterr() == ("", said)
 
 
 class CountingClient:

@@ -45,6 +45,9 @@ def logs(job: str, *, follow: bool, is_stderr: bool, attempt: int | None, json: 
     if json:
         emit_json({"id": job_id, "stream": stream, "text": b"".join(chunks).decode(errors="replace")})
         return
+    view = client.job(job_id)
+    if not view["attempts"]:
+        note(f"job {view['label']} has not started: {view['reason']}")
     for chunk in chunks:
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
