@@ -55,7 +55,8 @@ def _add_numbers(page: Page, estimate: Estimate) -> None:
         ("device", estimate.device_bytes, f"what nvidia-smi shows: reserved plus {context} of CUDA context"),
         ("bound", estimate.bound_bytes, estimate.bound_meaning),
     ]
-    page.table(["", "Memory", "Meaning"], [(name, format_bytes(value), meaning) for name, value, meaning in rows])
+    cells = [(name, format_bytes(value), meaning) for name, value, meaning in rows]
+    page.table(["", "Memory", "Meaning"], cells, prose=("Meaning",))
 
 
 def _add_history(page: Page, history: AllocationHistory, usable_bytes: int) -> None:

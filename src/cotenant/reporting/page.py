@@ -6,7 +6,7 @@ Every text is escaped when it is added, so callers pass plain strings; `Html` ma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -64,12 +64,17 @@ class Page:
         """A bulleted list."""
         self._parts.append("<ul>" + "".join(f"<li>{html(text)}</li>" for text in texts) + "</ul>")
 
-    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table whose first column names the row; it scrolls where it is wider than the window."""
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]], *, prose: Container[str] = ()) -> None:
+        """A table whose first column names the row; it scrolls where it is wider than the window.
+
+        `prose`: heads of columns that hold sentences; the others hold numbers.
+        """
         first, *others = head
-        lines = [f"<tr><th class=name>{html(first)}</th>{''.join(f'<th>{html(cell)}</th>' for cell in others)}</tr>"]
+        marks = [" class=prose" if cell in prose else "" for cell in others]
+        titles = "".join(f"<th{mark}>{html(cell)}</th>" for mark, cell in zip(marks, others, strict=True))
+        lines = [f"<tr><th class=name>{html(first)}</th>{titles}</tr>"]
         for name, *cells in rows:
-            data = "".join(f"<td>{html(cell)}</td>" for cell in cells)
+            data = "".join(f"<td{mark}>{html(cell)}</td>" for mark, cell in zip(marks, cells, strict=True))
             lines.append(f"<tr><th class=name>{html(name)}</th>{data}</tr>")
         self._parts.append(f"<div class=scroll><table>{''.join(lines)}</table></div>")
 

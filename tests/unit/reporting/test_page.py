@@ -37,6 +37,14 @@ def test_backticks_become_code_and_markup_stays():
     assert "fast: <b>a&lt;b</b><i>!</i>" in page.text()
 
 
+def test_a_column_of_sentences_is_marked_as_one():
+    page = Page("title")
+    page.table(["", "Memory", "Meaning"], [("peak", "1 GiB", "of live tensors")], prose=("Meaning",))
+    text = page.text()
+    assert "<th>Memory</th><th class=prose>Meaning</th>" in text
+    assert "<td>1 GiB</td><td class=prose>of live tensors</td>" in text
+
+
 def test_a_page_is_one_file_that_loads_nothing():
     page = Page("t")
     page.grid([("caption", "<svg/>")])
