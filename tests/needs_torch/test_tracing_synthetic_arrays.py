@@ -359,6 +359,21 @@ def test_a_scan_has_a_file_of_its_own_with_a_label_for_each_voxel(tmp_path):
     trained(tmp_path, source, synthetic_data=["16x256x300:float32:3"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_an_hdf5_file_that_a_made_up_list_names_holds_one_sample(tmp_path):
+    source = """
+    import h5py
+    with open("data/train_slices.list") as file:
+        names = [line.replace("\\n", "") for line in file.readlines()]
+    for name in (names[3], names[3] + ".h5", names[3] + "/norm.h5"):
+        with h5py.File("data/slices/" + name, "r") as file:
+            assert file["image"][:].shape == file["label"][:].shape == (64, 48), name
+    with h5py.File("data/slices/all.h5", "r") as file:
+        assert file["image"][:].shape == (2000, 64, 48) and file["label"][:].shape == (2000, 1)
+    """
+    trained(tmp_path, source, synthetic_data=["64x48:float32:3"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
 @pytest.mark.parametrize(("name", "part"), [("3d.npz", "['positions'].item()"), ("3d.npy", ".item()")])
 def test_a_file_of_an_object_is_not_made_of_an_array(tmp_path, name, part):

@@ -5,7 +5,8 @@ sampling rate is the requested one, or that of the code that reads it, by its va
 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the other readers. An HDF5 file holds the
 first sample under every name and every index, and one class under those that are common for labels;
 `pid=2048:int64:50` describes what has another name. Where samples are texts, `tokens` are those of all texts, one after
-another. Source of the names: charlesq34/pointnet, provider.py.
+another. A file holds one sample alone where its path has a name from a made-up list, or where it is a scan.
+Source of the names: charlesq34/pointnet, provider.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import types
 import wave
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +44,8 @@ _INT16_PEAK = 2**15 - 1
 _ROWS = 2000  # of an HDF5 data set, as many as images of a folder
 _LABELS = re.compile(r"(?:.*_)?(?:label|target|class|y)s?", re.IGNORECASE)
 _MIN_EXTENT, _MIN_VOXELS = 16, 1 << 20  # of a scan: no image has as many channels
+_ROW_NAME = re.compile(r"\d{6}(?:\.\w+)*")
+"""As lists have them that are made up, see `synthetic_records`."""
 _SPLIT = re.compile(r"train(?:ing)?|val(?:id|idation)?|test(?:ing)?|dev", re.IGNORECASE)
 _STREAMS = ("tokens",)
 """Names of the tokens of all texts, one after another."""
@@ -221,8 +225,7 @@ def _synthetic_file(module: Any) -> type:
     class SyntheticFile(module.File):
         def __getitem__(self, name: Any) -> Any:
             first = samples_for_all(self.synthetic_samples)[0]
-            # A sample has a file of its own where the script listed it, and where it is a scan.
-            has_own_file = placeholders.is_placeholder(self.synthetic_name) or _is_scan(first)
+            has_own_file = _is_of_one_sample(self.synthetic_name) or _is_scan(first)
             is_label = isinstance(name, str) and _LABELS.fullmatch(name.rpartition("/")[2])
             of_labels = first.shape if has_own_file and _is_without_channels(first) else (1,)
             default = replace(first, shape=of_labels, dtype="int64") if is_label else first
@@ -295,6 +298,12 @@ def _synthetic_file(module: Any) -> type:
             return "<synthetic HDF5 file>"
 
     return SyntheticFile
+
+
+def _is_of_one_sample(path: str) -> bool:
+    """Whether a script listed a file, or has its name or that of its folder from a list that was made up."""
+    is_of_list = bool(synthetic_records.made_up) and any(map(_ROW_NAME.fullmatch, Path(path).parts))
+    return is_of_list or placeholders.is_placeholder(path)
 
 
 def _is_without_channels(sample: SyntheticSample) -> bool:
