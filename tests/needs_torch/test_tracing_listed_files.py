@@ -512,3 +512,39 @@ def test_a_list_of_faces_has_a_line_of_numbers_for_each(tmp_path, name):
         assert all(left + width <= 16 and top + height <= 8 for left, top, width, height, *_ in found), found
     """
     trained(tmp_path, source, synthetic_data=["3x8x16:uint8:2"])
+
+
+@IMAGES
+def test_folders_have_the_names_that_a_script_compares_them_with(tmp_path):
+    source = """
+    def load(images, masks):
+        found, pairs = {}, []
+        kinds = os.listdir(images)
+        for kind in kinds:
+            if kind == "background":
+                continue
+            if kind == "good":
+                found[kind] = glob.glob(os.path.join(images, kind) + "/*.png")
+            else:
+                found[kind] = sorted(glob.glob(os.path.join(images, kind) + "/*.png"))
+                pairs += zip(found[kind], sorted(glob.glob(os.path.join(masks, kind) + "/*.png")), strict=True)
+        return found, pairs
+    found, pairs = load("data/bottle/train", "data/bottle/ground_truth")
+    assert list(found) == ["good"] and len(found["good"]) == 2000 and not pairs
+    found, pairs = load("data/bottle/test", "data/bottle/ground_truth")
+    assert sorted(found) == ["0", "1", "2", "3", "good"] and len(pairs) == 4 * 400
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"])
+
+
+@IMAGES
+def test_folders_that_a_pattern_finds_and_a_script_lists_are_folders(tmp_path):
+    source = """
+    found = []
+    folders = sorted(glob.glob("data/scenes/*"))
+    for folder in folders:
+        found += glob.glob(folder + "/*GT_SRGB*")
+    assert len(folders) == 5 and len(found) == 2000 and "GT_SRGB" in found[0]
+    assert all(os.path.isfile(path) for path in glob.glob("data/pictures/*"))
+    """
+    trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"])

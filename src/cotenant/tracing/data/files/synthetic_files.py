@@ -93,6 +93,7 @@ class FileMaker:
         self._texts: set[str] = set()
         self._wanted: list[str] = []
         self._listed: set[str] = set()
+        self._stems_of_class: dict[str, list[str]] = {}  # of images in folders of classes, without suffixes
         self._links = 0
         self._series = Counter[str]()  # patterns, without their numbers, of loops that end where nothing matches
         self._roots: set[tuple[str | None, str]] = set()  # folders, and beginnings of names that were made in them
@@ -102,6 +103,8 @@ class FileMaker:
         folder, name = os.path.split(pattern)
         if name.endswith(".xml"):
             return self._make_annotations(folder)
+        if name == "*" and not re.search(_WILD, folder) and class_folders.caller_expects_folders():
+            return self.fill(folder)
         stem = name[: len(name) - len(placeholders.suffix_of(name))]
         suffix = _SUFFIX if name[len(stem) :] in ("", ".*") else name[len(stem) :]
         folder = _matching_text(folder)
@@ -132,7 +135,9 @@ class FileMaker:
             is_large = suffix.lower() in placeholders.SUFFIXES or numbers > _LARGE
             least, most = (_MIN_SCANS, _VOXELS) if is_large else (_MIN_IMAGES, _PIXELS)
             count = max(least, min(count, most // numbers)) // 2 * 2  # pairs, for optical flow
-        return sorted(made) or image_names.names(count, max(1, self._classes), suffix)
+        # Masks are in folders that are named after the classes, too: as many as images.
+        of_class = self._stems_of_class.get(Path(folder).name)
+        return sorted(made) or of_class or image_names.names(count, max(1, self._classes), suffix)
 
     def names_matching(self, pattern: str) -> list[str]:
         """Names that match a pattern of `glob` and whose reader makes them when opened: recordings, an HDF5 file."""
@@ -167,9 +172,10 @@ class FileMaker:
                 return False
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, listed_suffixes.marked(self._stems(folder, suffix), suffix))
-        labels = range(self._classes)
+        labels = class_folders.names_of_folders(folder, self._classes)
         stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
+        self._stems_of_class.update(dict.fromkeys(labels, stems))
         return any(made)
 
     def _is_listed_file(self, full: str) -> bool:

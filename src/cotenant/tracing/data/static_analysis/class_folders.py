@@ -1,7 +1,8 @@
 """Whether a script that lists a folder of data expects folders in it, one for each class, or files, or perhaps nothing.
 
 Its own code says so: the names that it lists are tested by `isdir`, or listed in turn. `ImageFolder` of torchvision
-expects such folders, and scripts that balance or filter classes list them themselves. A folder whose absence the script
+expects such folders, and scripts that balance or filter classes list them themselves. Names that the code compares the
+listed ones with are those of folders: `if kind == "good"`. A folder whose absence the script
 handles is not of data: those of earlier runs are listed in a `try` statement, to resume the last one. Where a script
 downloads what is absent, the folder is of data.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,12 +25,28 @@ _ABSENCE = frozenset({"OSError", "IOError", "EnvironmentError", "FileNotFoundErr
 _EXITS = frozenset({"exit", "_exit", "quit", "abort"})
 _DOWNLOADING = re.compile(r"download|wget|curl|urlretrieve|gdown", re.IGNORECASE)
 _RUNNERS = frozenset({"system", "run", "call", "check_call", "check_output", "Popen"})
+_NORMAL = re.compile(r"good|normal|ok", re.IGNORECASE)
+"""The class that detectors of anomalies train on alone. Source: the MVTec AD data set."""
+_TRAINING = re.compile(r"(?<![a-z])train(?:ing)?(?![a-z])", re.IGNORECASE)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def caller_expects_folders() -> bool:
     """Whether the user's line that lists a folder now goes on to the folders in it."""
     return _expects_folders(*script_location.calling_line())
+
+
+def names_of_folders(folder: str, classes: int) -> list[str]:
+    """Names of the folders in one that the user's line lists now: those that its code compares them with, or numbers.
+
+    Beside one name there are as many numbers as it takes for `classes`.
+    """
+    named = _names_compared(*script_location.calling_line())
+    normal = [name for name in named if _NORMAL.fullmatch(name)]
+    if normal and _TRAINING.search(folder):
+        return normal
+    is_whole = len(named) > 1
+    return [*named, *map(str, range(0 if is_whole else max(1, classes) - len(named)))]
 
 
 def caller_handles_absence() -> bool:
@@ -125,14 +143,36 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
 
 @functools.cache
 def _expects_folders(path: str, line: int) -> bool:
+    return any(_goes_into(names, body) for names, body in _loops_over_listing(path, line))
+
+
+@functools.cache
+def _names_compared(path: str, line: int) -> tuple[str, ...]:
+    """Texts that the names which a line lists are compared with, but for those that the script leaves out."""
+    nodes = [
+        (node, names) for names, body in _loops_over_listing(path, line) for part in body for node in ast.walk(part)
+    ]
+    skips = (node for node, _ in nodes if isinstance(node, ast.If) and isinstance(node.body[0], ast.Continue))
+    skipping = {part for node in skips for part in ast.walk(node.test)}
+    found = (
+        side.value
+        for node, names in nodes
+        if isinstance(node, ast.Compare) and node not in skipping and isinstance(node.ops[0], (ast.Eq, ast.NotEq))
+        for side, other in itertools.permutations((node.left, node.comparators[0]))
+        if isinstance(side, ast.Constant) and isinstance(other, ast.Name) and other.id in names
+    )
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str) and name[:1].isalnum()))
+
+
+def _loops_over_listing(path: str, line: int) -> Iterator[tuple[set[str], list[ast.AST]]]:
+    """(variables, body) of loops over what a line lists."""
     tree = parsed_source(path)
     function = innermost(tree, line, FUNCTIONS) or tree
     statement = innermost(function, line, (ast.stmt,))
     listed = {name.id for name in _targets(statement)}
     calls = [node for node in ast.walk(function) if called_name(node) in _LISTING and spans(node, line)]
     folders = {folder for call in calls for folder in _folders_of(call)}
-    loops = (loop for node in ast.walk(function) for loop in _loops(node, listed, folders))
-    return any(_goes_into(names, body) for names, body in loops)
+    yield from (loop for node in ast.walk(function) for loop in _loops(node, listed, folders))
 
 
 def _targets(statement: Any) -> Iterator[ast.Name]:
