@@ -374,6 +374,28 @@ def test_an_hdf5_file_that_a_made_up_list_names_holds_one_sample(tmp_path):
     trained(tmp_path, source, synthetic_data=["64x48:float32:3"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("h5py") is None, reason="needs h5py")
+def test_an_hdf5_file_that_an_item_finds_holds_one_sample(tmp_path):
+    source = """
+    import h5py
+    class Slices:
+        def __init__(self):
+            self.path, self.names = "data/all.h5", ["BRATS_001", "BRATS_002"]
+        def __getitem__(self, index):
+            with h5py.File("data/" + self.names[index] + "/norm.h5", "r") as file:
+                return file["image"][:], file["label"][:]
+        def __len__(self):
+            return len(h5py.File(self.path, "r")["image"])
+    class Rows(Slices):
+        def __getitem__(self, index):
+            file = h5py.File(self.path, "r")
+            return file["image"][index], file["label"][index]
+    assert [part.shape for part in Slices()[1]] == [(64, 48), (64, 48)] and len(Slices()) == 2000
+    assert [part.shape for part in Rows()[1]] == [(64, 48), (1,)]
+    """
+    trained(tmp_path, source, synthetic_data=["64x48:float32:3"])
+
+
 @pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="needs NumPy")
 @pytest.mark.parametrize(("name", "part"), [("3d.npz", "['positions'].item()"), ("3d.npy", ".item()")])
 def test_a_file_of_an_object_is_not_made_of_an_array(tmp_path, name, part):

@@ -5,12 +5,14 @@ sampling rate is the requested one, or that of the code that reads it, by its va
 22,050 Hz for `scipy`, which text-to-speech reads with, and 16,000 Hz for the other readers. An HDF5 file holds the
 first sample under every name and every index, and one class under those that are common for labels;
 `pid=2048:int64:50` describes what has another name. Where samples are texts, `tokens` are those of all texts, one after
-another. A file holds one sample alone where its path has a name from a made-up list, or where it is a scan.
+another. A file holds one sample alone where its path has a name from a made-up list, where `__getitem__` of a data set
+finds its path, or where it is a scan.
 Source of the names: charlesq34/pointnet, provider.py.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import functools
 import importlib
@@ -32,6 +34,7 @@ from cotenant.tracing.data import placeholders
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.images.synthetic_torchvision import synthetic_tensor
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
+from cotenant.tracing.data.static_analysis.source_tree import called_name, innermost, parsed_source
 from cotenant.tracing.data.tables import synthetic_records
 from cotenant.tracing.data.text.token_files import TOKENS
 from cotenant.tracing.patches.registry import ImportPatch, Patch, Phase
@@ -214,6 +217,7 @@ def _opening_hdf5(
         warn(f"`{name}`")
         self.__class__ = synthetic
         self.synthetic_samples, self.synthetic_name = samples, os.fspath(name)
+        self.has_one_sample = _is_of_one_sample(name) or _is_of_item(script_location.calling_frame())
 
     return init
 
@@ -225,7 +229,7 @@ def _synthetic_file(module: Any) -> type:
     class SyntheticFile(module.File):
         def __getitem__(self, name: Any) -> Any:
             first = samples_for_all(self.synthetic_samples)[0]
-            has_own_file = _is_of_one_sample(self.synthetic_name) or _is_scan(first)
+            has_own_file = self.has_one_sample or _is_scan(first)
             is_label = isinstance(name, str) and _LABELS.fullmatch(name.rpartition("/")[2])
             of_labels = first.shape if has_own_file and _is_without_channels(first) else (1,)
             default = replace(first, shape=of_labels, dtype="int64") if is_label else first
@@ -300,10 +304,19 @@ def _synthetic_file(module: Any) -> type:
     return SyntheticFile
 
 
-def _is_of_one_sample(path: str) -> bool:
+def _is_of_one_sample(path: Any) -> bool:
     """Whether a script listed a file, or has its name or that of its folder from a list that was made up."""
     is_of_list = bool(synthetic_records.made_up) and any(map(_ROW_NAME.fullmatch, Path(path).parts))
     return is_of_list or placeholders.is_placeholder(path)
+
+
+def _is_of_item(frame: types.FrameType) -> bool:
+    """Whether an item of a data set opens the file now, by a path that it finds: one for all is an attribute."""
+    code = frame.f_code
+    call = innermost(parsed_source(code.co_filename), frame.f_lineno, (ast.Call,))
+    opened = [node for node in ast.walk(call) if called_name(node) == "File"] if call is not None else []
+    names = {part.id for node in opened for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return code.co_name == "__getitem__" and not names.isdisjoint(code.co_varnames[1:])
 
 
 def _is_without_channels(sample: SyntheticSample) -> bool:
