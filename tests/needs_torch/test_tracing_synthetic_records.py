@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 
 import pytest
 
@@ -364,3 +365,51 @@ def test_rows_of_json_have_what_later_lines_of_the_script_read(tmp_path):
     assert "cotenant_row" not in json.load(open("data/valid.json"))[0]
     """
     trained(tmp_path, source, synthetic_data=["64:int64:3001"])
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param("lines = file.readlines()", id="its lines"),
+        pytest.param(
+            "rows = [line.strip().split(' ') for line in file]\n"
+            "lines = [name + ' ' + str(int(kind)) for name, kind in rows]",
+            id="lines that the script writes",
+        ),
+    ],
+)
+def test_lines_are_followed_into_a_class_of_another_module(tmp_path, reading):
+    opening = 'with open("data/office/Art_list.txt") as file:'
+    source = f"""
+{"# a comment" + chr(10) * 20}
+sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+from lists import Images
+
+{opening}
+{textwrap.indent(reading, "    ")}
+assert lines[3].strip() == "000003.jpg 3", lines[3]
+assert Images(lines)[4][0].size == (16, 8)
+"""
+    module = """
+from PIL import Image
+
+def parsed(lines):
+    return [(line.split()[0], int(line.split()[1])) for line in lines]
+
+class Images:
+    def __init__(self, lines):
+        self.items = parsed(lines)
+
+    def __getitem__(self, index):
+        path, label = self.items[index]
+        return Image.open(path), label
+
+    def others(self):
+"""
+    # It opens a file of its own in the line whose number is that of the script's.
+    lines = f"{TRAINING}{source}".splitlines().index(opening) - len(module.splitlines())
+    module += "\n" * lines + "        return [part.split(',') for part in open('own.txt')]\n"
+    (tmp_path / "lists.py").write_text(module)
+    warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"]).warnings
+    assert any("data/office/Art_list.txt" in warning for warning in warnings)

@@ -4,7 +4,7 @@ The code that follows the call of `open` is read, not run: `name, label = line.s
 that a line has two parts, and that the second is a whole number. Values are followed through the variables of the
 function, the attributes of its class, and the functions of the module that call it. What is used in another way has no
 known form, and the file is not made. What a function returns to code of another module is followed there, to the line
-that called it, and arguments into the functions and classes of the module.
+that called it, and arguments into functions and classes of the module, and of those of the user that it imports from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from typing import Any
 
 from cotenant.tracing.data.static_analysis.format_expressions import ExpressionReader
 from cotenant.tracing.data.static_analysis.format_nodes import Format
-from cotenant.tracing.data.static_analysis.source_tree import FUNCTIONS, called_name, parsed_source, spans
+from cotenant.tracing.data.static_analysis.source_tree import (
+    FUNCTIONS,
+    called_name,
+    imported_definition,
+    parsed_source,
+    spans,
+)
 
 _PASSES = 2  # over a function and its class: an attribute may be used above the line that sets it
 
@@ -36,12 +42,11 @@ def _format_at(path: str, line: int, callers: tuple[tuple[str, int], ...]) -> Fo
     scopes = _scopes(tree, line)
     if not scopes:
         return None
-    reader = _StatementReader(line, scopes[0], tree)
+    reader = _StatementReader(path, line, scopes[0])
     for at in [None, *callers]:
         if at is not None:
-            tree, line = parsed_source(at[0]), at[1]
-            scopes = _scopes(tree, line)
-            if not scopes or not reader.go_to(line, scopes[0], tree):
+            scopes = _scopes(parsed_source(at[0]), at[1])
+            if not scopes or not reader.go_to(*at, scopes[0]):
                 break
         for _ in range(_PASSES):
             reader.begin()
@@ -81,9 +86,9 @@ def _functions(tree: ast.AST) -> list[Any]:
 class _StatementReader(ExpressionReader):
     """Follows the statements of one function after the other."""
 
-    def __init__(self, line: int, scope: Any, tree: ast.Module) -> None:
+    def __init__(self, path: str, line: int, scope: Any) -> None:
         super().__init__(line, scope)
-        self._tree = tree
+        self._path = path
         self._source: tuple[str, Any] | None = None  # a function of another module, and what it returns
         self._followed: set[Any] = set()
         self._results: list[Any] = []
@@ -96,14 +101,14 @@ class _StatementReader(ExpressionReader):
         """Whether the function returns what it reads."""
         return self._returned is not None and isinstance(self._own, FUNCTIONS)
 
-    def go_to(self, line: int, scope: Any, tree: ast.Module) -> bool:
+    def go_to(self, path: str, line: int, scope: Any) -> bool:
         """Go on at the line of another module that called the function; whether one did."""
         name = getattr(self._own, "name", "")
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line))
+        calls = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.Call) and spans(node, line))
         if not any(called_name(node) == name for node in calls):
             return False
         self._source, self._returned = (name, self._returned), None
-        self._line, self._own, self._scope, self._tree = line, scope, scope, tree
+        self._path, self._line, self._own, self._scope = path, line, scope, scope
         self._names, self._globals = {}, {}
         return True
 
@@ -113,21 +118,31 @@ class _StatementReader(ExpressionReader):
         return super()._of_call(call)
 
     def _of_function(self, name: str, values: list[Any], call: ast.Call) -> Any:
-        definition = self._definition(call) if any(value is not None for value in values) else None
+        path, definition = self._definition(call) if any(value is not None for value in values) else ("", None)
         if definition is None or definition in self._followed or definition in (self._own, self._scope):
             return super()._of_function(name, values, call)
         self._followed.add(definition)
-        return self._follow(definition, values, call)
+        if path == self._path:
+            return self._follow(definition, values, call)
+        outside = self._path, self._line, self._globals
+        self._path, self._line, self._globals = path, 0, {}
+        returned = self._follow(definition, values, call)
+        self._path, self._line, self._globals = outside
+        if returned is None:
+            self._pass_on(name, values)
+        return returned
 
-    def _definition(self, call: ast.Call) -> Any:
-        """The function or class of this module that a call calls, or the method of the object itself."""
+    def _definition(self, call: ast.Call) -> tuple[str, Any]:
+        """The function or class that a call calls, or the method of the object itself, and the module that has it."""
         name, function = called_name(call), call.func
         is_own = isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "self"
         if not (isinstance(function, ast.Name) or is_own):
-            return None
-        nodes = ast.walk(self._tree) if is_own else self._tree.body
+            return "", None
+        tree = parsed_source(self._path)
+        nodes = ast.walk(tree) if is_own else tree.body
         kinds = FUNCTIONS if is_own else (*FUNCTIONS, ast.ClassDef)
-        return next((node for node in nodes if isinstance(node, kinds) and node.name == name), None)
+        found = next((node for node in nodes if isinstance(node, kinds) and node.name == name), None)
+        return imported_definition(self._path, name) if found is None and not is_own else (self._path, found)
 
     def _follow(self, definition: Any, values: list[Any], call: ast.Call) -> Any:
         """Follow arguments into a function, or into a class and its methods; what the function returns."""

@@ -218,7 +218,8 @@ class ExpressionReader:
                 node.uses.add("path")
             if texts and Path("x" + texts[-1].replace("%s", "x").replace("%d", "0")).suffix:
                 node.uses |= {"path", "suffix"}
-        return left if isinstance(left, FormatNode) and not isinstance(expression.op, ast.Div) else None
+        is_other = isinstance(expression.op, ast.Div) or any(map(str.isspace, texts))  # a line that the script writes
+        return left if isinstance(left, FormatNode) and not is_other else None
 
     def _of_joinedstr(self, expression: ast.JoinedStr) -> None:
         texts = [str(part.value) if isinstance(part, ast.Constant) else "" for part in expression.values]

@@ -1,14 +1,16 @@
-"""The syntax tree of a script's file, and small questions about its nodes.
-
-A module of its own: what the modules beside it read a script by.
-"""
+"""The syntax tree of a script's file, and small questions about its nodes."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import linecache
+import sys
+from types import ModuleType
 from typing import Any
+
+from cotenant.tracing import script_location
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -20,6 +22,21 @@ def parsed_source(path: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two where it is nested too deeply
         return ast.Module(body=[], type_ignores=[])
+
+
+def imported_definition(path: str, name: str) -> tuple[str, Any]:
+    """The file of the user that has a function or class by a name of a loaded module, and its node there."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    names = next((vars(module) for module in modules if vars(module).get("__file__") == path), {})
+    found = names.get(name)
+    if not (inspect.isfunction(found) or inspect.isclass(found)):
+        return "", None
+    file = str(vars(sys.modules.get(found.__module__, ast)).get("__file__"))
+    if not script_location.is_user_file(file):
+        return "", None
+    nodes = parsed_source(file).body
+    kinds = (*FUNCTIONS, ast.ClassDef)
+    return file, next((node for node in nodes if isinstance(node, kinds) and node.name == found.__name__), None)
 
 
 def spans(node: Any, line: int) -> bool:
