@@ -25,6 +25,8 @@ _ANY_WILL_DO = (
     (re.compile(r"\w*(ADDR|HOST)\w*", re.I), "localhost"),
 )
 """Names of variables whose value no memory depends on."""
+_LABEL = re.compile(r"(?=.*\$.*\$)[\w.-]*(?:\$(?:\w+|\{\w+\})[\w.-]*)+")
+"""A word of settings and no path, by which a script names its run: `ETTh1_$model_$layers`."""
 _MAX_ROUNDS = 3
 
 
@@ -107,7 +109,10 @@ class ShellVariables:
         return text
 
     def expanded(self, words: Sequence[str]) -> list[str]:
-        """`words` with the values of variables; one that is a variable and nothing else is split, as without quotes."""
+        """`words` with the values of variables; one that is a variable and nothing else is split, as without quotes.
+
+        A variable that is not set is unknown: the user's shell may have it. In a label it is empty, as for the shell.
+        """
         expanded: list[str] = []
         for word in words:
             if word in ("$@", "$*", "${@}"):
@@ -120,8 +125,17 @@ class ShellVariables:
                 self.unknown["$(...)"] = None
                 expanded += self.texts([word[:-1]])
             else:
+                before = dict(self.unknown)
                 expanded += self.texts([word])
+                if _LABEL.fullmatch(word) and any(self.known(name) for name in re.findall(r"\w+", word)):
+                    added = [written for written in self.unknown if written not in before]
+                    self.unknown = before | dict.fromkeys(filter(self._is_evaluated_later, added))
         return expanded
+
+    def _is_evaluated_later(self, written: str) -> bool:
+        """Whether the script sets an unknown variable, to what only a run of it shows."""
+        name = written.strip("${}")
+        return name in self._not_evaluated or name in self.assigned or not name.isidentifier()
 
     def texts(self, words: Sequence[str]) -> list[str]:
         """`words` with the values of variables in them, also of those in a default: `${A:-${B}}`."""

@@ -321,3 +321,20 @@ def test_the_script_of_a_shell_stands_behind_its_options(command, place):
 def test_a_script_that_another_one_runs_with_options_is_read():
     found = find_python_commands("bash -o pipefail inner.sh", {}, read={"inner.sh": "python train.py"}.get)
     assert [command.words for command in found] == [("python", "train.py")]
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "unknown"),
+    [
+        pytest.param("ETTh1_$model'_'$layers'_'$length", "ETTh1_GPT__336", (), id="a label"),
+        pytest.param("${model}_${layers}", "GPT_", (), id="braces"),
+        pytest.param("runs_$layers", "runs_", ("$layers",), id="of one variable"),
+        pytest.param("$layers-$heads", "-", ("$layers", "$heads"), id="of none that is set"),
+        pytest.param("data/$model/$layers", "data/GPT/", ("$layers",), id="a path"),
+        pytest.param("${model}_$started", "GPT_", ("$started",), id="set, and not known"),
+    ],
+)
+def test_a_variable_in_a_label_that_is_not_set_is_empty(word, value, unknown):
+    script = f"model=GPT\nlength=336\nstarted=$(sinfo -h)\npython main.py --model_id {word}"
+    (found,) = find_python_commands(script, {})
+    assert (found.words[-1], found.unknown) == (value, unknown)
