@@ -413,3 +413,19 @@ class Images:
     (tmp_path / "lists.py").write_text(module)
     warnings = trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"]).warnings
     assert any("data/office/Art_list.txt" in warning for warning in warnings)
+
+
+@IMAGES
+def test_a_member_of_json_that_a_variable_names_is_of_every_split(tmp_path):
+    source = """
+    import json
+    from PIL import Image
+    def images(folder, split_key, others=None):
+        with open("data/faces/split.json") as file:
+            names = json.load(file)[split_key]
+        for name in names[:3]:
+            assert Image.open(os.path.join(folder, name)).size == (16, 8)
+        return names
+    assert len(images("data/faces", "train")) == len(images("data/faces", "val")) == 2000
+    """
+    assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"]).warnings

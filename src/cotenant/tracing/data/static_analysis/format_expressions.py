@@ -26,6 +26,7 @@ from cotenant.tracing.data.static_analysis.format_nodes import (
     dtype_of,
     is_none,
     let_escape,
+    member_of_split,
     name_of,
     nodes_in,
 )
@@ -139,7 +140,7 @@ class ExpressionReader:
             return node.part(key)
         if isinstance(value, Parts):
             node.is_known = False
-        return node.element()
+        return member_of_split(node, last_name(index)) or node.element()
 
     def _of_rows(self, rows: Seq, key: Any, index: ast.expr) -> Any:
         """A row, or a column by name or by the second index, as in `table[:, 1]` and `table.iloc[7, 0]`."""

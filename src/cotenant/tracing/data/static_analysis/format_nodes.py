@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,9 @@ SAME_SEQUENCE = frozenset(
 )
 PATHS = frozenset({"join", "Path", "open", "imread", "load", "read", "exists", "isfile", "read_image", "basename"})
 SAME_TABLE = frozenset({"iloc", "loc", "ix", "values", "to_numpy", "tolist", "to_list", "reset_index", "dropna"})
+_SPLITS = ("train", "val", "valid", "test")
+_SPLIT_NAME = re.compile(r"(?:\w*_)?(?:split|phase|mode|subset|partition|set_name|set_type)(?:_\w*)?")
+"""Members of a file that has several splits, and variables that say which of them is read."""
 HARMLESS = frozenset({"print", "len", "isinstance", "type", "repr", "min", "max", "sum", "any", "all", "info", "debug"})
 """Functions that say nothing of what they are called with."""
 
@@ -96,6 +100,15 @@ class FormatNode:
         is_counted = self.separator == "" or self.is_words() or self.count > 0 or bool(self.fields or self.rest)
         is_comparable = "compared" not in self.uses or bool(self.choices)
         return self.is_known and is_counted and is_comparable and all(node.all_known() for node in inner)
+
+
+def member_of_split(node: FormatNode, name: str) -> FormatNode | None:
+    """What every split is that a variable of this name says: `json.load(file)[split]`; None if it says none."""
+    if not _SPLIT_NAME.fullmatch(name) or node.separator != "":
+        return None
+    member = node.part(_SPLITS[0])
+    node.fields.update(dict.fromkeys(_SPLITS, member))
+    return member
 
 
 @dataclass
