@@ -421,11 +421,17 @@ def test_a_member_of_json_that_a_variable_names_is_of_every_split(tmp_path):
     import json
     from PIL import Image
     def images(folder, split_key, others=None):
-        with open("data/faces/split.json") as file:
+        with open("load/faces/split.json") as file:
             names = json.load(file)[split_key]
         for name in names[:3]:
             assert Image.open(os.path.join(folder, name)).size == (16, 8)
         return names
-    assert len(images("data/faces", "train")) == len(images("data/faces", "val")) == 2000
+    assert len(images("load/faces", "train")) == len(images("load/faces", "val")) == 2000
+    try:
+        with open("load/options.json") as file:
+            folder = os.path.join("load", json.load(file)["folder"])
+    except FileNotFoundError:
+        folder = ""
+    assert not folder
     """
     assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"]).warnings

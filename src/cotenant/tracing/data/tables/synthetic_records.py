@@ -282,9 +282,11 @@ class RecordMaker:
 
 
 def _lists_files(form: Format) -> bool:
-    """Whether lines of several parts name files: such a file is a list of samples, whatever its own name is."""
+    """Whether lines of several parts name files, or a list in JSON: it is of samples, whatever its own name is."""
     has_parts = form.kind in ("lines", "csv") and form.node.count > 1
-    return has_parts and any("path" in leaf.uses for leaf in _leaves(form.node))
+    lists = [node.elements for node in (form.node, *form.node.fields.values()) if form.kind == "json"]
+    listed = [form.node] if has_parts else [node for node in lists if node is not None]
+    return any("path" in leaf.uses for node in listed for leaf in _leaves(node))
 
 
 def _name_files(node: FormatNode) -> None:
