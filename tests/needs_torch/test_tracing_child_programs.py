@@ -132,3 +132,24 @@ def test_the_error_of_a_child_is_the_error(tmp_path):
     (tmp_path / "child.py").write_text("import torch\n{}['gone']\n")
     with failing("raised", "KeyError: 'gone' (child.py, line 2)"):
         trained(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        pytest.param("capture_output=True", "done.stdout.decode(), done.stderr.decode()", id="bytes"),
+        pytest.param("capture_output=True, text=True", "done.stdout, done.stderr", id="text"),
+        pytest.param("stdout=subprocess.PIPE, encoding='utf-8'", "done.stdout, done.stderr or ''", id="encoding"),
+    ],
+)
+def test_a_script_reads_what_its_child_prints(tmp_path, options, answer):
+    (tmp_path / "gpus.py").write_text("import torch\nprint(torch.cuda.device_count())\n")
+    trained(
+        tmp_path,
+        f"""
+        import subprocess, sys
+        done = subprocess.run([sys.executable, "-m", "gpus"], {options})
+        assert ({answer}) == ("1\\n", "")
+        train()
+        """,
+    )

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.machinery import PathFinder
@@ -39,6 +42,8 @@ _NOT_TRAINING = ("torch", "pip", "wandb", "tensorboard")
 _IMPORTS_AWAY = 2  # modules of a program in which the name of torch is looked for
 _MAX_READ_MODULES = 50
 _RANKS = ("RANK", "LOCAL_RANK")
+_STREAMS = ("stdout", "stderr", "bufsize", "universal_newlines", "text", "encoding", "errors")
+"""Arguments of `Popen` that say where a child's output goes, and as what it is read."""
 
 
 def patches(context: PatchContext) -> list[Patch]:
@@ -74,10 +79,31 @@ def _running_training_here(context: PatchContext, original: Any) -> Any:
         if program is None and not _makes_folders(args, cwd):
             original(self, args, *more, **kwargs)
             return
-        code = _run_here(context, program, {**(env or {}), **assigned}, cwd) if program is not None else 0
-        original(self, ["sh", "-c", f"exit {code}"], stdin=-3, stdout=kwargs.get("stdout"))
+        printed, code = io.BytesIO(), 0
+        if program is not None:
+            with _printing_to(printed, kwargs.get("stdout")):
+                code = _run_here(context, program, {**(env or {}), **assigned}, cwd)
+        streams = {name: kwargs[name] for name in _STREAMS if name in kwargs}
+        with tempfile.TemporaryFile() as output:
+            output.write(printed.getvalue())
+            output.seek(0)
+            original(self, ["sh", "-c", f"cat; exit {code}"], stdin=output, **streams)
 
     return init
+
+
+@contextlib.contextmanager
+def _printing_to(printed: io.BytesIO, stdout: Any) -> Iterator[None]:
+    """What is printed goes to `printed` if the script reads it from a pipe, `stdout`."""
+    if stdout != subprocess.PIPE:
+        yield
+        return
+    text = io.TextIOWrapper(printed, encoding="utf-8", write_through=True)
+    try:
+        with contextlib.redirect_stdout(text):
+            yield
+    finally:
+        text.detach()  # else it would close `printed`
 
 
 def _system(context: PatchContext, original: Any) -> Any:
