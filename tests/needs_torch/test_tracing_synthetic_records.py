@@ -435,3 +435,29 @@ def test_a_member_of_json_that_a_variable_names_is_of_every_split(tmp_path):
     assert not folder
     """
     assert trained(tmp_path, source, synthetic_data=["3x8x16:uint8:5"]).warnings
+
+
+@IMAGES
+@pytest.mark.parametrize(
+    ("read", "is_asked"),
+    [
+        pytest.param("pd.read_csv(path)", True, id="by pandas"),
+        pytest.param("pd.read_csv(path) or open(path)", False, id="by the script, too"),
+    ],
+)
+def test_a_table_that_a_script_looks_for_is_read_by_pandas(tmp_path, read, is_asked):
+    """An empty file answers, and none has rows: a reader of tables makes the columns that the script takes."""
+    (tmp_path / "pandas.py").write_text(PANDAS.replace("raise", "if not os.path.getsize(file): 1 / 0\n    raise"))
+    source = f"""
+    import pandas as pd
+    path = os.path.join("data", "baby", "baby.inter")
+    if not os.path.isfile(path):
+        raise ValueError(path + " does not exist")
+    table = {read}
+    assert isinstance(table.iloc[0, 1], int)
+    """
+    if is_asked:
+        trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])
+        return
+    with failing("raised", "does not exist"):
+        trained(tmp_path, source, synthetic_data=["3x8x16:uint8:7"])

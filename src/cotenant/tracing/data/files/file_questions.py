@@ -17,6 +17,7 @@ from cotenant.tracing.data.images import yolo_lists
 from cotenant.tracing.data.images.cifar_batches import CifarBatches, is_of_cifar
 from cotenant.tracing.data.images.idx_files import IdxFiles
 from cotenant.tracing.data.sample_paths import samples_for_all
+from cotenant.tracing.data.tables import asked_tables
 from cotenant.tracing.data.tables.synthetic_records import RecordMaker
 from cotenant.tracing.data.text.character_vocabulary import CharacterVocabulary
 from cotenant.tracing.data.text.sentencepiece_files import SentencePieceFiles
@@ -50,6 +51,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
 
     for_asking = (
         functools.partial(yolo_lists.make_text_of_image, overlay, image),
+        functools.partial(asked_tables.make, overlay, maker.is_data),
         batches.make, maker.make_dataset, maker.make_folder, vectors.make_asked,
         functools.partial(maker.make_text, for_question=True),
         maker.make_counterpart, maker.make_wanted_image, maker.make_named_file,

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from urllib.error import URLError
 
 from cotenant.tracing import script_location
+from cotenant.tracing.data import placeholders
 from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
 from cotenant.tracing.data.images import image_files
 from cotenant.tracing.data.sample_paths import MISSING_FILE
@@ -92,10 +93,12 @@ def _reading(columns: int, maker: ColumnMaker, records: RecordMaker, warn: Calla
     @functools.wraps(original)
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return original(file, *args, **kwargs)
+            if not placeholders.is_placeholder(file):
+                return original(file, *args, **kwargs)
         except (*MISSING_FILE, URLError):  # a file, or one of the network
-            warn(f"`{file}`")
-            made_up.append(str(file))
+            pass
+        warn(f"`{file}`")
+        made_up.append(str(file))
         reader = script_location.calling_file()
         of_images = functools.partial(_of_images, maker, appends_suffix=_appends_suffix(reader))
         rows = records.positional_rows() if not columns and kwargs.get("names") is None else []
