@@ -50,14 +50,15 @@ def test_torchvision_reads_made_up_images_and_masks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "reading",
+    ("reading", "shape"),
     [
-        pytest.param("wave.open(files[7]).getnframes()", id="wave"),
-        pytest.param("soundfile.info(files[7]).frames", id="soundfile, info", marks=SOUNDFILE),
-        pytest.param("len(soundfile.read(files[7])[0])", id="soundfile, read", marks=SOUNDFILE),
+        pytest.param("wave.open(files[7]).getnframes()", "32000", id="wave"),
+        pytest.param("wave.open(files[7]).getnframes()", "1x32000", id="wave, with its channel"),
+        pytest.param("soundfile.info(files[7]).frames", "32000", id="soundfile, info", marks=SOUNDFILE),
+        pytest.param("len(soundfile.read(files[7])[0])", "32000", id="soundfile, read", marks=SOUNDFILE),
     ],
 )
-def test_a_missing_folder_of_recordings_is_listed_and_read(tmp_path, reading):
+def test_a_missing_folder_of_recordings_is_listed_and_read(tmp_path, reading, shape):
     source = f"""
     import wave
     import importlib.util
@@ -69,7 +70,7 @@ def test_a_missing_folder_of_recordings_is_listed_and_read(tmp_path, reading):
     assert len(os.listdir("data/clean")) == 2000
     assert {reading} == 32_000
     """
-    trained(tmp_path, source, synthetic_data=["32000:float32:7"])
+    trained(tmp_path, source, synthetic_data=[f"{shape}:float32:7"])
 
 
 def test_recordings_of_a_made_up_list_are_there(tmp_path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.tracing.data import length_histogram
 
 CLASSES = 10
+MIN_AUDIO_SAMPLES = 4000
+"""A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
 DTYPES = frozenset(
     (
         "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
@@ -53,6 +55,16 @@ class SyntheticSample:
     @property
     def _is_floating(self) -> bool:
         return self.dtype.startswith(("float", "bfloat"))
+
+
+def recordings_and_rows(samples: Iterable[SyntheticSample]) -> list[SyntheticSample]:
+    """Samples that are lines of numbers, a recording of one channel, as `1x16384`, without its channel."""
+    found = []
+    for sample in samples:
+        channels, length = sample.shape if len(sample.shape) == 2 else (0, 0)
+        line = replace(sample, shape=(length,)) if channels == 1 and length >= MIN_AUDIO_SAMPLES else sample
+        found += [line] if line.is_recording_or_row else []
+    return found
 
 
 def first_image(samples: Iterable[SyntheticSample]) -> SyntheticSample | None:

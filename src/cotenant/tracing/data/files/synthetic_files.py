@@ -18,7 +18,14 @@ from pathlib import Path
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import missing_folders, placeholders
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
+from cotenant.tracing.data.data_options import (
+    CLASSES,
+    MIN_AUDIO_SAMPLES,
+    SyntheticSample,
+    first_image,
+    first_text,
+    recordings_and_rows,
+)
 from cotenant.tracing.data.images import (
     box_lists,
     celeba_lists,
@@ -30,7 +37,6 @@ from cotenant.tracing.data.images import (
 )
 from cotenant.tracing.data.sample_paths import is_of_masks, sample_at, samples_for_all
 from cotenant.tracing.data.static_analysis import class_folders, image_names, listed_suffixes
-from cotenant.tracing.data.tables.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.tables.synthetic_records import made_up
 from cotenant.tracing.data.text import text_contents
 from cotenant.tracing.sandbox.overlay import Overlay
@@ -81,7 +87,7 @@ class FileMaker:
         common = samples_for_all(samples)
         self._samples = samples
         self._image, self._text = first_image(common), first_text(common)
-        numbers = [sample for sample in common if sample.is_recording_or_row]
+        numbers = recordings_and_rows(common)
         self._has_recording = bool(numbers)
         self._classes = next((sample.classes for sample in (self._image, *numbers) if sample is not None), 0)
         self._videos = placeholders.VIDEOS if self._image is not None else frozenset()

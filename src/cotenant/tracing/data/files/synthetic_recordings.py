@@ -31,7 +31,7 @@ import torch
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import placeholders
-from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.data_options import SyntheticSample, recordings_and_rows
 from cotenant.tracing.data.images.synthetic_torchvision import synthetic_tensor
 from cotenant.tracing.data.sample_paths import sample_at, samples_for_all
 from cotenant.tracing.data.static_analysis.source_tree import called_name, innermost, parsed_source
@@ -57,7 +57,7 @@ _REASON = "It raises where the file is missing."
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch | ImportPatch]:
     """Readers of recordings, if a sample is one, and of HDF5 files."""
-    line = next((sample for sample in samples_for_all(samples) if sample.is_recording_or_row), None)
+    line = next(iter(recordings_and_rows(samples_for_all(samples))), None)
     hdf5 = ImportPatch(
         target="h5py", phase=Phase.DATA, reason=_REASON, source="h5py/_hl/files.py, `File`",
         expand=lambda module: [_hdf5_patch(module, samples, warn)],

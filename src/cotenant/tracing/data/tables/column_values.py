@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, first_image, first_text
+from cotenant.tracing.data.data_options import (
+    CLASSES,
+    SyntheticSample,
+    first_image,
+    first_text,
+    recordings_and_rows,
+)
 from cotenant.tracing.data.images.synthetic_torchvision import blank_image
 from cotenant.tracing.script_location import calling_frame
 
@@ -63,7 +69,7 @@ class ColumnMaker:
     @classmethod
     def of(cls, samples: Sequence[SyntheticSample]) -> ColumnMaker:
         """The first sample that suits each kind of data."""
-        audio = next((sample for sample in samples if sample.is_recording_or_row), None)
+        audio = next(iter(recordings_and_rows(samples)), None)
         return cls(first_image(samples), first_text(samples), audio)
 
     def value(self, name: str, row: int = 0) -> Any:

@@ -17,15 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.tracing.data.data_options import SyntheticSample, first_image, first_text
+from cotenant.tracing.data.data_options import MIN_AUDIO_SAMPLES, SyntheticSample, first_image, first_text
 from cotenant.tracing.data.images.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image, encoded_once
 from cotenant.tracing.data.tables.column_options import columns_of_options, columns_of_parsed_options
 from cotenant.tracing.data.tables.column_values import ColumnMaker, kind_of, number_columns, words_of_row
 from cotenant.tracing.data.tables.synthetic_records import made_up
 
 ROWS = 1000
-MIN_AUDIO_SAMPLES = 4000
-"""A floating-point sample of one dimension that is as long as this is audio: a quarter of a second at 16 kHz."""
 _MIN_RECORDINGS, _RECORDED_NUMBERS, _WORDS = 128, 2**24, 2**20
 """Rows, and numbers, of a table of recordings, of which scripts compute spectra before they train; words of one of
 texts, which they divide into tokens."""

@@ -22,13 +22,12 @@ from urllib.error import URLError
 
 from cotenant.tracing import script_location
 from cotenant.tracing.data import placeholders
-from cotenant.tracing.data.data_options import CLASSES, SyntheticSample
+from cotenant.tracing.data.data_options import CLASSES, MIN_AUDIO_SAMPLES, SyntheticSample
 from cotenant.tracing.data.images import image_files
 from cotenant.tracing.data.sample_paths import MISSING_FILE
 from cotenant.tracing.data.static_analysis.source_tree import parsed_source
 from cotenant.tracing.data.tables.column_values import TIME_STEPS, ColumnMaker, kind_of, words_of_row
 from cotenant.tracing.data.tables.compared_columns import compared_texts
-from cotenant.tracing.data.tables.synthetic_hf_datasets import MIN_AUDIO_SAMPLES
 from cotenant.tracing.data.tables.synthetic_records import RecordMaker, made_up
 from cotenant.tracing.data.tables.table_dates import date_column
 from cotenant.tracing.patches.registry import Patch, Phase
