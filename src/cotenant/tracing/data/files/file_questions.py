@@ -20,6 +20,7 @@ from cotenant.tracing.data.sample_paths import samples_for_all
 from cotenant.tracing.data.tables import asked_tables
 from cotenant.tracing.data.tables.synthetic_records import RecordMaker
 from cotenant.tracing.data.text.character_vocabulary import CharacterVocabulary
+from cotenant.tracing.data.text.molecule_files import MoleculeFiles
 from cotenant.tracing.data.text.sentencepiece_files import SentencePieceFiles
 from cotenant.tracing.data.text.vocabulary_files import VocabularyFiles
 from cotenant.tracing.data.text.word_vectors import WordVectors
@@ -39,6 +40,7 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
     vocabularies = VocabularyFiles(samples, overlay, warn)
     pieces = SentencePieceFiles(samples, overlay, warn)
     vectors = WordVectors(samples, overlay, warn)
+    molecules = MoleculeFiles(samples, overlay, warn, maker.is_data)
     image = first_image(samples_for_all(samples))
     digits = IdxFiles(samples, overlay, warn)
     batches = CifarBatches(samples, overlay, warn)
@@ -93,8 +95,8 @@ def patches(samples: Sequence[SyntheticSample], overlay: Overlay, warn: Callable
         *opened_files.patches(
             samples, overlay,
             (
-                maker.make_dataset, digits.make, batches.make, vectors.make, records.make, maker.make_text,
-                maker.make_image, characters.make, vocabularies.make,
+                maker.make_dataset, digits.make, batches.make, vectors.make, molecules.make, records.make,
+                maker.make_text, maker.make_image, characters.make, vocabularies.make,
             ),
             lambda path: records.make(path) or maker.make_text(path), maker.is_text, maker.make_image,
         ),
