@@ -84,12 +84,14 @@ def find_program(
     if console is not None:
         path, interpreter = console
         return Program(python=interpreter, kind="script", target=path, args=tuple(rest))
-    if Path(workdir, first).is_dir():
+    is_name = os.sep not in first and not first.startswith("-")
+    is_folder = Path(workdir, first).is_dir()
+    if is_folder and not (is_name and rest):  # with arguments: a repository's command, beside the package of its name
         raise UsageError(
             f"`{first}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
         )
-    is_name = os.sep not in first and not first.startswith("-")
-    if is_name and not Path(workdir, first).exists() and not shutil.which(first, path=env.get("PATH", os.defpath)):
+    is_absent = is_folder or not Path(workdir, first).exists()
+    if is_name and is_absent and not shutil.which(first, path=env.get("PATH", os.defpath)):
         raise UsageError(
             f"there is no command `{first}`",
             hint="install the package that has it, put its environment on the PATH or name it with `--python`, or give "

@@ -104,6 +104,7 @@ def test_an_interpreter_in_the_command_is_used(folder):
         pytest.param(["nope-train", "-c", "x.yaml"], "there is no command `nope-train`", id="no such command"),
         pytest.param(["sub"], "`sub` is a folder", id="a folder is no script"),
         pytest.param([""], "the script has no name", id="an empty word"),
+        pytest.param(["sub", "start", "x.yaml"], "there is no command `sub`", id="a command beside its package"),
         pytest.param([sys.executable, "/dev/null"], "`/dev/null` is not a regular file", id="a device"),
         pytest.param(["-m", "sub.train"], "`-m` is no Python script", id="a module without an interpreter"),
         pytest.param(["bash", "-lc", "python train.py"], "`bash` is no Python script", id="a shell"),
