@@ -315,6 +315,8 @@ def test_an_answer_of_gsm8k_ends_as_scripts_split_it():
     [
         (["8:int64"], "num_terms", 1),
         (["8:int64"], "similarity_score", 1.0),
+        (["8:int64"], "similarityScore", 1.0),
+        (["4096:float32"], "movieId", "0"),
         (["4:int64", "3x8x8:uint8"], "texts", [{"user": "word word", "assistant": "word word"}]),
         (["4:int64"], "texts", "word word word word"),
     ],

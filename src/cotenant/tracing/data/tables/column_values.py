@@ -39,6 +39,8 @@ _LAST_WORDS = (
 _NUMBERS_OF_MEDIA = {"id", "idx", "index", "width", "height"}
 """Last words of columns that say something about an image, or a recording, and do not hold one: `image_id`."""
 _IDENTIFIERS = {"id", "idx", "index", "guid"}
+_CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Between words of a name, as MovieLens writes `userId`."""
 _LISTS = {"chat", "turns", "answers", "words"}
 """Kinds of columns with lists. `conversation_id` says which list, and scripts look it up in dicts."""
 _INPUTS = {"input", "inputs", "source"}
@@ -153,7 +155,7 @@ def _first_words(count: int) -> str:
 
 def kind_of(name: str) -> str:
     """What a column holds, by the words of its name; `text` where they say nothing."""
-    *_, last = ordered = re.split(r"[^a-z]+", name.lower())
+    *_, last = ordered = re.split(r"[^a-z]+", _CAMEL_CASE.sub("_", name).lower())
     words = set(ordered)
     if ordered[-2:] == ["to", "id"]:
         return "class numbers"
