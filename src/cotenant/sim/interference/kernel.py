@@ -10,6 +10,7 @@ from cotenant.sim.interference.model import PairCost, TrueActivity
 
 TERMS = ("victim", "partner", "both", "victim_own", "partner_own")
 MIN_SPEED = 0.05
+MAX_CACHED_JOBS = 1_000
 
 
 class Traits(NamedTuple):
@@ -17,6 +18,21 @@ class Traits(NamedTuple):
 
     values: tuple[float, ...]
     family: str | None = None
+
+
+class _JobTerms(NamedTuple):
+    """What the speed of a pair takes from one of its jobs, whichever the other one is.
+
+    Attributes:
+        likeness: to each job of the fit, 0..1.
+        as_victim, as_partner: the weights of those jobs in that role, summed by likeness.
+        beside: for each job of the fit, the weights of its measured partners, summed by likeness.
+    """
+
+    likeness: list[float]
+    as_victim: float
+    as_partner: float
+    beside: list[float]
 
 
 class KernelFit:
@@ -56,6 +72,7 @@ class KernelFit:
             self._partners[p] += weight
             self._pairs[v][p] = self._pairs[v].get(p, 0.0) + weight
         self._index = index
+        self._terms_of: dict[tuple[str | None, Traits], _JobTerms] = {}
 
     def _scaled(self, traits: Traits) -> tuple[float, ...]:
         return tuple(
@@ -75,6 +92,22 @@ class KernelFit:
             found.append(math.exp(-apart))
         return found
 
+    def _terms(self, name: str | None, traits: Traits) -> _JobTerms:
+        """Cached: fifty workloads make thousands of pairs."""
+        terms = self._terms_of.get((name, traits))
+        if terms is None:
+            like = self._likeness(name, traits)
+            terms = _JobTerms(
+                like,
+                sum(w * k for w, k in zip(self._victims, like, strict=True)),
+                sum(w * k for w, k in zip(self._partners, like, strict=True)),
+                [sum(weight * like[p] for p, weight in row.items()) for row in self._pairs],
+            )
+            if len(self._terms_of) >= MAX_CACHED_JOBS:
+                self._terms_of.clear()
+            self._terms_of[name, traits] = terms
+        return terms
+
     def speed(self, victim: str | None, victim_is: Traits, partner: str | None, partner_is: Traits) -> float:
         """Speed of the victim beside the partner; unknown names are ignored."""
         mean = self.mean
@@ -82,12 +115,11 @@ class KernelFit:
             factor, power = self.law or (0.0, 1.0)
             mean = 1.0 / (1.0 + factor * partner_is.values[0] ** power)
         weights = self.weights
-        like_v, like_p = self._likeness(victim, victim_is), self._likeness(partner, partner_is)
-        total = weights["victim"] * sum(w * k for w, k in zip(self._victims, like_v, strict=True))
-        total += weights["partner"] * sum(w * k for w, k in zip(self._partners, like_p, strict=True))
-        for v, row in enumerate(self._pairs):
-            if row:
-                total += weights["both"] * like_v[v] * sum(weight * like_p[p] for p, weight in row.items())
+        of_victim, of_partner = self._terms(victim, victim_is), self._terms(partner, partner_is)
+        total = weights["victim"] * of_victim.as_victim
+        total += weights["partner"] * of_partner.as_partner
+        for like, beside in zip(of_victim.likeness, of_partner.beside, strict=True):
+            total += weights["both"] * like * beside
         if victim in self._index:
             total += weights["victim_own"] * self._victims[self._index[victim]]
         if partner in self._index:

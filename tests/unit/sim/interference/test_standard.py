@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.sim.interference import StandardInterference, TrueActivity, draw_sensitivity, standard
-from cotenant.sim.interference.kernel import KernelFit
+from cotenant.sim.interference import StandardInterference, TrueActivity, draw_sensitivity, kernel, standard
+from cotenant.sim.interference.kernel import KernelFit, Traits
 from cotenant.sim.interference.sharing import on_slice, slice_speed
 from cotenant.sim.interference.tables import FILES, family_of, fits, measured, read_pairs, traits
 from cotenant.sim.workloads import workloads
@@ -164,6 +164,16 @@ def test_fit_survives_json():
         first, known[first], second, known[second]
     )
     assert again.by_activity
+
+
+def test_speeds_do_not_depend_on_the_pairs_before(monkeypatch):
+    monkeypatch.setattr(kernel, "MAX_CACHED_JOBS", 3)
+    stored, known = fits()["A100"].to_json(), traits("A100")
+    jobs = [(name, Traits(known[name].values)) for name in sorted(known)[:3]]
+    jobs += [(None, jobs[0][1]), (jobs[0][0], jobs[1][1])]  # names and traits of others: each counts
+    fit = KernelFit.from_json(stored)
+    pairs = [(*victim, *partner) for victim in jobs for partner in jobs]
+    assert [fit.speed(*pair) for pair in pairs] == [KernelFit.from_json(stored).speed(*pair) for pair in pairs]
 
 
 def test_fits_by_name_do_not_know_other_workloads():
