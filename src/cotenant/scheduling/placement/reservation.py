@@ -103,15 +103,18 @@ class Reservation:
         """Reserve those of `views` with the fewest residents, and return them; none if too few will ever do."""
         demand = pending.demand_class.demand
         least = max(demand.min_gpu_bytes, demand.bytes or 0)
-        suitable = [
-            view
-            for view in views
-            if view.available_bytes is not None and view.total_bytes >= least and view.reserved_for is None
-            if demand.sharing != "mig" or view.snapshot.gpu.mig_profile is not None
-            if at_s < latest_start_s(view, demand)
-        ]
-        suitable.sort(key=lambda view: (len(view.residents), view.place))
-        chosen = _chosen([(len(view.residents), view) for view in suitable], demand)
+        is_timed = demand.time_limit_s is not None
+        by_residents: dict[int, list[GpuView]] = {}
+        for view in views:
+            if view.available_bytes is None or view.total_bytes < least or view.reserved_for is not None:
+                continue
+            if demand.sharing == "mig" and view.snapshot.gpu.mig_profile is None:
+                continue
+            if is_timed and at_s >= latest_start_s(view, demand):
+                continue
+            by_residents.setdefault(len(view.residents), []).append(view)
+        ranked = ((residents, view) for residents in sorted(by_residents) for view in by_residents[residents])
+        chosen = _chosen(ranked, demand)
         if len(chosen) < demand.gpus:
             return ()
         self.job_id = pending.job.id
