@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import SmactInterval
+from cotenant.core.fast_constructor import fast_constructor, fast_replace
 
 SECOND_GROWTH_S = 200.0
 """Published first peaks cover the first 200 s; a workload with a larger peak reaches it after that."""
@@ -67,6 +68,9 @@ class TraceJob:
     user: str = ""
     failed: bool = False
     workload: str = ""
+
+
+_trace_job: Callable[..., TraceJob] = fast_constructor(TraceJob)
 
 
 class Trace:
@@ -134,7 +138,7 @@ class Trace:
     def __getitem__(self, number: int) -> TraceJob:
         """The job with that number."""
         profile, user, name = self.profile_of[number], self.user_of[number], self.workload_of[number]
-        return TraceJob(
+        return _trace_job(
             submit_s=self.submit_s[number],
             duration_s=self.duration_s[number],
             gpus=self.gpus[number],
@@ -179,13 +183,11 @@ class Trace:
 
 def from_zero(jobs: Iterable[TraceJob]) -> list[TraceJob]:
     """The jobs in order of submission, the first submitted at 0."""
-    from dataclasses import replace
-
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     first_s = ordered[0].submit_s if ordered else 0.0
     if first_s == 0.0:
         return ordered
-    return [replace(job, submit_s=job.submit_s - first_s) for job in ordered]
+    return [fast_replace(job, submit_s=job.submit_s - first_s) for job in ordered]
 
 
 def _index(known: dict[str, int], name: str, add: Callable[[str], None]) -> int:

@@ -61,9 +61,9 @@ def _add(found: Collected, row: TraceRow, duration: str) -> None:
             submit_s=submit_s,
             duration_s=duration_s,
             gpus=int(gpus),
-            user=next((row.text(group) for group in GROUPS if row.text(group)), ""),
+            user=row.first_text(GROUPS),
             failed=row.text("status").lower() in FAILED,
-            workload=next((row.text(workload) for workload in WORKLOADS if row.text(workload)), ""),
+            workload=row.first_text(WORKLOADS),
         )
     )
 

@@ -9,10 +9,10 @@ import bisect
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cotenant.core.errors import UsageError
+from cotenant.core.fast_constructor import fast_replace
 from cotenant.sim.trace import Trace, TraceJob
 from cotenant.sim.traces.carma import MeasuredWorkload, measured_a100
 
@@ -45,7 +45,7 @@ def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, MeasuredWorkl
             else:
                 chosen = rng.choice(_nearest(single if job.gpus == 1 else several, job.duration_s))
             latest[key] = (job.submit_s, job.duration_s, chosen)
-            yield replace(job, profile=chosen.profile, workload="")
+            yield fast_replace(job, profile=chosen.profile, workload="")
 
     return trace.derived(jobs(), note=f"workloads drawn from {len(known)} measured ones by run time (seed {seed})")
 
@@ -87,7 +87,9 @@ def window(trace: Trace, count: int) -> Trace:
     measures = _measures(trace, 0, len(trace))
     best = min(starts, key=lambda start: (_distance(measures, _measures(trace, start, start + count)), start))
     first_s = trace.submit_s[best]
-    jobs = [replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in range(best, best + count)]
+    jobs = [
+        fast_replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in range(best, best + count)
+    ]
     return trace.derived(
         jobs, note=f"jobs {best} to {best + count - 1} of {len(trace)}, the most representative window"
     )
@@ -143,7 +145,7 @@ def of_user(trace: Trace, user: str) -> Trace:
     index = trace.users.index(user)
     numbers = [number for number in range(len(trace)) if trace.user_of[number] == index]
     first_s = trace.submit_s[numbers[0]]
-    jobs = (replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in numbers)
+    jobs = (fast_replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in numbers)
     return trace.derived(jobs, name=f"{trace.name}:{user}")
 
 
@@ -158,7 +160,7 @@ def repeated(trace: Trace, times: int, *, spread_s: float = 60.0, seed: int = 0)
         for copy in range(times)
     ]
     moments.sort()
-    jobs = (replace(trace[number], submit_s=at_s) for at_s, number in moments)
+    jobs = (fast_replace(trace[number], submit_s=at_s) for at_s, number in moments)
     return trace.derived(jobs, note=f"every job {times} times within {spread_s:g} s (seed {seed})")
 
 
@@ -169,7 +171,7 @@ def resampled(trace: Trace, *, seed: int, count: int | None = None) -> Trace:
     if number_of_jobs > len(trace):
         raise UsageError(f"trace `{trace.name}` has {len(trace)} arrivals, fewer than {number_of_jobs}")
     picks = [rng.randrange(len(trace)) for _ in range(number_of_jobs)]
-    jobs = (replace(trace[pick], submit_s=trace.submit_s[number]) for number, pick in enumerate(picks))
+    jobs = (fast_replace(trace[pick], submit_s=trace.submit_s[number]) for number, pick in enumerate(picks))
     return trace.derived(jobs, note=f"jobs drawn with replacement (seed {seed})")
 
 
@@ -177,7 +179,7 @@ def onto_arrivals(trace: Trace, arrivals_s: Sequence[float], *, seed: int = 0) -
     """The jobs of `trace`, cyclically, at these arrival times (ascending, the first 0)."""
     count = len(trace)
     offset = random.Random(seed).randrange(count)  # noqa: S311 - no secret
-    jobs = (replace(trace[(offset + place) % count], submit_s=at_s) for place, at_s in enumerate(arrivals_s))
+    jobs = (fast_replace(trace[(offset + place) % count], submit_s=at_s) for place, at_s in enumerate(arrivals_s))
     return trace.derived(jobs, note=f"{len(arrivals_s)} arrivals of another trace (from job {offset}, seed {seed})")
 
 
@@ -185,7 +187,7 @@ def in_time(trace: Trace, factor: float) -> Trace:
     """Scale all arrival times by `factor`; more than 1 is less load."""
     if not 0 < factor < math.inf:
         raise UsageError(f"the arrival scale must be > 0, got {factor:g}", hint="0.5 doubles the load")
-    jobs = (replace(job, submit_s=job.submit_s * factor) for job in trace)
+    jobs = (fast_replace(job, submit_s=job.submit_s * factor) for job in trace)
     return trace.derived(jobs, note=f"arrival times scaled by {factor:g}")
 
 

@@ -73,6 +73,15 @@ def test_columns_of_other_tables_are_recognized(tmp_path):
     assert found.notes == ("durations are `dur_a100_s`",)
 
 
+def test_quoted_cells_empty_cells_and_words_for_no_number(tmp_path):
+    text = 'submit_s,duration_s,n_gpus,vc,user,model\n0,NaN,1,lab,ann,a\n1,"10",1,"a, b",ann,\n2,inf,1,lab,ann,a\n'
+    found = read("columns", tmp_path, text + '3,10,1, ,ann,"the ""x"""\n')
+    assert table(found) == [(0.0, 10.0, 1, "a, b", False, ""), (2.0, 10.0, 1, "ann", False, 'the "x"')]
+    assert found.notes == ("2 left out: no run time",)
+    with pytest.raises(JobFileError, match="`duration_s` is `-inf`, wanted a number"):
+        read("columns", tmp_path, text + "3,-inf,1,,ann,\n")
+
+
 def test_several_traces_in_one_table_are_groups(tmp_path):
     found = read("columns", tmp_path, "trace,submit_s,duration_s,n_gpus\n1,5,10,1\n2,0,30,1\n")
     assert table(found) == [(0.0, 30.0, 1, "2", False, ""), (5.0, 10.0, 1, "1", False, "")]
