@@ -336,13 +336,13 @@ def _loading(recorder: Any, samples: Sequence[SyntheticSample], warn: Callable[[
     def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, missing_weights.MissingCheckpointFile):
             missing_weights.warn_missing(recorder, file.name)
-            return missing_weights.MissingStateDict()
+            return missing_weights.MissingStateDict.at(file.name)
         try:
             return original(file, *args, **kwargs)
         except MISSING_FILE:
             if missing_weights.is_checkpoint(str(file)):
                 missing_weights.warn_missing(recorder, str(file))
-                return missing_weights.MissingStateDict()
+                return missing_weights.MissingStateDict.at(str(file))
             if not str(file) or class_folders.caller_has_values_of_its_own():
                 raise
             warn(f"`{file}`")

@@ -81,13 +81,30 @@ class MissingStateDict(collections.OrderedDict[str, Any]):
 
     made = False  # whether there has been one in this process
     files: ClassVar[set[str]] = set()  # that the script downloaded, or would have
+    path = ""  # of its file, where that is known
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         MissingStateDict.made = True
 
+    @classmethod
+    def at(cls, path: str) -> MissingStateDict:
+        """The one of a file."""
+        made = cls()
+        made.path = path
+        return made
+
     def __missing__(self, name: str) -> Any:
-        return 0 if _COUNTER.search(str(name)) else MissingStateDict()
+        return 0 if _COUNTER.search(str(name)) else MissingStateDict.at(self.path)
+
+    def __getattr__(self, name: str) -> Any:
+        what = f"`{self.path}`" if self.path else "the checkpoint"
+        error = AttributeError(
+            f"{what} is not on this machine, and the script reads `{name}` of the object saved in it"
+        )
+        if not name.startswith("__"):  # of which `copy` and others ask any object
+            mark_missing(error, what)
+        raise error
 
     def state_dict(self) -> MissingStateDict:
         """Of a whole model that was saved."""
@@ -259,7 +276,7 @@ def _loading_downloads(original: Any) -> Any:
             is_path = isinstance(file, (str, os.PathLike))
             if not is_path or os.path.realpath(file) not in MissingStateDict.files:
                 raise
-            return MissingStateDict()
+            return MissingStateDict.at(os.fspath(file))
 
     return load
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 from types import SimpleNamespace
@@ -69,3 +70,12 @@ def test_only_what_was_to_be_downloaded_loads(warned, file, is_known):
     else:
         with pytest.raises(FileNotFoundError):
             load(file)
+
+
+def test_a_whole_model_that_is_missing_is_named():
+    loaded = MissingStateDict.at("models/whole.pth")
+    with pytest.raises(AttributeError, match=r"`models/whole.pth` is not on this machine.*reads `modules`") as raised:
+        loaded["model"].modules()
+    assert missing_weights.missing_part(raised.value) == "`models/whole.pth`"
+    assert not hasattr(loaded, "module")
+    assert copy.deepcopy(loaded) == {}
