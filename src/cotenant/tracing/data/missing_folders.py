@@ -13,6 +13,8 @@ from pathlib import Path
 from cotenant.tracing.sandbox.overlay import Overlay
 
 _DATA_OPTION = re.compile(r"data|root|folder|dir|path|coco|imagenet|images?|train|val|test", re.IGNORECASE)
+_VERSION = re.compile(r"\.\d+/*$")
+"""At the end of a folder's name, where other names have a suffix: `Market-1501-v15.09.15`."""
 _FOLDER_OPTION = re.compile(r"dir|path|root|folder", re.IGNORECASE)
 """Options whose value is a path, also a relative one; that of another, such as `--dataset`, may be a hub's name."""
 _DATA_FOLDER_OPTION = re.compile(r"data[_-]?(dir|root|folder)", re.IGNORECASE)
@@ -39,7 +41,7 @@ def make_missing(overlay: Overlay, arguments: Sequence[str]) -> list[str]:
 def data_folders(arguments: Sequence[str]) -> Iterator[str]:
     """Arguments that look like a folder of data."""
     for name, value in _values(arguments):
-        if Path(value).suffix:
+        if Path(value).suffix and not _VERSION.search(value):
             continue
         is_path = _is_path(value) or ("/" in value and _FOLDER_OPTION.search(name)) or _DATA_FOLDER_OPTION.search(name)
         if is_path and (not name or _DATA_OPTION.search(name)):

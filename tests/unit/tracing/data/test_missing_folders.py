@@ -19,6 +19,7 @@ from cotenant.tracing.data.missing_folders import data_folders
         pytest.param("--model_name_or_path google/vit --dataset_name org/set", [], id="names of the hub"),
         pytest.param("--data coco128.yaml --train_file /d/train.json", [], id="files"),
         pytest.param("--resume /ckpt/last --lr 0.1", [], id="a checkpoint"),
+        pytest.param("--data-dir Market-1501-v15.09.15", ["Market-1501-v15.09.15"], id="ends with a version"),
         pytest.param("--instance_data_dir=dog --output_dir=out", ["dog"], id="one word"),
         pytest.param("--image_encoder_path=laion/clip --image_dir a/b", ["a/b"], id="a part of a model"),
     ],
