@@ -82,6 +82,24 @@ def test_folders_that_a_program_makes_are_there(tmp_path, start):
     assert not list((tmp_path / "sub").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        pytest.param("cat one.txt two.txt > lists/both.txt", "both.txt", id="cat"),
+        pytest.param("cp -r *.txt lists/", "two.txt", id="cp"),
+        pytest.param("cp -r sub lists", "sub/three.txt", id="a folder"),
+        pytest.param("touch lists/new.txt", "new.txt", id="touch"),
+    ],
+)
+def test_files_that_a_command_makes_are_there(tmp_path, command, made):
+    (tmp_path / "sub").mkdir()
+    for name in ("one.txt", "two.txt", "sub/three.txt"):
+        (tmp_path / name).write_text(name)
+    source = f"import os\nos.mkdir('lists')\nassert not os.system('{command}')\nprint(open('lists/{made}').read())\n"
+    trained(tmp_path, f"{source}assert os.system('cp gone.txt lists') == 256\ntrain()\n")
+    assert not (tmp_path / "lists").exists()
+
+
 def test_a_missing_file_of_a_program_is_not_a_missing_program(tmp_path):
     (tmp_path / "train").write_text(f"#!{sys.executable}\nimport torch\nopen('gone.txt')\n")
     (tmp_path / "train").chmod(0o755)

@@ -1,7 +1,7 @@
 """Python programs that a script starts, as command-line tools and launchers do: trainers run in this process.
 
 A program that uses torch is taken for one. A trace follows one process, and a child would have no simulated GPU.
-Others, such as `git`, are started, but for a plain `mkdir`: a program of its own writes no file of the trace. The error
+Others, such as `git`, are started, but for those of `file_commands`. The error
 of a child that fails is the error of the script. A trainer that is another rank of a distributed one, as Lightning and
 other launchers start them, does not run: rank 0 is traced.
 A trainer that replaces the script (`os.execvp` and its like, as axolotl starts `accelerate launch`) ends it, too.
@@ -25,6 +25,7 @@ from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.tracing.distributed import local_rank_option
+from cotenant.tracing.distributed.file_commands import run_file_command
 from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 from cotenant.tracing.patches.terminal import command_words
 from cotenant.tracing.process.launcher_env import apply_launcher
@@ -76,13 +77,15 @@ def _running_training_here(context: PatchContext, original: Any) -> Any:
         program, assigned = training_program(
             args, str(Path.cwd()) if cwd is None else os.fspath(cwd), env or os.environ
         )
-        if program is None and not _makes_folders(args, cwd):
-            original(self, args, *more, **kwargs)
-            return
-        printed, code = io.BytesIO(), 0
+        printed, code = io.BytesIO(), None
         if program is not None:
             with _printing_to(printed, kwargs.get("stdout")):
                 code = _run_here(context, program, {**(env or {}), **assigned}, cwd)
+        else:
+            code = run_file_command(args, cwd)
+        if code is None:
+            original(self, args, *more, **kwargs)
+            return
         streams = {name: kwargs[name] for name in _STREAMS if name in kwargs}
         with tempfile.TemporaryFile() as output:
             output.write(printed.getvalue())
@@ -110,12 +113,11 @@ def _system(context: PatchContext, original: Any) -> Any:
     @functools.wraps(original)
     def system(command: Any) -> int:
         program, assigned = training_program(command, str(Path.cwd()), os.environ)
-        if program is None and _makes_folders(command, None):
-            return 0
-        if program is None:
+        code = run_file_command(command, None) if program is None else _run_here(context, program, assigned, None)
+        if code is None:
             status: int = original(command)
             return status
-        return _run_here(context, program, assigned, None) << 8  # as wait(2) has it
+        return code << 8  # as wait(2) has it
 
     return system
 
@@ -141,21 +143,6 @@ def _exec(context: PatchContext, original: Any) -> Any:
         sys.exit(code)
 
     return execute
-
-
-def _makes_folders(args: Any, cwd: Any) -> bool:
-    """Make what a `mkdir` without other shell syntax would: whether `args` is one. As with `-p`, parents are made."""
-    is_text = isinstance(args, (str, bytes))
-    words = command_words(args)
-    if words[:1] != ["mkdir"] or (is_text and _SHELL_SYNTAX.search(os.fsdecode(args))):
-        return False
-    folders = [word for word in words[1:] if word not in ("-p", "--parents", "-v")]
-    if not folders or any(folder.startswith("-") for folder in folders):
-        return False
-    for folder in folders:
-        with contextlib.suppress(OSError):  # a failure is a status, which few scripts read
-            Path(cwd or "", folder).expanduser().mkdir(parents=True, exist_ok=True)
-    return True
 
 
 def training_program(args: Any, workdir: str, env: Mapping[str, str]) -> tuple[Program | None, dict[str, str]]:
