@@ -742,3 +742,15 @@ def test_a_stream_of_samples_is_no_checkpoint(tmp_path):
     """
     with pytest.raises(TraceError, match=r"No such file or directory: 'corpus/dataset\.pt'"):
         trained(tmp_path, source, synthetic_data=["64:int64:21128"])
+
+
+def test_a_walk_by_a_pattern_of_folders_ends(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "voc.py").write_text("")
+    source = """
+    import glob
+    assert glob.glob("datasets/*/") == []
+    folders = glob.glob("data/images/*/")
+    assert len(folders) == 1 and glob.glob(folders[0] + "*/") == []
+    """
+    trained(tmp_path, source, synthetic_data=["3x32x32:uint8"])

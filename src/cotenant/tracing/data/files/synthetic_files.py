@@ -111,6 +111,8 @@ class FileMaker:
             return self._make_annotations(folder)
         if name == "*" and not re.search(_WILD, folder) and class_folders.caller_expects_folders():
             return self.fill(folder)
+        if not name and self._holds_files(str(Path(folder).parent)):  # a loop over `*/` ends at the last folder
+            return False
         stem = name[: len(name) - len(placeholders.suffix_of(name))]
         suffix = _SUFFIX if name[len(stem) :] in ("", ".*") else name[len(stem) :]
         folder = _matching_text(folder)
@@ -127,6 +129,11 @@ class FileMaker:
         names = [re.sub(r"\*+", name, stem) for name in self._stems(folder, suffix)]
         self._roots.update((self._overlay.path_of(folder), name.rpartition("_")[0]) for name in names)
         return self._make_images(folder, suffix, names)
+
+    def _holds_files(self, folder: str) -> bool:
+        full = self._overlay.path_of(folder)
+        names = self._overlay.names(full) if full is not None and self._overlay.exists(full) else []
+        return not all(map(is_empty_folder_file, names))
 
     def _stems(self, folder: str, suffix: str) -> list[str]:
         """Names for the images of a folder, without suffixes: those of the images that were made in it, if any."""
