@@ -156,7 +156,8 @@ def test_a_column_of_splits_has_the_names_that_the_script_selects_by(tmp_path):
     assert parts == [48_000, 6_000, 6_000] and set(table["Subset"]) == {"train", "val", "test"}, parts
     assert "train" not in set(table["surname"])
     for index, row in pd.read_csv("data/people.csv").iterrows():
-        assert row.first_name.split() and row["last_name"].split() and row.index.tolist() == ["first_name", "last_name"]
+        assert row.first_name.split() and row["last_name"].split() and row["name"].split() and row.name == 0
+        assert row.index.tolist() == ["first_name", "last_name", "name"]
         break
     """
     trained(tmp_path, source, synthetic_data=["17:int64:18"])

@@ -286,8 +286,7 @@ def _with_columns_of_rows(original: Any) -> Any:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         """As of a table that has the columns which a loop over its rows reads: `row.surname`, `row["surname"]`."""
-        names = _columns_of_rows(*script_location.calling_line())
-        _add_columns(self, [name for name in names if not hasattr(importlib.import_module("pandas").Series, name)])
+        _add_columns(self, _columns_of_rows(*script_location.calling_line()))
         return original(self, *args, **kwargs)
 
     return call
@@ -297,6 +296,7 @@ def _with_columns_of_rows(original: Any) -> Any:
 def _columns_of_rows(path: str, line: int) -> list[str]:
     """Columns that the loop at a line reads of each row; none where no loop is there."""
     loops = (node for node in ast.walk(parsed_source(path)) if isinstance(node, ast.For) and node.lineno == line)
+    series = importlib.import_module("pandas").Series  # `row.name` is its label, `row["name"]` a column
     found: dict[str, None] = {}
     for loop in loops:
         targets = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
@@ -304,7 +304,8 @@ def _columns_of_rows(path: str, line: int) -> list[str]:
             if not isinstance(node, (ast.Attribute, ast.Subscript)) or not isinstance(node.value, ast.Name):
                 continue
             key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
-            if node.value.id == targets[-1] and isinstance(key, str):  # of `for index, row in`, the last one
+            is_column = isinstance(node, ast.Subscript) or not hasattr(series, str(key))
+            if node.value.id == targets[-1] and isinstance(key, str) and is_column:  # of `for index, row`, the last one
                 found[key] = None
     return list(found)
 
