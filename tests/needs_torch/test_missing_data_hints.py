@@ -87,6 +87,14 @@ def test_the_hint_for_an_array_of_the_wrong_shape_asks_for_its_shape(tmp_path):
     assert "give its shape with `--synthetic-data .mel.npy=SHAPE:DTYPE`" in caught.value.hint
 
 
+def test_the_hint_for_an_array_that_opencv_rejects_asks_for_its_shape(tmp_path):
+    message = "OpenCV(4.11.0) resize.cpp:3845: error: (-215:Assertion failed) !dsize.empty() in function 'resize'"
+    source = f"import numpy\nnumpy.load('maps/IMG_1.map.npy')\nraise Exception({message!r})\n"
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, source, synthetic_data=["3x768x1024:uint8"])
+    assert "give its shape with `--synthetic-data .map.npy=SHAPE:DTYPE`" in caught.value.hint
+
+
 def test_the_hint_for_lengths_that_differ_names_the_file_that_was_made_up(tmp_path):
     source = """
 import torch

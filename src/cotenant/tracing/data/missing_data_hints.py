@@ -63,7 +63,7 @@ _ARCHIVES = (".npz", ".mat")
 _NAMED_FILES = 3
 _OTHER_SHAPE = re.compile(
     r"sizes? of tensor|target size|same (?:shape|size)|shapes? |mat1 and mat2|too many indices|dimension|channels"
-    r"|broadcast|values to unpack|tuple index out of range",
+    r"|broadcast|values to unpack|tuple index out of range|OpenCV\(.*Assertion failed",
     re.IGNORECASE,
 )
 """Of messages about arrays whose shapes do not go together."""
@@ -157,7 +157,7 @@ def _made_up_hint(error: BaseException) -> str | None:
     array = next((path for path in synthetic_records.made_up if path.endswith(_ARRAYS)), None)
     if "state_dict" in str(error):
         wanted = "is it a checkpoint that an earlier command writes? run that first, or make one available"
-    elif array is not None and isinstance(error, (IndexError, ValueError)):
+    elif array is not None and (isinstance(error, (IndexError, ValueError)) or "OpenCV(" in str(error)):
         wanted = f"give its shape with `--synthetic-data {_common_part(array)}=SHAPE:DTYPE`, or make it available"
     return f"{made_up_files()} had to be made up: {wanted}"
 
