@@ -7,8 +7,7 @@ needs NumPy then. `jobs/operator_calls.py` calls each operator on its largest sa
 are the blocks that a call allocates, in their order, and its peak. `--golden` writes what the null GPU counted for the
 calls that agree, where a test holds the tracer to it.
 
-Left out: convolutions, whose workspaces `oracle` judges, and calls that raise on the null GPU, as cuSOLVER, cuFFT and
-cuSPARSE do there.
+Left out: convolutions, whose workspaces `oracle` judges, and calls that raise on the null GPU.
 """
 
 from __future__ import annotations

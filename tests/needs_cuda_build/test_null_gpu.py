@@ -84,6 +84,29 @@ torch.fft.rfft(free), torch.fft.rfft(held), torch.fft.ifft2(image), torch.fft.ir
     assert list(found.history.allocations) == [*wanted, large, large, 4 * 64 * 1000, large, large]
 
 
+def test_factorizations_and_sparse_products_run(libraries, tmp_path):
+    """With the work areas that a trace assumes; cuSOLVER and cuSPARSE do not start without a GPU."""
+    text = """
+import torch
+x, batch = torch.ones(200, 200, device="cuda"), torch.ones(16, 48, 48, device="cuda")
+x @ x
+torch.linalg.eigh(x), torch.linalg.qr(batch), torch.linalg.lstsq(batch, batch), torch.linalg.cholesky(x)
+torch.linalg.svd(x), torch.linalg.solve(x, x), torch.linalg.ldl_factor(x)
+offsets, columns = torch.arange(0, 400, 2, device="cuda"), torch.zeros(398, dtype=torch.int64, device="cuda")
+rows = torch.sparse_csr_tensor(offsets, columns, torch.ones(398, device="cuda"), (199, 200))
+rows @ x, rows @ x[0]
+triples = torch.sparse_coo_tensor(torch.zeros(2, 500, dtype=torch.int64, device="cuda"), torch.ones(500, device="cuda"))
+(triples @ triples)._nnz(), (rows @ rows.to_dense().T.to_sparse_csr())._nnz()
+"""
+    found = run_script(libraries, gpu_spec("A100-40GB"), [a_script(tmp_path, text)], record=True)
+    assert (found.ended, found.error) == ("script", "")
+    matrix, batch = 200 * 200 * 4, 16 * 48 * 48 * 4
+    eigh = [matrix, 800, 4, 4 * (1 + 6 * 200 + 2 * 200**2), 1, 1]
+    qr = [batch, batch, 3072, 128, 128, 4, *[48 * 32 * 4] * 16]
+    first = 4  # the matrices, a product, and the workspace of cuBLAS
+    assert list(found.history.allocations[first : first + len(eigh) + len(qr)]) == [*eigh, *qr]
+
+
 def test_values_are_followed_without_another_allocation(libraries, tmp_path):
     """Tied weights, whose gradients are added in place, and layers that are computed again in the backward pass."""
     text = """

@@ -22,10 +22,12 @@ _SOURCE_OF = {
     "cublasLt": "cublaslt.c",
     "cublas": "cublas.c",
     "cufft": "cufft.c",
+    "cusolver": "cusolver.c",
+    "cusparse": "cusparse.c",
     "cudnn": "cudnn.c",
     "nvrtc": "nvrtc.c",
 }
-_STAND_INS = ("cudart", "cublasLt", "cublas", "cufft")
+_STAND_INS = ("cudart", "cublasLt", "cublas", "cufft", "cusparse", "cusolver")
 _FOR_CUDNN = ("cublasLt", "nvrtc")
 _FLAGS = ("-O2", "-fPIC", "-pthread", "-Wno-unused-parameter")
 _FULL = os.strerror(errno.ENOSPC)

@@ -18,7 +18,7 @@ MIN_CUDNN = (9, 8, 0)
 
 STOOD_IN_FOR = ("cudart", "cublas", "cublasLt", "cudnn")
 """Libraries of the wheels that ours are loaded in place of, by their names without `lib`."""
-OPTIONAL = ("cufft", "nvrtc")
+OPTIONAL = ("cufft", "cusolver", "cusparse", "nvrtc")
 """Others of which ours are made where a wheel has them."""
 
 _FIND = """

@@ -25,3 +25,27 @@ int cublasSetSmCountTarget(struct handle *handle, int count) { handle->sm_count_
 int cublasGetSmCountTarget(struct handle *handle, int *count) { *count = handle->sm_count_target; return 0; }
 const char *cublasGetStatusName(int status) { return status ? "CUBLAS_STATUS_UNKNOWN" : "CUBLAS_STATUS_SUCCESS"; }
 const char *cublasGetStatusString(int status) { return status ? "error of the null GPU" : "success"; }
+
+/* Batched factorizations report wrong arguments in a number on the host. */
+#define OF_TYPE(T)                                                                                                             \
+    int cublas##T##geqrfBatched(void *handle, int m, int n, void **a, int lda, void **tau, int *info, int batch) {             \
+        null_count_launch();                                                                                                   \
+        *info = 0;                                                                                                             \
+        return 0;                                                                                                              \
+    }                                                                                                                          \
+    int cublas##T##gelsBatched(void *handle, int operation, int m, int n, int columns, void **a, int lda, void **c, int ldc,   \
+                               int *info, int *infos, int batch) {                                                             \
+        null_count_launch();                                                                                                   \
+        *info = 0;                                                                                                             \
+        return 0;                                                                                                              \
+    }                                                                                                                          \
+    int cublas##T##getrsBatched(void *handle, int operation, int n, int columns, void **a, int lda, int *pivots, void **b,     \
+                                int ldb, int *info, int batch) {                                                               \
+        null_count_launch();                                                                                                   \
+        *info = 0;                                                                                                             \
+        return 0;                                                                                                              \
+    }
+OF_TYPE(S)
+OF_TYPE(D)
+OF_TYPE(C)
+OF_TYPE(Z)

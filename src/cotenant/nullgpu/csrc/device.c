@@ -120,7 +120,8 @@ void *null_object(size_t bytes) { return calloc(1, bytes); }
 
 /* Whether a stub stands for work on the device, after which nothing there is known. */
 static int writes(const char *name) {
-    return !strncmp(name, "cublas", 6) || strstr(name, "Launch") || strstr(name, "Memset") || strstr(name, "Memcpy");
+    int is_of_matrices = !strncmp(name, "cublas", 6) || !strncmp(name, "cusolver", 8) || !strncmp(name, "cusparse", 8);
+    return is_of_matrices || strstr(name, "Launch") || strstr(name, "Memset") || strstr(name, "Memcpy");
 }
 
 long null_stub(const char *name) {
