@@ -32,6 +32,7 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
         "attention_scratch": "cotenant.tracing.operators.attention_scratch:operators",
         "flash_attention": "cotenant.tracing.patches.flash_attention:operators",
         "fourier": "cotenant.tracing.operators.fourier:operators",
+        "factorizations": "cotenant.tracing.operators.factorizations:operators",
         "embeddings": "cotenant.tracing.operators.embeddings:operators",
         "kernel_scratch": "cotenant.tracing.operators.kernel_scratch:operators",
         "gradients_in_place": "cotenant.tracing.operators.gradients_in_place:operators",

@@ -262,23 +262,6 @@ def _nms(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return _empty_ints(ctx, (count,), boxes)
 
 
-@operators.shape_of("aten::linalg_lstsq")
-def _least_squares(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(solution, residuals, rank, singular values) by `gels`, CUDA's only driver, which copies both matrices.
-
-    Source: ATen/native/BatchLinearAlgebra.cpp, `linalg_lstsq`.
-    """
-    matrix, right = args[:2]
-    rows, columns = matrix.shape[-2:]
-    is_vector = matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1]
-    lead, beside = matrix.shape[:-2], (() if is_vector else right.shape[-1:])
-    ctx.keep_until_done(copies := [ctx.empty_like(matrix), ctx.empty_like(right)])
-    ctx.record(copies)
-    shapes = [(*lead, columns, *beside), (*lead, *beside) if rows > columns else (0,)]
-    made = [ctx.empty_strided(shape, contiguous_strides(shape), matrix.dtype, matrix.device) for shape in shapes]
-    return (*made, _empty_ints(ctx, (0,), matrix), ctx.empty_strided((0,), (1,), matrix.dtype, matrix.device))
-
-
 @operators.shape_of("aten::_nested_tensor_from_mask_left_aligned")
 def _padding_not_aligned(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     """False, as if some row had padding before its end.

@@ -169,28 +169,6 @@ def _conv_params(
     }
 
 
-_FACTORIZATIONS = (
-    "aten::_linalg_det", "aten::_linalg_eigh", "aten::_linalg_eigvals", "aten::_linalg_slogdet",
-    "aten::_linalg_solve_ex", "aten::_linalg_svd", "aten::cholesky_inverse", "aten::geqrf",
-    "aten::linalg_cholesky_ex", "aten::linalg_eig", "aten::linalg_householder_product", "aten::linalg_inv_ex",
-    "aten::linalg_ldl_factor_ex", "aten::linalg_lstsq", "aten::linalg_lu", "aten::linalg_lu_factor_ex",
-    "aten::linalg_qr", "aten::ormqr",
-)  # fmt: skip
-_LARGE_MATRIX = 256 * 256
-
-
-@operators.assumption_for(*_FACTORIZATIONS)
-def _uncounted_work_areas(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Work areas of cuSOLVER and MAGMA are known on a GPU only: a warning for matrices that are not small.
-
-    Source: ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp.
-    """
-    matrix = args[0]
-    if isinstance(matrix, torch.Tensor) and matrix.device.type == "cuda" and matrix.numel() >= _LARGE_MATRIX:
-        name = func._opname.removeprefix("_").removesuffix("_ex")
-        ctx.recorder.warn(f"the work area of `{name}` is not counted: its size is known on a GPU only")
-
-
 @operators.recorder_of("aten::resize_")
 def _resize(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     ctx.recorder.record_resize(args[0].untyped_storage())

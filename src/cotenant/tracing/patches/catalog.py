@@ -27,6 +27,7 @@ _PROVIDERS = (
     "operators.rnn",
     "operators.losses",
     "operators.product_gradients",
+    "operators.values_alone",
     "operators.flex_attention",
     "operators.nested_tensors",
     "assumptions.moe_routing",

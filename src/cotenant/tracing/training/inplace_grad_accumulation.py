@@ -13,8 +13,21 @@ from torch.autograd import graph
 from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 
 _OUR_FRAMES = 2  # `is_in_place` and the mode
-_SUMS_IN_FORMULAS = frozenset(("Atan2Backward0", "StdMeanBackward0", "VarMeanBackward0"))
-"""Nodes that add two tensors of their own first. Source: FunctionsManual.cpp, `atan2_backward`, `var_mean_backward`."""
+_SUMS_IN_FORMULAS = {
+    "Atan2Backward0": 1,
+    "LinalgCholeskyExBackward0": 1,
+    "LinalgLstsqBackward0": 2,
+    "LinalgLuBackward0": 1,
+    "LinalgLuFactorExBackward0": 1,
+    "LinalgPinvBackward0": 2,
+    "LinalgQrBackward0": 1,
+    "LinalgSvdBackward0": 3,
+    "StdMeanBackward0": 1,
+    "VarMeanBackward0": 1,
+}
+"""How often a node first adds two tensors of its own. Source: FunctionsManual.cpp, `atan2_backward`,
+`cholesky_backward`, `linalg_lstsq_backward`, `linalg_lu_backward`, `pinv_backward`, `linalg_qr_backward`,
+`svd_backward`, `var_mean_backward`."""
 _GROUP_NORM = "NativeGroupNormBackward0"
 """In a second backward pass it adds products in the shape of its groups. Source: FunctionsManual.cpp,
 `infinitely_differentiable_native_group_norm_backward`."""
@@ -27,7 +40,8 @@ class InplaceGradAccumulation:
     def __init__(self) -> None:
         self._learning: list[tuple[int, int, int]] | None = None
         self._sole_owner = (4, 2, 0)
-        self._node_with_sum: object = None
+        self._node_with_sums: object = None
+        self._sums = 0
 
     def learn(self) -> None:
         """Learn the owner counts of a gradient that autograd would reuse, from one that it does. Call inside the mode.
@@ -62,15 +76,18 @@ class InplaceGradAccumulation:
         return not self._is_of_formula(first)
 
     def _is_of_formula(self, first: FakeTensor) -> bool:
-        """Whether the sum is the first in a node whose formula has one; later sums are the engine's."""
+        """Whether the sum is one of the first in a node whose formula has some; later sums are the engine's."""
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == _GROUP_NORM:
             result = tuple(node._input_metadata[0].shape)
             return first.dim() == 4 and first.numel() == math.prod(result) and tuple(first.shape) != result
-        if node is None or node.name() not in _SUMS_IN_FORMULAS or node == self._node_with_sum:
+        sums = 0 if node is None else _SUMS_IN_FORMULAS.get(node.name(), 0)
+        if not sums:
             return False
-        self._node_with_sum = node
-        return True
+        if node != self._node_with_sums:
+            self._node_with_sums, self._sums = node, 0
+        self._sums += 1
+        return self._sums <= sums
 
 
 def called_from_python(frames: int) -> bool:
