@@ -1,7 +1,7 @@
 """Sparse (COO) tensors on the fake GPU: gradients of `Embedding(sparse=True)` and what optimizers do with them.
 
-A sparse meta tensor has no indices and values, so the fake one has them as an attribute. Not modeled: the scratch
-memory of sorting in `coalesce`; products of two sparse matrices; compressed layouts (CSR and the like).
+A sparse meta tensor has no indices and values, so the fake one has them as an attribute. Not modeled: products of two
+sparse matrices; compressed layouts (CSR and the like).
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.operators import cub_buffers
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 from cotenant.tracing.recorder import SPARSE_PARTS_ATTRIBUTE, sparse_parts
 
 operators = OperatorTable()
+
+_IS_COALESCED = "_cotenant_is_coalesced"
+_INDEX_BYTES, _INT32_BYTES = 8, 4
 
 
 def _make_sparse(ctx: OpContext, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
@@ -35,7 +39,9 @@ def _with_parts(ctx: OpContext, like: Any, indices: Any, values: Any) -> FakeTen
 @operators.shape_of("aten::_sparse_coo_tensor_with_dims_and_tensors")
 def _new(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     sparse_dims, _dense_dims, size, indices, values = args[:5]
-    return _make_sparse(ctx, size, indices, values, sparse_dims)
+    made = _make_sparse(ctx, size, indices, values, sparse_dims)
+    setattr(made, _IS_COALESCED, bool(kwargs.get("is_coalesced")))
+    return made
 
 
 @operators.shape_of("aten::_indices", "aten::indices")
@@ -54,19 +60,30 @@ def _nnz(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> int:
 
 
 @operators.shape_of("aten::is_coalesced")
-def _false(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    return False
+def _is_coalesced(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    return getattr(args[0], _IS_COALESCED, False)
+
+
+@operators.shape_of("aten::_coalesced_")
+def _set_coalesced(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    setattr(args[0], _IS_COALESCED, bool(args[1]))
+    return args[0]
 
 
 @operators.sparse_shape_of("aten::zero_", "aten::mul_.Tensor", "aten::div_.Tensor", "aten::mul_.Scalar")
-@operators.shape_of("aten::_coalesced_")
 def _first_argument(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return args[0]
 
 
 @operators.sparse_shape_of("aten::detach", "aten::alias")
 def _shallow_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    return _with_parts(ctx, args[0], *sparse_parts(args[0]))
+    return _alike(args[0], _with_parts(ctx, args[0], *sparse_parts(args[0])))
+
+
+def _alike(source: Any, made: FakeTensor) -> FakeTensor:
+    """What has the indices of `source` is coalesced if that is."""
+    setattr(made, _IS_COALESCED, getattr(source, _IS_COALESCED, False))
+    return made
 
 
 def to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -85,9 +102,16 @@ def to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
 
 @operators.sparse_shape_of("aten::clone")
 def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return _alike(args[0], _with_parts(ctx, args[0], *_clones(ctx, args[0])))
+
+
+def _clones(ctx: OpContext, source: Any) -> tuple[Any, Any]:
+    """Copies of indices and values; that of the values is made first."""
+    indices, values = sparse_parts(source)
     with ctx:
-        indices, values = (part.clone() for part in sparse_parts(args[0]))
-    return _with_parts(ctx, args[0], indices, values)
+        values = values.clone()
+        indices = indices.clone()
+    return indices, values
 
 
 @operators.shape_of("aten::_to_sparse", "aten::_to_sparse.sparse_dim")
@@ -110,16 +134,39 @@ def _to_sparse(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 @operators.shape_of("aten::_coalesce")
 def _coalesce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """One row per distinct index, if the indices are known; else assumed: all are distinct."""
-    indices, values = sparse_parts(args[0])
+    """One row per distinct index, if the indices are known; else assumed: all are distinct.
+
+    Source: ATen/native/sparse/cuda/SparseCUDATensor.cu, `coalesce_sparse_cuda`.
+    """
+    return _coalesced(ctx, args[0])
+
+
+def _coalesced(ctx: OpContext, source: Any) -> Any:
+    indices, values = sparse_parts(source)
+    if getattr(source, _IS_COALESCED, False):
+        return source
+    dims, given = indices.shape
     known = ctx.known_values.of(indices)
     if known is None:
         ctx.recorder.warn("the size that `coalesce` gives depends on the data; assumed: all indices are different")
         count = indices.shape[1]
     else:
         count = torch.unique(known, dim=1).shape[1]
-    fewer = indices.new_empty((indices.shape[0], count))
-    return _with_parts(ctx, args[0], fewer, values.new_empty((count, *values.shape[1:])))
+    flat = indices.new_empty((1, given))
+    places = [indices.new_empty((given,)) for _ in range(2)]
+    ctx.record([flat, *places])
+    for nbytes in (
+        cub_buffers.merge_sort_bytes(given, _INDEX_BYTES, _INDEX_BYTES),
+        cub_buffers.thrust_unique_bytes(given, by_key=True),
+    ):
+        ctx.scratch(nbytes, indices.device)
+    fewer_values = values.new_empty((count, *values.shape[1:]))
+    ctx.record(fewer_values)
+    fewer = flat.narrow(1, 0, count) if dims == 1 else indices.new_empty((dims, count))
+    ctx.record(fewer)
+    made = _with_parts(ctx, source, fewer, fewer_values)
+    setattr(made, _IS_COALESCED, True)
+    return made
 
 
 @operators.shape_of("aten::_embedding_bag_backward")
@@ -166,15 +213,17 @@ def _scaled(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
     indices, values = sparse_parts(source)
     with ctx:
         indices, values = indices.clone(), func(values, factor)
-    return _with_parts(ctx, source, indices, values)
+    return _alike(source, _with_parts(ctx, source, indices, values))
 
 
 @operators.sparse_shape_of("aten::t", "aten::transpose.int")
 def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """New indices; the values are shared."""
-    indices, values = sparse_parts(args[0])
-    with ctx:
-        indices = indices.flip(0)
+    """A copy, in which two rows of indices change their places.
+
+    Source: ATen/native/TensorShape.cpp, `sparse_transpose_`.
+    """
+    indices, values = _clones(ctx, args[0])
+    ctx.scratch(indices.shape[1] * _INDEX_BYTES, indices.device)
     return _make_sparse(ctx, tuple(args[0].shape)[::-1], indices, values, 2)
 
 
@@ -182,21 +231,28 @@ def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 def _sparse_matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Sparse times dense gives dense; the indices are converted to compressed rows of int32 first.
 
-    Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`. Not modeled: cuSPARSE's
-    buffer.
+    The result is computed in a column-major copy, of a matrix of zeros in place of a summand. Not modeled: cuSPARSE's
+    buffer. Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`.
     """
     sparse, dense = args[-2:]
     if dense.layout is not torch.strided or not _is_sparse(sparse):
         return NotImplemented
-    indices, values = sparse_parts(sparse)
-    count = indices.shape[1]
-    scratch = [
-        ctx.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
-    ]
-    ctx.record(scratch)
-    ctx.keep_until_done(scratch)
     shape = (sparse.shape[0], dense.shape[1])
-    return ctx.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)
+    dtype = sparse_parts(sparse)[1].dtype
+    results = [
+        ctx.empty_strided(shape, contiguous_strides(shape), dtype, sparse.device)
+        for _ in range(2 if func._opname == "mm" else 1)
+    ]
+    ctx.record(results)
+    ctx.keep_until_done(results[:-1])
+    sparse = _coalesced(ctx, sparse)
+    count = sparse_parts(sparse)[0].shape[1]
+    row_starts = ctx.scratch((sparse.shape[0] + 1) * _INT32_BYTES, sparse.device)
+    ctx.scratch(count * _INT32_BYTES, sparse.device)  # the rows, which go at once
+    columns = ctx.scratch(count * _INT32_BYTES, sparse.device)
+    copy = ctx.scratch(results[-1].numel() * results[-1].element_size(), sparse.device)
+    del row_starts, columns, copy
+    return results[-1]
 
 
 @operators.sparse_shape_of("aten::sum")
@@ -212,5 +268,9 @@ def _is_sparse(tensor: Any) -> bool:
 
 @operators.shape_of("aten::_to_dense")
 def _dense(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    values = sparse_parts(args[0])[1]
-    return values.new_empty(args[0].shape)
+    """Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `add_out_dense_sparse_cuda`: places in one dimension."""
+    indices, values = sparse_parts(args[0])
+    made = values.new_empty(args[0].shape)
+    ctx.record(made)
+    ctx.scratch(indices.shape[1] * _INDEX_BYTES, indices.device)
+    return made
