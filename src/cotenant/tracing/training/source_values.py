@@ -37,7 +37,8 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
         owner = value_of(node.value, names)
         own = getattr(owner, "__dict__", None)
         own = own if isinstance(own, dict) else {}
-        found = own.get(node.attr, (own.get("_modules") or {}).get(node.attr))
+        modules = own.get("_modules")  # of a lazy package of Transformers it is a set of names
+        found = own.get(node.attr, modules.get(node.attr) if isinstance(modules, dict) else None)
         return _entry(owner, own, node.attr) if found is None else found
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = value_of(node.value, names)
