@@ -8,7 +8,6 @@ image; each begins with a class, as in `3_17.jpg`. Files are made in the overlay
 from __future__ import annotations
 
 import functools
-import math
 import os
 import re
 import sys
@@ -26,6 +25,7 @@ from cotenant.tracing.data.data_options import (
     first_text,
     recordings_and_rows,
 )
+from cotenant.tracing.data.files.folder_sizes import FILES, files_of
 from cotenant.tracing.data.images import (
     box_lists,
     celeba_lists,
@@ -41,13 +41,9 @@ from cotenant.tracing.data.tables.synthetic_records import made_up
 from cotenant.tracing.data.text import text_contents
 from cotenant.tracing.sandbox.overlay import Overlay
 
-IMAGES = 2000
 _IMAGES_OF_INNER = 20  # of a folder in a folder of a class: a character of an alphabet has as many
-_MIN_IMAGES, _PIXELS = 128, 2**30  # of a folder: scripts that keep all images of a set in memory decode each
 _MAX_LINKS = 50_000  # of one file: ext4 has at most 65,000
 _MAX_SERIES = 4  # sequences of images, one for each number in a pattern
-_LARGE = 2**22  # numbers of an image: 128 in memory as floats have more than 2 GiB
-_MIN_SCANS, _VOXELS = 32, 2**27  # of scans and large images: scripts compute statistics of each
 _HDF5_SUFFIXES = (".h5", ".hdf5")
 _SCANS = placeholders.SUFFIXES - set(_HDF5_SUFFIXES)  # HDF5: see `names_matching`
 _RECORDING_SUFFIXES = (".wav", *sorted(placeholders.RECORDINGS - {".wav"}))
@@ -142,12 +138,7 @@ class FileMaker:
         made = {Path(name).stem for name in names if Path(name).suffix in (_SUFFIX, ".ppm")}
         if suffix == image_files.FLOW and made:  # one between two images
             return sorted(made)[::2]
-        image, count = self._image, IMAGES
-        if image is not None:
-            numbers = math.prod(image.shape)
-            is_large = suffix.lower() in placeholders.SUFFIXES or numbers > _LARGE
-            least, most = (_MIN_SCANS, _VOXELS) if is_large else (_MIN_IMAGES, _PIXELS)
-            count = max(least, min(count, most // numbers)) // 2 * 2  # pairs, for optical flow
+        count = FILES if self._image is None else files_of(self._image.shape, suffix)
         # Masks are in folders that are named after the classes, too: as many as images.
         of_class = self._stems_of_class.get(Path(folder).name)
         return sorted(made) or of_class or image_names.names(count, max(1, self._classes), suffix)
@@ -160,7 +151,7 @@ class FileMaker:
         ):
             return []
         folder, name = os.path.split(pattern)
-        folder, count = _matching_text(folder), IMAGES if is_recording and re.search(_WILD, name) else 1
+        folder, count = _matching_text(folder), FILES if is_recording and re.search(_WILD, name) else 1
         return [os.path.join(folder, re.sub(_WILD, str(index), name)) for index in range(count)]  # noqa: PTH118 - texts
 
     def fill(self, folder: str, *, is_needed: bool = False) -> bool:
@@ -186,7 +177,7 @@ class FileMaker:
         if not class_folders.caller_expects_folders():
             return self._make_images(folder, suffix, listed_suffixes.marked(self._stems(folder, suffix), suffix))
         labels = class_folders.names_of_folders(folder, self._classes)
-        stems = [str(index) for index in range(max(1, IMAGES // max(1, len(labels))))]
+        stems = [str(index) for index in range(max(1, FILES // max(1, len(labels))))]
         made = [self._make_images(f"{folder}/{label}", suffix, stems) for label in labels]
         self._stems_of_class.update(dict.fromkeys(labels, stems))
         return any(made)
