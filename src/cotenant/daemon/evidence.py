@@ -53,7 +53,7 @@ class EvidenceCollector:
 
         A runner stamps its reports with the wall clock, which may have been set since the daemon started: a start that
         seemed a day old would exceed any time limit. The clock may also have been set between the start and the end, so
-        an attempt ends as long after its start as its runner measured.
+        an attempt ends as long after its start as its runner measured; if both are in one batch, by the same clock.
         """
         job = self._manager.jobs.get(report.job_id)
         attempt = None if job is None else job.last_attempt
@@ -61,8 +61,9 @@ class EvidenceCollector:
             since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
             now_s = self._now()
             at_s = report.at_s + now_s - self._wall()
-            if isinstance(report, AttemptExited) and report.exit.elapsed_s is not None:
-                at_s = since_s + report.exit.elapsed_s
+            elapsed_s = report.exit.elapsed_s if isinstance(report, AttemptExited) else None
+            if elapsed_s is not None and attempt.started_at_s is not None:
+                at_s = since_s + elapsed_s
             report = dataclasses.replace(report, at_s=min(max(at_s, since_s), max(now_s, since_s)))
             if isinstance(report, AttemptExited):
                 report = self._services.ended(job, attempt, report, self._running_jobs)
