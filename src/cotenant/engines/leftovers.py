@@ -33,13 +33,22 @@ def kill_leftovers(
     """
     uid = os.getuid() if uid is None else uid
     began_s = time.monotonic()
+    # What was found stays found, also as a zombie, which holds its session: a child of a process that has been killed
+    # since is in that session, and nothing else tells that it belongs to the attempt.
+    of_known: set[tuple[int, int]] = set()
+    of_tagged: set[tuple[int, int]] = set()
     while True:
-        stats = [stat for stat in procfs.all_stats() if stat.state != "Z" and stat.pid != os.getpid()]
-        tagged = {stat.pid: has_env_tag(stat.pid, env_tag) for stat in stats}
-        recorded = {stat.pid for stat in stats if _is_one_of(stat, known)}
+        stats = [stat for stat in procfs.all_stats() if stat.pid != os.getpid()]
+        alive = {stat.pid for stat in stats if stat.state != "Z"}
+        tagged = {pid: has_env_tag(pid, env_tag) for pid in alive}
+        recorded = {stat.pid for stat in stats if _is_one_of(stat, known) or _identity(stat) in of_known}
+        recorded |= _session_members(stats, recorded)
         claimed = {pid for pid, has_tag in tagged.items() if has_tag and procfs.real_uid(pid) == uid}
-        doomed = recorded | claimed | _session_members(stats, recorded)
-        doomed |= {pid for pid in _session_members(stats, claimed) - doomed if procfs.real_uid(pid) == uid}
+        claimed |= {stat.pid for stat in stats if _identity(stat) in of_tagged}
+        claimed |= {pid for pid in _session_members(stats, claimed) - recorded if procfs.real_uid(pid) == uid}
+        of_known |= {_identity(stat) for stat in stats if stat.pid in recorded}
+        of_tagged |= {_identity(stat) for stat in stats if stat.pid in claimed}
+        doomed = (recorded | claimed) & alive
         elapsed_s = time.monotonic() - began_s
         is_unclear = None in tagged.values() and elapsed_s < EXEC_TIMEOUT_S
         if elapsed_s > timeout_s or not (doomed or is_unclear):
@@ -67,6 +76,11 @@ def as_never_ran(end: AttemptExit, error: OSError) -> AttemptExit:
     if end.reason != "not-started" or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return end
     return replace(end, reason="never-ran", detail=f"{end.detail}: {error.strerror}")
+
+
+def _identity(stat: ProcessStat) -> tuple[int, int]:
+    """Of a process since the machine started: a process id is given again."""
+    return stat.pid, stat.start_ticks
 
 
 def _session_members(stats: Collection[ProcessStat], pids: Collection[int]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -117,6 +118,42 @@ def test_the_session_of_a_known_process_is_killed():
     assert kill_leftovers([procfs.identity(leader.pid)], {"MARK": "none"}, timeout_s=60) == 0
     leader.communicate()
     found = procfs.read_stat(other)
+    assert found is None or found.state == "Z"
+
+
+@pytest.mark.parametrize("mark", ["none", "yes"], ids=["known", "tagged"])
+def test_a_process_that_is_made_while_its_session_is_killed_is_killed(tmp_path, monkeypatch, mark):
+    """A copy of /proc lacks it at first, and has its leader as a zombie then, which nobody has waited for."""
+    script = "env -i sleep 1000 & echo $!; wait"
+    leader = subprocess.Popen(
+        ["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True, env={"MARK": "yes"}
+    )
+    late = int(leader.stdout.readline())
+    known = [procfs.identity(leader.pid)] if mark == "none" else []
+    copies = {pid: InsideExecve(tmp_path, pid) for pid in (leader.pid, late)}
+    copies[leader.pid].write(*copies[leader.pid].real)
+    hidden = tmp_path / "hidden"
+    copies[late].folder.rename(hidden)
+
+    def sleep(_):
+        stat, environment = copies[leader.pid].real
+        head, _, fields = stat.rpartition(")")
+        copies[leader.pid].write(f"{head}) Z{fields[2:]}", environment)
+        if hidden.exists():
+            hidden.rename(copies[late].folder)
+            copies[late].write(*copies[late].real)
+        elif (procfs.read_stat(late) is None) or Path(f"/proc/{late}/stat").read_text().rpartition(")")[2][1] == "Z":
+            shutil.rmtree(copies[late].folder, ignore_errors=True)
+
+    monkeypatch.setattr(procfs, "PROC", str(tmp_path))
+    monkeypatch.setattr(leftovers.time, "sleep", sleep)
+    assert kill_leftovers(known, {"MARK": mark}, timeout_s=60) == 0
+    monkeypatch.undo()
+    found = procfs.read_stat(late)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(late, signal.SIGKILL)  # or its output stays open
+    leader.kill()
+    leader.communicate()
     assert found is None or found.state == "Z"
 
 
