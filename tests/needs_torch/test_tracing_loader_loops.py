@@ -124,6 +124,35 @@ def test_batches_that_grow_after_the_traced_steps_are_sought(tmp_path, loop):
     assert trace.warnings == ()
 
 
+GROWING = """
+def side_of(step, every): return min(2 + step // every, 20)
+for step in range(2000):
+    side = side_of(step, {every})
+    model(torch.ones(50, 1, side, side, device='cuda')).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_sizes_on_the_way_to_the_largest_are_visited(tmp_path):
+    source = HEAD + GROWING.format(every=100).replace("20)", "18)")
+    trace = traced(tmp_path, source)
+    inputs = {event.bytes for event in trace.events if event.action == "alloc"}
+    assert inputs >= {4 * 50 * side**2 for side in range(2, 19)}
+    assert (trace.warnings, trace.header.steps) == ((), 3 * 17)
+
+
+def test_of_many_sizes_the_largest_is_visited_with_a_warning(tmp_path):
+    trace = traced(tmp_path, HEAD + GROWING.format(every=100))
+    sizes = {event.bytes for event in trace.events if event.action == "alloc"}
+    assert (4 * 50 * 20**2 in sizes, 4 * 50 * 19**2 in sizes) == (True, False)
+    (warning,) = trace.warnings
+    assert warning == (
+        "train.py, line 25, comes to 17 other sizes before the largest one; what they leave in the caching allocator is"
+        " not included"
+    )
+
+
 def test_a_loader_of_an_epoch_that_cannot_be_reached_adds_a_warning(tmp_path):
     loop = LATER["a branch"].replace("epoch in range(30)", "epoch, _ in enumerate(range(30))")
     (warning,) = traced(tmp_path, f"{HEAD}\n{loop}\n").warnings

@@ -50,7 +50,8 @@ from cotenant.tracing.training.state_conditions import set_later
 _MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
 _MAX_EXTRA_STEPS = 24  # to wait, in all
 _MAX_SOUGHT = 3  # branches for which the trace goes on at a later round
-_MAX_SIZES = 4  # of a loop, for each of which it does
+_MAX_SIZES = 16  # of a loop, for each of which it does
+_STEPS_OF_A_ROUND = 3  # that are traced then
 _MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
 
 
@@ -69,6 +70,7 @@ class PendingBranch:
         sentence: for the user, if the loop does not come to that.
         is_on_state: its condition is on what an iteration leaves for the next one, and not on a counter.
         makes_loader: it is pending for a data loader, and runs no model.
+        skipped: smaller sizes that the loop comes to before `size`.
     """
 
     path: str
@@ -84,6 +86,7 @@ class PendingBranch:
     sentence: str = ""
     is_on_state: bool = False
     makes_loader: bool = False
+    skipped: int = 0
 
     @property
     def runs_model(self) -> bool:
@@ -203,6 +206,11 @@ class ConditionalWork:
         self._sought.add((branch.path, branch.first_line, branch.size))
         if branch.makes_loader:
             self._loaders_made.add((branch.path, branch.first_line))
+        if branch.skipped:
+            self._recorder.warn(
+                f"{Path(branch.path).name}, line {branch.first_line}, comes to {branch.skipped} other sizes before the "
+                "largest one; what they leave in the caching allocator is not included"
+            )
 
     def warn(self) -> None:
         """Warn of each branch that was pending then and was not entered since."""
@@ -233,9 +241,11 @@ class ConditionalWork:
         return self.was_entered(branch.path, range(branch.first_line, branch.last_line + 1))
 
     def _pending(self) -> Iterator[PendingBranch]:
+        events_of_a_round = _STEPS_OF_A_ROUND * self._recorder.event_count / max(1, self._recorder.steps)
+        most_sizes = min(_MAX_SIZES, int(_MAX_EXTRA_EVENTS / max(1, events_of_a_round)))
         for loop, inside, innermost in levels():
             later = (
-                _branches(loop, inside, innermost), _later_sizes(loop, innermost, self._largest),
+                _branches(loop, inside, innermost), _later_sizes(loop, innermost, self._largest, most_sizes),
                 () if innermost else _on_state(loop, inside[:-1]),
             )  # fmt: skip
             for branch in itertools.chain(*later):
@@ -288,22 +298,26 @@ def _on_state(loop: Level, inside: Sequence[Level]) -> Iterator[PendingBranch]:
             )  # fmt: skip
 
 
-def _later_sizes(loop: Level, innermost: bool, traced: Mapping[tuple[str, int], int]) -> Iterator[PendingBranch]:
+def _later_sizes(
+    loop: Level, innermost: bool, traced: Mapping[tuple[str, int], int], most_sizes: int
+) -> Iterator[PendingBranch]:
     """Where a loop takes sizes from a list by its counter: the round that has the next larger one.
 
-    What each leaves in the caching allocator stays reserved. Of many it is the largest. `traced`: the largest so far.
+    What each leaves in the caching allocator stays reserved. Of more than `most_sizes` it is the largest. `traced`: the
+    largest so far.
     """
     frame, path = loop.frame, loop.frame.f_code.co_filename
     for node, source in (*indexed(loop.node), *computed(loop.node)):
         sizes = larger_sizes(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
         larger = [size for size in sizes if math.prod(size.size) > traced.get((path, node.lineno), 0)]
         if larger:
-            coming = larger[0 if len(larger) <= _MAX_SIZES else -1]
+            skipped = 0 if len(larger) <= most_sizes else len(larger) - 1
+            coming = larger[skipped]
             text, size = ast.unparse(node.targets[0]), math.prod(coming.size)
             now, most = size_of(node.targets[0], loop.names), "x".join(map(str, larger[-1].size))
             yield PendingBranch(
                 path, node.lineno, node.lineno, coming.rounds, node.lineno > frame.f_lineno, innermost,
-                getattr(loop.node, "lineno", 0), path, size=size,
+                getattr(loop.node, "lineno", 0), path, size=size, skipped=skipped,
                 sentence=larger_size(text, f"{Path(path).name}, line {node.lineno}", now, most),
             )  # fmt: skip
 
