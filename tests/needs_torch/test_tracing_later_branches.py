@@ -300,7 +300,11 @@ run()
     assert (4 * 777 in allocations(trace), trace.warnings) == (True, ())
 
 
-@pytest.mark.parametrize("work", ["evaluate(missing, 64)", "(yield evaluate(model, 64))"], ids=["fails", "yields"])
+@pytest.mark.parametrize(
+    "work",
+    ["evaluate(missing, 64)", "evaluate(model, 64), missing", "(yield evaluate(model, 64))"],
+    ids=["fails", "fails behind its model", "yields"],
+)
 def test_work_in_the_line_of_its_condition_that_cannot_run_is_named(tmp_path, work):
     loop = f"""
 def run():

@@ -180,7 +180,10 @@ class ConditionalWork:
             self._recorder.warn(sentence)
 
     def miss(self, path: str, lines: range) -> None:
-        """Warn of these lines in the end, if they were not entered by then."""
+        """Warn of these lines in the end, if they were not entered by then; now, if they failed on the way."""
+        if self.was_entered(path, lines):
+            self._recorder.warn(later_training.work_is_later(f"{Path(path).name}, line {lines.start}"))
+            return
         self._missing_before.append(
             PendingBranch(path, lines.start, lines.stop - 1, 1, False, False, lines.start, path),
         )
@@ -359,9 +362,18 @@ def _last_loader(frames: Iterable[FrameType]) -> Iterator[PendingBranch]:
         return
     rounds, path = Counters.of(loop, script_location.visible_names(frame)).rounds_left, frame.f_code.co_filename
     if rounds:
-        place = _loader_is_later(f"{Path(path).name}, line {loop.lineno}")
+        sentence = _loader_is_later(f"{Path(path).name}, line {loop.lineno}")
         yield PendingBranch(
-            path, loop.lineno, loop.lineno, rounds, False, False, loop.lineno, path, makes_loader=True, sentence=place
+            path,
+            loop.lineno,
+            loop.lineno,
+            rounds,
+            False,
+            False,
+            loop.lineno,
+            path,
+            makes_loader=True,
+            sentence=sentence,
         )
 
 
