@@ -234,3 +234,16 @@ def failing(kind: str, words: str = ""):
     with pytest.raises(TraceError, match=re.escape(words) or None) as caught:
         yield caught
     assert caught.value.kind == kind
+
+
+def work_area_warnings(folder: Path, call: str) -> list[str]:
+    """Warnings of work areas in a training that makes this call of a matrix `x`, of 256 x 256."""
+    source = f"""
+    import torch
+    x = torch.nn.Parameter(torch.ones(256, 256, device="cuda"))
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    for _ in range(4):
+        {call}.abs().sum().backward()
+        optimizer.step()
+    """
+    return [warning for warning in traced(folder, textwrap.dedent(source)).warnings if "work area" in warning]

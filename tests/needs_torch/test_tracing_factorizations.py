@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traced_calls import requests_of_calls
-from traced_scripts import traced
+from traced_scripts import work_area_warnings
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -113,17 +113,6 @@ def test_sums_in_gradients_of_factorizations_are_no_accumulation_in_place(reques
     ],
 )
 def test_work_areas_that_a_gpu_alone_knows_are_warned_of(tmp_path, call, warning):
-    trace = traced(
-        tmp_path,
-        f"""
-        import torch
-        x = torch.nn.Parameter(torch.ones(256, 256, device="cuda"))
-        optimizer = torch.optim.SGD([x], lr=0.1)
-        for _ in range(4):
-            {call}.abs().sum().backward()
-            optimizer.step()
-        """,
-    )
-    of_work_areas = [found for found in trace.warnings if "work area" in found]
-    assert len(of_work_areas) == bool(warning)
-    assert all(warning in found for found in of_work_areas)
+    found = work_area_warnings(tmp_path, call)
+    assert len(found) == bool(warning)
+    assert all(warning in one for one in found)
