@@ -34,7 +34,7 @@ def kill_leftovers(
     uid = os.getuid() if uid is None else uid
     began_s = time.monotonic()
     # What was found stays found, also as a zombie, which holds its session: a child of a process that has been killed
-    # since is in that session, and nothing else tells that it belongs to the attempt.
+    # since is in that session, and nothing else shows that it belongs to the attempt.
     of_known: set[tuple[int, int]] = set()
     of_tagged: set[tuple[int, int]] = set()
     while True:
