@@ -96,7 +96,7 @@ def test_files_that_a_command_makes_are_there(tmp_path, command, made):
     for name in ("one.txt", "two.txt", "sub/three.txt"):
         (tmp_path / name).write_text(name)
     source = f"import os\nos.mkdir('lists')\nassert not os.system('{command}')\nprint(open('lists/{made}').read())\n"
-    trained(tmp_path, f"{source}assert os.system('cp gone.txt lists') == 256\ntrain()\n")
+    trained(tmp_path, f"{source}assert os.system('cp gone.txt lists') == os.system('cp one.txt') == 256\ntrain()\n")
     assert not (tmp_path / "lists").exists()
 
 

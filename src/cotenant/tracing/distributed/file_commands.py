@@ -42,7 +42,7 @@ def run_file_command(args: Any, cwd: Any) -> int | None:
         return None
     flags = [word for word in others if word.startswith("-")]
     paths = [folder / path for word in others if word not in flags for path in _paths(word, folder, args)]
-    if not paths or not all(_FLAGS[name].fullmatch(flag) for flag in flags):
+    if len(paths) < (2 if name == "cp" else 1) or not all(_FLAGS[name].fullmatch(flag) for flag in flags):
         return None
     if name in ("cp", "cat") and sum(_sizes(paths)) > MAX_COPIED_BYTES:
         return None
