@@ -43,7 +43,7 @@ COLUMNS: Mapping[str, str] = {
     "job": "name of the job",
     "tool": "name of the monitoring tool; `none` for the job alone",
     "repeat": "1 for the first round of all tools",
-    "outcome": "ok, failed (exit code in `message`), timeout, or missing (the tool is not on this machine)",
+    "outcome": "ok, failed (how in `message`), timeout, or missing (the tool is not on this machine)",
     "message": "",
     "epochs": "recorded epochs; 0 if the script records none",
     "epoch_s": "median seconds per epoch after the first; without epochs, of the whole run",
@@ -196,6 +196,8 @@ def _measure(job: StudyJob, name: str, tool: MonitoringTool, repeat: int, study:
         outcome, message = "failed", f"exit code {training.code}: {_last_line(folder / 'job.log')}"
     elif died:
         outcome, message = "failed", f"the tool ended early: {_last_line(folder / 'tool.out')}"
+    elif tool.job_failure is not None and (failure := tool.job_failure(run)):
+        outcome, message = "failed", failure
     epochs = read_epochs(epochs_path)
     run_s = (training.ended_s or ended_s) - training.began_s
     times = [ended - began for began, ended in epochs]

@@ -55,6 +55,8 @@ class MonitoringTool:
         command: argv for a run; standard output goes to `tool.out` in the run's folder.
         needs_gpu: whether it measures nothing without an NVIDIA driver.
         is_ready: whether a tool beside the job has started up; None for one that is ready at once.
+        job_failure: how the job failed in a tool around it that ended with 0, empty if it did not; None for a tool that
+            ends as the job does.
     """
 
     title: str
@@ -63,6 +65,7 @@ class MonitoringTool:
     program: str = ""
     needs_gpu: bool = False
     is_ready: Callable[[Run], bool] | None = None
+    job_failure: Callable[[Run], str] | None = None
 
     def missing(self) -> str:
         """Why the tool cannot run here; empty if it can."""
@@ -92,6 +95,14 @@ def _probe(run: Run) -> Sequence[str]:
     path = run.folder / "probe.json"
     path.write_text(json.dumps(request), encoding="utf-8")
     return (python, str(PROBE), str(path), f"{run.output}.json")
+
+
+def _failure_in_probe(run: Run) -> str:
+    try:
+        answer = json.loads(Path(f"{run.output}.json").read_text(encoding="utf-8"))
+        return f"{answer['outcome']}: {answer['message']}" if answer["outcome"] in ("error", "oom") else ""
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "the probe wrote no answer"
 
 
 def _smi(_: Run) -> Sequence[str]:
@@ -134,7 +145,7 @@ MONITORING_TOOLS: Registry[MonitoringTool] = Registry(
         "monitor": MonitoringTool(
             title="cotenant daemon", command=_monitor, is_ready=lambda run: (run.scratch / "socket").exists()
         ),
-        "probe": MonitoringTool(title="cotenant probe", around=True, command=_probe),
+        "probe": MonitoringTool(title="cotenant probe", around=True, command=_probe, job_failure=_failure_in_probe),
     },
 )
 

@@ -200,6 +200,23 @@ def test_the_profiler_and_the_probe_run_the_script_to_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        ("raise ValueError('no such class')", "error: ValueError: no such class"),
+        ("sys.exit('no data')", "error: the script ended with 'no data'"),
+        ("os._exit(0)", "the probe wrote no answer"),
+    ],
+)
+def test_a_script_that_fails_under_the_probe_alone_has_failed(tmp_path, ending, message):
+    pytest.importorskip("torch")
+    script = f"{TWO_EPOCHS}\nimport sys\nif os.path.basename(sys.orig_argv[1]) == 'probe.py':\n    {ending}"
+    rows = rows_of(study_of(tmp_path, script, ("probe",)))
+    assert {row["tool"]: (row["outcome"], row["message"]) for row in rows} == {
+        "none": ("ok", ""), "probe": ("failed", message),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "",
