@@ -369,6 +369,45 @@ def test_blocks_with_the_same_code_are_compiled_once(tmp_path, line):
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
 
+IN_AN_OPERATOR = """
+    import torch
+    import torch._inductor.compile_fx as compiler
+
+    graphs, original = [], compiler.compile_fx
+    def compile_fx(graph, *args, **options):
+        graphs.append(graph)
+        return original(graph, *args, **options)
+    compiler.compile_fx = compile_fx
+
+    @torch.library.custom_op("script::product", mutates_args=())
+    def product(x: torch.Tensor, scale: float) -> torch.Tensor:
+        @torch.compile
+        def scaled(x):
+            return (x @ x.T) * scale
+        return scaled(x)
+
+    product.register_fake(lambda x, scale: x @ x.T)
+    product.register_autograd(
+        lambda ctx, grad: (grad @ ctx.saved_tensors[0], None),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    )
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        sum(product(model(torch.ones(8, 64, device="cuda")), 0.5).sum() for _ in range(10)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(graphs) == 1, len(graphs)
+"""
+
+
+def test_code_in_an_operator_of_the_script_is_compiled_once(tmp_path):
+    """Its tensors have other dispatch keys there than outside; it runs eagerly after 8 compilations."""
+    trace = traced(tmp_path, IN_AN_OPERATOR, compiled_code="inductor")
+    assert not trace.partial, trace.warnings
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
 HELD = """
     import gc, torch
     gc.disable()  # Dynamo leaves cycles

@@ -49,6 +49,7 @@ _RNG_STATE_BYTES = 16  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, `CUDAGenerato
 _running: list[CompiledFrames] = []
 _originals: list[Attribute] = []
 _dispatch_keys: list[Any] = []  # included and excluded ones of a thread that is in no operator
+_excluded_around: list[Any] = []  # those excluded where the frames that Dynamo reads run, the innermost last
 _backends: dict[tuple[int, str, bool | None], Callable[..., Any]] = {}
 
 
@@ -150,6 +151,12 @@ def patches(context: PatchContext) -> list[Entry]:
             source="torch/_dynamo/convert_frame.py, `CatchErrorsWrapper.__call__`", **common,
         ),
         Patch(
+            target="torch._dynamo.guards:CheckFunctionManager.__init__", wraps=True,
+            replacement=_as_where_the_frame_runs,
+            reason="A guard of a tensor compares its dispatch keys, less those that are excluded where it was made.",
+            source="torch/csrc/dynamo/guards.cpp, `TensorCheck::check`", **common,
+        ),
+        Patch(
             target="torch._dynamo.variables.optimizer:OptimizerVariable.call_method", wraps=True,
             replacement=functools.partial(_making_states, context),
             reason="Dynamo makes an optimizer's states on the GPU while it reads its step.",
@@ -242,6 +249,7 @@ def _reading_plain_torch(context: PatchContext, original: Any) -> Any:
 
         before, context.observer.compiling = context.observer.compiling, True
         reason = ""
+        _excluded_around.append(torch._C._dispatch_tls_local_exclude_set())
         try:
             with plain_torch(_originals), _disable_current_modes(), _outside_of_operators():
                 found = original(self, frame, cache_entry, frame_state)
@@ -253,6 +261,7 @@ def _reading_plain_torch(context: PatchContext, original: Any) -> Any:
             reason = one_line(getattr(error, "inner_exception", error))
             return ConvertFrameReturn()
         finally:
+            _excluded_around.pop()
             context.observer.compiling = before
             if reason and _running:
                 _running[-1].reason = reason
@@ -268,6 +277,18 @@ def _outside_of_operators() -> Any:
     """
     included, excluded = _dispatch_keys
     return torch._C._ForceDispatchKeyGuard(included, excluded & torch._C._dispatch_tls_local_exclude_set())
+
+
+def _as_where_the_frame_runs(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_guards(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not _excluded_around:
+            return original(self, *args, **kwargs)
+        included = torch._C._dispatch_tls_local_include_set()
+        with torch._C._ForceDispatchKeyGuard(included, _excluded_around[-1]):
+            return original(self, *args, **kwargs)
+
+    return make_guards
 
 
 def _making_states(context: PatchContext, original: Any) -> Any:
