@@ -54,6 +54,8 @@ KINDS = (
 GPU, PUBLISHED_GPU = "A100-40GB", "H100-80GB"
 UNCHECKED = {"TORCHINDUCTOR_SIZE_ASSERTS": "0"}
 """Some scripts describe strides of their operators falsely, which the torch of their time did not check."""
+TEXTS = {GOLF: "1024:int64:1024", SPEEDRUN: "1024:int64:50257"}
+"""Synthetic texts, of as many tokens as the scripts' tokenizers have: some scripts look for the last one."""
 TIMEOUT_S = 900.0
 SEED = 0
 Figures = Mapping[str, Any]
@@ -250,7 +252,7 @@ def estimating(script: PublishedScript, clone: Path, folder: Path, python: str, 
         if not (workdir / "data" / "tokenizers").exists():
             (workdir / "data" / "tokenizers").symlink_to(tokenizers)
         command = ("torchrun", "--standalone", f"--nproc_per_node={script.processes}", "train_gpt.py")
-        trace = TraceOptions(compiled_code="inductor", synthetic_data=("1024:int64:1024",))
+        trace = TraceOptions(compiled_code="inductor", synthetic_data=(TEXTS[script.table],))
         env = {**UNCHECKED, **script.env}
         return figures(command, workdir=workdir, python=python, gpu=PUBLISHED_GPU, how=how, trace=trace, env=env)
 

@@ -136,6 +136,23 @@ def test_missing_files_of_tokens_are_zeros(tmp_path):
         trained(tmp_path, source)
 
 
+@pytest.mark.parametrize(
+    ("sample", "divider"),
+    [("64:int64:50257", 50256), ("64:int64:50304", 50256), ("64:int64:8192", 8191), ("64:int64:100000", 65535)],
+)
+def test_the_first_texts_of_a_file_of_tokens_are_divided(tmp_path, sample, divider):
+    """As readers do that begin each part of a batch where a text begins."""
+    source = f"""
+    import glob
+    file = glob.glob("fine/train_*.bin")[0]
+    tokens = torch.from_file(file, False, 512 + 10**6, dtype=torch.uint16)[512:].to(torch.int64)
+    begins = torch.nonzero(tokens == {divider}).squeeze(-1)
+    assert begins.tolist() == list(range(0, 10**6, 64)) and int(tokens.sum()) == {divider} * len(begins)
+    train([tokens[start : start + 64] for start in begins[:5]])
+    """
+    trained(tmp_path, source, synthetic_data=[sample])
+
+
 def test_questions_to_a_terminal_are_answered(tmp_path):
     source = """
     import os, shutil, subprocess

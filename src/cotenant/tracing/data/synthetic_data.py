@@ -119,7 +119,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
             source="torch/csrc/utils/tensor_numpy.cpp, `tensor_from_numpy`",
         ),
         *json_rows.patches(ColumnMaker.of(samples)),
-        *token_files.patches(warn),
+        *token_files.patches(samples, warn),
         *missing_downloads.patches(samples, warn),
         *file_questions.patches(every, context.overlay, warn),
         *synthetic_tables.patches(samples, context.overlay, warn),

@@ -1,8 +1,10 @@
 """Texts, and files of tokens (`.bin`) as nanoGPT maps them and llm.c's readers find them, that are not on this machine.
 
 nanoGPT maps a file of 16-bit tokens. Readers of llm.c's format find files by a pattern, and check a header of 256
-integers. Tokens are zeros, of which no page exists until it is read.
-Source: karpathy/nanoGPT, train.py, `get_batch`; karpathy/llm.c, dev/data/data_common.py, `write_datafile`.
+integers; some cut batches where a text begins. Tokens are zeros, of which no page exists until it is read, but for the
+one that begins each of the first texts of such a file.
+Source: karpathy/nanoGPT, train.py, `get_batch`; karpathy/llm.c, dev/data/data_common.py, `write_datafile`, and
+dev/data/fineweb.py, `tokenize_gpt2`.
 """
 
 from __future__ import annotations
@@ -27,10 +29,18 @@ _WORDS_OF_LINE = 20
 _SIGNS = string.punctuation + string.digits
 _SUFFIX = ".bin"
 _MAGIC, _VERSION, _HEADER_INTEGERS = 20240520, 1, 256
+_DIVIDED_TOKENS = 16_000_000
+"""So many tokens of a file are divided into texts: the batches of some steps on several GPUs."""
+_GPT2_END, _GPT2_PADDED = 50256, 50304
+"""The token that divides GPT-2's texts, the last of its vocabulary, and the size that models round that up to."""
 
 
-def patches(warn: Callable[[str], None]) -> list[Patch]:
-    """How such files are found and read. `warn`: is called with the name of what was replaced."""
+def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
+    """How such files are found and read.
+
+    `samples`: for no path in particular. `warn`: is called with the name of what was replaced.
+    """
+    make_file = functools.partial(_make_file, first_text(samples))
     common: dict[str, Any] = {"phase": Phase.DATA, "wraps": True, "reason": "The files are missing."}
     return [
         Patch(
@@ -42,10 +52,11 @@ def patches(warn: Callable[[str], None]) -> list[Patch]:
             source="numpy/_core/src/multiarray/multiarraymodule.c, `array_fromfile`", **common,
         ),
         Patch(
-            target="glob:glob", replacement=functools.partial(_finding, warn), source="Lib/glob.py, `glob`", **common,
+            target="glob:glob", replacement=functools.partial(_finding, make_file, warn),
+            source="Lib/glob.py, `glob`", **common,
         ),
         Patch(
-            target="pathlib:Path.glob", replacement=functools.partial(_finding_below, warn),
+            target="pathlib:Path.glob", replacement=functools.partial(_finding_below, make_file, warn),
             source="Lib/pathlib.py, `Path.glob`", **common,
         ),
     ]  # fmt: skip
@@ -81,11 +92,11 @@ def _reading_zeros(warn: Callable[[str], None], original: Any) -> Any:
     return fromfile
 
 
-def _finding(warn: Callable[[str], None], original: Any) -> Any:
+def _finding(make_file: Callable[[Any], bool], warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def glob(pathname: Any, *args: Any, **kwargs: Any) -> list[Any]:
         found: list[Any] = original(pathname, *args, **kwargs)
-        if not found and script_location.is_called_by_user() and _make_file(os.fspath(pathname)):
+        if not found and script_location.is_called_by_user() and make_file(os.fspath(pathname)):
             warn(f"`{pathname}`")
             found = original(pathname, *args, **kwargs)
         return found
@@ -93,11 +104,11 @@ def _finding(warn: Callable[[str], None], original: Any) -> Any:
     return glob
 
 
-def _finding_below(warn: Callable[[str], None], original: Any) -> Any:
+def _finding_below(make_file: Callable[[Any], bool], warn: Callable[[str], None], original: Any) -> Any:
     @functools.wraps(original)
     def glob(self: Path, pattern: Any, *args: Any, **kwargs: Any) -> Any:
         found = list(original(self, pattern, *args, **kwargs))
-        if not found and script_location.is_called_by_user() and _make_file(os.path.join(self, pattern)):  # noqa: PTH118 - of texts
+        if not found and script_location.is_called_by_user() and make_file(os.path.join(self, pattern)):  # noqa: PTH118 - of texts
             warn(f"`{pattern}`")
             found = list(original(self, pattern, *args, **kwargs))
         return iter(found)
@@ -105,8 +116,8 @@ def _finding_below(warn: Callable[[str], None], original: Any) -> Any:
     return glob
 
 
-def _make_file(pattern: Any) -> bool:
-    """Make files of tokens that match `pattern`, in the overlay; whether the pattern is one of such files.
+def _make_file(sample: SyntheticSample | None, pattern: Any) -> bool:
+    """Make files of texts like the sample that match `pattern`, in the overlay; whether it is one of such files.
 
     Two, of which readers may hold the first back for validation. Source: karpathy/llama2.c, tinystories.py.
     """
@@ -117,8 +128,17 @@ def _make_file(pattern: Any) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
+            file.write(_divided_texts(sample) if sample is not None else b"")
             file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
     return True
+
+
+def _divided_texts(sample: SyntheticSample) -> bytes:
+    """16-bit tokens of the first texts: each begins with the token that divides texts."""
+    is_gpt2 = _GPT2_END < sample.classes <= _GPT2_PADDED
+    divider = _GPT2_END if is_gpt2 else min(sample.classes - 1, 0xFFFF)
+    text = struct.pack("<H", divider) + bytes(2 * (sample.shape[0] - 1))
+    return text * (_DIVIDED_TOKENS // sample.shape[0])
 
 
 def synthetic_text(vocabulary: int) -> str:
