@@ -76,6 +76,23 @@ step()
     )
 
 
+@pytest.mark.parametrize("number", ["7", "True", "2.5"])
+def test_a_number_is_copied_into_a_tensor_on_the_gpu(tmp_path, number):
+    """As a tensor on the CPU: one that is not contiguous gets it by way of another."""
+    trace = traced(
+        tmp_path,
+        f"""{STEP}
+one, rows, columns = (torch.zeros(size, device="cuda") for size in ((), (1024, 1024), (512, 1024)))
+one.copy_({number})
+rows.copy_({number})
+columns.t().copy_({number})
+assert one.item() == {number}
+step()
+""",
+    )
+    assert [event.bytes for event in trace.events if event.bytes >= 1 << 20] == [4 << 20, 2 << 20, 2 << 20]
+
+
 def test_what_is_made_elsewhere_like_a_tensor_on_the_gpu_takes_no_gpu_memory(tmp_path):
     trace = traced(
         tmp_path,

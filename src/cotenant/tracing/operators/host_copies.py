@@ -97,6 +97,8 @@ def _to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
 @operators.shape_of("aten::copy_")
 def _copy_(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     target, source = args[:2]
+    if not isinstance(source, torch.Tensor):  # PyTorch's parser of arguments makes a tensor of a number
+        source = torch.tensor(source)
     if not is_cuda(target):
         return _read_back(ctx, source, target)
     if not broadcasts_to(source, target):
