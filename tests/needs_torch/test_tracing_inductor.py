@@ -248,6 +248,52 @@ def test_ddp_divides_the_graph_by_its_buckets(tmp_path):
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
 
+COLLECTIVES = """
+    import torch
+    import torch.distributed as dist
+    import torch._inductor.compile_fx as compiler
+
+    graphs, original = [], compiler.compile_fx
+    def compile_fx(graph, *args, **options):
+        graphs.append(graph)
+        return original(graph, *args, **options)
+    compiler.compile_fx = compile_fx
+
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl")
+    model = torch.nn.Linear(1024, 1024, bias=False).cuda()
+
+    @torch.compile
+    @torch.no_grad()
+    def update(weight, gradient):
+        mean = gradient * 2
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG, async_op={is_async}){wait}
+        weight.add_(mean.mul(-0.1).sin_())
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(8, 1024, device="cuda")).sum().backward()
+        update(model.weight, model.weight.grad)
+        assert len(graphs) == {graphs}, len(graphs)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({"is_async": False, "wait": "", "graphs": 1}, id="its functional one"),
+        pytest.param({"is_async": True, "wait": ".wait()", "graphs": 2}, id="a graph break"),
+    ],
+)
+def test_collectives_in_compiled_code(tmp_path, words):
+    launcher = ["torchrun", "--nproc-per-node", "2"]
+    trace = traced(tmp_path, COLLECTIVES.format(**words), compiled_code="inductor", launcher=launcher)
+    assert not trace.partial, trace.warnings
+    assert "compiled" not in trace.header.runs_otherwise, trace.warnings
+
+
 EAGER = """
     import torch
     import torch._inductor.compile_fx

@@ -168,6 +168,12 @@ def patches(context: PatchContext) -> list[Entry]:
             source="torch/_dynamo/variables/optimizer.py, `_is_static_for_cudagraphs`", **common,
         ),
         Patch(
+            target="torch._dynamo.variables.functions:_traceable_collective_remaps", wraps=True,
+            replacement=_with_those_of_the_tracer,
+            reason="It has the collectives that were there when it was imported, maybe before the tracer's.",
+            source="torch/distributed/_functional_collectives.py, `traceable_collective_remaps`", **common,
+        ),
+        Patch(
             target="torch._dynamo.backends.distributed:DDPOptimizer.compile_fn", wraps=True, replacement=_dividing,
             reason="It runs parts of the graph on fake tensors of Dynamo's, and versions before 2.13 have others.",
             source="torch/_dynamo/backends/distributed.py, `DDPOptimizer.compile_fn`", **common,
@@ -184,6 +190,17 @@ def one_line(error: Exception) -> str:
     """What an error says, as a reason in a warning."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
+
+
+def _with_those_of_the_tracer(original: Any) -> Any:
+    @functools.cache
+    def remaps() -> dict[Any, Any]:
+        from torch.distributed import distributed_c10d
+
+        found: dict[Any, Any] = dict(original())
+        return {**found, **{getattr(distributed_c10d, old.__name__, old): new for old, new in found.items()}}
+
+    return remaps
 
 
 def _dividing(original: Any) -> Any:
