@@ -347,3 +347,16 @@ def test_adding_a_bias_allocates_no_second_result(tmp_path, around, lead):
     )
     trace = traced(tmp_path, mlp(after_model=lines))
     assert allocations(trace).count(4 * 7 * 3 * 1000) == 1
+
+
+def test_inference_mode_divides_operators_as_on_a_gpu(tmp_path):
+    lines = """
+with torch.inference_mode():
+    x = torch.ones(1, 7, 5, 11, device="cuda")
+    same, large = nn.functional.dropout(x, 0.0), nn.functional.interpolate(x, scale_factor=3)
+"""
+    found = allocations(traced(tmp_path, mlp(after_model=lines)))
+    # PyTorch's functions in Python copy what drops nothing, and interpolate by indices.
+    at = found.index(4 * 7 * 5 * 11)
+    assert found[at + 1] == 9 * 4 * 7 * 5 * 11
+    assert found.count(4 * 7 * 5 * 11) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from torch._ops import OpOverload
 from cotenant.tracing.operators import fast_paths, same_device
 from cotenant.tracing.operators.registry import Assumption, CallRecorder, OperatorTable, ShapeFunction
 
+_COMPOSITE_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 _COMPOSITE_KEYS = (
     torch._C.DispatchKey.CompositeExplicitAutograd,
     torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
@@ -38,6 +41,16 @@ class DispatchPlan(NamedTuple):
     assumptions: tuple[Assumption, ...]
     recorder: CallRecorder | None
     check_devices: same_device.DeviceCheck | None
+
+
+@functools.cache
+def division_of(func: OpOverload) -> Callable[..., Any]:
+    """What divides a composite operator, as on a GPU: its C++ implementation.
+
+    `OpOverload.decompose` prefers PyTorch's functions in Python, which are meant for its compiler: that of `dropout`
+    copies a tensor of which nothing is dropped. Source: torch/_ops.py, and torch/_decomp/decompositions.py, `dropout`.
+    """
+    return functools.partial(func._op_dk, _COMPOSITE_IMPLICIT)
 
 
 def plan_of(func: OpOverload, operators: OperatorTable, *, replaced: bool) -> DispatchPlan:
