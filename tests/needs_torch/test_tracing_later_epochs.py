@@ -152,6 +152,12 @@ def test_a_loop_that_takes_its_sizes_from_a_list_is_traced_up_to_the_largest(tmp
     assert (BIG in allocations(trace, "forward"), trace.warnings) == (True, ())
 
 
+def test_a_loop_over_sizes_is_traced_up_to_the_largest(tmp_path):
+    loop = "for rows_size in (1, 2, 3, 4, 1250, 7, 8):\n    train(torch.ones(4, 64 * rows_size).reshape(-1, 64).cuda())"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (BIG in allocations(trace, "forward"), trace.header.steps, trace.warnings) == (True, 5, ())
+
+
 def test_a_size_that_a_loop_takes_behind_its_step_is_traced_in_the_next_one(tmp_path):
     loop = "rows, sizes = 1, [1, 2, 5000]\nfor i in range(99):\n    train(torch.ones(rows, 64).cuda())\n"
     trace = traced(tmp_path, HEAD + RARE.format(loop=f"{loop}    rows = sizes[i // 4 % 3]"))

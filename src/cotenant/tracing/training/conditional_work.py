@@ -35,13 +35,13 @@ from cotenant.tracing import script_location
 from cotenant.tracing.step_memory import StepMemory
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.collected_copies import RunningLoop, collected_copies
-from cotenant.tracing.training.growing_sizes import computed, growing_sizes, indexed, larger_size, unfreezes
+from cotenant.tracing.training.growing_sizes import computed, growing_sizes, indexed, iterated, larger_size, unfreezes
 from cotenant.tracing.training.loader_loops import loader_loop
 from cotenant.tracing.training.loop_conditions import when_true
 from cotenant.tracing.training.loop_counters import Counters
 from cotenant.tracing.training.loop_jump import counts
 from cotenant.tracing.training.loop_levels import Level, levels
-from cotenant.tracing.training.loop_sizes import larger_sizes, size_of
+from cotenant.tracing.training.loop_sizes import larger_sizes, size_of, sizes_to_come
 from cotenant.tracing.training.model_calls import makes_loader, runs_model
 from cotenant.tracing.training.named_conditions import NamedConditions
 from cotenant.tracing.training.source_loops import conditions_in, guarded_conditions, loops_around
@@ -152,7 +152,7 @@ class ConditionalWork:
         if self._memory is not None:
             self._memory.step_ends()
         for frame, loop, names, _ in _loops():
-            for node, _source in (*indexed(loop), *computed(loop)):
+            for node, _source in (*indexed(loop), *computed(loop), *iterated(loop)):
                 place = frame.f_code.co_filename, node.lineno
                 self._largest[place] = max(self._largest.get(place, 0), size_of(node.targets[0], names))
 
@@ -304,14 +304,18 @@ def _on_state(loop: Level, inside: Sequence[Level]) -> Iterator[PendingBranch]:
 def _later_sizes(
     loop: Level, innermost: bool, traced: Mapping[tuple[str, int], int], most_sizes: int
 ) -> Iterator[PendingBranch]:
-    """Where a loop takes sizes from a list by its counter: the round that has the next larger one.
+    """Where a loop takes sizes from a list by its counter, or runs over it: the round that has the next larger one.
 
     What each leaves in the caching allocator stays reserved. Of more than `most_sizes` it is the largest. `traced`: the
     largest so far.
     """
     frame, path = loop.frame, loop.frame.f_code.co_filename
-    for node, source in (*indexed(loop.node), *computed(loop.node)):
-        sizes = larger_sizes(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names)
+    placed = [
+        (node, larger_sizes(source, loop.counters.seen_from(frame.f_lineno, node.lineno), loop.names))
+        for node, source in (*indexed(loop.node), *computed(loop.node))
+    ]
+    placed += [(node, sizes_to_come(node.targets[0], over, loop.names)) for node, over in iterated(loop.node)]
+    for node, sizes in placed:
         larger = [size for size in sizes if math.prod(size.size) > traced.get((path, node.lineno), 0)]
         if larger:
             skipped = 0 if len(larger) <= most_sizes else len(larger) - 1

@@ -2,7 +2,8 @@
 
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
 method with a name such as `upsample_volume_grid` or `densify_and_prune`; a size that is taken from a list by an index,
-as in `patch = patch_sizes[stage]`, where the list has larger ones; and one that is computed from the counter. What they
+as in `patch = patch_sizes[stage]`, where the list has larger ones; one that is computed from the counter; and a list
+of sizes that the loop runs over. What they
 need then is not known: a warning. Parameters that such an `if` unfreezes are known when it has run, and a size when the
 loop has come to it, if its counter decides the size: `conditional_work` seeks both.
 """
@@ -20,7 +21,7 @@ from typing import Any
 from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training, source_bodies
 from cotenant.tracing.training.loop_conditions import when_true
-from cotenant.tracing.training.loop_counters import Counters
+from cotenant.tracing.training.loop_counters import Counters, unwrapped
 from cotenant.tracing.training.loop_sizes import larger_sizes
 from cotenant.tracing.training.source_loops import conditions_in, loops_around
 from cotenant.tracing.training.source_values import value_of
@@ -130,6 +131,20 @@ def computed(loop: ast.AST) -> list[tuple[ast.Assign, ast.expr]]:
         and any(_bounds(part) for part in ast.walk(node.value))
         and (any(map(_SIZE.fullmatch, _names(node.targets[0]))) or ast.unparse(node.targets[0]) in sizes)
     ]
+
+
+@functools.cache
+def iterated(loop: ast.AST) -> list[tuple[ast.Assign, ast.expr]]:
+    """The sizes that a loop runs over, as if it assigned its list to its target: `for length in (64, 128, 256)`."""
+    if not isinstance(loop, ast.For):
+        return []
+    target, over = loop.target, unwrapped(loop.iter)
+    if isinstance(over, ast.Call) and ast.unparse(over.func) == "enumerate" and isinstance(target, ast.Tuple):
+        target, over = target.elts[-1], unwrapped(over.args[0])
+    sizes = {text for node in ast.walk(loop) for text in _uses(node)}
+    if not any(_SIZE.fullmatch(name) or name in sizes for name in _names(target)):
+        return []
+    return [(ast.copy_location(ast.Assign([target], over), loop), over)]
 
 
 def _bounds(node: ast.AST) -> bool:

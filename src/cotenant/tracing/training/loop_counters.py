@@ -113,7 +113,7 @@ NO_COUNTERS = Counters({}, None, frozenset())
 
 def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, int | None]:
     """(counter of `for ... in range(...)` or `enumerate(...)`, stride, rounds left)."""
-    over, target = _unwrapped(loop.iter), loop.target
+    over, target = unwrapped(loop.iter), loop.target
     if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
         return "", 0, None
     arguments = [number_of(node, names) for node in over.args]
@@ -128,14 +128,14 @@ def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, 
     if over.func.id == "enumerate" and isinstance(counter, ast.Name) and arguments:
         default = over.args[1] if len(over.args) > 1 else ast.Constant(0)
         start = number_of(next((keyword.value for keyword in over.keywords), default), names)
-        now, size = number_of(counter, names), _length(value_of(_unwrapped(over.args[0]), names))
+        now, size = number_of(counter, names), _length(value_of(unwrapped(over.args[0]), names))
         if size is None or not isinstance(start, int) or not isinstance(now, int):
             return counter.id, 1, None
         return counter.id, 1, size - 1 - now + start
     return "", 0, None
 
 
-def _unwrapped(over: ast.expr) -> ast.expr:
+def unwrapped(over: ast.expr) -> ast.expr:
     """The iterable inside `tqdm(...)`."""
     if isinstance(over, ast.Call) and ast.unparse(over.func).endswith("tqdm") and over.args:
         return over.args[0]

@@ -1,4 +1,4 @@
-"""Sizes that a loop takes from a list, or computes, by its counter: how large they will be."""
+"""Sizes that a loop takes from a list, or computes, by its counter, or runs over: how large they will be."""
 
 from __future__ import annotations
 
@@ -42,6 +42,23 @@ def larger_sizes(node: ast.expr, counters: Counters, names: Mapping[str, Any]) -
                 found.append(LaterSize(size, rounds))
     except (ArithmeticError, TypeError, IndexError):  # what came before the end of the list counts
         return found
+    return found
+
+
+def sizes_to_come(target: ast.expr, over: ast.expr, names: Mapping[str, Any]) -> list[LaterSize]:
+    """The sizes in a list or tuple that a `for` loop runs over, from the present one on, each larger than all before.
+
+    Empty where the present one is not known, or is in the list twice.
+    """
+    sizes, now = _sizes_in(over, names), value_of(target, names)
+    if isinstance(target, ast.Tuple):
+        now = tuple(number_of(part, names) for part in target.elts)
+    present = now if isinstance(now, tuple) else (now,)
+    found: list[LaterSize] = []
+    if sizes.count(present) == 1:
+        for rounds, size in enumerate(sizes[sizes.index(present) :]):
+            if not found or math.prod(size) > math.prod(found[-1].size):
+                found.append(LaterSize(size, rounds))
     return found
 
 

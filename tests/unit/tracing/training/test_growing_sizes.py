@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.training.growing_sizes import computed, indexed, unfreezes
+from cotenant.tracing.training.growing_sizes import computed, indexed, iterated, unfreezes
 
 
 def branch(body):
@@ -80,3 +80,18 @@ def test_a_size_is_known_by_its_name_or_that_of_its_list(statement, is_size):
 def test_sizes_that_a_loop_computes(body, names):
     loop = ast.parse(f"for step in range(99):\n    {body}").body[0]
     assert [ast.unparse(node.targets[0]) for node, _ in computed(loop)] == names
+
+
+@pytest.mark.parametrize(
+    ("head", "names"),
+    [
+        pytest.param("for batch in (2, 4, 8)", ["batch"], id="by its name"),
+        pytest.param("for n in lengths", ["n"], id="of a tensor's shape"),
+        pytest.param("for stage, (height, width) in enumerate(tqdm(shapes))", ["(height, width)"], id="counted pairs"),
+        pytest.param("for seed in (1, 2, 3)", [], id="another number"),
+        pytest.param("while lengths", [], id="no list"),
+    ],
+)
+def test_sizes_that_a_loop_runs_over(head, names):
+    loop = ast.parse(f"{head}:\n    x = torch.randn(n, 4)").body[0]
+    assert [ast.unparse(node.targets[0]) for node, _ in iterated(loop)] == names

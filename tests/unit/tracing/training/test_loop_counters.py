@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.tracing.training.loop_conditions import settled, when_true
 from cotenant.tracing.training.loop_counters import Counters
-from cotenant.tracing.training.loop_sizes import larger_sizes, size_of
+from cotenant.tracing.training.loop_sizes import larger_sizes, size_of, sizes_to_come
 
 
 class EasyDict(dict):
@@ -139,6 +139,21 @@ def test_all_sizes_on_the_way_to_the_largest_are_found():
     counters = Counters.of(ast.parse("for i in range(99): pass").body[0], NAMES)
     found = larger_sizes(ast.parse("[8, 16, 12, 32][(i - 2) // 5 % 4]", mode="eval").body, counters, NAMES)
     assert [(size.size, size.rounds) for size in found] == [((8,), 0), ((16,), 5), ((32,), 15)]
+
+
+@pytest.mark.parametrize(
+    ("target", "over", "sizes"),
+    [
+        pytest.param("n", "(8, 16, 12, 32)", [((16,), 0), ((32,), 2)], id="the rest of a list"),
+        pytest.param("n, i", "[(16, 2), (16, 4)]", [((16, 2), 0), ((16, 4), 1)], id="of two numbers"),
+        pytest.param("i", "milestones", [], id="the present one is not in it"),
+        pytest.param("n", "(16, 32, 16)", [], id="the present one is in it twice"),
+        pytest.param("n", "loader", [], id="no list"),
+    ],
+)
+def test_the_sizes_that_a_loop_over_them_comes_to(target, over, sizes):
+    found = sizes_to_come(*(ast.parse(text, mode="eval").body for text in (target, over)), NAMES)
+    assert [(size.size, size.rounds) for size in found] == sizes
 
 
 @pytest.mark.parametrize(
