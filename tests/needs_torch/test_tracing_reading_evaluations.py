@@ -170,3 +170,21 @@ torch.ones(5000, 64, device="cuda")
     frees, wanted = ([event.bytes for event in traced(tmp_path, head + source).events] for source in (inside, body))
     until = wanted.index(5000 * 64 * 4) + 1
     assert frees[:until] == wanted[:until]
+
+
+def test_models_that_are_called_within_a_transform_are_traced_each_time(tmp_path):
+    source = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+values = {name: value.detach() for name, value in model.named_parameters()}
+x = torch.ones(4, 8).cuda()
+for _ in range(12):
+    torch.func.jvp(lambda now: torch.func.functional_call(model, now, (x,)), (values,), (values,))
+for _ in range(3):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+    trace = traced(tmp_path, source)
+    assert (trace.partial, trace.warnings) == (False, ())

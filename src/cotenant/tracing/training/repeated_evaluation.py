@@ -96,7 +96,7 @@ class RepeatedCalls:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if self._busy:
+            if self._busy or torch._C._are_functorch_transforms_active():  # what they wrap has no storage
                 return original(module, *args, **kwargs)
             is_part = not self._recorder.modules.is_empty
             if not is_part and self._parts:
