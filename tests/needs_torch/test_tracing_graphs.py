@@ -35,6 +35,32 @@ def test_a_captured_step_allocates_from_a_private_pool(tmp_path):
     assert [event.action for event in trace.events].count("empty_cache") == 1
 
 
+CAPTURED_STEP = """
+model, x = nn.Linear(64, 64).cuda(), torch.ones(8, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+with torch.cuda.stream(torch.cuda.Stream()):
+    for _ in range(3):
+        step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+for turn in range({replays}):
+    graph.replay()
+model(torch.ones(5000, 64).cuda())
+"""
+
+
+@pytest.mark.parametrize(("replays", "is_reached"), [(20, True), (10**9, False)])
+def test_what_follows_the_replays_of_a_captured_step_is_traced(tmp_path, replays, is_reached):
+    trace = traced(tmp_path, HEAD + CAPTURED_STEP.format(replays=replays))
+    assert trace.header.steps == 4
+    assert (4 * 5000 * 64 in allocations(trace)) is is_reached
+
+
 def captured_bytes(trace):
     return [event.bytes for event in trace.events if event.action == "alloc" and event.stream < 0]
 

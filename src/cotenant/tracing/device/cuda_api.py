@@ -116,7 +116,7 @@ def patches(context: PatchContext) -> list[Patch]:
             reason="Libraries and PyTorch itself take these from where they are defined.",
             source="torch/cuda/streams.py, `Stream`",
         ),
-        *cuda_graphs.patches(recorder, lambda number: FakeStream(number=number)),
+        *cuda_graphs.patches(recorder, lambda number: FakeStream(number=number), context.observer.progress),
         *patch_attributes(
             "torch.cuda.nvtx",
             dict.fromkeys(("range_push", "range_pop", "mark", "range_start", "range_end"), lambda *_, **__: 0),

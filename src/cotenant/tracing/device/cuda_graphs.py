@@ -21,6 +21,7 @@ from cotenant.tracing.device import memory_pools
 from cotenant.tracing.device.memory_pools import PoolId
 from cotenant.tracing.patches.registry import Patch, Phase, patch_attributes
 from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.training.training_progress import TrainingProgress
 
 SEEDS_WITH_FIRST_DRAW = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 """A graph has a seed and an offset from its first random operator on, not from its beginning: 2.13.0, 2.14.1 and 2.15.0
@@ -30,7 +31,7 @@ _CAPTURE_WARNING = (
 )
 
 
-def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
+def patches(recorder: TraceRecorder, make_stream: Any, progress: TrainingProgress) -> list[Patch]:
     """What captures and replays graphs, and pools; `make_stream` gives the stream of a number."""
     numbers = itertools.count(1)
 
@@ -38,7 +39,7 @@ def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
         return (0, next(numbers))
 
     replaced = {
-        "CUDAGraph": _graph_class(recorder, make_stream, new_pool),
+        "CUDAGraph": _graph_class(recorder, make_stream, new_pool, progress),
         "graph": _capture_class(recorder),
         "graph_pool_handle": new_pool,
     }
@@ -54,7 +55,9 @@ def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
     return [*captured, *memory_pools.patches(recorder, new_pool)]
 
 
-def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], PoolId]) -> type:
+def _graph_class(
+    recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], PoolId], progress: TrainingProgress
+) -> type:
     class Graph:
         """A CUDA graph whose replay does nothing."""
 
@@ -66,6 +69,7 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
         def capture_begin(self, pool: Any = None, *_: object, **__: object) -> None:
             """Allocate from the pool until `capture_end`."""
             recorder.warn(_CAPTURE_WARNING)
+            progress.is_capturing = True
             self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
             self._before = torch.cuda.current_stream()
             torch.cuda.set_stream(make_stream(-self._pool[1]))
@@ -83,6 +87,7 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
 
         def capture_end(self) -> None:
             """Allocate as before the capture."""
+            progress.is_capturing = False
             recorder.graph_seeds = None
             torch.cuda.set_stream(self._before)
 
@@ -91,6 +96,7 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
 
         def replay(self) -> None:
             """Allocates nothing."""
+            progress.graph_replayed()
 
         def reset(self) -> None:
             """Nothing to reset."""

@@ -31,6 +31,7 @@ _BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that acc
 _MAX_BACKWARD_PASSES = 200  # while each leaves more than the one before, such as gradients in a list
 _MAX_ROUNDS_BY_HAND = 1000
 _MAX_WARMUP_ROUNDS, _MAX_WARMUP_LOOPS = 20, 2
+_MAX_REPLAYS = 100  # of CUDA graphs, behind the traced steps: what a loop over them leads to
 _MAX_GROWING_STEPS = 24  # more, while each leaves more than the one before: a queue of results fills in a few
 
 
@@ -81,6 +82,7 @@ class TrainingProgress:
         empty_loader_reason: why one gave nothing, for the user.
         began_training: a backward pass began, or a model was called with gradients.
         empty_epochs: how many times one gave nothing.
+        is_capturing: what the script does now goes to a CUDA graph.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class TrainingProgress:
         self.epoch_end: int | None = None
         self._epoch_begin: int | None = None  # events before the newest one of a data loader
         self.empty_loader_reason, self.empty_epochs = "", 0
+        self.is_capturing, self._replays = False, 0
         self._backward_passes = self._passes_before = self._blocks_before_pass = 0
         self._warmup_loops = 0  # that were traced to their end
         self._growing_steps, self._is_growing = 0, False  # that were traced beyond those wanted; whether the last grew
@@ -244,12 +247,18 @@ class TrainingProgress:
             )
             self._batches_ahead = BATCHES_AHEAD
             if not self._loop_exit.resumes:
-                if not self.loaders and not goes_on:
+                if not self.loaders and not goes_on and not self.is_capturing:
                     if not self._later_branches.expected():
                         self._end()
                     self._batches_ahead = 0
                 self._later_branches.begin()
             self.draining = self.ending_epoch = self.has_trained = True
+
+    def graph_replayed(self) -> None:
+        """A CUDA graph was replayed. A captured step is the script's last one; what follows its replays is traced."""
+        self._replays += self.draining and not self.loaders
+        if self._replays > _MAX_REPLAYS:
+            self._end()
 
     def _traces_growth(self) -> bool:
         """Whether to trace one more step: each leaves more than the one before, or the last one was the first not to.
