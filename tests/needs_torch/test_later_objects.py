@@ -155,3 +155,14 @@ second.train()
 """
     sizes = [event.bytes for event in traced(tmp_path, script).events if event.action == "alloc"]
     assert sizes.count(100_003 * 8 * 4) >= 3  # weights, and gradients of at least two steps
+
+
+def test_a_statement_is_gone_through_once():
+    """A branch of a loop is asked about whenever its line runs, and its nodes are the same each time."""
+    from cotenant.tracing.training import model_calls
+
+    statement = ast.parse("if x:\n    print(net(x))").body[0]
+    assert model_calls._nodes(statement) is model_calls._nodes(statement)
+    assert [call.func.id for call in model_calls._calls(statement)] == ["print", "net"]
+    assert not model_calls.runs_model([statement], {"net": print})
+    assert model_calls.runs_model([statement], {"net": Net()})

@@ -55,29 +55,30 @@ class KernelCounter:
     """The kernels of the first steps, by step."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, Counter[tuple[KernelKind, str, float, int, int]]] = {}
-        self._rules: dict[OpOverload, _Rule | None] = {}
+        self._steps: dict[int, Counter[tuple[KernelKind, torch.dtype | str, float, int, int]]] = {}
+        self._rules: dict[OpOverload, tuple[_Rule | None, bool]] = {}  # the rule, and whether it looks something up
 
     def count(self, step: int, func: OpOverload, args: Any, out: Any) -> None:
         """Count a call of an operator on the GPU."""
         try:
-            rule = self._rules[func]
+            rule, is_lookup = self._rules[func]
         except KeyError:
-            rule = self._rules[func] = _rule_of(func)
+            rule, is_lookup = self._rules[func] = _rule_of(func), func.name().partition(".")[0] in _LOOKUPS
         if rule is None:
             return
         kind, flops, kernels = rule(args, out)
-        read, written, dtype = 0, 0, ""
-        results = 0
+        read = written = results = 0
+        dtype: torch.dtype | str = ""
         for tensor in _tensors(args):
             read += tensor.numel() * tensor.itemsize
         for tensor in _tensors((out,)):
-            results += tensor.numel()
-            written += tensor.numel() * tensor.itemsize
-            dtype = dtype or str(tensor.dtype)
+            numel = tensor.numel()
+            results += numel
+            written += numel * tensor.itemsize
+            dtype = dtype or tensor.dtype
         if not written:  # over lists in place: all are read and written, about half of them both
             written, results = read // 2, read // 8
-        if func.name().partition(".")[0] in _LOOKUPS:
+        if is_lookup:
             read = written
         if kernels < 1:
             return
@@ -96,7 +97,7 @@ class KernelCounter:
         """The kernels of the last counted step that is complete after `steps`, those with most bytes first."""
         found = self._steps.get(min(steps, COUNTED_STEPS) - 1) or self._steps.get(0) or Counter()
         groups = [
-            KernelGroup(kind, dtype.removeprefix("torch."), count, flops, nbytes, results)
+            KernelGroup(kind, str(dtype).removeprefix("torch."), count, flops, nbytes, results)
             for (kind, dtype, flops, nbytes, results), count in found.items()
         ]
         return tuple(sorted(groups, key=lambda group: (-group.bytes * group.times, group)))

@@ -184,15 +184,15 @@ class TraceMode(TorchDispatchMode):
         plan = self._plans.get(func)
         if plan is None:
             plan = self._plans[func] = plan_of(func, self._operators, replaced=func in self.composites)
-        is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder, check_devices = plan
+        is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder, check, chooses = plan
         if is_composite:
             with self:
                 return self.composites.get(func, division_of(func))(*args, **kwargs)
         if decomposed_by is not None:
             with self:
                 return func._op_dk(decomposed_by, *args, **kwargs)
-        if check_devices is not None:
-            check_devices(func, args, kwargs)
+        if check is not None:
+            check(func, args, kwargs)
         out = NotImplemented
         if sparse_shape is not None and _any_sparse(args):
             shape = sparse_shape
@@ -206,7 +206,7 @@ class TraceMode(TorchDispatchMode):
             assume(self, func, args, kwargs, out)
         self.known_values.propagate(func, args, kwargs, out)
         deferred_values.propagate(func, args, kwargs, out, self.known_values.peek)
-        self._note_truth(func, args, out)
+        self._note_truth(func, args, out, chooses=chooses)
         if recorder is not None:
             recorder(self, func, args, kwargs, out)
         else:
@@ -219,8 +219,8 @@ class TraceMode(TorchDispatchMode):
         self.written_views.note(args, out)
         return out
 
-    def _note_truth(self, func: OpOverload, args: Args, out: Any) -> None:
-        if func._opname in chosen_elements.OPERATORS or chosen_elements.is_written(func):
+    def _note_truth(self, func: OpOverload, args: Args, out: Any, *, chooses: bool) -> None:
+        if chooses:
             chosen_elements.propagate(func, args, out)
         if not isinstance(out, FakeTensor):
             return
@@ -386,7 +386,7 @@ def _is_subclassed(value: Any) -> bool:
 
 
 def _any_sparse(args: Args) -> bool:
-    return any(isinstance(arg, FakeTensor) and arg.layout is torch.sparse_coo for arg in args)
+    return torch.sparse_coo in [arg.layout for arg in args if isinstance(arg, FakeTensor)]
 
 
 def _with_index(device: Any) -> torch.device:

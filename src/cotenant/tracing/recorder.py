@@ -87,6 +87,7 @@ class TraceRecorder:
         self.library_calls = LibraryCallTable()
         self._actions: list[RecordedAction] = []
         self._ids: dict[int, int] = {}  # of live storages, by address
+        self._live: set[int] = set()  # the same ids
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._devices: list[int] = []  # these three by id
         self._sizes: list[int] = []
@@ -137,6 +138,7 @@ class TraceRecorder:
 
     def _bind(self, storage: torch.UntypedStorage, storage_id: int) -> None:
         self._ids[storage._cdata] = storage_id
+        self._live.add(storage_id)
         self._watch(storage)
 
     def _watch(self, storage: torch.UntypedStorage) -> None:
@@ -144,15 +146,16 @@ class TraceRecorder:
         self._refs[address] = weakref.ref(storage, lambda _: self._record_free(address))
 
     def _record_free(self, address: int) -> None:
-        storage_id = self._ids.pop(address, None)
+        storage_id = self._ids.pop(address, -1)
         self._refs.pop(address, None)
-        if storage_id is not None and self._paused is not None:
+        self._live.discard(storage_id)
+        if storage_id >= 0 and self._paused is not None:
             self._paused.freed.append(storage_id)
-        elif storage_id is not None:
+        elif storage_id >= 0:
             self._append_free(storage_id)
 
     def _count_bytes(self, storage_id: int, sign: int) -> None:
-        nbytes = sign * _block_bytes(self._sizes[storage_id])
+        nbytes = sign * (block_bytes(size) if (size := self._sizes[storage_id]) else 0)  # as the allocator counts
         self.live_bytes[self._devices[storage_id]] += nbytes
         self.live_range.add(nbytes)
 
@@ -198,7 +201,7 @@ class TraceRecorder:
 
     def any_live(self, storages: set[int]) -> bool:
         """Whether one of these numbers is that of a live storage."""
-        return bool(storages) and not storages.isdisjoint(self._ids.values())
+        return bool(storages) and not storages.isdisjoint(self._live)
 
     def position(self) -> tuple[int, int]:
         """Where the trace is now, for `events_since`."""
@@ -206,7 +209,7 @@ class TraceRecorder:
 
     def live_since(self, first: int) -> set[int]:
         """Numbers of live storages that are `first` or more."""
-        return {number for number in self._ids.values() if number >= first}
+        return self._live.intersection(range(first, len(self._sizes)))  # not all: a rollout keeps thousands
 
     def pause(self) -> None:
         """Record no events until `resume`."""
@@ -231,7 +234,9 @@ class TraceRecorder:
     def repeat(self, span: RecordedSpan) -> None:
         """Record a span once more, with the storages that lived after the last one."""
         live = [(storage, device) for ref, device in self._carried if (storage := ref()) is not None]
-        self._carried = self._append_span(span, [self._ids.pop(storage._cdata) for storage, _ in live], live)
+        freed = [self._ids.pop(storage._cdata) for storage, _ in live]
+        self._live.difference_update(freed)
+        self._carried = self._append_span(span, freed, live)
 
     def span_since(self, position: tuple[int, int]) -> RecordedSpan:
         """The events since a position."""
@@ -393,8 +398,3 @@ class TraceRecorder:
 def sparse_parts(tensor: Any) -> tuple[torch.Tensor, ...]:
     """Indices and values of a fake sparse tensor; empty for layouts that are not modeled."""
     return getattr(tensor, SPARSE_PARTS_ATTRIBUTE, ())
-
-
-def _block_bytes(nbytes: int) -> int:
-    """What the caching allocator counts as allocated for a request; nothing for an empty one."""
-    return block_bytes(nbytes) if nbytes else 0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from cotenant.tracing.assumptions import chosen_elements
 from cotenant.tracing.operators import fast_paths, same_device
 from cotenant.tracing.operators.registry import Assumption, CallRecorder, OperatorTable, ShapeFunction
 
@@ -31,6 +32,7 @@ class DispatchPlan(NamedTuple):
         assumptions: what is assumed about the values of its result.
         recorder: records the result and the library call; None: the result alone.
         check_devices: raises where PyTorch's CUDA build does for tensors of several devices; None: nowhere.
+        chooses: it may change how many elements are not zero, for `chosen_elements`.
     """
 
     is_composite: bool
@@ -41,6 +43,7 @@ class DispatchPlan(NamedTuple):
     assumptions: tuple[Assumption, ...]
     recorder: CallRecorder | None
     check_devices: same_device.DeviceCheck | None
+    chooses: bool
 
 
 @functools.cache
@@ -71,4 +74,5 @@ def plan_of(func: OpOverload, operators: OperatorTable, *, replaced: bool) -> Di
         assumptions=operators.assumptions.get(name, ()),
         recorder=operators.recorders.get(name),
         check_devices=same_device.check_for(func),
+        chooses=func._opname in chosen_elements.OPERATORS or chosen_elements.is_written(func),
     )

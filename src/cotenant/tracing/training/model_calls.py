@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
@@ -24,6 +25,7 @@ from cotenant.tracing.training.later_objects import (
 from cotenant.tracing.training.source_values import value_of
 
 _MAX_CALL_DEPTH = 3  # of functions of the script
+_MAX_STATEMENTS = 1 << 12  # of which the nodes are remembered
 _MAX_ITEMS = 64  # of a list of functions or objects
 _LIBRARY_WORK = frozenset(
     {"generate", "sample", "predict", "evaluate", "validate", "test", "val", "encode", "get_preds", "predict_proba"}
@@ -175,17 +177,26 @@ def called_in(call: ast.Call, names: Mapping[str, Any]) -> Any:
     return method_of(called, "__call__") or called
 
 
-def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of what runs in a statement, which leaves out the bodies of what it defines."""
+@functools.lru_cache(_MAX_STATEMENTS)
+def _nodes(statement: ast.stmt) -> tuple[ast.AST, ...]:
+    """The nodes of what runs in a statement, which leaves out the bodies of what it defines.
+
+    Known by the statement, which is the same object each time: a branch of a training loop is asked about in each step.
+    """
+    return tuple(_running_nodes(statement))
+
+
+def _running_nodes(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
     yield node
     for child in ast.iter_child_nodes(node):
-        yield from _nodes(child)
+        yield from _running_nodes(child)
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    return (part for part in _nodes(node) if isinstance(part, ast.Call))
+@functools.lru_cache(_MAX_STATEMENTS)
+def _calls(statement: ast.stmt) -> tuple[ast.Call, ...]:
+    return tuple(part for part in _nodes(statement) if isinstance(part, ast.Call))
 
 
 def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
