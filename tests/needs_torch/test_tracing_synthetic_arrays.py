@@ -242,6 +242,62 @@ def test_a_missing_scan_has_the_size_of_the_sample(tmp_path):
     assert any("a scan that the script opens" in warning for warning in warnings)
 
 
+SIMPLE_ITK = """
+sitkUnknown, sitkInt16, sitkUInt8 = -1, "int16", "uint8"
+
+class Image:
+    def __init__(self, voxels):
+        self.voxels = voxels
+    def GetPixelID(self):
+        return str(self.voxels.dtype)
+
+def GetImageFromArray(voxels):
+    return Image(voxels)
+def GetArrayFromImage(image):
+    return image.voxels
+def Cast(image, pixel_type):
+    return Image(image.voxels.astype(pixel_type))
+def ReadImage(fileName, outputPixelType=sitkUnknown, imageIO=""):
+    raise RuntimeError("Exception thrown in SimpleITK ImageFileReader_Execute")
+
+class ImageFileReader:
+    def SetFileName(self, name):
+        self.name = name
+    def GetFileName(self):
+        return self.name
+    def GetOutputPixelType(self):
+        return sitkUnknown
+    def Execute(self):
+        raise RuntimeError("Exception thrown in SimpleITK ImageFileReader_Execute")
+"""
+
+
+def test_a_missing_scan_is_read_by_simple_itk(tmp_path):
+    (tmp_path / "SimpleITK.py").write_text(SIMPLE_ITK)
+    source = """
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    import SimpleITK as sitk
+    names = os.listdir("data/ct")
+    assert names[0].endswith(".nii.gz"), names[0]
+    scan = sitk.ReadImage(os.path.join("data/ct", names[0]), sitk.sitkInt16)
+    assert sitk.GetArrayFromImage(scan).shape == (8, 9, 10) and scan.voxels.dtype == "int16"
+    reader = sitk.ImageFileReader()
+    reader.SetFileName("data/seg/" + names[0])
+    mask = reader.Execute().voxels
+    assert mask.shape == (8, 18, 20) and mask.dtype == "uint8" and 0 < mask.sum() < mask.size
+    with open("own.nii", "w") as file:
+        file.write("no scan")
+    try:
+        sitk.ReadImage("own.nii")
+    except RuntimeError:
+        raised = True
+    assert raised
+    """
+    samples = ["8x9x10:float32", "data/seg=8x18x20:uint8"]
+    warnings = trained(tmp_path, source, synthetic_data=samples).warnings
+    assert any("a scan that the script opens" in warning for warning in warnings)
+
+
 LISTED = """
 def is_sample(name):
     suffixes = [{suffix!r}]

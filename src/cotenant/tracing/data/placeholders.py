@@ -1,4 +1,4 @@
-"""Files in place of those that a library reads by itself: HDF5, NIfTI, archives of NumPy, recordings, videos.
+"""Files in place of those that a library reads by itself: HDF5, NIfTI, MetaImage, archives of NumPy, recordings, videos.
 
 A script lists their folder, or asks whether one is there, before it opens it. The library's reader then makes what is
 in it, one sample to each file, as for a file that is missing.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-SUFFIXES = frozenset({".h5", ".hdf5", ".nii", ".nii.gz", ".npz"})
+SUFFIXES = frozenset({".h5", ".hdf5", ".nii", ".nii.gz", ".mha", ".mhd", ".npz"})
 RECORDINGS = frozenset({".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus"})
 VIDEOS = frozenset({".mp4", ".avi", ".mkv", ".webm", ".mov", ".m4v"})
 _made: set[str] = set()

@@ -28,7 +28,7 @@ from cotenant.tracing.data.data_options import CLASSES, SyntheticSample, parse_s
 from cotenant.tracing.data.files import file_questions, missing_downloads, synthetic_archives, synthetic_recordings
 from cotenant.tracing.data.files.unpacked_files import loaded_tensors, unpacked_tensors
 from cotenant.tracing.data.graphs import synthetic_graphs
-from cotenant.tracing.data.images import synthetic_timm, synthetic_videos
+from cotenant.tracing.data.images import synthetic_scans, synthetic_timm, synthetic_videos
 from cotenant.tracing.data.images.synthetic_torchvision import (
     blank_image,
     coco_patches,
@@ -62,7 +62,6 @@ from cotenant.tracing.patches import missing_weights
 from cotenant.tracing.patches.registry import AbsenceContext, Entry, ImportPatch, Patch, Phase
 
 _REASON = "It raises where the data are missing."
-_VOXEL_DISTANCE = 7
 _ONE_DISTANCE = 17  # a prime, so that most columns have a 1
 _OBJECT = re.compile(r"\bload\(.*\)\.item\(\)|\bload\(.*\)\[[^\]]*\]\.item\(\)")
 _CAMERA = re.compile(r"(?:world|scale|camera)_mat(?:_inv)?_\d+")
@@ -129,12 +128,7 @@ def patches(context: AbsenceContext) -> list[Entry]:
         *synthetic_archives.patches(samples, warn),
         *synthetic_videos.patches(samples, warn),
         *_image_patches(every, image, warn),
-        Patch(
-            target="nibabel:load", phase=Phase.DATA, wraps=True, reason=_REASON, source="nibabel/loadsave.py, `load`",
-            replacement=_replacing_missing_files(
-                functools.partial(_scan, every, samples[0]), lambda _: warn("a scan that the script opens")
-            ),
-        ),
+        *synthetic_scans.patches(every, samples[0], warn),
     ]  # fmt: skip
 
 
@@ -301,18 +295,6 @@ class _MissingArrays(Mapping[str, Any]):
 
     def close(self) -> None:
         """As of `numpy.lib.npyio.NpzFile`."""
-
-
-def _scan(samples: Sequence[SyntheticSample], default: SyntheticSample, file: object) -> Any:
-    """A medical scan of the sample's shape, without a dimension for its one channel.
-
-    Some of its voxels are 1: scripts crop around those of a mask.
-    """
-    numpy = importlib.import_module("numpy")
-    shape = sample_at(file, samples, default).shape
-    voxels = numpy.zeros(shape[1:] if len(shape) > 3 and shape[0] == 1 else shape, numpy.float32)
-    voxels.reshape(-1)[::_VOXEL_DISTANCE] = 1
-    return importlib.import_module("nibabel").Nifti1Image(voxels, numpy.eye(4))
 
 
 def _opened_image(samples: Sequence[SyntheticSample], image: SyntheticSample, file: object) -> Any:

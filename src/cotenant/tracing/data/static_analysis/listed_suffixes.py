@@ -26,7 +26,7 @@ _SUFFIX = re.compile(r"\*?(\.?[A-Za-z]\w*(?:\.gz)?)$")
 _MARK = re.compile(r"\*?([\w-]+)(\.[A-Za-z]\w*(?:\.gz)?)$")
 _IMAGE_READER = re.compile(r"imread$|\bImage\.open$|read_image$|default_loader$|pil_loader$")
 _OTHER_READERS = (
-    (re.compile(r"^(?:nib|nibabel)\.load$"), ".nii.gz"),
+    (re.compile(r"^(?:nib|nibabel)\.load$|^(?:sitk|SimpleITK)\.ReadImage$"), ".nii.gz"),
     (re.compile(r"^h5py\.File$"), ".h5"),
 )
 _ARRAY_READER = re.compile(r"^(?:np|numpy)\.load$")
