@@ -473,6 +473,14 @@ def test_a_missing_file_of_json_has_the_keys_that_the_script_reads(tmp_path):
     trained(tmp_path, source, synthetic_data=["64:int64:3001", "3x8x8:uint8"])
 
 
+@pytest.mark.parametrize(
+    ("folder", "count"),
+    [("Set5/GTmod12", 5), ("lr_Set14", 14), ("DIV2K_valid_LR_bicubic/X4", 100), ("train/Set5000", 2000)],
+)
+def test_a_published_test_set_has_its_own_number_of_images(tmp_path, folder, count):
+    trained(tmp_path, f"assert len(os.listdir('data/{folder}')) == {count}", synthetic_data=["3x32x32:uint8"])
+
+
 def test_files_of_lines_are_made_whatever_their_name_where_the_script_needs_them(tmp_path):
     source = """
     import contextlib, json

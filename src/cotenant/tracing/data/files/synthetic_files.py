@@ -138,7 +138,7 @@ class FileMaker:
         made = {Path(name).stem for name in names if Path(name).suffix in (_SUFFIX, ".ppm")}
         if suffix == image_files.FLOW and made:  # one between two images
             return sorted(made)[::2]
-        count = FILES if self._image is None else files_of(self._image.shape, suffix)
+        count = FILES if self._image is None else files_of(self._image.shape, suffix, folder)
         # Masks are in folders that are named after the classes, too: as many as images.
         of_class = self._stems_of_class.get(Path(folder).name)
         return sorted(made) or of_class or image_names.names(count, max(1, self._classes), suffix)
