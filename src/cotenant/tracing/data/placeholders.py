@@ -1,4 +1,4 @@
-"""Files in place of those that a library reads by itself: HDF5, NIfTI, MetaImage, archives of NumPy, recordings, videos.
+"""Files in place of those that a library reads by itself: HDF5, scans, archives of NumPy, recordings, videos.
 
 A script lists their folder, or asks whether one is there, before it opens it. The library's reader then makes what is
 in it, one sample to each file, as for a file that is missing.
