@@ -56,7 +56,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "29"
+    version = "30"
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
 Found in the source of the loops around the optimizer step: an `if` on the loop's counter that will be true and calls a
 method with a name such as `upsample_volume_grid` or `densify_and_prune`; a size that is taken from a list by an index,
 as in `patch = patch_sizes[stage]`, where the list has larger ones; one that is computed from the counter; and a list
-of sizes that the loop runs over. What they
-need then is not known: a warning. Parameters that such an `if` unfreezes are known when it has run, and a size when the
-loop has come to it, if its counter decides the size: `conditional_work` seeks both.
+of sizes that the loop runs over. What they need then is not known: a warning. Parameters that such an `if` unfreezes
+are known when it has run, and a size when the loop has come to it, if its counter decides the size: `conditional_work`
+seeks both.
 """
 
 from __future__ import annotations
