@@ -41,10 +41,20 @@ for width in {widths}:
 """
 
 
+def line_of_rounds(source):
+    """The line of the last loop at the left margin."""
+    return max(number for number, text in enumerate(source.splitlines(), 1) if text.startswith("for "))
+
+
 def warning(source, rounds):
     """The one of a script whose last loop at the left margin has untraced rounds."""
-    line = max(number for number, text in enumerate(source.splitlines(), 1) if text.startswith("for "))
-    return f"every iteration of the loop at train.py, line {line}, trains a new model; only {rounds} included"
+    place = f"train.py, line {line_of_rounds(source)}"
+    return f"every iteration of the loop at {place}, trains a new model; only {rounds} included"
+
+
+def sizes_warning(source):
+    """The one of such a loop that runs over 32 and 4096."""
+    return f"`width` at train.py, line {line_of_rounds(source)}, was 32 in the traced steps and grows to 4096"
 
 
 def test_each_round_of_a_search_is_traced(tmp_path):
@@ -108,9 +118,9 @@ def test_a_round_ends_where_the_script_fails_without_work(tmp_path):
     source = counting("assert seen") + ROUNDS.format(widths=(32, 4096))
     trace = traced(tmp_path, source)
     assert trace.header.steps == 3
-    first, second = sorted(trace.warnings)
-    assert first == warning(source, "the first is")
-    assert "AssertionError" in second
+    sizes, rounds, failed = sorted(trace.warnings)
+    assert (sizes, rounds) == (sizes_warning(source), warning(source, "the first is"))
+    assert "AssertionError" in failed
 
 
 @pytest.mark.parametrize("after", ["mean = 1 / len(seen)", "last = seen[-1]", "best = max(seen)", "print(x.shape)"])
@@ -125,7 +135,7 @@ def test_a_round_of_many_such_epochs_ends_the_trace_with_a_warning(tmp_path):
     source = counting("last = seen[-1]").replace("epochs=5", "epochs=50") + ROUNDS.format(widths=(32, 4096))
     trace = traced(tmp_path, source)
     assert trace.header.steps == 3 + 20
-    assert trace.warnings == (warning(source, "the first is"),)
+    assert set(trace.warnings) == {warning(source, "the first is"), sizes_warning(source)}
 
 
 def test_the_rounds_of_a_loop_without_loaders_are_traced(tmp_path):
@@ -154,7 +164,7 @@ for width in {widths}:
     fit(width)
 """
     several, one = (HEAD + rounds.format(widths=widths) for widths in ("(32, 4096)", "(32,)"))
-    assert traced(tmp_path, several).warnings == (warning(several, "the first is"),)
+    assert set(traced(tmp_path, several).warnings) == {warning(several, "the first is"), sizes_warning(several)}
     assert not traced(tmp_path, one).warnings
 
 
