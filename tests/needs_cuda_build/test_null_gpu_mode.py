@@ -222,6 +222,33 @@ def model(x):
     assert less == pytest.approx(saved_bytes, rel=0.1)
 
 
+def test_what_compiled_code_runs_eagerly_is_left_as_it_is(explain):
+    """Dynamo reads each frame behind a graph break, and would read the kernels that know values."""
+    momentum = """
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.compile
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            torch._dynamo.graph_break()
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.tensor(0, device=parameter.device)
+                state["mean"] = torch.zeros_like(parameter)
+            state["step"] += 1
+            state["mean"].lerp_(parameter.grad, 0.1)
+            torch._dynamo.graph_break()
+            parameter.add_(state["mean"] / (1 - 0.9 ** state["step"]), alpha=-0.1)
+optimizer = Momentum(model.parameters())
+"""
+    result = explain(PERCEPTRON + momentum + STEPS)
+    assert not result.estimate.partial
+    assert not [warning for warning in result.estimate.warnings if "raised" in warning]
+
+
 def test_cuda_graphs_of_compiled_code_hold_what_inductor_knows(explain):
     """Inductor checks that nothing but outputs of its graphs is in their pool."""
     result = explain(PERCEPTRON + 'model = torch.compile(model, mode="reduce-overhead")\n' + STEPS)

@@ -188,6 +188,21 @@ class KernelPatch(Entry):
             warnings.simplefilter("ignore")
             library.impl(name, self.kernel, self.key, with_keyset=self.with_keyset)
         table.on_undo(library._destroy)
+        _hide_from_dynamo(self.kernel)
+
+
+def _hide_from_dynamo(kernel: Callable[..., Any]) -> None:
+    """Have Dynamo leave a kernel as it is, and what that calls: where compiled code runs eagerly, it reads each frame.
+
+    Source: torch/csrc/dynamo/eval_frame.c, `set_code_exec_strategy`; from torch 2.7 on.
+    """
+    import torch
+
+    frames: Any = torch._C._dynamo.eval_frame
+    code = getattr(kernel, "__code__", None)
+    if code is not None and hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
 
 
 @dataclass(frozen=True, kw_only=True)
