@@ -210,8 +210,9 @@ def test_templates_and_scans_are_generated(tmp_path):
     assert peak(trace) < 256 * MIB
 
 
-BUCKETS = """
-    import os, torch
+# `graphs` has those that were compiled so far. A trace ends at the third step: what follows the loop does not run.
+COUNTING = """
+    import torch
     import torch._inductor.compile_fx as compiler
 
     graphs, original = [], compiler.compile_fx
@@ -219,6 +220,9 @@ BUCKETS = """
         graphs.append(graph)
         return original(graph, *args, **options)
     compiler.compile_fx = compile_fx
+"""
+BUCKETS = """
+    import os
 
     class Scaled(torch.nn.Linear):
         def __init__(self):
@@ -244,20 +248,14 @@ BUCKETS = """
 
 
 def test_ddp_divides_the_graph_by_its_buckets(tmp_path):
-    trace = traced(tmp_path, BUCKETS, compiled_code="inductor", launcher=["torchrun", "--nproc-per-node", "2"])
+    trace = traced(
+        tmp_path, COUNTING + BUCKETS, compiled_code="inductor", launcher=["torchrun", "--nproc-per-node", "2"]
+    )
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
 
 COLLECTIVES = """
-    import torch
     import torch.distributed as dist
-    import torch._inductor.compile_fx as compiler
-
-    graphs, original = [], compiler.compile_fx
-    def compile_fx(graph, *args, **options):
-        graphs.append(graph)
-        return original(graph, *args, **options)
-    compiler.compile_fx = compile_fx
 
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
@@ -289,7 +287,7 @@ COLLECTIVES = """
 )
 def test_collectives_in_compiled_code(tmp_path, words):
     launcher = ["torchrun", "--nproc-per-node", "2"]
-    trace = traced(tmp_path, COLLECTIVES.format(**words), compiled_code="inductor", launcher=launcher)
+    trace = traced(tmp_path, COUNTING + COLLECTIVES.format(**words), compiled_code="inductor", launcher=launcher)
     assert not trace.partial, trace.warnings
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
@@ -371,14 +369,6 @@ def test_tensors_in_attributes_are_cached_and_returned(tmp_path):
 
 
 REGIONAL = """
-    import torch
-    import torch._inductor.compile_fx as compiler
-
-    graphs, original = [], compiler.compile_fx
-    def compile_fx(graph, *args, **options):
-        graphs.append(graph)
-        return original(graph, *args, **options)
-    compiler.compile_fx = compile_fx
 
     class Block(torch.nn.Module):
         def __init__(self):
@@ -396,8 +386,8 @@ REGIONAL = """
         model(torch.ones(8, 256, device="cuda")).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    # The first block's input needs no gradient.
-    assert len(graphs) == 2, len(graphs)
+        # The first block's input needs no gradient.
+        assert len(graphs) == 2, len(graphs)
 """
 
 
@@ -410,20 +400,12 @@ REGIONAL = """
 )
 def test_blocks_with_the_same_code_are_compiled_once(tmp_path, line):
     """Of more than 8 compilations the others would run eagerly."""
-    trace = traced(tmp_path, REGIONAL.format(line=line), compiled_code="inductor")
+    trace = traced(tmp_path, COUNTING + REGIONAL.format(line=line), compiled_code="inductor")
     assert not trace.partial
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
 
 IN_AN_OPERATOR = """
-    import torch
-    import torch._inductor.compile_fx as compiler
-
-    graphs, original = [], compiler.compile_fx
-    def compile_fx(graph, *args, **options):
-        graphs.append(graph)
-        return original(graph, *args, **options)
-    compiler.compile_fx = compile_fx
 
     @torch.library.custom_op("script::product", mutates_args=())
     def product(x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -443,13 +425,13 @@ IN_AN_OPERATOR = """
         sum(product(model(torch.ones(8, 64, device="cuda")), 0.5).sum() for _ in range(10)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert len(graphs) == 1, len(graphs)
+        assert len(graphs) == 1, len(graphs)
 """
 
 
 def test_code_in_an_operator_of_the_script_is_compiled_once(tmp_path):
     """Its tensors have other dispatch keys there than outside; it runs eagerly after 8 compilations."""
-    trace = traced(tmp_path, IN_AN_OPERATOR, compiled_code="inductor")
+    trace = traced(tmp_path, COUNTING + IN_AN_OPERATOR, compiled_code="inductor")
     assert not trace.partial, trace.warnings
     assert "compiled" not in trace.header.runs_otherwise, trace.warnings
 
