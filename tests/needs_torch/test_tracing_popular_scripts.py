@@ -137,17 +137,17 @@ def test_missing_files_of_tokens_are_zeros(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sample", "divider"),
+    ("sample", "end_of_text"),
     [("64:int64:50257", 50256), ("64:int64:50304", 50256), ("64:int64:8192", 8191), ("64:int64:100000", 65535)],
 )
-def test_the_first_texts_of_a_file_of_tokens_are_divided(tmp_path, sample, divider):
+def test_the_first_texts_of_a_file_of_tokens_are_separated(tmp_path, sample, end_of_text):
     """As readers do that begin each part of a batch where a text begins."""
     source = f"""
     import glob
     file = glob.glob("fine/train_*.bin")[0]
     tokens = torch.from_file(file, False, 512 + 10**6, dtype=torch.uint16)[512:].to(torch.int64)
-    begins = torch.nonzero(tokens == {divider}).squeeze(-1)
-    assert begins.tolist() == list(range(0, 10**6, 64)) and int(tokens.sum()) == {divider} * len(begins)
+    begins = torch.nonzero(tokens == {end_of_text}).squeeze(-1)
+    assert begins.tolist() == list(range(0, 10**6, 64)) and int(tokens.sum()) == {end_of_text} * len(begins)
     train([tokens[start : start + 64] for start in begins[:5]])
     """
     trained(tmp_path, source, synthetic_data=[sample])

@@ -35,7 +35,7 @@ from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.kernel_work import COUNTED_STEPS
 from cotenant.tracing.operators import custom_operators, fast_paths, strides
 from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
-from cotenant.tracing.operators.dispatch_plan import DispatchPlan, division_of, plan_of
+from cotenant.tracing.operators.dispatch_plan import DispatchPlan, decomposition_of, plan_of
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
 from cotenant.tracing.operators.registry import Args, Kwargs
 from cotenant.tracing.patches import initializations
@@ -187,7 +187,7 @@ class TraceMode(TorchDispatchMode):
         is_composite, decomposed_by, shape, sparse_shape, is_factory, assumptions, recorder, check, chooses = plan
         if is_composite:
             with self:
-                return self.composites.get(func, division_of(func))(*args, **kwargs)
+                return self.composites.get(func, decomposition_of(func))(*args, **kwargs)
         if decomposed_by is not None:
             with self:
                 return func._op_dk(decomposed_by, *args, **kwargs)

@@ -103,7 +103,7 @@ def group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
         groups.used(*args, *kwargs.values())
         return _CompletedWork()
 
-    def in_place_of(original: Any) -> Any:
+    def stand_in_for(original: Any) -> Any:
         # One of its own, with the original's signature: Dynamo has a table of what it compiles for each of them.
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> _CompletedWork:
@@ -125,7 +125,7 @@ def group_patches(recorder: Any, groups: NcclGroups) -> list[Patch]:
     def gather_objects(objects: list[Any], value: Any, group: Any = None) -> None:
         objects[:] = [value] * len(objects)
 
-    replaced: dict[str, Any] = {name: in_place_of(getattr(c10d, name, collective)) for name in _COLLECTIVES}
+    replaced: dict[str, Any] = {name: stand_in_for(getattr(c10d, name, collective)) for name in _COLLECTIVES}
     replaced.update(
         init_process_group=init_process_group,
         new_group=new_group,

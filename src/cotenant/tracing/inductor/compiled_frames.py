@@ -152,7 +152,7 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         Patch(
             target="torch._dynamo.guards:CheckFunctionManager.__init__", wraps=True,
-            replacement=_as_where_the_frame_runs,
+            replacement=_with_keys_of_the_frame,
             reason="A guard of a tensor compares its dispatch keys, less those that are excluded where it was made.",
             source="torch/csrc/dynamo/guards.cpp, `TensorCheck::check`", **common,
         ),
@@ -169,7 +169,7 @@ def patches(context: PatchContext) -> list[Entry]:
         ),
         Patch(
             target="torch._dynamo.variables.functions:_traceable_collective_remaps", wraps=True,
-            replacement=_with_those_of_the_tracer,
+            replacement=_with_replaced_collectives,
             reason="It has the collectives that were there when it was imported, maybe before the tracer's.",
             source="torch/distributed/_functional_collectives.py, `traceable_collective_remaps`", **common,
         ),
@@ -192,7 +192,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
 
 
-def _with_those_of_the_tracer(original: Any) -> Any:
+def _with_replaced_collectives(original: Any) -> Any:
     @functools.cache
     def remaps() -> dict[Any, Any]:
         from torch.distributed import distributed_c10d
@@ -296,7 +296,7 @@ def _outside_of_operators() -> Any:
     return torch._C._ForceDispatchKeyGuard(included, excluded & torch._C._dispatch_tls_local_exclude_set())
 
 
-def _as_where_the_frame_runs(original: Any) -> Any:
+def _with_keys_of_the_frame(original: Any) -> Any:
     @functools.wraps(original)
     def make_guards(self: Any, *args: Any, **kwargs: Any) -> None:
         if not _excluded_around:

@@ -47,7 +47,7 @@ class DispatchPlan(NamedTuple):
 
 
 @functools.cache
-def division_of(func: OpOverload) -> Callable[..., Any]:
+def decomposition_of(func: OpOverload) -> Callable[..., Any]:
     """What divides a composite operator, as on a GPU: its C++ implementation.
 
     `OpOverload.decompose` prefers PyTorch's functions in Python, which are meant for its compiler: that of `dropout`

@@ -181,7 +181,7 @@ def called_in(call: ast.Call, names: Mapping[str, Any]) -> Any:
 def _nodes(statement: ast.stmt) -> tuple[ast.AST, ...]:
     """The nodes of what runs in a statement, which leaves out the bodies of what it defines.
 
-    Known by the statement, which is the same object each time: a branch of a training loop is asked about in each step.
+    Known by the statement, which is the same object each time: a branch of a training loop is looked at in every step.
     """
     return tuple(_running_nodes(statement))
 

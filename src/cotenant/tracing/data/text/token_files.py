@@ -2,7 +2,7 @@
 
 nanoGPT maps a file of 16-bit tokens. Readers of llm.c's format find files by a pattern, and check a header of 256
 integers; some cut batches where a text begins. Tokens are zeros, of which no page exists until it is read, but for the
-one that begins each of the first texts of such a file.
+end-of-text token that begins a text, in the first part of such a file.
 Source: karpathy/nanoGPT, train.py, `get_batch`; karpathy/llm.c, dev/data/data_common.py, `write_datafile`, and
 dev/data/fineweb.py, `tokenize_gpt2`.
 """
@@ -29,10 +29,10 @@ _WORDS_OF_LINE = 20
 _SIGNS = string.punctuation + string.digits
 _SUFFIX = ".bin"
 _MAGIC, _VERSION, _HEADER_INTEGERS = 20240520, 1, 256
-_DIVIDED_TOKENS = 16_000_000
-"""So many tokens of a file are divided into texts: the batches of some steps on several GPUs."""
-_GPT2_END, _GPT2_PADDED = 50256, 50304
-"""The token that divides GPT-2's texts, the last of its vocabulary, and the size that models round that up to."""
+_SEPARATED_TOKENS = 16_000_000
+"""So many tokens of a file are separated into texts: the batches of some steps on several GPUs."""
+_GPT2_END_OF_TEXT, _GPT2_PADDED = 50256, 50304
+"""GPT-2's end-of-text token, the last of its vocabulary, and the size that models round the vocabulary up to."""
 
 
 def patches(samples: Sequence[SyntheticSample], warn: Callable[[str], None]) -> list[Patch]:
@@ -128,17 +128,17 @@ def _make_file(sample: SyntheticSample | None, pattern: Any) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(struct.pack(f"<{_HEADER_INTEGERS}i", _MAGIC, _VERSION, TOKENS, *[0] * (_HEADER_INTEGERS - 3)))
-            file.write(_divided_texts(sample) if sample is not None else b"")
+            file.write(_separated_texts(sample) if sample is not None else b"")
             file.truncate(4 * _HEADER_INTEGERS + 2 * TOKENS)
     return True
 
 
-def _divided_texts(sample: SyntheticSample) -> bytes:
-    """16-bit tokens of the first texts: each begins with the token that divides texts."""
-    is_gpt2 = _GPT2_END < sample.classes <= _GPT2_PADDED
-    divider = _GPT2_END if is_gpt2 else min(sample.classes - 1, 0xFFFF)
-    text = struct.pack("<H", divider) + bytes(2 * (sample.shape[0] - 1))
-    return text * (_DIVIDED_TOKENS // sample.shape[0])
+def _separated_texts(sample: SyntheticSample) -> bytes:
+    """16-bit tokens of the first texts, which begin with the end-of-text token."""
+    is_gpt2 = _GPT2_END_OF_TEXT < sample.classes <= _GPT2_PADDED
+    end_of_text = _GPT2_END_OF_TEXT if is_gpt2 else min(sample.classes - 1, 0xFFFF)
+    text = struct.pack("<H", end_of_text) + bytes(2 * (sample.shape[0] - 1))
+    return text * (_SEPARATED_TOKENS // sample.shape[0])
 
 
 def synthetic_text(vocabulary: int) -> str:
